@@ -1,0 +1,59 @@
+"""One error tree; each class carries the exit code that the command line returns for it.
+
+===== ==========================================================================
+code  meaning
+===== ==========================================================================
+0     done
+1     a check failed: parity, the exact probe, or ``--check`` found work to do
+2     usage: a wrong option, an input that is not there, an output that cannot be written
+3     the model is invalid or uses something widthfold does not support
+4     could not verify: a provider, a kernel or usable inputs are missing
+5     nothing was folded although ``--require-fold`` was given
+70    a fault of widthfold itself
+130   interrupted
+===== ==========================================================================
+"""
+
+from __future__ import annotations
+
+
+class WidthfoldError(Exception):
+    """Base of every error that widthfold raises on purpose; the message is one line."""
+
+    exit_code = 70
+
+
+class CheckFailedError(WidthfoldError):
+    """The rewritten model does not compute what the original computes."""
+
+    exit_code = 1
+
+
+class UsageError(WidthfoldError):
+    """An option, a path or an argument that cannot be used as given."""
+
+    exit_code = 2
+
+
+class InvalidModelError(WidthfoldError):
+    """The model is broken, hostile, or uses a feature that cannot be carried."""
+
+    exit_code = 3
+
+
+class UnverifiedError(WidthfoldError):
+    """No statement is possible: provider, kernel, runtime or usable inputs are missing."""
+
+    exit_code = 4
+
+
+class NothingFoldedError(WidthfoldError):
+    """No site was folded and the caller asked for an error in that case."""
+
+    exit_code = 5
+
+
+class InternalError(WidthfoldError):
+    """An invariant of widthfold is broken: a bug of ours, never of the user's."""
+
+    exit_code = 70
