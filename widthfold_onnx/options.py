@@ -1,0 +1,127 @@
+"""What a caller may choose: frozen dataclasses and enums, checked where they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from widthfold_onnx.errors import UsageError
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""Input name -> shape, to fix dimensions that the model leaves open."""
+
+
+class Layout(StrEnum):
+    """The emitted form: which copies the runtime can cancel (docstring of `fold.layout`)."""
+
+    NCHW = "nchw"
+    NHWC = "nhwc"
+
+
+class Provider(StrEnum):
+    """Where a model runs; AUTO is CUDA where the runtime offers it, else the CPU."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+    TENSORRT = "tensorrt"
+
+
+class AxisName(StrEnum):
+    """Axes by name; a number means the axis of the Conv's input, 0 the batch, 2 the first spatial.
+
+    WIDTH is the last spatial axis, HEIGHT the one before it, DEPTH the one before that.
+    """
+
+    AUTO = "auto"
+    BATCH = "batch"
+    HEIGHT = "height"
+    WIDTH = "width"
+    DEPTH = "depth"
+
+
+def _empty() -> Shapes:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoldOptions:
+    """How `optimize` and `inspect` plan.
+
+    Attributes:
+        factor: positions moved into channels, F >= 2.
+        axis: a name, or an index into the Conv's input shape.
+        layout: the emitted form.
+        ragged: fold extents that the factor does not divide (zero-extend, then cut).
+        mix_samples: allow batch folds with structural zeros across samples.
+        ieee_strict: allow no structural zero at all, so that Inf and NaN stay where they were.
+        max_channels: a site with at least this many channels on both sides is left alone.
+        max_flops_growth: most multiply-adds of the new site, as a multiple of the old.
+        max_bytes_growth: most bytes of input, weight and output, as a multiple of the old.
+        nodes: glob patterns; if any, only sites whose node name matches one are folded.
+        skip: glob patterns of node names to leave alone.
+        input_shapes: dimensions assumed for planning; the model's interface keeps its symbols.
+    """
+
+    factor: int
+    axis: AxisName | int = AxisName.AUTO
+    layout: Layout = Layout.NCHW
+    ragged: bool = False
+    mix_samples: bool = False
+    ieee_strict: bool = False
+    max_channels: int = 32
+    max_flops_growth: float = 32.0
+    max_bytes_growth: float = 32.0
+    nodes: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    input_shapes: Shapes = field(default_factory=_empty)
+
+    def __post_init__(self) -> None:
+        if self.factor < 2:
+            raise UsageError(f"factor is {self.factor}; a fold needs a factor of at least 2")
+        if self.max_channels < 1:
+            raise UsageError(f"max_channels is {self.max_channels}; it must be at least 1")
+        if isinstance(self.axis, int) and not isinstance(self.axis, bool) and self.axis in (-1, 1):
+            raise UsageError(f"axis {self.axis} is the channel axis or negative; name 0, 2, 3 or 4")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tolerance:
+    """|a - b| <= atol + rtol * (largest finite |reference| of that output).
+
+    None means the default of the output's dtype (`verify.parity.DEFAULT_RTOL`); `per_output`
+    overrides rtol for single outputs.
+    """
+
+    rtol: float | None = None
+    atol: float = 0.0
+    per_output: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyOptions:
+    """How `verify` runs both models.
+
+    Attributes:
+        provider: where the models run; a fallback to another provider is an error.
+        seeds: how many random input sets are compared.
+        inputs: stored inputs (``test_data_set_*`` folder, .npz or .npy), compared as well.
+        input_shapes: sizes for dimensions that the model leaves open.
+        tolerance: what counts as equal.
+        exact: run the integer probe on every rewritten site.
+        timing: time both models in alternating pairs.
+        threads: intra-op threads of the timed sessions.
+        time_budget: seconds that timing may take.
+    """
+
+    provider: Provider = Provider.AUTO
+    seeds: int = 5
+    inputs: tuple[str, ...] = ()
+    input_shapes: Shapes = field(default_factory=_empty)
+    tolerance: Tolerance = field(default_factory=Tolerance)
+    exact: bool = True
+    timing: bool = True
+    threads: int = 1
+    time_budget: float = 10.0
