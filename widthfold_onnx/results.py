@@ -18,7 +18,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all results: frozen, keywords only."""
 
 
-class SiteReport(Result):
+class SiteReport(Result, kw_only=True, frozen=True):
     """What became of one site.
 
     Attributes:
@@ -46,7 +46,7 @@ class SiteReport(Result):
     flops_ratio: float | None = None
 
 
-class OptimizeSummary(Result):
+class OptimizeSummary(Result, kw_only=True, frozen=True):
     """Counts over all sites, and the size of the model file in bytes."""
 
     folded: int
@@ -56,7 +56,7 @@ class OptimizeSummary(Result):
     bytes_after: int
 
 
-class OutputParity(Result):
+class OutputParity(Result, kw_only=True, frozen=True):
     """The comparison of one output over all input sets; the worst figure of each kind.
 
     Attributes:
@@ -81,7 +81,7 @@ class OutputParity(Result):
     note: str = ""
 
 
-class ExactSite(Result):
+class ExactSite(Result, kw_only=True, frozen=True):
     """The integer probe of one rewritten site."""
 
     node: str
@@ -89,7 +89,7 @@ class ExactSite(Result):
     reason: str
 
 
-class Timing(Result):
+class Timing(Result, kw_only=True, frozen=True):
     """Paired timing of both models; `speedup` is original / rewritten, so above 1 is faster.
 
     Attributes:
@@ -116,7 +116,7 @@ class Timing(Result):
     verdict: Literal["faster", "slower", "no difference", "inconclusive"]
 
 
-class Environment(Result):
+class Environment(Result, kw_only=True, frozen=True):
     """What a figure depends on."""
 
     widthfold: str
@@ -128,7 +128,7 @@ class Environment(Result):
     load_after: float
 
 
-class VerifyReport(Result):
+class VerifyReport(Result, kw_only=True, frozen=True):
     """Result of `verify`; `verdict` is what the exit code says."""
 
     schema: str = VERIFY_SCHEMA
@@ -143,7 +143,7 @@ class VerifyReport(Result):
     environment: Environment
 
 
-class OptimizeReport(Result):
+class OptimizeReport(Result, kw_only=True, frozen=True):
     """Result of `optimize`; `verification` is None where nothing was written or it was off."""
 
     schema: str = OPTIMIZE_SCHEMA
@@ -154,7 +154,7 @@ class OptimizeReport(Result):
     verification: VerifyReport | None
 
 
-class Choice(Result):
+class Choice(Result, kw_only=True, frozen=True):
     """One legal reformulation of a site, with its cost on paper."""
 
     axis: str
@@ -166,7 +166,7 @@ class Choice(Result):
     structural_zeros: float
 
 
-class InspectSite(Result):
+class InspectSite(Result, kw_only=True, frozen=True):
     """All that `inspect` knows about a site; None where a shape is not known."""
 
     node: str
@@ -184,7 +184,7 @@ class InspectSite(Result):
     refusals: dict[str, str]
 
 
-class InspectReport(Result):
+class InspectReport(Result, kw_only=True, frozen=True):
     """Result of `inspect`."""
 
     schema: str = INSPECT_SCHEMA

@@ -1,0 +1,86 @@
+"""Conv as a loop over output positions: look at the window, multiply, add.
+
+It shares no code with the package. Integers are summed in int64, everything else in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.int64] | npt.NDArray[np.float64]
+
+
+def conv(
+    x: npt.ArrayLike,
+    w: npt.ArrayLike,
+    bias: npt.ArrayLike | None = None,
+    *,
+    strides: Sequence[int] | None = None,
+    dilations: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    group: int = 1,
+) -> Array:
+    """The ONNX Conv of x [N, C, *extents] and w [O, C / group, *kernel], in any rank.
+
+    Pads are ONNX's, all begins and then all ends; a negative one crops.
+    """
+    given = [np.asarray(value) for value in (x, w, 0 if bias is None else bias)]
+    wide = np.int64 if all(value.dtype.kind in "iu" for value in given) else np.float64
+    x, w, b = (value.astype(wide) for value in given)
+    (samples, channels, *extents), (outputs, group_channels, *kernel) = x.shape, w.shape
+    axes = range(len(extents))
+    strides = strides or [1] * len(axes)
+    dilations = dilations or [1] * len(axes)
+    pads = pads or [0] * 2 * len(axes)
+    if channels != group * group_channels or outputs % group or len(kernel) != len(axes):
+        raise ValueError(f"x {x.shape} and w {w.shape} do not fit together in {group} groups")
+    group_outputs = outputs // group
+
+    for axis, begin, end in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True):
+        x = extend(x, axis + 2, begin, end)
+    reach = [dilations[a] * (kernel[a] - 1) + 1 for a in axes]
+    positions = [(x.shape[a + 2] - reach[a]) // strides[a] + 1 for a in axes]
+    y = np.zeros((samples, outputs, *positions), wide)
+    for position in np.ndindex(*positions):
+        first = [strides[a] * position[a] for a in axes]
+        window = [slice(first[a], first[a] + reach[a], dilations[a]) for a in axes]
+        for g in range(group):
+            c = slice(g * group_channels, (g + 1) * group_channels)
+            o = slice(g * group_outputs, (g + 1) * group_outputs)
+            seen = x[:, c, *window].reshape(samples, -1)
+            y[:, o, *position] = seen @ w[o].reshape(group_outputs, -1).T
+    return y if bias is None else y + b.reshape(outputs, *[1] * len(axes))
+
+
+def extend(x: Array, axis: int, begin: int, end: int) -> Array:
+    """Adds zeros at both ends of an axis, then cuts where a pad is negative."""
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (max(begin, 0), max(end, 0))
+    x = np.pad(x, widths)
+    kept = slice(max(-begin, 0), max(x.shape[axis] - max(-end, 0), 0))
+    return x[(slice(None),) * axis + (kept,)]
+
+
+def resolve_auto_pad(
+    auto_pad: str,
+    extents: Sequence[int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+) -> list[int]:
+    """The explicit pads, begins and then ends, that ONNX's auto_pad stands for."""
+    if auto_pad == "VALID":
+        return [0] * 2 * len(extents)
+    if auto_pad not in ("SAME_UPPER", "SAME_LOWER"):
+        raise ValueError(f"auto_pad {auto_pad!r} stands for no pads")
+    smaller, larger = [], []
+    for extent, taps, stride, dilation in zip(extents, kernel, strides, dilations, strict=True):
+        positions = -(-extent // stride)  # rounded up
+        read = (positions - 1) * stride + (taps - 1) * dilation + 1
+        total = max(0, read - extent)
+        smaller.append(total // 2)
+        larger.append(total - total // 2)
+    return smaller + larger if auto_pad == "SAME_UPPER" else larger + smaller

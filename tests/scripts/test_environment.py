@@ -1,0 +1,150 @@
+import os
+import shutil
+import subprocess
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMANDS = ["scripts/demo", "scripts/test", "scripts/nightly", ".ci/run"]
+BASH = shutil.which("bash") or "bash"
+
+WITH_GPU = "echo 'GPU 0: Some Device (UUID: GPU-0)'"
+WITHOUT_DRIVER = "echo 'NVIDIA-SMI has failed because it could not talk to the driver'; exit 9"
+WITHOUT_DEVICE = "echo 'No devices found.'"
+
+# Plays the Python of an environment: is new enough, has pip, holds no runtime, logs its installs.
+PYTHON = """case "$*" in *'pip install'*) echo "${@: -1}" >>"$VIRTUAL_ENV/log" ;; esac"""
+
+
+def command(path: Path, body: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!{BASH}\n{body}\n")
+    path.chmod(0o755)
+
+
+def call(function: str, *, cwd=ROOT, environment=None, path=None):
+    """Calls a function of scripts/environment as the scripts do; returns the finished process."""
+    variables = {key: value for key, value in os.environ.items() if key != "VIRTUAL_ENV"}
+    if environment:
+        variables["VIRTUAL_ENV"] = str(environment)
+    if path:
+        variables["PATH"] = f"{path}{os.pathsep}{variables['PATH']}"
+    script = f'set -euo pipefail; source "$0"; {function}'
+    return subprocess.run(
+        [BASH, "-c", script, ROOT / "scripts/environment"],
+        cwd=cwd,
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def environment_with(root: Path, *wheels: str) -> Path:
+    venv.create(root, with_pip=False)
+    (packages,) = root.glob("lib/python*/site-packages")
+    for wheel in wheels:
+        info = packages / f"{wheel.replace('-', '_')}-1.31.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {wheel}\nVersion: 1.31.0\n")
+    return root
+
+
+@pytest.mark.parametrize("script", [*COMMANDS, "scripts/environment"])
+def test_scripts_parse_and_only_commands_are_executable(script):
+    subprocess.run([BASH, "-n", ROOT / script], check=True)
+    assert os.access(ROOT / script, os.X_OK) == (script in COMMANDS)
+
+
+def test_sourcing_only_defines(tmp_path):
+    process = call("true", cwd=tmp_path)
+    assert (process.returncode, process.stdout, process.stderr) == (0, "", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("driver", "extra"), [(WITH_GPU, "gpu"), (WITHOUT_DRIVER, "cpu"), (WITHOUT_DEVICE, "cpu")]
+)
+def test_the_driver_chooses_the_runtime(tmp_path, driver, extra):
+    command(tmp_path / "nvidia-smi", driver)
+    process = call("choose_extra", path=tmp_path)
+    assert (process.stdout, process.stderr) == (f"{extra}\n", "")
+
+
+def test_no_driver_means_cpu(tmp_path):
+    process = call(f"PATH={tmp_path}; choose_extra")
+    assert (process.stdout, process.stderr) == ("cpu\n", "")
+
+
+@pytest.mark.parametrize(
+    ("driver", "wheel", "extra"),
+    [(WITH_GPU, "onnxruntime", "cpu"), (WITHOUT_DEVICE, "onnxruntime-gpu", "gpu")],
+)
+def test_an_installed_runtime_is_kept(tmp_path, driver, wheel, extra):
+    command(tmp_path / "bin/nvidia-smi", driver)
+    environment = environment_with(tmp_path / "venv", wheel)
+    process = call("choose_extra", environment=environment, path=tmp_path / "bin")
+    assert process.stdout == f"{extra}\n"
+    assert f"kept {extra}" in process.stderr
+    assert process.stderr.count("\n") == 1
+
+
+def test_the_suitable_runtime_needs_no_words(tmp_path):
+    command(tmp_path / "bin/nvidia-smi", WITH_GPU)
+    environment = environment_with(tmp_path / "venv", "onnxruntime-gpu")
+    process = call("choose_extra", environment=environment, path=tmp_path / "bin")
+    assert (process.stdout, process.stderr) == ("gpu\n", "")
+
+
+def test_both_runtimes_at_once_are_an_error(tmp_path):
+    environment = environment_with(tmp_path / "venv", "onnxruntime", "onnxruntime-gpu")
+    process = call("choose_extra", environment=environment)
+    assert process.returncode == 1
+    assert "uninstall both" in process.stderr
+
+
+def test_installs_only_what_changed(tmp_path):
+    environment, project = tmp_path / "venv", tmp_path / "a project"
+    command(environment / "bin/python", PYTHON)
+    command(tmp_path / "bin/nvidia-smi", WITHOUT_DEVICE)
+    project.mkdir()
+
+    def installed_by(function):
+        log = environment / "log"
+        log.unlink(missing_ok=True)
+        process = call(function, cwd=project, environment=environment, path=tmp_path / "bin")
+        assert process.returncode == 0, process.stderr
+        assert process.stderr.count("\n") == 1
+        return log.read_text().split() if log.exists() else []
+
+    requirements = project / "pyproject.toml"
+    requirements.write_text("one")
+    assert installed_by("prepare") == [".[cpu]"]
+    assert installed_by("prepare") == []
+    assert installed_by("prepare dev") == [".[cpu,dev]"]
+    assert installed_by("prepare dev") == []
+    assert installed_by("prepare") == []
+    requirements.write_text("two")
+    assert installed_by("prepare dev") == [".[cpu,dev]"]
+
+
+def test_a_failed_install_is_tried_again(tmp_path):
+    command(tmp_path / "venv/bin/python", PYTHON + "; [[ $* != *'pip install'* ]]")
+    command(tmp_path / "bin/nvidia-smi", WITHOUT_DEVICE)
+    (tmp_path / "pyproject.toml").touch()
+    for _ in range(2):
+        process = call(
+            "prepare", cwd=tmp_path, environment=tmp_path / "venv", path=tmp_path / "bin"
+        )
+        assert process.returncode != 0
+        assert "installing" in process.stderr
+
+
+def test_an_old_python_is_refused_with_a_reason(tmp_path):
+    command(tmp_path / "venv/bin/python", "exit 1")
+    process = call("prepare", environment=tmp_path / "venv")
+    assert process.returncode == 1
+    assert "has no Python 3.11 or newer" in process.stderr

@@ -1,0 +1,1 @@
+"""The mathematics of folding: numpy in, numpy out, no ONNX."""

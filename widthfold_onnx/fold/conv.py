@@ -1,0 +1,152 @@
+"""A Conv with some axes folded: its weight, bias, groups and cost.
+
+Channel order. With groups r, channels c of a group, batch digits b and spatial digits a1, a2, ...
+
+    channel-major (NCHW form)   (b, r, c, a1, a2, ...)
+    digit-major   (NHWC form)   (b, r, a1, a2, ..., c)
+
+Both keep the channels of a group together, so every fold works inside `group`. A batch fold takes
+n = F*n' + b and makes F times as many groups with the same weights, W' = 1_F (x) W per group; as
+one dense group it is the block-diagonal I_F (x) W.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from widthfold_onnx.fold.axis import FoldedAxis
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvFold:
+    """How one Conv is folded.
+
+    Attributes:
+        axes: one entry per spatial axis; kept axes are the instance F = P = 1.
+        group: groups of the original Conv.
+        batch: samples moved into channels.
+        dense: merge all groups of the folded Conv into one, with structural zeros between them.
+        digit_major: channel order, see the module.
+    """
+
+    axes: tuple[FoldedAxis, ...]
+    group: int = 1
+    batch: int = 1
+    dense: bool = False
+    digit_major: bool = False
+
+    @property
+    def out_factor(self) -> int:
+        """Output channels after / before."""
+        return self.batch * math.prod(a.out_digits for a in self.axes)
+
+    @property
+    def in_factor(self) -> int:
+        """Input channels after / before."""
+        return self.batch * math.prod(a.in_digits for a in self.axes)
+
+    @property
+    def new_group(self) -> int:
+        """Groups of the folded Conv."""
+        return 1 if self.dense else self.group * self.batch
+
+    @property
+    def kernel(self) -> tuple[int, ...]:
+        """Kernel extents of the folded Conv."""
+        return tuple(a.kernel for a in self.axes)
+
+    def weight_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of the folded weight for an original of `shape` [O, C/group, *kernel]."""
+        channels = shape[1] * self.group * self.in_factor
+        return (shape[0] * self.out_factor, channels // self.new_group, *self.kernel)
+
+    def weight_growth(self) -> float:
+        """Elements of the folded weight / elements of the original."""
+        per_axis = (a.out_digits * a.in_digits * a.kernel / a.original_kernel for a in self.axes)
+        return self.batch * (self.batch * self.group if self.dense else 1) * math.prod(per_axis)
+
+    def flops_growth(self, out_lengths: tuple[int, ...]) -> float:
+        """Multiply-adds after / before, for original output extents `out_lengths`.
+
+        Per axis F*P*K' weights meet J' = J_ext/F positions where K weights met J.
+        """
+        growth = float(self.batch * self.group if self.dense else 1)
+        for axis, length in zip(self.axes, out_lengths, strict=True):
+            stretch = 1.0 if axis.out_length is None else axis.out_length / length
+            growth *= axis.in_digits * axis.kernel / axis.original_kernel * stretch
+        return growth
+
+    def structural_zeros(self) -> float:
+        """Share of the folded weight that is zero whatever the original holds, 0 to 1."""
+        placed = self.batch * math.prod(a.k.size / a.original_kernel for a in self.axes)
+        return 1.0 - placed / self.weight_growth()
+
+
+def fold_weight(weight: Array, fold: ConvFold) -> Array:
+    """The weight of the folded Conv; numbers are copied bit for bit, all else is zero.
+
+    Args:
+        weight: [O, C/group, *kernel], any dtype.
+        fold: the fold.
+
+    Returns:
+        `fold.weight_shape(weight.shape)`, same dtype.
+    """
+    rank = len(fold.axes)
+    slots = [n for a in fold.axes for n in (a.out_digits, a.in_digits, a.kernel)]
+    placed = np.zeros((*weight.shape[:2], *slots), weight.dtype)
+    # Axis i gets broadcasting dimension i, so that all combinations of taps are assigned at once.
+    at = [_along(t, i, rank) for i, a in enumerate(fold.axes) for t in (a.g, a.f, a.q)]
+    taken = [_along(a.k, i, rank) for i, a in enumerate(fold.axes)]
+    placed[(slice(None), slice(None), *at)] = weight[(slice(None), slice(None), *taken)]
+
+    out, channels = weight.shape[:2]
+    placed = placed.reshape(fold.group, out // fold.group, channels, *slots)
+    g, f, q = ([3 + 3 * i + part for i in range(rank)] for part in range(3))
+    order = [0, *g, 1, *f, 2, *q] if fold.digit_major else [0, 1, *g, 2, *f, *q]
+    inner = fold.in_factor // fold.batch * channels
+    grouped = placed.transpose(order).reshape(
+        out * fold.out_factor // fold.batch, inner, *fold.kernel
+    )
+    tiled = np.concatenate([grouped] * fold.batch)
+    return _densify(tiled, fold.group * fold.batch) if fold.dense else tiled
+
+
+def fold_bias(bias: Array, fold: ConvFold) -> Array:
+    """The bias of the folded Conv: every output digit of a channel gets that channel's bias.
+
+    Args:
+        bias: [O].
+        fold: the fold.
+
+    Returns:
+        [O * fold.out_factor], same dtype.
+    """
+    digits = fold.out_factor // fold.batch
+    per_group = bias.reshape(fold.group, -1)
+    if fold.digit_major:
+        repeated = np.tile(per_group, (1, digits))
+    else:
+        repeated = np.repeat(per_group, digits, axis=1)
+    return np.tile(repeated.ravel(), fold.batch)
+
+
+def _along(index: npt.NDArray[np.int64], axis: int, rank: int) -> npt.NDArray[np.int64]:
+    """A 1-D index array laid along one of `rank` broadcasting dimensions."""
+    return index.reshape([-1 if i == axis else 1 for i in range(rank)])
+
+
+def _densify(weight: Array, group: int) -> Array:
+    """Grouped weight [O, C/group, ...] as the block-diagonal weight [O, C, ...] of one group."""
+    out, channels = weight.shape[:2]
+    dense = np.zeros((group, out // group, group, channels, *weight.shape[2:]), weight.dtype)
+    for r, block in enumerate(np.split(weight, group)):
+        dense[r, :, r] = block
+    return dense.reshape(out, group * channels, *weight.shape[2:])

@@ -1,0 +1,116 @@
+"""How large a model becomes once its local functions are inlined, without inlining one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import onnx
+
+from widthfold_onnx.errors import InvalidModelError
+from widthfold_onnx.model.walk import all_nodes, attribute_graphs
+from widthfold_onnx.text import printable
+
+MAX_INLINED_NODES = 2_000_000
+
+FunctionKey = tuple[str, str, str]
+"""Domain, name and overload, by which a node names the function that it calls."""
+
+_GRAPH_TYPES = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+
+
+def domain_name(domain: str) -> str:
+    """Return the one spelling of a domain: the default domain has two."""
+    return "" if domain == "ai.onnx" else domain
+
+
+def call_key(node: onnx.NodeProto) -> FunctionKey:
+    """Return the key of the function that a node would call."""
+    return domain_name(node.domain), node.op_type, node.overload
+
+
+def function_key(function: onnx.FunctionProto) -> FunctionKey:
+    """Return the key by which nodes call a function."""
+    return domain_name(function.domain), function.name, function.overload
+
+
+@dataclass
+class _Body:
+    """Nodes of one body, its calls, and how many of its attributes stand for a caller's graph."""
+
+    nodes: int = 0
+    graph_references: int = 0
+    calls: Counter[FunctionKey] = field(default_factory=Counter)
+
+
+def check_inlining(model: onnx.ModelProto) -> None:
+    """Check that the local functions end, and that inlining them stays within bounds.
+
+    Raises:
+        InvalidModelError: a function is defined twice or calls itself, directly or through
+            others, or the inlined model has more than `MAX_INLINED_NODES` nodes.
+    """
+    if not model.functions:
+        return
+    bodies: dict[FunctionKey, _Body] = {}
+    for function in model.functions:
+        key = function_key(function)
+        if key in bodies:
+            raise InvalidModelError(f"{_describe(key)} is defined twice")
+        body = bodies[key] = _measure(function.node)
+        for attribute in function.attribute_proto:
+            for graph in attribute_graphs(attribute):
+                body.nodes += sum(1 for _ in all_nodes(graph.node))
+    main = _measure(model.graph.node)
+    # A graph that a caller passes in can be any graph of the file, so it counts as all of them.
+    everything = main.nodes + sum(body.nodes for body in bodies.values())
+    sizes: dict[FunctionKey, int] = {}
+    for key in _callees_first(bodies):
+        sizes[key] = _inlined(bodies[key], sizes, everything, _describe(key))
+    _inlined(main, sizes, everything, "the graph")
+
+
+def _describe(key: FunctionKey) -> str:
+    return f"function {printable('::'.join(map(str, key[:2])))!r}"
+
+
+def _measure(nodes: Iterable[onnx.NodeProto]) -> _Body:
+    body = _Body()
+    for node in all_nodes(nodes):
+        body.nodes += 1
+        body.calls[call_key(node)] += 1
+        body.graph_references += sum(
+            1 for a in node.attribute if a.ref_attr_name and a.type in _GRAPH_TYPES
+        )
+    return body
+
+
+def _inlined(body: _Body, sizes: dict[FunctionKey, int], everything: int, what: str) -> int:
+    size = body.nodes + body.graph_references * everything
+    size += sum(count * sizes[key] for key, count in body.calls.items() if key in sizes)
+    if size > MAX_INLINED_NODES:
+        raise InvalidModelError(f"{what} has {size} nodes once inlined, above {MAX_INLINED_NODES}")
+    return size
+
+
+def _callees_first(bodies: dict[FunctionKey, _Body]) -> list[FunctionKey]:
+    """Sort functions after those that they call; chains may be longer than Python's stack."""
+    order: list[FunctionKey] = []
+    state: dict[FunctionKey, bool] = {}  # True once all callees are in the order
+    stack = list(bodies)
+    while stack:
+        key = stack[-1]
+        if key not in state:
+            state[key] = False
+            for callee in bodies[key].calls:
+                if state.get(callee) is False:
+                    raise InvalidModelError(f"{_describe(callee)} calls itself")
+                if callee in bodies and callee not in state:
+                    stack.append(callee)
+        else:
+            stack.pop()
+            if not state[key]:
+                state[key] = True
+                order.append(key)
+    return order

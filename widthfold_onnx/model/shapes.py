@@ -1,0 +1,86 @@
+"""Extents of every value, by onnx's shape inference.
+
+A dimension is a number, or None where the model leaves it open. With `pins` the given input
+shapes are assumed: that table serves planning only, the model itself is never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx
+
+from widthfold_onnx.errors import UsageError
+from widthfold_onnx.model.skeleton import skeleton
+from widthfold_onnx.options import Shapes
+from widthfold_onnx.text import printable
+
+Dims = tuple[int | None, ...]
+
+
+class ShapeTable:
+    """Shapes by scope path (`model.graph.Scope.path`) and value name.
+
+    Raises:
+        UsageError: a pin names no input, or contradicts the model.
+    """
+
+    def __init__(self, proto: onnx.ModelProto, pins: Shapes) -> None:
+        outline = skeleton(proto)
+        pin_inputs(outline.graph, pins)
+        self._tables: dict[str, dict[str, Dims]] = {}
+        # Not strict: one node that cannot be inferred must not hide all others.
+        inferred = onnx.shape_inference.infer_shapes(outline, data_prop=True)
+        self._collect(inferred.graph, "", {})
+
+    def _collect(self, graph: onnx.GraphProto, path: str, outer: Mapping[str, Dims]) -> None:
+        table = dict(outer)
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            dims = dims_of(value)
+            if dims is not None:
+                table[value.name] = dims
+        table.update({t.name: tuple(t.dims) for t in graph.initializer})
+        self._tables[path] = table
+        for node in graph.node:
+            for attribute in node.attribute:
+                bodies = [attribute.g] if attribute.HasField("g") else attribute.graphs
+                for body in bodies:
+                    inner = f"{path}/{node.output[0]}/{attribute.name}".lstrip("/")
+                    self._collect(body, inner, table)
+
+    def get(self, path: str, name: str) -> Dims | None:
+        """Shape of a value seen from a scope; None where not even the rank is known."""
+        return self._tables.get(path, {}).get(name)
+
+
+def dims_of(value: onnx.ValueInfoProto) -> Dims | None:
+    """Declared extents; a symbol, a missing or a negative dimension is None."""
+    if not value.type.tensor_type.HasField("shape"):
+        return None
+    return tuple(
+        d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else None
+        for d in value.type.tensor_type.shape.dim
+    )
+
+
+def pin_inputs(graph: onnx.GraphProto, pins: Shapes) -> None:
+    """Write the assumed extents into the inputs of a copy of the graph."""
+    inputs = {value.name: value for value in graph.input}
+    for name, shape in pins.items():
+        if name not in inputs:
+            known = ", ".join(printable(n) for n in inputs)
+            raise UsageError(f"--input-shape: no input {printable(name)}; inputs are {known}")
+        value = inputs[name]
+        declared = dims_of(value)
+        fits = declared is None or (
+            len(declared) == len(shape)
+            and all(d in (None, s) for d, s in zip(declared, shape, strict=True))
+        )
+        if not fits:
+            raise UsageError(
+                f"--input-shape: {printable(name)} is declared {declared}, not {tuple(shape)}"
+            )
+        # Fixing one symbol fixes it wherever it stands.
+        value.type.tensor_type.shape.ClearField("dim")
+        for extent in shape:
+            value.type.tensor_type.shape.dim.add(dim_value=extent)

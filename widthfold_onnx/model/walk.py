@@ -1,0 +1,77 @@
+"""Every graph and every tensor of a model, wherever it hides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import onnx
+
+
+def attribute_graphs(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graphs that an attribute holds, whatever its declared type is."""
+    if attribute.HasField("g"):
+        yield attribute.g
+    yield from attribute.graphs
+
+
+def attribute_tensors(attribute: onnx.AttributeProto) -> Iterator[onnx.TensorProto]:
+    """Yield the tensors of an attribute: dense ones, then both parts of sparse ones."""
+    if attribute.HasField("t"):
+        yield attribute.t
+    yield from attribute.tensors
+    if attribute.HasField("sparse_tensor"):
+        yield from _sparse_tensors([attribute.sparse_tensor])
+    yield from _sparse_tensors(attribute.sparse_tensors)
+
+
+def _sparse_tensors(tensors: Iterable[onnx.SparseTensorProto]) -> Iterator[onnx.TensorProto]:
+    for sparse in tensors:
+        yield sparse.values
+        yield sparse.indices
+
+
+def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    """Return the graphs in the attributes of a node, in the order of the file."""
+    return [graph for attribute in node.attribute for graph in attribute_graphs(attribute)]
+
+
+def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Yield these nodes and those of all graphs in them; a node comes before its subgraphs'."""
+    for node in nodes:
+        yield node
+        for graph in subgraphs(node):
+            yield from all_nodes(graph.node)
+
+
+def all_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Yield every TensorProto of a model: initializers, sparse parts and attributes.
+
+    Includes subgraphs, local functions with their attribute defaults, and training graphs.
+    """
+    yield from _graph_tensors(model.graph)
+    for function in model.functions:
+        yield from _node_tensors(function.node)
+        yield from _attributes_tensors(function.attribute_proto)
+    for training in model.training_info:
+        yield from _graph_tensors(training.initialization)
+        yield from _graph_tensors(training.algorithm)
+
+
+def _graph_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    yield from _sparse_tensors(graph.sparse_initializer)
+    yield from _node_tensors(graph.node)
+
+
+def _node_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
+    for node in nodes:
+        yield from _attributes_tensors(node.attribute)
+
+
+def _attributes_tensors(
+    attributes: Iterable[onnx.AttributeProto],
+) -> Iterator[onnx.TensorProto]:
+    for attribute in attributes:
+        yield from attribute_tensors(attribute)
+        for graph in attribute_graphs(attribute):
+            yield from _graph_tensors(graph)

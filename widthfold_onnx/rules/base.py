@@ -1,0 +1,109 @@
+"""Words of the rules: where a fold may happen, what it would be, why it may not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from widthfold_onnx.fold.axis import ConvAxis
+from widthfold_onnx.fold.conv import ConvFold
+from widthfold_onnx.fold.layout import Packing
+from widthfold_onnx.model.graph import Constant, Node, Scope
+from widthfold_onnx.model.shapes import Dims
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """A node that could be reformulated."""
+
+    node: Node
+    scope: Scope
+    name: str
+    op: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ConvSite(Site):
+    """A Conv whose weight, bias and geometry are known.
+
+    Attributes:
+        static: input extents [N, C, *spatial] that the model itself fixes; None where open.
+        planned: the same with the assumed input shapes.
+        weight: [O, C/group, *kernel].
+        bias: [O], or None.
+        group: groups.
+        axes: geometry of every spatial axis, lengths as planned.
+        itemsize: bytes per element.
+    """
+
+    static: Dims
+    planned: Dims
+    weight: Constant
+    bias: Constant | None
+    group: int
+    axes: tuple[ConvAxis, ...]
+    itemsize: int
+
+    @property
+    def channels(self) -> tuple[int, int]:
+        """Input and output channels."""
+        out, per_group = self.weight.shape[:2]
+        return per_group * self.group, out
+
+    @property
+    def out_lengths(self) -> Dims:
+        """Spatial extents of the output."""
+        return tuple(axis.out_length for axis in self.axes)
+
+    @property
+    def output(self) -> Dims:
+        """Shape of the output as planned."""
+        return (self.planned[0], self.channels[1], *self.out_lengths)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Reformulation:
+    """An equivalent replacement for a Conv site, and what it costs on paper.
+
+    Attributes:
+        fold: the folded Conv.
+        input: how its input is packed, after extension to `in_shape`.
+        output: how its output was packed, before cutting to the site's own output.
+        in_shape: input extents after zero-extension.
+        out_shape: output extents before the cut.
+        axis: folded axes by name, joined by "+".
+        factor: output positions per original channel that became channels.
+        form: "view" or "move", and the kinds of fold.
+        flops_ratio: multiply-adds after / before.
+        bytes_ratio: bytes of input, weight and output after / before.
+    """
+
+    fold: ConvFold
+    input: Packing
+    output: Packing
+    in_shape: Dims
+    out_shape: Dims
+    axis: str
+    factor: int
+    form: str
+    flops_ratio: float
+    bytes_ratio: float
+
+    @property
+    def is_view(self) -> bool:
+        """Whether both ends are pure Reshapes."""
+        return self.input.is_view and self.output.is_view
+
+
+def axis_names(rank: int) -> tuple[str, ...]:
+    """Names of the axes of a Conv input with `rank` spatial axes.
+
+    >>> axis_names(2)
+    ('batch', 'channel', 'height', 'width')
+    """
+    return ("batch", "channel", *("depth", "height", "width")[3 - rank :])
+
+
+def join(names: Sequence[str]) -> str:
+    """Several axes or kinds as one word."""
+    return "+".join(names)

@@ -1,0 +1,172 @@
+"""Time two functions against each other, with a control that shows what the machine's noise is.
+
+Identical models timed one after the other were seen to differ by 2.94x on a busy host. So all
+runs are interleaved, the statistic is the median of paired log ratios, and a second copy of the
+original takes part in the same loop: what it shows against the first copy is noise.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Run = Callable[[int], object]
+"""Runs once; the argument counts the rounds, so that all sides of a pair take the same inputs."""
+
+Verdict = Literal["faster", "slower", "no difference", "inconclusive"]
+Clock = Callable[[], int]
+"""Nanoseconds, from any origin."""
+
+WARMUP_ROUNDS = 10
+WARMUP_SECONDS = 0.2
+WARMUP_SHARE = 0.25
+"""Warm-up stops at this share of the budget even if it is not complete."""
+
+MIN_PAIRS = 30
+MIN_SECONDS = 0.5
+HALF_WIDTH = 0.01
+"""The interval is narrow enough at this half width, of the log ratio."""
+
+MIN_CLEAR = 6
+"""Below six pairs not even pairs that all agree exclude 1 at 95 %: 2 * 0.5**5 > 0.05."""
+
+SMALLEST_GAIN = 1.02
+_RESAMPLES = 4000
+_NANO = 1e-9
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """What the pairs say.
+
+    Attributes:
+        pairs: number of rounds.
+        original: median seconds of one run.
+        rewritten: median seconds of one run.
+        ratio: exp of the median log of original / rewritten; above 1 the rewritten is faster.
+        low: lower end of its bootstrap 95 % interval.
+        high: upper end.
+        control: largest deviation from 1 of the original against its copy, interval included.
+        verdict: see `judge`; inconclusive where the budget ended before the interval was narrow.
+    """
+
+    pairs: int
+    original: float
+    rewritten: float
+    ratio: float
+    low: float
+    high: float
+    control: float
+    verdict: Verdict
+
+
+def paired(
+    original: Run,
+    rewritten: Run,
+    copy: Run,
+    *,
+    budget: float,
+    clock: Clock = time.perf_counter_ns,
+) -> Pairing:
+    """Time the original, the rewritten model and a copy of the original in one loop.
+
+    All six orders of the three take turns, so that none is always first or always follows the
+    same one.
+
+    Args:
+        original: side A.
+        rewritten: side B.
+        copy: side A again, in a session of its own.
+        budget: seconds for everything; one warm-up round and one pair are always run.
+        clock: nanoseconds.
+    """
+    sides = (original, rewritten, copy)
+    start = clock()
+    _warm_up(sides, budget * WARMUP_SHARE, clock)
+    orders = itertools.cycle(itertools.permutations(range(3)))
+    rounds: list[list[int]] = []
+    check_at = MIN_PAIRS
+    while True:
+        times = [0, 0, 0]
+        for side in next(orders):
+            before = clock()
+            sides[side](len(rounds))
+            times[side] = max(clock() - before, 1)
+        rounds.append(times)
+        late = (clock() - start) * _NANO >= budget
+        if late or len(rounds) >= check_at:
+            samples = np.array(rounds, dtype=np.float64) * _NANO
+            ratio, low, high = _interval(np.log(samples[:, 0] / samples[:, 1]))
+            narrow = (high - low) / 2 <= HALF_WIDTH and len(rounds) >= MIN_PAIRS
+            enough = samples[:, :2].sum(axis=0).min() >= MIN_SECONDS
+            if late or (narrow and enough):
+                break
+            check_at += max(check_at // 4, 1)  # sparse checks: each one sorts all the rounds
+    control = math.expm1(max(map(abs, _interval(np.log(samples[:, 0] / samples[:, 2])))))
+    low, high = math.exp(low), math.exp(high)
+    medians = np.median(samples, axis=0)
+    return Pairing(
+        pairs=len(rounds),
+        original=float(medians[0]),
+        rewritten=float(medians[1]),
+        ratio=math.exp(ratio),
+        low=low,
+        high=high,
+        control=control,
+        verdict=judge(low, high, control, len(rounds), converged=narrow and bool(enough)),
+    )
+
+
+def judge(low: float, high: float, control: float, pairs: int, *, converged: bool) -> Verdict:
+    """The verdict on an interval of original / rewritten.
+
+    Faster needs the whole interval above max(1.02, 1 + 2 * control), slower the mirror image.
+
+    >>> judge(1.09, 1.11, 0.01, 50, converged=True)
+    'faster'
+    >>> judge(1.09, 1.11, 0.05, 50, converged=True)
+    'no difference'
+    >>> judge(0.90, 1.30, 0.01, 50, converged=False)
+    'inconclusive'
+    """
+    bar = max(SMALLEST_GAIN, 1 + 2 * control)
+    if pairs >= MIN_CLEAR:
+        if low > bar:
+            return "faster"
+        if high < 1 / bar:
+            return "slower"
+    return "no difference" if converged else "inconclusive"
+
+
+def _warm_up(sides: tuple[Run, ...], limit: float, clock: Clock) -> None:
+    spent = [0] * len(sides)
+    for count in itertools.count(1):
+        for index, side in enumerate(sides):
+            before = clock()
+            side(count)
+            spent[index] += clock() - before
+        warm = count >= WARMUP_ROUNDS and min(spent) * _NANO >= WARMUP_SECONDS
+        if warm or sum(spent) * _NANO >= limit:
+            return
+
+
+def _interval(values: npt.NDArray[Any]) -> tuple[float, float, float]:
+    """Median and its bootstrap 95 % interval.
+
+    A resample of n values is n uniform ranks; the median of n uniforms is Beta((n + 1) / 2,
+    (n + 1) / 2). So the median's rank is drawn at once instead of n ranks (David and Nagaraja,
+    Order Statistics, section 2.1).
+    """
+    ordered = np.sort(values)
+    count = len(ordered)
+    half = (count + 1) / 2
+    ranks = np.random.default_rng(0).beta(half, half, _RESAMPLES) * count
+    low, high = np.quantile(ordered[ranks.astype(np.int64)], (0.025, 0.975))
+    return float(np.median(ordered)), float(low), float(high)

@@ -1,0 +1,203 @@
+"""What a model is fed: random arrays, and the sizes of the dimensions that it leaves open.
+
+Nobody writes down how long an audio input must be. So the original is run, small sizes first,
+until it does not complain; each try costs milliseconds, since a wrong size stops early.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from widthfold_onnx.errors import UnverifiedError, UsageError
+from widthfold_onnx.options import Shapes
+from widthfold_onnx.runtime.session import Array, Port, Session
+from widthfold_onnx.text import printable
+
+Key = str | tuple[str, int]
+"""An open dimension: its symbol, or (input, axis) where it has none."""
+
+LADDER = (64, 16, 256, 1, 20, 128, 160, 224, 320, 576, 640, 1024, 4096, 16384, 65536)
+"""Sizes to try. 64 first: with 1, padded borders would be all there is to compare."""
+
+MAX_ELEMENTS = 1 << 24
+"""Largest input set that is tried without being asked for, in elements over all inputs."""
+
+_WORDS = ("fold", "width", "", "unicode \u00e9")
+
+
+def random_feeds(inputs: Sequence[Port], seed: int, shapes: Shapes) -> dict[str, Array]:
+    """One array per input, the same for the same (seed, input name).
+
+    Floats are normal: zeros would time faster and hide faults. Integers are 0 or 1, which is
+    a valid index wherever two exist.
+
+    Args:
+        inputs: of the model; overridable initializers keep their own values.
+        seed: of the set.
+        shapes: the shape of every input, from `find_shapes`.
+
+    Raises:
+        UnverifiedError: an element type that cannot be made up.
+    """
+    return {port.name: _random(port, seed, shapes[port.name]) for port in inputs}
+
+
+def _random(port: Port, seed: int, shape: tuple[int, ...]) -> Array:
+    generator = np.random.default_rng([seed, *port.name.encode()])
+    if port.dtype == "bool":
+        return np.asarray(generator.integers(0, 2, shape, np.uint8).astype(np.bool_))
+    if port.dtype == "string":
+        words = np.array(_WORDS, dtype=object)
+        return np.asarray(words[generator.integers(0, len(words), shape)], dtype=object)
+    if port.dtype in ("float16", "float32", "float64"):
+        return np.asarray(generator.standard_normal(shape)).astype(port.dtype)
+    if port.dtype.removeprefix("u") in ("int8", "int16", "int32", "int64"):
+        return np.asarray(generator.integers(0, 2, shape)).astype(port.dtype)
+    raise UnverifiedError(
+        f"input {printable(port.name)} is {printable(port.dtype)}: no random values are made "
+        "for that type"
+    )
+
+
+def open_dimensions(inputs: Sequence[Port], fixed: Shapes) -> dict[Key, bool]:
+    """The dimensions that neither the model nor the caller gives, and whether they lead.
+
+    Args:
+        inputs: of the model.
+        fixed: whole shapes by input name; a symbol in one of them is known everywhere.
+
+    Returns:
+        For each open dimension, True if it is axis 0 of some input, where the batch is.
+
+    Raises:
+        UsageError: a fixed shape for an input that is not there or does not have that form.
+    """
+    known = _symbols(inputs, fixed)
+    found: dict[Key, bool] = {}
+    for port in inputs:
+        if port.name in fixed:
+            continue
+        for axis, dim in enumerate(port.dims):
+            key = _key(port, axis)
+            if not isinstance(dim, int) and key not in known:
+                found[key] = found.get(key, False) or axis == 0
+    return found
+
+
+def find_shapes(session: Session, fixed: Shapes) -> Shapes:
+    """The first shapes with which the model runs; the whole of them, for every input.
+
+    Args:
+        session: of the original, at any level.
+        fixed: shapes that the caller demands.
+
+    Raises:
+        UsageError: as `open_dimensions`.
+        UnverifiedError: no try ran.
+    """
+    opened = open_dimensions(session.inputs, fixed)
+    found, failure = _first(session, fixed, _candidates(opened))
+    if found is None:
+        raise UnverifiedError(
+            f"no random input was found that runs ({failure}); "
+            "pass --input-shape NAME:SIZE,... or --inputs"
+        )
+    return found
+
+
+def other_shapes(session: Session, fixed: Shapes, found: Shapes) -> Shapes | None:
+    """Shapes with other sizes for the open dimensions, None where none is open or none runs.
+
+    A rewrite that bakes one size in passes at that size, so a second one is compared as well.
+    """
+    opened = open_dimensions(session.inputs, fixed)
+    sizes = {
+        key: found[port.name][axis]
+        for port in session.inputs
+        for axis in range(len(port.dims))
+        if (key := _key(port, axis)) in opened
+    }
+    leads = {key: size * 3 if opened[key] else size for key, size in sizes.items()}
+    rests = {key: size if opened[key] else size * 2 for key, size in sizes.items()}
+    both = {key: leads[key] if opened[key] else rests[key] for key in sizes}
+    tries = [attempt for attempt in (both, rests, leads) if attempt != sizes]
+    return _first(session, fixed, iter(tries))[0]
+
+
+def _key(port: Port, axis: int) -> Key:
+    dim = port.dims[axis]
+    return dim if isinstance(dim, str) else (port.name, axis)
+
+
+def _symbols(inputs: Sequence[Port], fixed: Shapes) -> dict[Key, int]:
+    """Sizes of the symbols that fixed shapes settle."""
+    ports = {port.name: port for port in inputs}
+    known: dict[Key, int] = {}
+    for name, shape in fixed.items():
+        port = ports.get(name)
+        if port is None:
+            raise UsageError(
+                f"--input-shape names {printable(name)}, which is no input; there are: "
+                f"{', '.join(printable(item) for item in ports) or 'none'}"
+            )
+        if port.dims and len(port.dims) != len(shape):
+            raise UsageError(
+                f"--input-shape gives {printable(name)} {len(shape)} dimensions; "
+                f"the model has {len(port.dims)}"
+            )
+        for dim, size in zip(port.dims, shape, strict=bool(port.dims)):
+            if dim is None:
+                continue
+            expected = dim if isinstance(dim, int) else known.setdefault(dim, size)
+            if expected != size:
+                raise UsageError(
+                    f"--input-shape gives {printable(name)} a size {size} where {expected} holds"
+                )
+    return known
+
+
+def _candidates(opened: Mapping[Key, bool]) -> Iterator[dict[Key, int]]:
+    """Sizes in the order of trying: batch 1 and the same size elsewhere; one long; all alike."""
+    rest = [key for key, leads in opened.items() if not leads]
+    for size in LADDER:
+        yield {key: 1 if leads else size for key, leads in opened.items()}
+        for long in rest[:4]:
+            yield {key: size if key == long else 1 for key in opened}
+    for size in LADDER:
+        yield dict.fromkeys(opened, size)
+
+
+def _first(
+    session: Session, fixed: Shapes, candidates: Iterator[dict[Key, int]]
+) -> tuple[Shapes | None, str]:
+    """The first candidate that runs, else the runtime's words on the first that did not."""
+    known = _symbols(session.inputs, fixed)
+    failure = ""
+    seen: set[tuple[tuple[int, ...], ...]] = set()
+    for candidate in candidates:
+        sizes = known | candidate
+        shapes = {port.name: _shape(port, fixed, sizes) for port in session.inputs}
+        mark = tuple(shapes.values())
+        if mark in seen or (candidate and sum(map(math.prod, mark)) > MAX_ELEMENTS):
+            continue
+        seen.add(mark)
+        feeds = random_feeds(session.inputs, 0, shapes)
+        try:
+            session.run(feeds)
+        except UnverifiedError as error:
+            failure = failure or str(error)
+        else:
+            return shapes, ""
+    return None, failure
+
+
+def _shape(port: Port, fixed: Shapes, sizes: Mapping[Key, int]) -> tuple[int, ...]:
+    if port.name in fixed:
+        return fixed[port.name]
+    return tuple(
+        dim if isinstance(dim, int) else sizes[_key(port, axis)]
+        for axis, dim in enumerate(port.dims)
+    )

@@ -1,0 +1,51 @@
+"""Strings that come from a model, made safe to show on a terminal, in a log or in a report."""
+
+from __future__ import annotations
+
+import re
+
+_ELLIPSIS = "…"
+
+# C0, DEL and C1, the Unicode line and paragraph separators, every bidi control (an override can
+# make a line read as another one), and lone surrogates, which no encoder can write.
+_UNSAFE = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def _visible(char: str) -> str:
+    code = ord(char)
+    if not _UNSAFE.match(char):
+        return char
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def printable(text: str | bytes, limit: int = 200) -> str:
+    r"""Show a string of unknown origin on one line, without any control character.
+
+    Args:
+        text: what to show; bytes are read as UTF-8, and what is not UTF-8 becomes ``\xff``.
+        limit: most characters of the result, at least 1; a longer one ends in an ellipsis.
+
+    Returns:
+        At most `limit` characters; an escape is never cut in two.
+
+    >>> printable("a\x1b[2J\nb")
+    'a\\x1b[2J\\x0ab'
+    >>> printable("abcdef", limit=4)
+    'abc…'
+    """
+    if isinstance(text, bytes):
+        # A character takes at most four bytes; the rest of a long string is never shown.
+        text = text[: 4 * (limit + 1)].decode("utf-8", errors="backslashreplace")
+    pieces = [_visible(char) for char in text[: limit + 1]]
+    if sum(map(len, pieces)) <= limit:
+        return "".join(pieces)
+    room = limit - len(_ELLIPSIS)
+    kept: list[str] = []
+    for piece in pieces:
+        room -= len(piece)
+        if room < 0:
+            break
+        kept.append(piece)
+    return "".join(kept) + _ELLIPSIS

@@ -1,0 +1,81 @@
+"""The interface of a model is what its callers wrote their code against: it may not change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.text import printable
+
+_OVERRIDABLE_SINCE = 4
+"""IR version from which an initializer that is also an input is a default value."""
+
+
+def interface_differences(original: Path, rewritten: Path) -> list[str]:
+    """One line per difference in names, order, element types, dims or overridable initializers.
+
+    Args:
+        original: model file; weights outside it are not read.
+        rewritten: model file.
+
+    Raises:
+        UnverifiedError: a file that is no model.
+    """
+    before, after = _load(original), _load(rewritten)
+    lines = _ports("input", _fed(before), _fed(after))
+    lines += _ports("output", before.graph.output, after.graph.output)
+    gone = sorted(_overridable(before) - _overridable(after))
+    new = sorted(_overridable(after) - _overridable(before))
+    lines += [f"overridable initializer {printable(name)} is gone" for name in gone]
+    lines += [f"overridable initializer {printable(name)} is new" for name in new]
+    return lines
+
+
+def _load(path: Path) -> onnx.ModelProto:
+    try:
+        return onnx.ModelProto.FromString(path.read_bytes())
+    except (OSError, DecodeError) as error:
+        raise UnverifiedError(
+            f"{printable(path.name)} cannot be read: {printable(str(error))}"
+        ) from error
+
+
+def _initializers(model: onnx.ModelProto) -> set[str]:
+    graph = model.graph
+    return {item.name for item in graph.initializer} | {
+        item.values.name for item in graph.sparse_initializer
+    }
+
+
+def _fed(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    """The inputs that a caller must feed."""
+    kept = _initializers(model)
+    return [value for value in model.graph.input if value.name not in kept]
+
+
+def _overridable(model: onnx.ModelProto) -> set[str]:
+    if model.ir_version < _OVERRIDABLE_SINCE:
+        return set()
+    return _initializers(model) & {value.name for value in model.graph.input}
+
+
+def _ports(
+    kind: str, before: Iterable[onnx.ValueInfoProto], after: Iterable[onnx.ValueInfoProto]
+) -> list[str]:
+    old, new = list(before), list(after)
+    names, others = [value.name for value in old], [value.name for value in new]
+    if names != others:
+        return [f"{kind}s are {_list(others)} instead of {_list(names)}"]
+    return [
+        f"{kind} {printable(one.name)} has another type or shape"
+        for one, two in zip(old, new, strict=True)
+        if one.type != two.type
+    ]
+
+
+def _list(names: list[str]) -> str:
+    return ", ".join(printable(name) for name in names) or "none"

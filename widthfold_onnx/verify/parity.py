@@ -1,0 +1,218 @@
+"""Compare two arrays of one output: how far apart, in which sense, and whether that is allowed.
+
+Non-finite values are compared by position and sign and never waved through: a fold can spread
+a NaN, and finite data alone cannot show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from widthfold_onnx.options import Tolerance
+from widthfold_onnx.results import OutputParity
+
+Array = npt.NDArray[Any]
+LevelName = Literal["disabled", "all"]
+Number = TypeVar("Number", int, float)
+
+DEFAULT_RTOL = {
+    "float64": 1e-12,
+    "complex128": 1e-12,
+    "float32": 1e-5,
+    "complex64": 1e-5,
+    "float16": 2e-3,
+    "bfloat16": 2e-2,
+}
+"""Largest error relative to the largest finite |reference|; a dtype not listed must be equal.
+
+The values are some tens of roundings (2**-53, 2**-24, 2**-11, 2**-8) of a value of full size.
+"""
+
+NOT_MEANINGFUL = "not a meaningful check: "
+
+
+@dataclass(frozen=True)
+class _Figures:
+    max_abs: float | None
+    max_rel: float | None
+    ulp: int | None
+    cosine: float | None
+    nonfinite_match: bool
+
+
+def compare(
+    name: str,
+    reference: Array,
+    candidate: Array,
+    tolerance: Tolerance,
+    level: LevelName = "disabled",
+) -> OutputParity:
+    """Judge one output on one input set.
+
+    `max_rel` of the result is also the smallest rtol that would pass.
+
+    Args:
+        name: of the output.
+        reference: what the original computed, any shape.
+        candidate: what the rewritten model computed.
+        tolerance: |a - b| <= atol + rtol * max |reference|.
+        level: the runtime's optimization level, for the row.
+    """
+    dtype = _dtype_name(reference)
+    rtol = _rtol(name, dtype, tolerance)
+    other = _dtype_name(candidate)
+    if other != dtype or candidate.shape != reference.shape:
+        note = f"{other}{list(candidate.shape)} instead of {dtype}{list(reference.shape)}"
+        figures, passed = _Figures(None, None, None, None, nonfinite_match=False), False
+    elif reference.dtype.kind in "OUS":
+        passed = bool(np.array_equal(reference, candidate))
+        note = "" if passed else "texts differ"
+        figures = _Figures(None, None, None, None, nonfinite_match=True)
+    else:
+        figures, scale = _measure(reference, candidate)
+        close = figures.max_abs is not None and figures.max_abs <= tolerance.atol + rtol * scale
+        nothing_finite = not bool(np.isfinite(_real(reference)).any())
+        passed = figures.nonfinite_match and (close or nothing_finite)
+        note = _meaning(reference)
+        if not figures.nonfinite_match:
+            note = "NaN or Inf at other places"
+    return OutputParity(
+        name=name,
+        dtype=dtype,
+        level=level,
+        max_abs=figures.max_abs,
+        max_rel=figures.max_rel,
+        ulp=figures.ulp,
+        cosine=figures.cosine,
+        nonfinite_match=figures.nonfinite_match,
+        tolerance=rtol,
+        passed=passed,
+        note=note,
+    )
+
+
+def worst(first: OutputParity, second: OutputParity) -> OutputParity:
+    """Two comparisons of one output as one: the worse of each figure.
+
+    The note is that of the side that failed; "not a meaningful check" stays only where it holds
+    for both.
+    """
+    notes = [side.note for side in (first, second) if not side.passed and side.note]
+    if not notes and first.note == second.note:
+        notes = [first.note]
+    return msgspec.structs.replace(
+        first,
+        max_abs=_pick(max, first.max_abs, second.max_abs),
+        max_rel=_pick(max, first.max_rel, second.max_rel),
+        ulp=_pick(max, first.ulp, second.ulp),
+        cosine=_pick(min, first.cosine, second.cosine),
+        nonfinite_match=first.nonfinite_match and second.nonfinite_match,
+        passed=first.passed and second.passed,
+        note=notes[0] if notes else "",
+    )
+
+
+def ulp_distance(reference: Array, candidate: Array) -> npt.NDArray[np.uint64]:
+    """How many representable values lie between two arrays of one float dtype, elementwise.
+
+    The bits of a float without its sign count its magnitude in units in the last place, from 0
+    through the subnormals to infinity; both zeros have magnitude 0.
+    """
+    width = reference.dtype.itemsize
+    unsigned = np.dtype(f"u{width}")
+    mask = unsigned.type((1 << (8 * width - 1)) - 1)
+    bits = [np.ascontiguousarray(side).view(unsigned) for side in (reference, candidate)]
+    first, second = ((side & mask).astype(np.uint64) for side in bits)
+    same_sign = (bits[0] ^ bits[1]) <= mask
+    apart = np.where(first > second, first - second, second - first)
+    return np.asarray(np.where(same_sign, apart, first + second), dtype=np.uint64)
+
+
+def _rtol(name: str, dtype: str, tolerance: Tolerance) -> float:
+    if name in tolerance.per_output:
+        return tolerance.per_output[name]
+    if dtype not in DEFAULT_RTOL:
+        return 0.0
+    return DEFAULT_RTOL[dtype] if tolerance.rtol is None else tolerance.rtol
+
+
+def _measure(reference: Array, candidate: Array) -> tuple[_Figures, float]:
+    """All figures of two arrays of the same dtype and shape, and the largest |reference|."""
+    a, b = _real(reference), _real(candidate)
+    floating = a.dtype.kind not in "iub"
+    finite_a, finite_b = np.isfinite(a), np.isfinite(b)
+    both = finite_a & finite_b
+    match = bool(
+        np.array_equal(finite_a, finite_b)
+        and np.array_equal(np.isnan(a), np.isnan(b))
+        and np.array_equal(a == np.inf, b == np.inf)
+    )
+    scale = float(np.abs(a[finite_a].astype(np.float64)).max(initial=0.0))
+    if not both.any() and a.size:
+        return _Figures(None, None, None, None, match), scale
+    largest = float(_distance(a[both], b[both], floating=floating).max(initial=0.0))
+    relative = largest / scale if scale else (0.0 if largest == 0 else np.inf)
+    ulp = int(ulp_distance(a[both], b[both]).max(initial=0)) if floating else None
+    cosine = _cosine(a, b) if bool(both.all()) else None
+    return _Figures(_number(largest), _number(relative), ulp, cosine, match), scale
+
+
+def _distance(a: Array, b: Array, *, floating: bool) -> Array:
+    if floating:
+        with np.errstate(over="ignore"):  # a distance past the largest float64 is reported as None
+            return np.asarray(np.abs(a.astype(np.float64) - b.astype(np.float64)))
+    if a.dtype.kind == "b":
+        return np.asarray(a != b, dtype=np.float64)
+    # The difference of two 64-bit integers fits 64 bits without a sign, but no float.
+    low, high = np.minimum(a, b), np.maximum(a, b)
+    return np.asarray((high.astype(np.uint64) - low.astype(np.uint64)).astype(np.float64))
+
+
+def _cosine(a: Array, b: Array) -> float | None:
+    sides = [side.astype(np.float64).ravel() for side in (a, b)]
+    peaks = [np.abs(side).max(initial=0.0) for side in sides]
+    if not all(peaks):
+        return None
+    u, v = (side / peak for side, peak in zip(sides, peaks, strict=True))
+    return float(np.clip(u @ v / np.sqrt((u @ u) * (v @ v)), -1.0, 1.0))
+
+
+def _meaning(reference: Array) -> str:
+    values = _real(reference)
+    if not values.size:
+        return f"{NOT_MEANINGFUL}the output is empty"
+    if not bool(np.isfinite(values).any()):
+        return f"{NOT_MEANINGFUL}no value is finite"
+    if values.size > 1 and bool((values == values.flat[0]).all()):
+        return f"{NOT_MEANINGFUL}all values are equal"
+    return ""
+
+
+def _real(array: Array) -> Array:
+    """Complex numbers as pairs; everything else as it is."""
+    if array.dtype.kind != "c":
+        return array
+    return np.ascontiguousarray(array)[..., None].view(f"f{array.dtype.itemsize // 2}")
+
+
+def _dtype_name(array: Array) -> str:
+    return "string" if array.dtype.kind in "OUS" else array.dtype.name
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _pick(
+    choose: Callable[[Number, Number], Number], first: Number | None, second: Number | None
+) -> Number | None:
+    """The worse figure; None only where both sides have none."""
+    if first is None or second is None:
+        return second if first is None else first
+    return choose(first, second)
