@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import MappingProxyType
 
 from widthfold_onnx.errors import UsageError
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Input name -> shape, to fix dimensions that the model leaves open."""
+
+
+MAX_FACTOR = 4096
 
 
 class Layout(StrEnum):
@@ -40,10 +42,6 @@ class AxisName(StrEnum):
     HEIGHT = "height"
     WIDTH = "width"
     DEPTH = "depth"
-
-
-def _empty() -> Shapes:
-    return MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,28 +74,28 @@ class FoldOptions:
     max_bytes_growth: float = 32.0
     nodes: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
-    input_shapes: Shapes = field(default_factory=_empty)
+    input_shapes: Shapes = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.factor < 2:
-            raise UsageError(f"factor is {self.factor}; a fold needs a factor of at least 2")
+        if not 2 <= self.factor <= MAX_FACTOR:
+            raise UsageError(f"factor is {self.factor}; it must lie in 2..{MAX_FACTOR}")
         if self.max_channels < 1:
             raise UsageError(f"max_channels is {self.max_channels}; it must be at least 1")
-        if isinstance(self.axis, int) and not isinstance(self.axis, bool) and self.axis in (-1, 1):
-            raise UsageError(f"axis {self.axis} is the channel axis or negative; name 0, 2, 3 or 4")
+        if isinstance(self.axis, int) and self.axis not in (0, 2, 3, 4):
+            raise UsageError(f"axis {self.axis}: a Conv input folds along 0, 2, 3 or 4")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerance:
     """|a - b| <= atol + rtol * (largest finite |reference| of that output).
 
-    None means the default of the output's dtype (`verify.parity.DEFAULT_RTOL`); `per_output`
+    None means the default of the output's dtype (`evidence.parity.DEFAULT_RTOL`); `per_output`
     overrides rtol for single outputs.
     """
 
     rtol: float | None = None
     atol: float = 0.0
-    per_output: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    per_output: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +117,7 @@ class VerifyOptions:
     provider: Provider = Provider.AUTO
     seeds: int = 5
     inputs: tuple[str, ...] = ()
-    input_shapes: Shapes = field(default_factory=_empty)
+    input_shapes: Shapes = field(default_factory=dict)
     tolerance: Tolerance = field(default_factory=Tolerance)
     exact: bool = True
     timing: bool = True

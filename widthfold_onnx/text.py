@@ -49,3 +49,13 @@ def printable(text: str | bytes, limit: int = 200) -> str:
             break
         kept.append(piece)
     return "".join(kept) + _ELLIPSIS
+
+
+def quoted(text: str | bytes, limit: int = 200) -> str:
+    """Show a string of unknown origin between quotes, as `printable` does.
+
+    Args:
+        text: what to show.
+        limit: most characters between the quotes.
+    """
+    return f"'{printable(text, limit)}'"

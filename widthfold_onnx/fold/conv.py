@@ -13,6 +13,7 @@ one dense group it is the block-diagonal I_F (x) W.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,15 +73,18 @@ class ConvFold:
         per_axis = (a.out_digits * a.in_digits * a.kernel / a.original_kernel for a in self.axes)
         return self.batch * (self.batch * self.group if self.dense else 1) * math.prod(per_axis)
 
-    def flops_growth(self, out_lengths: tuple[int, ...]) -> float:
+    def flops_growth(self, out_lengths: Sequence[int | None]) -> float:
         """Multiply-adds after / before, for original output extents `out_lengths`.
+
+        The extent of a kept axis does not matter and may be None.
 
         Per axis F*P*K' weights meet J' = J_ext/F positions where K weights met J.
         """
         growth = float(self.batch * self.group if self.dense else 1)
         for axis, length in zip(self.axes, out_lengths, strict=True):
-            stretch = 1.0 if axis.out_length is None else axis.out_length / length
-            growth *= axis.in_digits * axis.kernel / axis.original_kernel * stretch
+            growth *= axis.in_digits * axis.kernel / axis.original_kernel
+            if length is not None and axis.out_length is not None:
+                growth *= axis.out_length / length
         return growth
 
     def structural_zeros(self) -> float:
@@ -105,13 +109,14 @@ def fold_weight(weight: Array, fold: ConvFold) -> Array:
     # Axis i gets broadcasting dimension i, so that all combinations of taps are assigned at once.
     at = [_along(t, i, rank) for i, a in enumerate(fold.axes) for t in (a.g, a.f, a.q)]
     taken = [_along(a.k, i, rank) for i, a in enumerate(fold.axes)]
-    placed[(slice(None), slice(None), *at)] = weight[(slice(None), slice(None), *taken)]
+    channels: tuple[Any, ...] = (slice(None), slice(None))
+    placed[(*channels, *at)] = weight[(*channels, *taken)]
 
-    out, channels = weight.shape[:2]
-    placed = placed.reshape(fold.group, out // fold.group, channels, *slots)
+    out, per_group = weight.shape[:2]
+    placed = placed.reshape(fold.group, out // fold.group, per_group, *slots)
     g, f, q = ([3 + 3 * i + part for i in range(rank)] for part in range(3))
     order = [0, *g, 1, *f, 2, *q] if fold.digit_major else [0, 1, *g, 2, *f, *q]
-    inner = fold.in_factor // fold.batch * channels
+    inner = fold.in_factor // fold.batch * per_group
     grouped = placed.transpose(order).reshape(
         out * fold.out_factor // fold.batch, inner, *fold.kernel
     )

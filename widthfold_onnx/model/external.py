@@ -11,13 +11,14 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import BinaryIO, cast
 
 import onnx
 
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model.tensors import check_declaration, describe, stored_bytes
 from widthfold_onnx.model.walk import all_tensors
-from widthfold_onnx.text import printable
+from widthfold_onnx.text import quoted
 
 _MAX_DIGITS = 19  # of 2**63 - 1
 
@@ -84,7 +85,7 @@ def check_external(tensor: onnx.TensorProto, folder: Path | None) -> ExternalDat
     return ExternalData(str(location), offset, length)
 
 
-def open_external(location: str, folder: Path) -> int:
+def open_external(location: str, folder: Path) -> BinaryIO:
     """Open a file of external data for reading.
 
     The file that is open is the one that was checked: a link that takes its place in between is
@@ -95,7 +96,7 @@ def open_external(location: str, folder: Path) -> int:
         folder: the folder of the model file.
 
     Returns:
-        A file descriptor; the caller closes it.
+        The file, without a buffer; the caller closes it.
 
     Raises:
         InvalidModelError: as for `check_external`.
@@ -106,10 +107,11 @@ def open_external(location: str, folder: Path) -> int:
     expected = _lstat(folder, path, what)
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     descriptor = os.open(folder / path, flags | getattr(os, "O_BINARY", 0))
+    file = os.fdopen(descriptor, "rb", buffering=0)
     if os.path.samestat(os.fstat(descriptor), expected):
-        return descriptor
-    os.close(descriptor)
-    raise InvalidModelError(f"{what}: {printable(location)!r} changed while it was opened")
+        return cast("BinaryIO", file)
+    file.close()
+    raise InvalidModelError(f"{what}: {quoted(location)} changed while it was opened")
 
 
 def _entries(tensor: onnx.TensorProto, what: str) -> dict[str, str]:
@@ -117,44 +119,44 @@ def _entries(tensor: onnx.TensorProto, what: str) -> dict[str, str]:
     entries: dict[str, str] = {}
     for entry in tensor.external_data:
         if entry.key in entries:
-            key = printable(entry.key)
-            raise InvalidModelError(f"{what}: external data name the key {key!r} twice")
+            key = quoted(entry.key)
+            raise InvalidModelError(f"{what}: external data name the key {key} twice")
         entries[entry.key] = entry.value
     return entries
 
 
 def _location(text: str, what: str) -> PurePosixPath:
-    shown = printable(text)
+    shown = quoted(text)
     if not isinstance(text, str) or not text or "\0" in text:
-        raise InvalidModelError(f"{what}: external location {shown!r} is no file name")
+        raise InvalidModelError(f"{what}: external location {shown} is no file name")
     path, windows = PurePosixPath(text), PureWindowsPath(text)
     if path.is_absolute() or windows.drive or windows.root:
-        raise InvalidModelError(f"{what}: external location {shown!r} is absolute")
+        raise InvalidModelError(f"{what}: external location {shown} is absolute")
     if ".." in path.parts or ".." in windows.parts:
-        raise InvalidModelError(f"{what}: external location {shown!r} leaves the model's folder")
+        raise InvalidModelError(f"{what}: external location {shown} leaves the model's folder")
     return path
 
 
 def _number(text: str, what: str) -> int:
     if len(text) > _MAX_DIGITS or not (text.isascii() and text.isdigit()):
-        raise InvalidModelError(f"{what} {printable(text)!r} is no number of bytes")
+        raise InvalidModelError(f"{what} {quoted(text)} is no number of bytes")
     return int(text)
 
 
 def _lstat(folder: Path, location: PurePosixPath, what: str) -> os.stat_result:
     """Look at each component below the folder without following any, and return the last."""
-    shown = printable(str(location))
+    shown = quoted(str(location))
     path = folder
     try:
         for part in location.parts[:-1]:
             path /= part
             if not stat.S_ISDIR(path.lstat().st_mode):
-                raise InvalidModelError(f"{what}: {shown!r} passes through a link or a file")
+                raise InvalidModelError(f"{what}: {shown} passes through a link or a file")
         status = (folder / location).lstat()
     except OSError as error:
-        raise InvalidModelError(f"{what}: external file {shown!r}: {error.strerror}") from error
+        raise InvalidModelError(f"{what}: external file {shown}: {error.strerror}") from error
     if not stat.S_ISREG(status.st_mode):
-        raise InvalidModelError(f"{what}: external file {shown!r} is no regular file")
+        raise InvalidModelError(f"{what}: external file {shown} is no regular file")
     if status.st_nlink != 1:
-        raise InvalidModelError(f"{what}: external file {shown!r} has {status.st_nlink} hard links")
+        raise InvalidModelError(f"{what}: external file {shown} has {status.st_nlink} hard links")
     return status

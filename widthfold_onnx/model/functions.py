@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 import onnx
 
 from widthfold_onnx.errors import InvalidModelError
+from widthfold_onnx.model.scope import text
 from widthfold_onnx.model.walk import all_nodes, attribute_graphs
-from widthfold_onnx.text import printable
+from widthfold_onnx.text import quoted
 
 MAX_INLINED_NODES = 2_000_000
 
@@ -56,6 +57,8 @@ def check_inlining(model: onnx.ModelProto) -> None:
     bodies: dict[FunctionKey, _Body] = {}
     for function in model.functions:
         key = function_key(function)
+        for part in key:
+            text(part, "function name")
         if key in bodies:
             raise InvalidModelError(f"{_describe(key)} is defined twice")
         body = bodies[key] = _measure(function.node)
@@ -72,7 +75,7 @@ def check_inlining(model: onnx.ModelProto) -> None:
 
 
 def _describe(key: FunctionKey) -> str:
-    return f"function {printable('::'.join(map(str, key[:2])))!r}"
+    return f"function {quoted('::'.join(key[:2]))}"
 
 
 def _measure(nodes: Iterable[onnx.NodeProto]) -> _Body:

@@ -117,7 +117,9 @@ class Document:
     def nodes(self, op_type: str) -> Iterator[tuple[Scope, Node]]:
         """All nodes of an operator of the default domain, with the scope that holds each."""
         for scope in self.scopes:
-            inside = scope.graph if scope.proto else ir.traversal.RecursiveGraphIterator(scope.graph)
+            inside = (
+                scope.graph if scope.proto else ir.traversal.RecursiveGraphIterator(scope.graph)
+            )
             for node in inside:
                 if node.op_type == op_type and node.domain in ("", "ai.onnx"):
                     yield scope, node
@@ -153,6 +155,10 @@ class Document:
             return onnx.numpy_helper.to_array(message, base_dir=str(self.folder))
         return np.asarray(tensor.numpy())
 
+    def message(self, node: Node) -> onnx.NodeProto:
+        """A node as ONNX message: the one that was read, if it is unchanged."""
+        return _message(node)
+
     def fresh(self, base: str) -> str:
         """A name that no value and no node of the model has yet: `base`, or `base`_2, ..."""
         name, count = base, 1
@@ -165,25 +171,23 @@ class Document:
     def add_constant(
         self, array: npt.NDArray[Any], name: str, owner: ir.Graph, *, external: bool = False
     ) -> Value:
-        """A new constant in `owner`.
+        """A new initializer in `owner`.
 
-        An initializer, except below IR version 4, where initializers must be graph inputs: there
-        a Constant node, so that the interface stays as it was.
+        Below IR version 4 initializers are inputs of the main graph as well, which the runtime
+        does not ask a caller for: there it goes into the main graph and its list of inputs.
         """
-        tensor = ir.Tensor(array, name=self.fresh(name))
-        self._touched.add(id(owner))
+        name = self.fresh(name)
+        value = ir.Value(name=name, const_value=ir.Tensor(array, name=name))
+        graph = owner
         if self.proto.ir_version < 4:
-            attribute = ir.AttrTensor("value", tensor)
-            node = ir.Node("", "Constant", [], [attribute], name=self.fresh(f"{name}/constant"))
-            node.outputs[0].name = tensor.name
-            first = next(iter(owner), None)
-            assert first is not None
-            owner.insert_before(first, node)
-            return node.outputs[0]
-        value = ir.Value(name=tensor.name, const_value=tensor)
-        owner.register_initializer(value)
+            graph = self._model.graph
+            kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+            described = onnx.helper.make_tensor_value_info(name, kind, array.shape)
+            self.proto.graph.input.append(described)
+        graph.register_initializer(value)
+        self._touched.add(id(graph))
         if external:
-            self.external_names.add(value.name or "")
+            self.external_names.add(name)
         return value
 
     def node(
@@ -213,8 +217,7 @@ class Document:
 
         `keeper` is the node of the chain that takes over name, documentation and metadata.
         """
-        graph = node.graph
-        assert isinstance(graph, ir.Graph)
+        graph = graph_of(node)
         keeper.name, keeper.doc_string = node.name, node.doc_string
         keeper.metadata_props.update(
             {k: v for k, v in node.metadata_props.items() if k not in keeper.metadata_props}
@@ -237,9 +240,9 @@ class Document:
             del value.graph.initializers[value.name or ""]
         elif producer is not None and producer.op_type in ("Constant", "Identity"):
             behind = [v for v in producer.inputs if v is not None]
-            assert isinstance(producer.graph, ir.Graph)
-            self._touched.add(id(producer.graph))
-            producer.graph.remove(producer, safe=True)
+            graph = graph_of(producer)
+            self._touched.add(id(graph))
+            graph.remove(producer, safe=True)
             for source in behind:
                 self._drop_unused(source)
 
@@ -253,8 +256,14 @@ class Document:
         return self.proto
 
 
+def graph_of(node: Node) -> ir.Graph:
+    """The graph that holds a node of a model being rewritten; functions are never rewritten."""
+    assert isinstance(node.graph, ir.Graph)
+    return node.graph
+
+
 def _write_back(graph: ir.Graph, message: onnx.GraphProto) -> None:
-    nodes = [node.meta.get(_SOURCE) or ir.to_proto(node) for node in graph]
+    nodes = [_message(node) for node in graph]
     del message.node[:]
     message.node.extend(nodes)
     # An initializer that is read by name only (sparse, or an output) is in `graph` too.
@@ -273,6 +282,11 @@ def _write_back(graph: ir.Graph, message: onnx.GraphProto) -> None:
         tensor = ir.to_proto(value.const_value)
         assert isinstance(tensor, onnx.TensorProto)
         message.initializer.append(tensor)
+
+
+def _message(node: Node) -> onnx.NodeProto:
+    source: onnx.NodeProto | None = node.meta.get(_SOURCE)
+    return ir.to_proto(node) if source is None else source
 
 
 def _names_in(graph: ir.Graph | ir.Function) -> Iterator[str]:

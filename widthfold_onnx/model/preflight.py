@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import IntEnum, auto
 
 from widthfold_onnx.errors import InvalidModelError
-from widthfold_onnx.text import printable
+from widthfold_onnx.text import quoted
 
 MAX_NODES = 1_000_000
 MAX_INITIALIZERS = 1_000_000
@@ -93,8 +93,7 @@ _CHILDREN = tuple(
     for kind in _Kind
 )
 _LIMITS = tuple(
-    {_K.NODE: MAX_NODES, _K.INITIALIZER: MAX_INITIALIZERS}.get(kind, MAX_MESSAGES)
-    for kind in _Kind
+    {_K.NODE: MAX_NODES, _K.INITIALIZER: MAX_INITIALIZERS}.get(kind, MAX_MESSAGES) for kind in _Kind
 )
 _GRAPH, _VALUE = int(_K.GRAPH), int(_K.VALUE)
 
@@ -119,8 +118,8 @@ def scan_wire(data: bytes) -> None:
     except _WireError as error:
         head = data[:256]
         if _TEXT.issuperset(head):
-            shown = printable(head, 40)
-            raise InvalidModelError(f"text, not an ONNX model; it starts with {shown!r}") from error
+            shown = quoted(head, 40)
+            raise InvalidModelError(f"text, not an ONNX model; it starts with {shown}") from error
         raise InvalidModelError(f"not an ONNX protobuf, or cut off: {error}") from error
 
 

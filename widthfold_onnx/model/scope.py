@@ -13,7 +13,7 @@ import onnx
 
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model.walk import subgraphs
-from widthfold_onnx.text import printable
+from widthfold_onnx.text import printable, quoted
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Scope:
 def describe_node(node: onnx.NodeProto) -> str:
     """Name a node in a message: by its name, else by its operator and first output."""
     if node.name:
-        return f"node {printable(node.name)!r}"
+        return f"node {quoted(node.name)}"
     first = node.output[0] if node.output else ""
-    return f"{printable(node.op_type)} node of {printable(first)!r}"
+    return f"{printable(node.op_type)} node of {quoted(first)}"
 
 
 def text(value: str, what: str) -> str:
@@ -53,7 +53,7 @@ def text(value: str, what: str) -> str:
     """
     if type(value) is str:
         return value
-    raise InvalidModelError(f"{what} {printable(value)!r} is not UTF-8")
+    raise InvalidModelError(f"{what} {quoted(value)} is not UTF-8")
 
 
 def graph_scope(graph: onnx.GraphProto) -> Scope:
@@ -63,6 +63,7 @@ def graph_scope(graph: onnx.GraphProto) -> Scope:
         InvalidModelError: two inputs, two initializers or two outputs of nodes share a name, an
             input or initializer has the name of a node's output, or nodes depend on each other.
     """
+    text(graph.name, "graph name")
     inputs = _unique((value.name for value in graph.input), "graph input")
     dense = (tensor.name for tensor in graph.initializer)
     sparse = (tensor.values.name for tensor in graph.sparse_initializer)
@@ -81,7 +82,7 @@ def _unique(names: Iterable[str], what: str) -> dict[str, None]:
     seen: dict[str, None] = {}
     for name in names:
         if text(name, what) in seen:
-            raise InvalidModelError(f"two {what}s are named {printable(name)!r}")
+            raise InvalidModelError(f"two {what}s are named {quoted(name)}")
         seen[name] = None
     return seen
 
@@ -131,8 +132,8 @@ def _writers(nodes: Sequence[onnx.NodeProto], declared: dict[str, None]) -> dict
             if not name:
                 continue
             if type(name) is not str or name in writer or name in declared:
-                shown = printable(text(name, "node output"))
-                raise InvalidModelError(f"{describe_node(node)}: {shown!r} is written twice")
+                shown = quoted(text(name, "node output"))
+                raise InvalidModelError(f"{describe_node(node)}: {shown} is written twice")
             writer[name] = index
     return writer
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from onnx import TensorProto
 
 from widthfold_onnx.errors import InvalidModelError
-from widthfold_onnx.text import printable
+from widthfold_onnx.text import quoted
 
 MAX_RANK = 64
 """What numpy can hold; the runtime's kernels stop far below."""
@@ -91,14 +91,14 @@ def stored_bytes(tensor: TensorProto) -> int:
 
 def describe(tensor: TensorProto) -> str:
     """Name a tensor in a message."""
-    return f"tensor {printable(tensor.name)!r}"
+    return f"tensor {quoted(tensor.name)}"
 
 
 def check_declaration(tensor: TensorProto) -> None:
     """Check what a tensor says about itself, before any of its data.
 
     Raises:
-        InvalidModelError: unknown element type or data location, a negative dim, a rank above
+        InvalidModelError: unknown element type, a negative dim, a rank above
             `MAX_RANK`, or a segment of a larger tensor.
     """
     what = describe(tensor)
@@ -111,8 +111,6 @@ def check_declaration(tensor: TensorProto) -> None:
             raise InvalidModelError(f"{what}: dim {dim} is negative")
     if tensor.HasField("segment"):
         raise InvalidModelError(f"{what}: a segment of a larger tensor is not supported")
-    if tensor.data_location not in (TensorProto.DEFAULT, TensorProto.EXTERNAL):
-        raise InvalidModelError(f"{what}: unknown data location {tensor.data_location}")
 
 
 def check_inline(tensor: TensorProto) -> None:

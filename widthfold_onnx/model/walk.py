@@ -43,6 +43,14 @@ def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
             yield from all_nodes(graph.node)
 
 
+def all_initializers(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Yield the dense initializers of a graph and of all graphs in it."""
+    yield from graph.initializer
+    for node in graph.node:
+        for inner in subgraphs(node):
+            yield from all_initializers(inner)
+
+
 def all_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     """Yield every TensorProto of a model: initializers, sparse parts and attributes.
 

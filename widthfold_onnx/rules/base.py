@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from widthfold_onnx.fold.axis import ConvAxis
@@ -102,8 +101,3 @@ def axis_names(rank: int) -> tuple[str, ...]:
     ('batch', 'channel', 'height', 'width')
     """
     return ("batch", "channel", *("depth", "height", "width")[3 - rank :])
-
-
-def join(names: Sequence[str]) -> str:
-    """Several axes or kinds as one word."""
-    return "+".join(names)

@@ -1,13 +1,14 @@
 """What a model is fed: random arrays, and the sizes of the dimensions that it leaves open.
 
-Nobody writes down how long an audio input must be. So the original is run, small sizes first,
-until it does not complain; each try costs milliseconds, since a wrong size stops early.
+Nobody writes down how long an audio input must be. So the original is run at one size after the
+other until it does not complain; each try costs milliseconds, since a wrong size stops early.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -24,6 +25,12 @@ LADDER = (64, 16, 256, 1, 20, 128, 160, 224, 320, 576, 640, 1024, 4096, 16384, 6
 
 MAX_ELEMENTS = 1 << 24
 """Largest input set that is tried without being asked for, in elements over all inputs."""
+
+ENOUGH = 2000
+"""Inputs of so many elements are tried first: a single frame of audio shows and times little."""
+
+SMALL_ELEMENTS = 750_000
+"""Largest input set for the second shapes, where a much larger size is tried first."""
 
 _WORDS = ("fold", "width", "", "unicode \u00e9")
 
@@ -99,7 +106,10 @@ def find_shapes(session: Session, fixed: Shapes) -> Shapes:
         UnverifiedError: no try ran.
     """
     opened = open_dimensions(session.inputs, fixed)
-    found, failure = _first(session, fixed, _candidates(opened))
+    found, _ = _first(session, fixed, _small_batch(opened), least=ENOUGH)
+    if found is None:
+        alike = (dict.fromkeys(opened, size) for size in LADDER)
+        found, failure = _first(session, fixed, itertools.chain(_small_batch(opened), alike))
     if found is None:
         raise UnverifiedError(
             f"no random input was found that runs ({failure}); "
@@ -120,11 +130,30 @@ def other_shapes(session: Session, fixed: Shapes, found: Shapes) -> Shapes | Non
         for axis in range(len(port.dims))
         if (key := _key(port, axis)) in opened
     }
-    leads = {key: size * 3 if opened[key] else size for key, size in sizes.items()}
-    rests = {key: size if opened[key] else size * 2 for key, size in sizes.items()}
-    both = {key: leads[key] if opened[key] else rests[key] for key in sizes}
-    tries = [attempt for attempt in (both, rests, leads) if attempt != sizes]
-    return _first(session, fixed, iter(tries))[0]
+    long, _ = _first(session, fixed, _grown(sizes, opened), most=SMALL_ELEMENTS)
+    if long is not None:
+        return long
+    double = {key: size * 2 for key, size in sizes.items()}
+    tries = (item for item in (double, _batched(sizes, opened)) if item != sizes)
+    return _first(session, fixed, tries)[0]
+
+
+def _batched(sizes: Mapping[Key, int], opened: Mapping[Key, bool]) -> dict[Key, int]:
+    return {key: size * 3 if opened[key] else size for key, size in sizes.items()}
+
+
+def _grown(sizes: Mapping[Key, int], opened: Mapping[Key, bool]) -> Iterator[dict[Key, int]]:
+    """Much longer, odd before even (what divides by nothing shows more), batch 3 before 1."""
+    if all(opened.values()):
+        return
+    for growth in (16, 4, 2):
+        for cut in (1, 0):
+            long = {
+                key: size if opened[key] else size * growth - cut for key, size in sizes.items()
+            }
+            yield _batched(long, opened)
+            if any(opened.values()):
+                yield long
 
 
 def _key(port: Port, axis: int) -> Key:
@@ -159,19 +188,22 @@ def _symbols(inputs: Sequence[Port], fixed: Shapes) -> dict[Key, int]:
     return known
 
 
-def _candidates(opened: Mapping[Key, bool]) -> Iterator[dict[Key, int]]:
-    """Sizes in the order of trying: batch 1 and the same size elsewhere; one long; all alike."""
+def _small_batch(opened: Mapping[Key, bool]) -> Iterator[dict[Key, int]]:
+    """Sizes in the order of trying: batch 1 and the same size elsewhere, then one of them long."""
     rest = [key for key, leads in opened.items() if not leads]
     for size in LADDER:
         yield {key: 1 if leads else size for key, leads in opened.items()}
         for long in rest[:4]:
             yield {key: size if key == long else 1 for key in opened}
-    for size in LADDER:
-        yield dict.fromkeys(opened, size)
 
 
 def _first(
-    session: Session, fixed: Shapes, candidates: Iterator[dict[Key, int]]
+    session: Session,
+    fixed: Shapes,
+    candidates: Iterable[dict[Key, int]],
+    *,
+    least: int = 0,
+    most: int = MAX_ELEMENTS,
 ) -> tuple[Shapes | None, str]:
     """The first candidate that runs, else the runtime's words on the first that did not."""
     known = _symbols(session.inputs, fixed)
@@ -181,7 +213,8 @@ def _first(
         sizes = known | candidate
         shapes = {port.name: _shape(port, fixed, sizes) for port in session.inputs}
         mark = tuple(shapes.values())
-        if mark in seen or (candidate and sum(map(math.prod, mark)) > MAX_ELEMENTS):
+        elements = sum(map(math.prod, mark))
+        if mark in seen or (candidate and not least <= elements <= most):
             continue
         seen.add(mark)
         feeds = random_feeds(session.inputs, 0, shapes)

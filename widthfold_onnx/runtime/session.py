@@ -7,9 +7,7 @@ behind this door becomes an `UnverifiedError` of one line, and nothing is printe
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -18,32 +16,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import TensorProto, helper
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Provider
+from widthfold_onnx.runtime.providers import FATAL, NAMES, chain, choose
 from widthfold_onnx.text import printable
 
 Array = npt.NDArray[Any]
 Feeds = Mapping[str, Array]
-
-_FATAL = 4
-"""Severity of the runtime's logger at which it prints nothing but its own end."""
-
-_NAMES = {
-    Provider.CPU: "CPUExecutionProvider",
-    Provider.CUDA: "CUDAExecutionProvider",
-    Provider.TENSORRT: "TensorrtExecutionProvider",
-}
-_CHAINS = {
-    Provider.CPU: (Provider.CPU,),
-    Provider.CUDA: (Provider.CUDA, Provider.CPU),
-    Provider.TENSORRT: (Provider.TENSORRT, Provider.CUDA, Provider.CPU),
-}
-_LIBRARIES = {
-    Provider.CUDA: "onnxruntime_providers_cuda",
-    Provider.TENSORRT: "onnxruntime_providers_tensorrt",
-}
 
 _DTYPES = {
     "tensor(float)": "float32",
@@ -108,7 +88,7 @@ class Session:
             UnverifiedError: the feeds do not fit; the call raises it where a run stops.
         """
         if any(array.dtype.kind in "OUS" for array in feeds.values()):
-            return lambda: self.run(feeds) and None  # strings have no buffer to bind
+            return lambda: self._plain(feeds)  # strings have no buffer to bind
         runtime = _runtime()
         device = "cpu" if self.provider is Provider.CPU else "cuda"
         with self._stops():
@@ -126,8 +106,11 @@ class Session:
 
         return once
 
+    def _plain(self, feeds: Feeds) -> None:
+        self.run(feeds)
+
     @contextlib.contextmanager
-    def _stops(self) -> Any:
+    def _stops(self) -> Iterator[None]:
         try:
             yield
         except _failures() as error:
@@ -165,19 +148,20 @@ def open_session(
     Raises:
         UnverifiedError: no runtime, no such provider, or a model that does not load.
     """
-    used = _choose(provider)
+    runtime = _runtime()
+    used = choose(runtime, _failures(), provider)
     label = printable(model.name)
     options = _options(level, threads)
     try:
-        session = _runtime().InferenceSession(
-            str(model), options, providers=_providers(used, tf32), enable_fallback=0
+        session = runtime.InferenceSession(
+            str(model), options, providers=chain(used, tf32=tf32), enable_fallback=0
         )
     except _failures() as error:
         reason = printable(str(error).replace(str(model), model.name))
         raise UnverifiedError(f"{label} does not load: {reason}") from error
     first = session.get_providers()[0]
-    if first != _NAMES[used]:
-        raise UnverifiedError(f"{label} runs on {first} although {_NAMES[used]} was asked for")
+    if first != NAMES[used]:
+        raise UnverifiedError(f"{label} runs on {first} although {NAMES[used]} was asked for")
     return Session(session, used, label)
 
 
@@ -190,7 +174,7 @@ def _runtime() -> Any:
             f"ONNX Runtime cannot be imported ({printable(str(error))}): "
             "pip install 'widthfold-onnx[cpu]', or [gpu] for CUDA"
         ) from error
-    onnxruntime.set_default_logger_severity(_FATAL)
+    onnxruntime.set_default_logger_severity(FATAL)
     return onnxruntime
 
 
@@ -206,7 +190,7 @@ def _options(level: Level, threads: int) -> Any:
     runtime = _runtime()
     levels = runtime.GraphOptimizationLevel
     options = runtime.SessionOptions()
-    options.log_severity_level = _FATAL
+    options.log_severity_level = FATAL
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -216,67 +200,6 @@ def _options(level: Level, threads: int) -> Any:
         Level.ALL: levels.ORT_ENABLE_ALL,
     }[level]
     return options
-
-
-def _providers(provider: Provider, tf32: bool) -> list[tuple[str, dict[str, str]]]:
-    # cuDNN's default algorithm was measured at a tenth of the speed of its heuristic choice.
-    cuda = {"cudnn_conv_algo_search": "HEURISTIC", "use_tf32": str(int(tf32))}
-    return [(_NAMES[item], cuda if item is Provider.CUDA else {}) for item in _CHAINS[provider]]
-
-
-def _choose(provider: Provider) -> Provider:
-    if provider is Provider.AUTO:
-        return Provider.CUDA if _obstacle(Provider.CUDA) is None else Provider.CPU
-    obstacle = _obstacle(provider)
-    if obstacle is not None:
-        raise UnverifiedError(f"provider {provider} cannot be used: {obstacle}")
-    return provider
-
-
-@cache
-def _obstacle(provider: Provider) -> str | None:
-    """Why a provider cannot run a single node here, None where it can.
-
-    The list of available providers only says what the runtime was built with, and a session
-    falls back to the CPU without a word; so one node is run with that fallback forbidden.
-    """
-    if provider is Provider.CPU:
-        return None
-    runtime = _runtime()
-    if _NAMES[provider] not in runtime.get_available_providers():
-        return f"this ONNX Runtime has no {_NAMES[provider]}; pip install 'widthfold-onnx[gpu]'"
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not find
-        runtime.preload_dlls()
-    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
-    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])
-    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "probe", [value], [result])
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
-    ).SerializeToString()
-    options = _options(Level.DISABLED, threads=1)
-    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-    chain = [name for name in _providers(provider, tf32=False) if name[0] != _NAMES[Provider.CPU]]
-    try:
-        session = runtime.InferenceSession(model, options, providers=chain, enable_fallback=0)
-        session.run(None, {"x": np.ones(1, np.float32)})
-    except _failures() as error:
-        return _missing_library(provider) or printable(str(error))
-    if session.get_providers()[0] != _NAMES[provider]:
-        return _missing_library(provider) or "no usable device"
-    return None
-
-
-def _missing_library(provider: Provider) -> str | None:
-    """The loader's words on a provider library that does not load, None where it does."""
-    folder = Path(_runtime().capi.__file__).parent
-    try:
-        for library in folder.glob("*onnxruntime_providers_shared.*"):
-            ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
-        for library in folder.glob(f"*{_LIBRARIES[provider]}.*"):
-            ctypes.CDLL(str(library))
-    except OSError as error:
-        return printable(str(error).replace(f"{folder}/", ""))
-    return None
 
 
 def _port(meta: Any) -> Port:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped] # ships no types
 from onnx import TensorProto, numpy_helper
 
 from widthfold_onnx.errors import UsageError
@@ -97,7 +97,10 @@ def _archive(path: Path, label: str) -> dict[str, Array]:
             if member.file_size > MAX_RATIO * max(member.compress_size, 1):
                 raise UsageError(f"--inputs {where} expands more than {MAX_RATIO} times")
             with archive.open(member) as stream:
-                total += _declared(stream, where)
+                size = _declared(stream, where)
+            if size > member.file_size:
+                raise UsageError(f"--inputs {where} declares {size} bytes and holds fewer")
+            total += size
             if total > MAX_BYTES:
                 raise UsageError(f"--inputs {label} holds more than {MAX_BYTES} bytes")
             with archive.open(member) as stream:
@@ -117,7 +120,7 @@ def _declared(stream: IO[bytes], label: str) -> int:
     shape, _, dtype = readers[version](stream)
     if dtype.hasobject:
         raise UsageError(f"--inputs {label} is pickled; pickles are not read")
-    size = math.prod(shape) * dtype.itemsize
+    size: int = math.prod(shape) * dtype.itemsize
     if size > MAX_BYTES:
         raise UsageError(f"--inputs {label} declares {size} bytes; the limit is {MAX_BYTES}")
     return size

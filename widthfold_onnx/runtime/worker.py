@@ -188,10 +188,14 @@ def _dumps(value: object) -> bytes:
     # Options hold read-only views, which pickle does not know.
     pickler.dispatch_table = {
         **dispatch_table,
-        MappingProxyType: lambda view: (MappingProxyType, (dict(view),)),
+        MappingProxyType: lambda view: (_view, (dict(view),)),
     }
     pickler.dump(value)
     return stream.getvalue()
+
+
+def _view(items: dict[Any, Any]) -> MappingProxyType[Any, Any]:
+    return MappingProxyType(items)
 
 
 def _send(stream: IO[bytes], message: bytes) -> None:

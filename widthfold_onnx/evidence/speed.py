@@ -13,12 +13,12 @@ from pathlib import Path
 
 import msgspec
 
+from widthfold_onnx.evidence.environment import cores, load_average
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
 from widthfold_onnx.results import Timing
 from widthfold_onnx.runtime.clock import Pairing, Run, paired
 from widthfold_onnx.runtime.feeds import find_shapes, random_feeds
 from widthfold_onnx.runtime.session import Array, Level, Session, open_session
-from widthfold_onnx.verify.environment import cores, load_average
 
 INPUT_SETS = 4
 """Input sets that take turns, so that no run finds its inputs in the nearest cache."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped] # ships no types
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.text import printable
@@ -37,11 +37,13 @@ def interface_differences(original: Path, rewritten: Path) -> list[str]:
 
 def _load(path: Path) -> onnx.ModelProto:
     try:
-        return onnx.ModelProto.FromString(path.read_bytes())
+        model = onnx.ModelProto()
+        model.ParseFromString(path.read_bytes())
     except (OSError, DecodeError) as error:
         raise UnverifiedError(
             f"{printable(path.name)} cannot be read: {printable(str(error))}"
         ) from error
+    return model
 
 
 def _initializers(model: onnx.ModelProto) -> set[str]:

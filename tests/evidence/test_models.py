@@ -1,0 +1,287 @@
+import os
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper, parser
+
+from widthfold_onnx.errors import UnverifiedError, UsageError
+from widthfold_onnx.evidence import models as models_module
+from widthfold_onnx.evidence.environment import environment, load_average
+from widthfold_onnx.evidence.models import compare_models
+from widthfold_onnx.evidence.speed import as_timing, time_models
+from widthfold_onnx.options import Provider, Tolerance, VerifyOptions
+from widthfold_onnx.runtime.clock import Pairing
+from widthfold_onnx.runtime.worker import isolated
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
+OPTIONS = VerifyOptions(provider=Provider.CPU, seeds=3)
+LINE = "g (float[N, 4] x) => (float[N, 4] y)"
+SCALED = LINE + " <float w = {%s}> { y = Mul(x, w) }"
+
+
+def stored(folder, name, text):
+    path = folder / name
+    path.write_bytes(parser.parse_model(HEAD + text).SerializeToString())
+    return path
+
+
+def compared(folder, original, rewritten, options=OPTIONS):
+    paths = stored(folder, "a.onnx", original), stored(folder, "b.onnx", rewritten)
+    return compare_models(*paths, options)
+
+
+def test_equal_models_pass_at_both_levels(tmp_path):
+    double = LINE + " { z = Add(x, x)\n y = Identity(z) }"
+    result = compared(tmp_path, SCALED % "2", double)
+    assert (result.verdict, result.reasons) == ("pass", ())
+    assert [(row.name, row.level, row.max_abs) for row in result.outputs] == [
+        ("y", "disabled", 0.0),
+        ("y", "all", 0.0),
+    ]
+    assert (result.input_sets, result.provider) == (3, "cpu")
+    assert result.shapes == {"x": (1, 4)}
+
+
+def test_a_difference_fails_with_its_figure(tmp_path):
+    result = compared(tmp_path, SCALED % "2", SCALED % "2.002")
+    assert result.verdict == "fail"
+    assert result.reasons == ("output y: max_rel 0.001, allowed 1e-05",)
+    loose = VerifyOptions(provider=Provider.CPU, tolerance=Tolerance(per_output={"y": 0.01}))
+    assert compared(tmp_path, SCALED % "2", SCALED % "2.002", loose).verdict == "pass"
+
+
+@pytest.mark.parametrize(
+    ("rewritten", "words"),
+    [
+        ("g (float[N, 4] z) => (float[N, 4] y) { y = Neg(z) }", "inputs are z instead of x"),
+        ("g (float[M, 4] x) => (float[M, 4] y) { y = Neg(x) }", "input x has another type"),
+        ("g (float[1, 4] x) => (float[N, 4] y) { y = Neg(x) }", "input x has another type"),
+        ("g (float[N, 4] x) => (float[N, 5] y) { y = Neg(x) }", "output y has another type"),
+        (
+            "g (float[N, 4] x) => (float[N, 4] y, float[N, 4] w) { y = Neg(x)\n w = Neg(x) }",
+            "outputs are y, w instead of y",
+        ),
+    ],
+)
+def test_another_interface_fails_before_anything_runs(tmp_path, rewritten, words):
+    result = compared(tmp_path, LINE + " { y = Neg(x) }", rewritten)
+    assert result.verdict == "fail"
+    assert words in result.reasons[0]
+    assert result.outputs == ()
+
+
+def overridable(folder, name, *, listed):
+    ends = [helper.make_tensor_value_info(item, TensorProto.FLOAT, [2]) for item in "xwy"]
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "w"], ["y"])],
+        "g",
+        ends[: 2 if listed else 1],
+        ends[2:],
+        [numpy_helper.from_array(np.array([5, 7], np.float32), "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path = folder / name
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_an_overridable_initializer_must_stay_one(tmp_path):
+    before = overridable(tmp_path, "a.onnx", listed=True)
+    after = overridable(tmp_path, "b.onnx", listed=False)
+    assert compare_models(before, after, OPTIONS).reasons == ("overridable initializer w is gone",)
+    assert compare_models(after, before, OPTIONS).reasons == ("overridable initializer w is new",)
+    assert compare_models(before, before, OPTIONS).verdict == "pass"
+
+
+def test_a_size_that_was_baked_in_is_found(tmp_path):
+    free = "g (float[N, L] x) => (float[N, L] y) <int64[2] s = {%s}> { y = Reshape(x, s) }"
+    result = compared(tmp_path, free % "0, -1", free % "-1, 64")
+    assert result.verdict == "fail"
+
+
+def test_a_rewritten_model_that_does_not_load_fails(tmp_path):
+    result = compared(tmp_path, LINE + " { y = Neg(x) }", LINE + " { y = NoSuch(x) }")
+    assert result.verdict == "fail"
+    assert (
+        "the original runs, the rewritten model does not: b.onnx does not load"
+        in (result.reasons[0])
+    )
+
+
+def test_an_original_that_does_not_run_is_unverified(tmp_path):
+    broken = LINE + " <int64[1] s = {999983}> { y = Reshape(x, s) }"
+    result = compared(tmp_path, broken, broken)
+    assert result.verdict == "unverified"
+    assert "--inputs" in result.reasons[0]
+    missing = compare_models(tmp_path / "none.onnx", tmp_path / "none.onnx", OPTIONS)
+    assert missing.verdict == "unverified"
+
+
+def test_a_random_output_cannot_be_judged(tmp_path):
+    text = (
+        "g (float[N, 4] x) => (float[N, 4] y, float[N, 4] r)"
+        " { y = Mul(x, %s)\n u = RandomUniformLike(x)\n r = Add(x, u) }"
+    )
+    text = text.replace("%s", "x")
+    result = compared(tmp_path, text, text)
+    assert result.verdict == "unverified"
+    assert result.reasons == (
+        "output r cannot be judged: the original itself gives other values when it runs again",
+    )
+    assert {row.name: row.passed for row in result.outputs} == {"y": True, "r": False}
+
+
+def test_outputs_that_show_nothing_are_not_a_pass(tmp_path):
+    constant = LINE + " { z = Sub(x, x)\n y = Identity(z) }"
+    result = compared(tmp_path, constant, constant)
+    assert result.verdict == "unverified"
+    assert "no output shows anything" in result.reasons[0]
+
+
+def test_a_nan_that_spreads_fails(tmp_path):
+    result = compared(
+        tmp_path,
+        LINE + " { y = Sqrt(x) }",
+        LINE
+        + " { r = Sqrt(x)\n s = ReduceSum <keepdims = 1> (r)\n o = Sub(s, s)\n y = Add(r, o) }",
+    )
+    assert result.verdict == "fail"
+    assert "NaN or Inf at other places" in result.reasons[0]
+
+
+def test_sequences_are_compared_element_by_element(tmp_path):
+    text = "g (float[N, 4] x) => (seq(float[N, 4]) y) { z = Neg(x)\n y = SequenceConstruct(x, %s) }"
+    assert [row.name for row in compared(tmp_path, text % "z", text % "z").outputs] == [
+        "y[0]",
+        "y[1]",
+        "y[0]",
+        "y[1]",
+    ]
+    assert compared(tmp_path, text % "z", text % "x").verdict == "fail"
+    assert compared(tmp_path, text % "z", text % "z, z").verdict == "fail"
+
+
+def test_a_fault_of_the_runtimes_own_optimizations_is_told_apart(tmp_path, monkeypatch):
+    paths = (
+        stored(tmp_path, "a.onnx", SCALED % "2"),
+        stored(tmp_path, "b.onnx", SCALED % "2"),
+    )
+    opened = models_module.open_session
+
+    def breaking(*names):
+        def open_session(model, provider, level):
+            session = opened(model, provider, level)
+            if level == "all" and model.name in names:
+                run = session.run
+                session.run = lambda feeds: {"y": run(feeds)["y"] * np.float32(1.5)}
+            return session
+
+        return open_session
+
+    monkeypatch.setattr(models_module, "open_session", breaking("b.onnx"))
+    result = compare_models(*paths, OPTIONS)
+    assert result.verdict == "fail"
+    assert result.reasons[0].startswith("only with the runtime's own optimizations: output y: ")
+    assert [row.passed for row in result.outputs] == [True, False]
+
+    monkeypatch.setattr(models_module, "open_session", breaking("a.onnx"))
+    result = compare_models(*paths, OPTIONS)
+    assert result.verdict == "pass"
+    assert "the runtime's optimizations change the original" in result.outputs[1].note
+
+
+def test_an_ill_conditioned_output_is_forgiven_and_says_so(tmp_path):
+    waves = "g (float[N, 64] x) => (float[N, 64] y) <float w = {%s}, float v = {%s}>"
+    waves += " { a = Mul(x, w)\n b = Mul(a, v)\n y = Sin(b) }"
+    same = waves % (3e4, 1), waves % (300, 100)
+    result = compared(tmp_path, *same)
+    assert result.verdict == "pass"
+    assert result.outputs[0].max_rel > 1e-4
+    assert result.outputs[0].max_rel <= result.outputs[0].tolerance < 0.3
+    assert result.outputs[0].note.startswith("ill-conditioned: ")
+    strict = VerifyOptions(provider=Provider.CPU, seeds=3, tolerance=Tolerance(rtol=1e-4))
+    assert compared(tmp_path, *same, strict).verdict == "fail"
+    assert compared(tmp_path, waves % (3e4, 1), waves % (3e4, 1.01)).verdict == "fail"
+
+
+def stored_set(folder, x, y):
+    folder.mkdir()
+    for name, array in (("input_0", x), ("output_0", y)):
+        data = numpy_helper.from_array(np.array(array, np.float32)).SerializeToString()
+        (folder / f"{name}.pb").write_bytes(data)
+    return VerifyOptions(provider=Provider.CPU, seeds=0, inputs=(str(folder),))
+
+
+def test_stored_outputs_bind_the_rewritten_model(tmp_path):
+    options = stored_set(tmp_path / "set", [[1, 2, 3, 4]], [[2, 4, 6, 8]])
+    result = compared(tmp_path, SCALED % "2", SCALED % "2", options)
+    assert (result.verdict, result.input_sets, result.shapes) == ("pass", 1, {})
+    loose = VerifyOptions(
+        provider=Provider.CPU, seeds=0, inputs=options.inputs, tolerance=Tolerance(rtol=1e-3)
+    )
+    assert compared(tmp_path, SCALED % "2", SCALED % "2.001", loose).verdict == "pass"
+    # Within the tolerance of the original, yet twice as far from the truth as it and too far.
+    result = compared(tmp_path, SCALED % "2.0015", SCALED % "2.0034", loose)
+    assert result.verdict == "fail"
+    assert result.reasons[0].startswith("set: stored output y: max_rel 0.0017")
+
+
+def test_stored_inputs_that_do_not_fit_are_a_usage_error(tmp_path):
+    options = stored_set(tmp_path / "set", [[1, 2, 3]], [[2, 4, 6]])
+    with pytest.raises(UsageError, match="size 3 on axis 1; the model takes 4"):
+        compared(tmp_path, SCALED % "2", SCALED % "2", options)
+
+
+def test_progress_is_told(tmp_path):
+    path = stored(tmp_path, "a.onnx", SCALED % "2")
+    lines = []
+    compare_models(path, path, OPTIONS, report=lines.append)
+    assert lines[0] == "original: seed 0"
+    assert len(lines) == 4 * OPTIONS.seeds
+
+
+def test_it_runs_in_a_child(tmp_path):
+    path = stored(tmp_path, "a.onnx", SCALED % "2")
+    lines = []
+    result = isolated(compare_models, path, path, OPTIONS, on_progress=lines.append, timeout=60)
+    assert result.verdict == "pass"
+    assert lines
+
+
+def test_timing_reports_where_and_how(tmp_path):
+    path = stored(tmp_path, "a.onnx", SCALED % "2")
+    options = VerifyOptions(provider=Provider.CPU, time_budget=0.2)
+    timing = time_models(path, path, options)
+    assert (timing.provider, timing.threads) == ("cpu", 1)
+    assert timing.level in ("all", "original extended, rewritten all")
+    assert timing.pairs >= 1
+    assert timing.low <= timing.speedup <= timing.high
+
+
+def test_timing_of_more_threads_than_free_cores_has_no_verdict(tmp_path):
+    path = stored(tmp_path, "a.onnx", SCALED % "2")
+    crowd = (os.cpu_count() or 1) + 1
+    options = VerifyOptions(provider=Provider.CPU, time_budget=0.1, threads=crowd)
+    assert time_models(path, path, options).verdict == "inconclusive"
+
+
+def test_timing_of_a_model_that_does_not_load(tmp_path):
+    good = stored(tmp_path, "a.onnx", SCALED % "2")
+    bad = stored(tmp_path, "b.onnx", LINE + " { y = NoSuch(x) }")
+    with pytest.raises(UnverifiedError, match=r"b\.onnx does not load"):
+        time_models(good, bad, VerifyOptions(provider=Provider.CPU, time_budget=0.1))
+
+
+def test_timing_is_in_milliseconds():
+    pairing = Pairing(40, 0.25, 0.125, 2.0, 1.9, 2.1, 0.01, "faster")
+    timing = as_timing(pairing, Provider.CPU, 1, "all")
+    assert (timing.original_ms, timing.rewritten_ms, timing.speedup) == (250.0, 125.0, 2.0)
+
+
+def test_the_environment_names_versions_and_machine():
+    before = load_average()
+    result = environment("cpu", before)
+    assert result.onnxruntime[0].isdigit()
+    assert result.cores >= 1
+    assert result.machine
+    assert result.load_before == round(before, 2)

@@ -1,0 +1,214 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from widthfold_onnx.evidence.parity import NOT_MEANINGFUL, compare, ulp_distance, worst
+from widthfold_onnx.options import Tolerance
+
+FLOATS = [np.float16, np.float32, np.float64]
+NORMAL = Tolerance()
+
+
+def one(dtype, value):
+    return np.array([value], dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("start", [0.0, 1.0, -1.0, 0.99951172, 65504.0, -3e-8, 6e-8, 2.0**-14])
+@pytest.mark.parametrize("steps", [0, 1, 2, 17])
+def test_ulp_counts_the_steps_of_nextafter(dtype, start, steps):
+    origin = value = dtype(start)
+    for _ in range(steps):
+        value = np.nextafter(value, dtype(-np.inf))
+    assert ulp_distance(one(dtype, origin), one(dtype, value)).tolist() == [steps]
+    assert ulp_distance(one(dtype, value), one(dtype, origin)).tolist() == [steps]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_ulp_across_zero_and_at_the_ends(dtype):
+    tiny, huge = np.finfo(dtype).smallest_subnormal, np.finfo(dtype).max
+    assert ulp_distance(one(dtype, 0.0), one(dtype, -0.0)).tolist() == [0]
+    assert ulp_distance(one(dtype, -tiny), one(dtype, tiny)).tolist() == [2]
+    assert ulp_distance(one(dtype, huge), one(dtype, np.inf)).tolist() == [1]
+    unsigned = np.dtype(f"u{np.dtype(dtype).itemsize}")
+    finite = int(one(dtype, huge).view(unsigned)[0])
+    assert int(ulp_distance(one(dtype, -huge), one(dtype, huge))[0]) == 2 * finite
+
+
+@given(st.integers(0, 0xFFFF), st.integers(0, 0xFFFF))
+def test_ulp_of_float16_agrees_with_a_sorted_list_of_all(first, second):
+    a, b = (np.array([bits], np.uint16).view(np.float16) for bits in (first, second))
+    if np.isnan(a[0]) or np.isnan(b[0]):
+        return
+    low, high = sorted((float(a[0]), float(b[0])))
+    values = np.unique(np.arange(65536, dtype=np.uint16).view(np.float16).astype(np.float64))
+    expected = np.searchsorted(values, high) - np.searchsorted(values, low)
+    assert ulp_distance(a, b).tolist() == [expected]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "step"),
+    [(np.float32, 1e-5), (np.float16, 2e-3), (np.float64, 1e-12)],
+)
+def test_the_default_tolerance_is_relative_to_the_largest_reference(dtype, step):
+    reference = np.array([1e-3, 100.0, -7.0], dtype)
+    good, bad = reference.copy(), reference.copy()
+    good[0] += dtype(100 * step * 0.9)
+    bad[0] += dtype(100 * step * 1.2)
+    assert compare("y", reference, good, NORMAL).passed
+    row = compare("y", reference, bad, NORMAL)
+    assert not row.passed
+    assert row.max_rel == pytest.approx(step * 1.2, rel=0.05)
+    assert row.max_abs == pytest.approx(step * 120, rel=0.05)
+    assert row.tolerance == step
+
+
+def test_max_rel_is_the_smallest_tolerance_that_passes():
+    reference = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32)
+    candidate = reference * np.float32(1.001)
+    needed = compare("y", reference, candidate, NORMAL).max_rel
+    assert compare("y", reference, candidate, Tolerance(rtol=needed * 1.0001)).passed
+    assert not compare("y", reference, candidate, Tolerance(rtol=needed * 0.999)).passed
+
+
+def test_tolerances_per_output_and_absolute():
+    reference, candidate = np.array([1.0, 2.0], np.float32), np.array([1.0, 2.1], np.float32)
+    assert compare("y", reference, candidate, Tolerance(per_output={"y": 0.06})).passed
+    assert not compare("z", reference, candidate, Tolerance(per_output={"y": 0.06})).passed
+    assert compare("y", reference, candidate, Tolerance(atol=0.11)).passed
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int64, np.uint64, np.bool_])
+def test_integers_must_be_equal(dtype):
+    reference = np.array([0, 1, 1], dtype)
+    candidate = np.array([0, 1, 0], dtype)
+    assert compare("y", reference, reference, Tolerance(rtol=0.5)).passed
+    row = compare("y", reference, candidate, Tolerance(rtol=0.5))
+    assert not row.passed
+    assert (row.max_abs, row.ulp, row.tolerance) == (1.0, None, 0.0)
+
+
+def test_large_integers_that_differ_by_one_differ():
+    reference = np.array([2**62, -(2**63)], np.int64)
+    row = compare("y", reference, reference + np.array([1, 0]), NORMAL)
+    assert not row.passed
+    assert row.max_abs == 1.0
+    ends = compare("y", np.array([-(2**63)]), np.array([2**63 - 1]), NORMAL)
+    assert ends.max_abs == pytest.approx(2.0**64)
+
+
+def test_texts():
+    reference = np.array(["a", "b"], dtype=object)
+    assert compare("y", reference, reference.copy(), NORMAL).passed
+    row = compare("y", reference, np.array(["a", "c"], dtype=object), NORMAL)
+    assert (row.passed, row.note, row.dtype) == (False, "texts differ", "string")
+
+
+def test_another_dtype_or_shape_fails_with_a_note():
+    reference = np.ones((2, 3), np.float32)
+    row = compare("y", reference, np.ones((3, 2), np.float32), NORMAL)
+    assert (row.passed, row.max_abs) == (False, None)
+    assert row.note == "float32[3, 2] instead of float32[2, 3]"
+    assert "float64[2, 3] instead of" in compare("y", reference, np.ones((2, 3)), NORMAL).note
+
+
+@pytest.mark.parametrize(
+    ("candidate", "same"),
+    [
+        ([1, np.nan, np.inf, -np.inf], True),
+        ([np.nan, 1, np.inf, -np.inf], False),
+        ([1, np.nan, np.inf, np.inf], False),
+        ([1, np.inf, np.inf, -np.inf], False),
+        ([1, np.nan, 5, -np.inf], False),
+        ([np.nan, np.nan, np.inf, -np.inf], False),
+    ],
+)
+def test_nan_and_inf_must_be_at_the_same_places(candidate, same):
+    reference = np.array([1, np.nan, np.inf, -np.inf], np.float32)
+    row = compare("y", reference, np.array(candidate, np.float32), NORMAL)
+    assert row.nonfinite_match is same
+    assert row.passed is same
+    assert row.cosine is None
+
+
+def test_a_finite_error_beside_equal_nans_is_seen():
+    reference = np.array([1, np.nan, 3], np.float32)
+    assert not compare("y", reference, np.array([1.1, np.nan, 3], np.float32), NORMAL).passed
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([], "empty"),
+        ([np.nan, np.inf], "no value is finite"),
+        ([5, 5, 5], "all values are equal"),
+    ],
+)
+def test_outputs_that_show_nothing_are_noted(values, words):
+    array = np.array(values, np.float32)
+    row = compare("y", array, array, NORMAL)
+    assert row.passed
+    assert row.note.startswith(NOT_MEANINGFUL)
+    assert words in row.note
+
+
+def test_a_scalar_shows_something():
+    assert compare("y", np.float32(5)[None], np.float32(5)[None], NORMAL).note == ""
+
+
+def test_a_zero_reference_has_no_relative_error():
+    zeros = np.zeros(3, np.float32)
+    assert compare("y", zeros, zeros, NORMAL).max_rel == 0.0
+    row = compare("y", zeros, zeros + np.float32(1e-20), NORMAL)
+    assert (row.passed, row.max_rel) == (False, None)
+
+
+def test_cosine():
+    a = np.array([3e300, 4e300])
+    assert compare("y", a, a, NORMAL).cosine == pytest.approx(1.0)
+    assert compare("y", a, -a, NORMAL).cosine == pytest.approx(-1.0)
+    assert compare("y", a, np.array([-4e300, 3e300]), NORMAL).cosine == pytest.approx(0, abs=1e-12)
+
+
+def test_a_distance_past_the_largest_float_is_none():
+    row = compare("y", np.array([1.7e308, 1]), np.array([-1.7e308, 1]), NORMAL)
+    assert (row.passed, row.max_abs) == (False, None)
+
+
+def test_complex_numbers_count_both_parts():
+    reference = np.array([1 + 2j, 3 - 4j], np.complex64)
+    assert compare("y", reference, reference, NORMAL).passed
+    row = compare("y", reference, reference + np.complex64(0.5j), NORMAL)
+    assert row.max_abs == 0.5
+
+
+def test_worst_keeps_the_worse_of_each_figure():
+    reference = np.array([1.0, -2.0, 4.0], np.float32)
+    first = compare("y", reference, reference, NORMAL)
+    second = compare("y", reference, np.array([1.0, -2.0, 5.0], np.float32), NORMAL)
+    nan = np.array([np.nan, -2.0, 4.0], np.float32)
+    third = compare("y", nan, reference, NORMAL)
+    for one_way in (worst(worst(first, second), third), worst(third, worst(second, first))):
+        assert one_way.max_abs == 1.0
+        assert one_way.max_rel == 0.25
+        assert one_way.ulp == second.ulp
+        assert one_way.cosine == second.cosine
+        assert not one_way.nonfinite_match
+        assert not one_way.passed
+        assert one_way.note == "NaN or Inf at other places"
+
+
+def test_worst_forgets_not_meaningful_when_one_set_shows_something():
+    equal, varied = np.ones(3, np.float32), np.arange(3, dtype=np.float32)
+    dull, good = compare("y", equal, equal, NORMAL), compare("y", varied, varied, NORMAL)
+    assert worst(dull, dull).note.startswith(NOT_MEANINGFUL)
+    assert worst(dull, good).note == worst(good, dull).note == ""
+
+
+@given(st.lists(st.floats(width=32), min_size=1, max_size=8))
+def test_an_array_equals_itself(values):
+    array = np.array(values, np.float32)
+    row = compare("y", array, array.copy(), NORMAL)
+    assert row.passed
+    assert row.max_abs in (0.0, None)

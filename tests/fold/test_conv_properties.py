@@ -1,0 +1,220 @@
+"""Folded Conv against the loop oracle, on integers, bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.oracle import conv
+from widthfold_onnx.fold.axis import ConvAxis, FoldedAxis, fold_axis, keep_axis
+from widthfold_onnx.fold.conv import ConvFold, fold_bias, fold_weight
+from widthfold_onnx.fold.layout import Packing, Reshape, Step, pack
+from widthfold_onnx.refusal import Refusal
+
+
+def run(steps: tuple[Step, ...], array: np.ndarray) -> np.ndarray:
+    """What the emitted Reshapes and Transposes do."""
+    for step in steps:
+        if isinstance(step, Reshape):
+            shape = [
+                array.shape[i] if keep else -1 if extent is None else extent
+                for i, (extent, keep) in enumerate(zip(step.extents, step.keep, strict=True))
+            ]
+            array = array.reshape(shape)
+        else:
+            array = array.transpose(step.order)
+    return array
+
+
+@st.composite
+def cases(draw: st.DrawFn):
+    """A Conv and a fold of it: all ranks, forms, groups, channel orders; pads may be negative."""
+    rank = draw(st.integers(1, 3))
+    group = draw(st.sampled_from([1, 1, 2, 3]))
+    axes, folded = [], []
+    for _ in range(rank):
+        axis = ConvAxis(
+            length=draw(st.integers(1, 13 if rank < 3 else 7)),
+            kernel=draw(st.integers(1, 4)),
+            stride=draw(st.integers(1, 3)),
+            dilation=draw(st.integers(1, 3)),
+            pad_begin=draw(st.integers(-2, 4)),
+            pad_end=draw(st.integers(-2, 4)),
+        )
+        axes.append(axis)
+        form = draw(st.sampled_from(["keep", "interleaved", "strided", "blocked", "whole", "any"]))
+        factor = draw(st.integers(1, 6))
+        if form == "keep" or axis.out_length < 1:
+            result = keep_axis(axis)
+        elif form == "whole":
+            result = fold_axis(axis, axis.out_length, axis.length)
+        elif form == "blocked":
+            result = fold_axis(axis, factor, factor, blocked=True)
+        else:
+            digits = {
+                "interleaved": factor * axis.stride,
+                "strided": factor,
+                "any": draw(st.integers(1, 13)),
+            }
+            result = fold_axis(axis, factor, digits[form])
+        folded.append(keep_axis(axis) if isinstance(result, Refusal) else result)
+    batch = draw(st.integers(1, 3))
+    fold = ConvFold(
+        axes=tuple(folded),
+        group=group,
+        batch=batch,
+        dense=draw(st.booleans()),
+        digit_major=draw(st.booleans()),
+    )
+    channels, out = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    samples = batch * draw(st.integers(1, 2))
+    return axes, fold, (samples, group * channels), (group * out, channels), draw(st.integers())
+
+
+def padded(packing: Packing, fold: ConvFold, *, inverse: bool = False) -> tuple[Step, ...]:
+    return packing.steps(digit_major=fold.digit_major, inverse=inverse)
+
+
+@settings(max_examples=600, deadline=None)
+@given(cases())
+def test_fold_conv_unfold_is_the_conv(case) -> None:
+    axes, fold, (samples, in_channels), (out_channels, per_group), seed = case
+    lengths = [axis.length for axis in axes]
+    out_lengths = [axis.out_length for axis in axes]
+    if min(out_lengths) < 1:
+        return
+    rng = np.random.default_rng(abs(seed))
+    x = rng.integers(-99, 100, (samples, in_channels, *lengths))
+    w = rng.integers(1, 100, (out_channels, per_group, *(a.kernel for a in axes)))
+    b = rng.integers(-99, 100, out_channels)
+    pads = [a.pad_begin for a in axes] + [a.pad_end for a in axes]
+    strides, dilations = [a.stride for a in axes], [a.dilation for a in axes]
+    expected = conv(x, w, b, strides=strides, dilations=dilations, pads=pads, group=fold.group)
+
+    needed = [f.in_length or length for f, length in zip(fold.axes, lengths, strict=True)]
+    extended = np.pad(
+        x, [(0, 0), (0, 0)] + [(0, n - m) for n, m in zip(needed, lengths, strict=True)]
+    )
+    produced = [f.out_length or length for f, length in zip(fold.axes, out_lengths, strict=True)]
+    into = pack(
+        extended.shape,
+        [(f.in_digits, f.blocked) for f in fold.axes],
+        group=fold.group,
+        batch=fold.batch,
+    )
+    back = pack(
+        (samples, out_channels, *produced),
+        [(f.out_digits, f.blocked) for f in fold.axes],
+        group=fold.group,
+        batch=fold.batch,
+    )
+    folded_weight = fold_weight(w, fold)
+    assert folded_weight.shape == fold.weight_shape(w.shape)
+    assert np.count_nonzero(folded_weight) == round(
+        folded_weight.size * (1 - fold.structural_zeros())
+    )
+    for axis in fold.axes:
+        assert axis.pad_begin >= 0 or not axis.folded
+        assert axis.pad_end >= 0 or not axis.folded
+    folded = conv(
+        run(padded(into, fold), extended),
+        folded_weight,
+        fold_bias(b, fold),
+        strides=[a.stride for a in fold.axes],
+        dilations=[a.dilation for a in fold.axes],
+        pads=[a.pad_begin for a in fold.axes] + [a.pad_end for a in fold.axes],
+        group=fold.new_group,
+    )
+    result = run(padded(back, fold, inverse=True), folded)
+    cut = result[(slice(None), slice(None), *(slice(n) for n in out_lengths))]
+    np.testing.assert_array_equal(cut, expected)
+
+
+@settings(max_examples=200, deadline=None)
+@given(cases())
+def test_unfold_undoes_fold(case) -> None:
+    _, fold, (samples, channels), _, _ = case
+    rest = [5, 3, 2][: len(fold.axes)]
+    shape = (samples, channels, *(f.in_digits * r for f, r in zip(fold.axes, rest, strict=True)))
+    packing = pack(
+        shape, [(f.in_digits, f.blocked) for f in fold.axes], group=fold.group, batch=fold.batch
+    )
+    array = np.arange(np.prod(shape)).reshape(shape)
+    there = run(padded(packing, fold), array)
+    np.testing.assert_array_equal(run(padded(packing, fold, inverse=True), there), array)
+
+
+def test_paper_case_is_the_kernel_1_instance() -> None:
+    """Width 64 folded by 8 under a 5x1 kernel: W' is W (x) I_8, block-diagonal."""
+    height = keep_axis(ConvAxis(length=32, kernel=5))
+    width = fold_axis(ConvAxis(length=64, kernel=1), 8, 8)
+    assert isinstance(width, FoldedAxis)
+    fold = ConvFold(axes=(height, width))
+    weight = np.arange(1.0, 6.0).reshape(1, 1, 5, 1)
+    folded = fold_weight(weight, fold)
+    np.testing.assert_array_equal(folded, np.kron(np.eye(8)[..., None, None], weight))
+    assert fold.flops_growth((28, 64)) == 8
+    assert fold.structural_zeros() == 7 / 8
+
+
+def test_dilation_is_removed_by_folding_by_it() -> None:
+    axis = fold_axis(ConvAxis(length=12, kernel=3, dilation=3, pad_begin=3, pad_end=3), 3, 3)
+    assert isinstance(axis, FoldedAxis)
+    assert (axis.kernel, axis.dilation, axis.stride) == (3, 1, 1)
+    assert ConvFold(axes=(axis,)).structural_zeros() == pytest.approx(2 / 3)
+
+
+def test_space_to_depth_of_a_strided_conv_has_no_waste_where_the_kernel_fills_it() -> None:
+    axis = fold_axis(ConvAxis(length=12, kernel=4, stride=2, pad_begin=1, pad_end=1), 1, 2)
+    assert isinstance(axis, FoldedAxis)
+    assert (axis.kernel, axis.stride) == (3, 1)
+    even = fold_axis(ConvAxis(length=12, kernel=4, stride=2), 1, 2)
+    assert isinstance(even, FoldedAxis)
+    assert ConvFold(axes=(even,)).structural_zeros() == 0
+
+
+def test_numbers_are_copied_bit_for_bit() -> None:
+    """NaN payloads, infinities and signed zeros arrive as they were."""
+    axis = fold_axis(ConvAxis(length=8, kernel=4, stride=4), 1, 4)
+    assert isinstance(axis, FoldedAxis)
+    weight = np.array([np.nan, -np.inf, -0.0, 1e-45], np.float32).reshape(1, 1, 4)
+    weight.view(np.uint32)[0, 0, 0] = 0x7FC12345
+    folded = fold_weight(weight, ConvFold(axes=(axis,)))
+    for value in weight.ravel():
+        assert value.tobytes() in [v.tobytes() for v in folded.ravel()]
+
+
+def test_refusals() -> None:
+    def code(axis: ConvAxis, *digits: int, blocked: bool = False) -> str:
+        result = fold_axis(axis, *digits, blocked=blocked)
+        assert isinstance(result, Refusal)
+        return result.code
+
+    assert code(ConvAxis(length=None, kernel=1), 2, 2) == "unknown-extent"
+    assert code(ConvAxis(length=2, kernel=5), 2, 2) == "empty-tensor"
+    same = ConvAxis(length=12, kernel=3, pad_begin=1, pad_end=1)
+    assert code(same, 2, 2, blocked=True) == "taps-cross-blocks"
+    assert code(ConvAxis(length=13, kernel=1, stride=2), 3, 4) == "stride-mismatch"
+    assert code(ConvAxis(length=12, kernel=1, pad_end=-6), 2, 2, blocked=True) == (
+        "blocks-do-not-cover"
+    )
+
+
+def test_a_patch_kernel_folds_in_blocks() -> None:
+    """Kernel 2 at stride 2 never crosses a block border: a view although the axis is convolved."""
+    axis = fold_axis(ConvAxis(length=24, kernel=2, stride=2), 3, 3, blocked=True)
+    assert isinstance(axis, FoldedAxis)
+    packing = pack((1, 5, 24), [(3, True)])
+    assert packing.is_view
+
+
+def test_no_transpose_moves_only_axes_of_extent_1() -> None:
+    for shape, digits in (((1, 1, 1, 64), (1, 8)), ((3, 2, 8, 1), (8, 1)), ((1, 1, 7, 1), (1, 1))):
+        packing = pack(shape, [(d, False) for d in digits])
+        for digit_major in (False, True):
+            for step in packing.steps(digit_major=digit_major):
+                if not isinstance(step, Reshape):
+                    moved = [i for i, j in enumerate(step.order) if i != j]
+                    assert len(moved) > 1

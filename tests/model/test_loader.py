@@ -1,0 +1,174 @@
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import onnx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+from widthfold_onnx.errors import InvalidModelError, UsageError
+from widthfold_onnx.model.loader import load
+
+SHARED = Path(__file__).parents[2].parent / "shared"
+MODELS = sorted((SHARED / "models").glob("*.onnx"))
+
+
+def generated(folder, *script):
+    path = SHARED.joinpath(*script)
+    if not path.exists():
+        pytest.skip(f"{'/'.join(script)} is not beside this repository: nothing was tested")
+    subprocess.run([sys.executable, str(path), str(folder)], check=True, capture_output=True)
+    return json.loads((folder / "index.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def bad(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bad")
+    return folder, generated(folder, "badinputs", "make_badinputs.py")
+
+
+def outcome(path):
+    """Load a file; return the message, or None where it loads, and the seconds."""
+    start = time.monotonic()
+    try:
+        loaded = load(path)
+    except InvalidModelError as error:
+        message = str(error)
+        assert message.isprintable()
+        assert len(message) < 600
+        return message, time.monotonic() - start
+    assert loaded.path == path
+    assert loaded.folder == path.parent
+    return None, time.monotonic() - start
+
+
+def test_every_bad_input_gets_its_answer(bad, subtests):
+    folder, index = bad
+    assert len(index["files"]) > 30
+    for file in index["files"]:
+        with subtests.test(file["name"]):
+            message, seconds = outcome(folder / file["file"])
+            assert seconds < index["limits"]["seconds"]
+            if message is not None:
+                assert message.startswith(Path(file["file"]).name)
+                assert index["canary"] not in message
+            if file["strict"]:
+                assert (message is None) == (file["expect"] == "accept"), message
+
+
+def test_every_legal_trap_loads(tmp_path, subtests):
+    index = generated(tmp_path, "traps", "make_traps.py")
+    for trap in index["models"]:
+        with subtests.test(trap["name"]):
+            assert outcome(tmp_path / trap["file"])[0] is None
+
+
+@pytest.mark.skipif(not MODELS, reason="no models are beside this repository")
+@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
+def test_real_models_load_unchanged(path):
+    message, _ = outcome(path)
+    assert message is None
+    assert load(path).proto == onnx.ModelProto.FromString(path.read_bytes())
+
+
+def small_model():
+    then = helper.make_graph(
+        [helper.make_node("Abs", ["t"], ["a"], "abs")],
+        "then",
+        [],
+        [helper.make_tensor_value_info("a", TensorProto.FLOAT, [2])],
+    )
+    nodes = [
+        helper.make_node("Add", ["X", "W"], ["t"], "add"),
+        helper.make_node("If", ["c"], ["Y"], "if", then_branch=then, else_branch=then),
+    ]
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in "XY"]
+    constants = [
+        helper.make_tensor("W", TensorProto.FLOAT, [2], [1.0, 2.0]),
+        helper.make_tensor("c", TensorProto.BOOL, [], [True]),
+    ]
+    function = helper.make_function(
+        "l",
+        "f",
+        ["a"],
+        ["b"],
+        [helper.make_node("Sin", ["a"], ["b"])],
+        [helper.make_opsetid("", 17)],
+    )
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], constants)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("l", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8, functions=[function])
+
+
+GOOD = small_model().SerializeToString(deterministic=True)
+POSITION = st.integers(0, len(GOOD) - 1)
+EDIT = st.one_of(
+    st.tuples(st.just("set"), POSITION, st.binary(min_size=1, max_size=1)),
+    st.tuples(st.just("insert"), POSITION, st.binary(min_size=1, max_size=4)),
+    st.tuples(st.just("delete"), POSITION, st.just(b"")),
+    st.tuples(st.just("cut"), POSITION, st.just(b"")),
+)
+
+
+@settings(
+    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(edits=st.lists(EDIT, min_size=1, max_size=3))
+def test_broken_bytes_load_or_are_refused(tmp_path, edits):
+    data = GOOD
+    for kind, at, content in edits:
+        if kind == "cut":
+            data = data[:at]
+        elif kind == "insert":
+            data = data[:at] + content + data[at:]
+        else:
+            data = data[:at] + content + data[at + 1 :]
+    path = tmp_path / "model.onnx"
+    path.write_bytes(data)
+    outcome(path)
+
+
+def test_the_model_of_the_fuzz_loads(tmp_path):
+    (tmp_path / "m.onnx").write_bytes(GOOD)
+    assert outcome(tmp_path / "m.onnx")[0] is None
+
+
+@pytest.mark.parametrize("name", ["missing.onnx", "file/below", "n" * 300])
+def test_a_path_that_is_not_there_is_a_usage_error(tmp_path, name):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(UsageError, match=name.split("/")[0][:40]):
+        load(tmp_path / name)
+
+
+def test_a_hostile_file_name_is_shown_safely(tmp_path):
+    with pytest.raises(UsageError) as caught:
+        load(tmp_path / "a\x1b[2J\nb")
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir], ids=["fifo", "folder"])
+def test_what_is_no_file_is_refused_at_once(tmp_path, make):
+    make(tmp_path / "m.onnx")
+    message, seconds = outcome(tmp_path / "m.onnx")
+    assert "not a regular file" in message
+    assert seconds < 1
+
+
+def test_a_file_above_the_limit_is_not_read(tmp_path):
+    path = tmp_path / "m.onnx"
+    with path.open("wb") as file:
+        file.truncate(1 << 31)
+    message, seconds = outcome(path)
+    assert "2147483648 bytes" in message
+    assert seconds < 1
+
+
+def test_a_link_to_a_model_is_followed(tmp_path):
+    (tmp_path / "m.onnx").write_bytes(GOOD)
+    (tmp_path / "link").symlink_to("m.onnx")
+    assert outcome(tmp_path / "link")[0] is None

@@ -1,0 +1,126 @@
+import time
+
+import pytest
+from onnx import TensorProto, helper
+
+from widthfold_onnx.errors import InvalidModelError
+from widthfold_onnx.model import preflight
+from widthfold_onnx.model.preflight import scan_wire
+
+
+def varint(number):
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def field(number, content):
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def nested(depth):
+    graph = b""
+    for _ in range(depth):
+        graph = field(1, field(5, field(6, graph)))
+    return field(7, graph)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "empty"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "git lfs pull"),
+        (b"<!DOCTYPE html>\n<html>Not Found</html>", "text, not an ONNX model"),
+        (field(7, b"\x0a\x05abc"), "declared"),
+        (field(7, field(1, b"")) + b"\x3a", "past the end"),
+        (b"\x3a\x03\x0a\x01", "declared"),
+        (b"\x09\x00\x00", "past its message"),
+        (b"\x08\xff", "past the end"),
+        (b"\x3b\x00", "wire type 3"),
+        (b"\x00\x00", "field number 0"),
+        (b"\xff" * 11, "longer than 10 bytes"),
+    ],
+)
+def test_refuses_what_is_no_protobuf(data, message):
+    with pytest.raises(InvalidModelError, match=message):
+        scan_wire(data)
+
+
+@pytest.mark.parametrize("size", range(1, 60))
+def test_no_prefix_of_a_model_does_more_than_raise(size):
+    node = helper.make_node("Sin", ["x"], ["y"], "n", width=1)
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3]) for name in "xy"]
+    data = helper.make_model(helper.make_graph([node], "g", values[:1], values[1:]))
+    whole = data.SerializeToString()
+    scan_wire(whole)
+    try:
+        scan_wire(whole[:size])
+    except InvalidModelError as error:
+        assert "\n" not in str(error)
+
+
+def test_depth_limit_is_exact():
+    scan_wire(nested(preflight.MAX_DEPTH + 1))
+    with pytest.raises(InvalidModelError, match="32 deep"):
+        scan_wire(nested(preflight.MAX_DEPTH + 2))
+
+
+def test_depth_needs_no_stack():
+    with pytest.raises(InvalidModelError, match="deep"):
+        scan_wire(nested(2000))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (field(7, b"\x0a\x00" * (4 << 20)), "more than 1000000 nodes"),
+        (field(7, b"\x2a\x00" * (2 << 20)), "more than 1000000 initializers"),
+        (b"\x3a\x02\x0a\x00" * (2 << 20), "more than"),
+        (field(7, b"\x5a\x00" * (3 << 20)), "more than 2000000"),
+        (field(7, field(1, b"\x2a\x00" * (3 << 20))), "more than 2000000"),
+        (field(7, field(1, b"\x0a\x00" * (9 << 20))), "more than 8000000 fields"),
+        (b"\xca\x01\x00" * (3 << 20), "more than 2000000"),
+        (field(7, field(5, b"\x6a\x00" * (3 << 20))), "more than 2000000"),
+        (
+            field(7, field(11, field(2, field(1, field(2, b"\x0a\x00" * (3 << 20)))))),
+            "more than 2000000",
+        ),
+        (field(20, field(1, b"\x0a\x00" * (2 << 20))), "more than 1000000 nodes"),
+    ],
+    ids=[
+        "nodes",
+        "initializers",
+        "graphs in one",
+        "inputs",
+        "attributes",
+        "names",
+        "functions",
+        "external entries",
+        "dims of a value",
+        "training nodes",
+    ],
+)
+def test_counts_are_bounded_in_seconds(data, message):
+    start = time.monotonic()
+    with pytest.raises(InvalidModelError, match=message):
+        scan_wire(data)
+    assert time.monotonic() - start < 5
+
+
+def test_a_node_count_at_the_limit_is_no_error():
+    scan_wire(field(7, b"\x0a\x00" * preflight.MAX_NODES))
+
+
+def test_weights_are_jumped_over():
+    # The content of raw_data looks like the start of many nodes, and is not counted.
+    scan_wire(field(7, field(5, field(9, b"\x0a\x00" * (4 << 20)))))
+
+
+def test_fifty_thousand_nodes_take_no_time():
+    nodes = [helper.make_node("Sin", [f"t{i}"], [f"t{i + 1}"], f"n{i}") for i in range(50_000)]
+    data = helper.make_model(helper.make_graph(nodes, "g", [], [])).SerializeToString()
+    start = time.monotonic()
+    scan_wire(data)
+    assert time.monotonic() - start < 1  # 0.05 s on an idle core

@@ -1,0 +1,108 @@
+"""Every Conv case of ONNX's own backend tests, folded every legal way, gives the stored outputs."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort  # noqa: TID251 - the tests run what the package made
+import pytest
+from onnx import numpy_helper
+from onnx.backend.test.loader import load_model_tests
+
+from widthfold_onnx import FoldOptions, Layout, fold_model
+
+FACTORS = range(2, 17)
+
+# Some cases are of an operator set that onnx has released and the runtime has not yet.
+os.environ["ALLOW_RELEASED_ONNX_OPSET_ONLY"] = "0"
+
+
+def conv_cases() -> Iterator[tuple[str, onnx.ModelProto, list[np.ndarray], list[np.ndarray]]]:
+    for kind in ("node", "pytorch-converted", "pytorch-operator"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # making the cases overflows on purpose
+            cases = load_model_tests(kind=kind)
+        for case in cases:
+            model = case.model or onnx.load(Path(case.model_dir) / "model.onnx")
+            if not any(node.op_type == "Conv" for node in model.graph.node):
+                continue
+            sets = case.data_sets or list(stored_sets(Path(case.model_dir)))
+            yield case.name, model, *sets[0]
+
+
+def stored_sets(folder: Path) -> Iterator[tuple[list[np.ndarray], list[np.ndarray]]]:
+    for data in sorted(folder.glob("test_data_set_*")):
+        yield tuple(
+            [
+                numpy_helper.to_array(onnx.load_tensor(data / f"{what}_{i}.pb"))
+                for i in range(len(list(data.glob(f"{what}_*.pb"))))
+            ]
+            for what in ("input", "output")
+        )
+
+
+def with_constant_weights(
+    model: onnx.ModelProto, arrays: list[np.ndarray]
+) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Node cases feed weight and bias; a user's model has them inside."""
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    held = {tensor.name for tensor in result.graph.initializer}
+    fed = [value.name for value in result.graph.input if value.name not in held]
+    feeds = dict(zip(fed, arrays, strict=True))
+    parameters = {name for n in result.graph.node if n.op_type == "Conv" for name in n.input[1:]}
+    for name in parameters & feeds.keys():
+        result.graph.initializer.append(numpy_helper.from_array(feeds.pop(name), name))
+        kept = [value for value in result.graph.input if value.name != name]
+        del result.graph.input[:]
+        result.graph.input.extend(kept)
+    return result, feeds
+
+
+def run(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return ort.InferenceSession(model.SerializeToString(), options).run(None, feeds)
+
+
+CASES = list(conv_cases())
+
+
+def test_there_are_cases() -> None:
+    assert len(CASES) >= 20
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case[0] for case in CASES])
+def test_folds_at_every_legal_factor_on_every_axis(case) -> None:
+    _, original, inputs, expected = case
+    model, feeds = with_constant_weights(original, inputs)
+    rank = next(iter(feeds.values())).ndim
+    folded = 0
+    for factor in FACTORS:
+        for axis in (0, *range(2, rank)):
+            for layout in Layout:
+                options = FoldOptions(
+                    factor=factor,
+                    axis=axis,
+                    layout=layout,
+                    ragged=True,
+                    max_channels=1 << 20,
+                    max_flops_growth=np.inf,
+                    max_bytes_growth=np.inf,
+                )
+                result, sites = fold_model(model, options)
+                assert all(site.status in ("folded", "refused") for site in sites)
+                if not any(site.status == "folded" for site in sites):
+                    continue
+                folded += 1
+                onnx.checker.check_model(result, full_check=True)
+                for actual, wanted in zip(run(result, feeds), expected, strict=True):
+                    np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-5)
+    assert folded, [site.reason for site in sites]

@@ -1,0 +1,87 @@
+from types import SimpleNamespace
+
+import pytest
+
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.options import Provider
+from widthfold_onnx.runtime.providers import NAMES, chain, choose
+
+
+class Runtime:
+    """Stands in for a GPU build of the runtime: prints a lot, and falls back as told."""
+
+    def __init__(self, folder, *, runs_on=None, available=None):
+        self.__file__ = str(folder / "__init__.py")
+        self.runs_on = runs_on
+        self.available = available or list(NAMES.values())
+        self.entries = {}
+
+    def get_available_providers(self):
+        return self.available
+
+    def preload_dlls(self):
+        print("Failed to load libsomething.so")
+
+    def SessionOptions(self):  # noqa: N802 - the runtime's own name
+        return SimpleNamespace(add_session_config_entry=self.entries.__setitem__)
+
+    def InferenceSession(self, model, options, providers, enable_fallback):  # noqa: N802
+        assert enable_fallback == 0
+        assert NAMES[Provider.CPU] not in [name for name, _ in providers]
+        if self.runs_on is None:
+            raise RuntimeError("no kernel image")
+        return SimpleNamespace(
+            run=lambda outputs, feeds: [feeds["x"]], get_providers=lambda: [self.runs_on]
+        )
+
+
+def chosen(runtime, provider):
+    return choose(runtime, (RuntimeError,), provider)
+
+
+def test_a_device_that_works_is_used_with_the_fallback_forbidden(tmp_path, capfd):
+    runtime = Runtime(tmp_path, runs_on=NAMES[Provider.CUDA])
+    assert chosen(runtime, Provider.AUTO) is Provider.CUDA
+    assert chosen(runtime, Provider.CUDA) is Provider.CUDA
+    assert runtime.entries == {"session.disable_cpu_ep_fallback": "1"}
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_device_that_does_not_work_is_named_or_left_to_auto(tmp_path):
+    runtime = Runtime(tmp_path)
+    assert chosen(runtime, Provider.AUTO) is Provider.CPU
+    with pytest.raises(UnverifiedError, match="provider cuda cannot be used: no kernel image"):
+        chosen(runtime, Provider.CUDA)
+
+
+def test_a_silent_fallback_is_no_device(tmp_path):
+    runtime = Runtime(tmp_path, runs_on=NAMES[Provider.CPU])
+    assert chosen(runtime, Provider.AUTO) is Provider.CPU
+    with pytest.raises(UnverifiedError, match="tensorrt cannot be used: no usable device"):
+        chosen(runtime, Provider.TENSORRT)
+
+
+def test_a_library_that_does_not_load_is_named_without_its_folder(tmp_path):
+    (tmp_path / "capi").mkdir()
+    (tmp_path / "capi" / "libonnxruntime_providers_cuda.so").write_text("no library")
+    with pytest.raises(UnverifiedError, match=r"libonnxruntime_providers_cuda\.so") as caught:
+        chosen(Runtime(tmp_path), Provider.CUDA)
+    assert str(tmp_path) not in str(caught.value)
+
+
+def test_a_build_without_the_provider_says_what_to_install(tmp_path):
+    runtime = Runtime(tmp_path, available=[NAMES[Provider.CPU]])
+    assert chosen(runtime, Provider.AUTO) is Provider.CPU
+    assert chosen(runtime, Provider.CPU) is Provider.CPU
+    with pytest.raises(UnverifiedError, match=r"no CUDAExecutionProvider; pip install .*\[gpu\]"):
+        chosen(runtime, Provider.CUDA)
+
+
+def test_parity_asks_for_whole_float32_products():
+    assert dict(chain(Provider.CUDA, tf32=False))[NAMES[Provider.CUDA]]["use_tf32"] == "0"
+    assert dict(chain(Provider.CUDA, tf32=True))[NAMES[Provider.CUDA]]["use_tf32"] == "1"
+    assert [name for name, _ in chain(Provider.TENSORRT, tf32=False)] == [
+        NAMES[Provider.TENSORRT],
+        NAMES[Provider.CUDA],
+        NAMES[Provider.CPU],
+    ]

@@ -1,0 +1,240 @@
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import pytest
+
+from widthfold_onnx.errors import (
+    CheckFailedError,
+    InternalError,
+    UnverifiedError,
+    UsageError,
+)
+from widthfold_onnx.options import VerifyOptions
+from widthfold_onnx.runtime.worker import isolated
+
+ROOT = Path(__file__).parents[2]
+
+
+def add(a, b):
+    return a + b
+
+
+def echo(value):
+    return value
+
+
+def process_id():
+    return os.getpid()
+
+
+def shout():
+    os.write(1, b"to stdout\n")
+    os.write(2, b"to stderr\n")
+    print("from python", flush=True)
+    return "done"
+
+
+def abort():
+    os.write(2, b"assertion of the runtime failed\n")
+    os.abort()
+
+
+def segfault():
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def leave():
+    os._exit(7)
+
+
+def spin():
+    while True:
+        pass
+
+
+def sleep_and_mark(path):
+    Path(path).write_text(str(os.getpid()))
+    time.sleep(60)
+
+
+def hoard():
+    return np.ones(1 << 31, np.uint8).sum()
+
+
+def refuse(kind):
+    raise kind("one line\twith a tab")
+
+
+def divide():
+    return 1 // 0
+
+
+def count(*, report):
+    for number in range(3):
+        report(f"step {number}")
+    return 3
+
+
+def lambda_result():
+    return lambda: 0
+
+
+def read_stdin():
+    return sys.stdin.read()
+
+
+def test_the_result_comes_from_another_process():
+    assert isolated(add, 2, 3) == 5
+    assert isolated(process_id) != os.getpid()
+
+
+def test_large_and_read_only_values_travel():
+    array = np.arange(3_000_000, dtype=np.float32)
+    np.testing.assert_array_equal(isolated(echo, array), array)
+    options = VerifyOptions(input_shapes=MappingProxyType({"x": (1, 2)}))
+    assert isolated(echo, options) == options
+
+
+def test_what_the_child_prints_stays_there(capfd):
+    assert isolated(shout) == "done"
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (abort, "SIGABRT.*assertion of the runtime failed"),
+        (segfault, "SIGSEGV"),
+        (leave, "code 7"),
+    ],
+)
+def test_a_crash_is_told_by_name(function, words):
+    with pytest.raises(UnverifiedError, match=words):
+        isolated(function)
+
+
+def test_an_endless_loop_is_stopped():
+    with pytest.raises(UnverifiedError, match=r"no result after 0\.5 s"):
+        isolated(spin, timeout=0.5)
+
+
+def test_the_memory_limit_holds():
+    with pytest.raises(UnverifiedError, match=r"out of memory.*2048 MiB"):
+        isolated(hoard, memory=2 << 30)
+
+
+@pytest.mark.parametrize("kind", [UsageError, CheckFailedError, UnverifiedError])
+def test_errors_of_ours_keep_their_class(kind):
+    with pytest.raises(kind, match="one line\twith a tab") as caught:
+        isolated(refuse, kind)
+    assert type(caught.value) is kind
+
+
+def test_other_errors_are_faults_of_ours_with_the_trace():
+    with pytest.raises(InternalError, match="ZeroDivisionError") as caught:
+        isolated(divide)
+    assert "in divide" in caught.value.__notes__[0]
+
+
+def test_a_result_that_cannot_travel_is_a_fault_of_ours():
+    with pytest.raises(InternalError):
+        isolated(lambda_result)
+
+
+def test_progress_arrives_in_order():
+    lines = []
+    assert isolated(count, on_progress=lines.append) == 3
+    assert lines == ["step 0", "step 1", "step 2"]
+
+
+def test_an_error_in_the_progress_callback_is_raised():
+    def refuse_line(line):
+        raise UsageError(line)
+
+    with pytest.raises(UsageError, match="step 0"):
+        isolated(count, on_progress=refuse_line)
+
+
+def test_the_child_reads_nothing_from_the_terminal():
+    assert isolated(read_stdin) == ""
+
+
+def run_script(tmp_path, text, *arguments):
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(text))
+    return [sys.executable, str(script), *arguments], {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def test_an_unguarded_script_can_call_it(tmp_path):
+    command, environment = run_script(
+        tmp_path,
+        """
+        from tests.runtime import test_worker
+        from widthfold_onnx.runtime.worker import isolated
+        print("main runs")
+        print(isolated(test_worker.add, 1, 2))
+        """,
+    )
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n") == ["main runs", "3", ""]
+    assert done.stderr == ""
+
+
+def test_a_function_of_the_script_itself_is_refused(tmp_path):
+    command, environment = run_script(
+        tmp_path,
+        """
+        from widthfold_onnx.runtime.worker import isolated
+        def own(): return 1
+        isolated(own)
+        """,
+    )
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert "own must live in an importable module" in done.stderr
+
+
+def wait_for(condition, seconds=20):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def is_gone(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return True
+    return state == "Z"
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_the_child_dies_with_an_interrupted_parent(tmp_path, number):
+    mark = tmp_path / "pid"
+    command, environment = run_script(
+        tmp_path,
+        """
+        import sys
+        from tests.runtime import test_worker
+        from widthfold_onnx.runtime.worker import isolated
+        isolated(test_worker.sleep_and_mark, sys.argv[1])
+        """,
+        str(mark),
+    )
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as parent:
+        assert wait_for(lambda: mark.exists() and mark.read_text())
+        parent.send_signal(number)
+        _, errors = parent.communicate(timeout=10)
+    if number == signal.SIGINT:
+        assert b"KeyboardInterrupt" in errors
+    assert wait_for(lambda: is_gone(int(mark.read_text())), 10)

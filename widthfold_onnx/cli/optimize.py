@@ -1,0 +1,74 @@
+"""widthfold optimize."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from widthfold_onnx.cli.common import (
+    MODEL,
+    fold_options,
+    guarded,
+    leave,
+    progress,
+    report_option,
+)
+from widthfold_onnx.cli.running import VerifyArguments, verify_arguments
+from widthfold_onnx.errors import CheckFailedError, UnverifiedError, UsageError
+from widthfold_onnx.options import FoldOptions
+
+
+@click.command("optimize")
+@guarded
+@click.argument("model", type=MODEL)
+@click.argument("out", type=MODEL, required=False)
+@fold_options(default_factor=None)
+@click.option("--dry-run", is_flag=True, help="Plan and print; write nothing.")
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 if anything would be folded.")
+@click.option("--require-fold", is_flag=True, help="Exit 5 if nothing is folded.")
+@click.option("--no-verify", is_flag=True, help="Write the result without running it.")
+@verify_arguments
+@report_option
+def optimize_command(
+    model: Path,
+    out: Path | None,
+    fold: FoldOptions,
+    dry_run: bool,
+    check: bool,
+    require_fold: bool,
+    no_verify: bool,
+    running: VerifyArguments,
+    report: Path | None,
+) -> None:
+    """Fold MODEL by a factor and write OUT, once it has been verified.
+
+    Every Conv appears in the table with what was done or why nothing was. OUT is replaced in one
+    step after the checks passed; where nothing is folded it is a copy of MODEL.
+    """
+    from widthfold_onnx.pipeline import optimize
+    from widthfold_onnx.reports.json import write_report
+    from widthfold_onnx.reports.terminal import show_optimize
+
+    plan_only = dry_run or check
+    if out is None and not plan_only:
+        raise UsageError("name the OUT file, or plan only with --dry-run or --check")
+    with progress() as on_progress:
+        result = optimize(
+            model,
+            None if plan_only else out,
+            fold,
+            None if no_verify else running.options(fold.input_shapes, timing=False),
+            require_fold=require_fold,
+            on_progress=on_progress,
+        )
+    if report is not None:
+        write_report(result, report, protected=[model, *([out] if out else [])])
+    show_optimize(result)
+    verification = result.verification
+    if verification is not None and verification.verdict != "pass":
+        error = CheckFailedError if verification.verdict == "fail" else UnverifiedError
+        why = "; ".join(verification.reasons) or "no reason given"
+        leave(f"OUT is not written: {why}", error.exit_code)
+    if check and result.summary.folded:
+        leave(f"{result.summary.folded} nodes would be folded", CheckFailedError.exit_code)

@@ -1,0 +1,93 @@
+"""Options of everything that runs models: `verify`, and `optimize` where it verifies."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from widthfold_onnx.cli.common import parse_pair
+from widthfold_onnx.errors import UsageError
+from widthfold_onnx.options import Provider, Shapes, Tolerance, VerifyOptions
+
+
+@dataclass(frozen=True)
+class VerifyArguments:
+    """The arguments as typed."""
+
+    provider: str
+    seeds: int
+    inputs: tuple[str, ...]
+    rtol: tuple[str, ...]
+    atol: float
+
+    def options(
+        self, shapes: Shapes, *, timing: bool, threads: int = 1, time_budget: float = 10.0
+    ) -> VerifyOptions:
+        """As options of the verifier.
+
+        Raises:
+            UsageError: a tolerance that is none, or fewer than one input set.
+        """
+        pairs = [parse_pair(text) for text in self.rtol]
+        everywhere = [value for name, value in pairs if name is None]
+        if self.seeds < (0 if self.inputs else 1):
+            raise UsageError("--seeds must be at least 1 unless --inputs are given")
+        return VerifyOptions(
+            provider=Provider(self.provider),
+            seeds=self.seeds,
+            inputs=self.inputs,
+            input_shapes=shapes,
+            tolerance=Tolerance(
+                rtol=everywhere[-1] if everywhere else None,
+                atol=self.atol,
+                per_output={name: value for name, value in pairs if name is not None},
+            ),
+            timing=timing,
+            threads=threads,
+            time_budget=time_budget,
+        )
+
+
+def verify_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The shared options; the command gets one `running` argument of type VerifyArguments."""
+
+    @functools.wraps(command)
+    def collect(**arguments: Any) -> Any:
+        names = ("provider", "seeds", "inputs", "rtol", "atol")
+        running = VerifyArguments(**{name: arguments.pop(name) for name in names})
+        return command(running=running, **arguments)
+
+    decorators = [
+        click.option(
+            "--provider",
+            type=click.Choice([str(v) for v in Provider]),
+            default="auto",
+            show_default=True,
+            help="Where models run; falling back to another one is an error.",
+        ),
+        click.option(
+            "--seeds", type=int, default=5, show_default=True, help="Random input sets to compare."
+        ),
+        click.option(
+            "--inputs",
+            multiple=True,
+            metavar="PATH",
+            help="Stored inputs as well: a test_data_set_* folder, .npz or .npy.",
+        ),
+        click.option(
+            "--rtol",
+            multiple=True,
+            metavar="[OUT:]TOL",
+            help="Tolerance relative to an output's largest magnitude; by dtype if not given.",
+        ),
+        click.option(
+            "--atol", type=float, default=0.0, show_default=True, help="Absolute tolerance."
+        ),
+    ]
+    for decorator in reversed(decorators):
+        collect = decorator(collect)
+    return collect

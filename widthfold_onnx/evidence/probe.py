@@ -1,0 +1,128 @@
+"""Two forms of one site, run on small integers and compared bit for bit.
+
+A Conv is bilinear in its input and its weight, and a fold copies weights or places zeros whatever
+they are. So random small integers serve as both, and the runtime must return equal results:
+every sum stays at or below the largest integer up to which the element type holds all integers
+(24 and 11 bits of significand), so no order of summation rounds. A wrong coefficient survives a
+trial over n labels with probability at most 2/n (Schwartz-Zippel, degree two); tolerances hide
+such faults where the weights are small.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper, numpy_helper
+
+from widthfold_onnx.options import Provider
+from widthfold_onnx.runtime.session import Level, open_session
+
+Array = npt.NDArray[Any]
+Fold = Callable[[list[Array]], list[Array]]
+
+TRIALS = 2
+LARGEST = 61
+EXACT_BELOW = {"float32": 1 << 24, "float16": 1 << 11}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One form of the site.
+
+    Attributes:
+        nodes: from the site's input to its output, in order.
+        constants: all other values that they read.
+        opset: of the default domain.
+        parameters: names of weight and bias among the constants.
+    """
+
+    nodes: Sequence[onnx.NodeProto]
+    constants: dict[str, Array]
+    opset: int
+    parameters: Sequence[str]
+
+
+def first_difference(
+    before: Side,
+    after: Side,
+    *,
+    fold: Fold,
+    ports: tuple[str, str],
+    shape: tuple[int, ...],
+    provider: Provider,
+) -> str:
+    """Run both sides on integers.
+
+    Args:
+        before: the original node.
+        after: the nodes in its place.
+        fold: maps original weight and bias to folded ones.
+        ports: names of the site's input and output.
+        shape: input extents.
+        provider: where it runs.
+
+    Returns:
+        Where the sides differ, or "".
+
+    Raises:
+        UnverifiedError: the runtime cannot run the original node.
+    """
+    originals = [before.constants[name] for name in before.parameters]
+    dtype = originals[0].dtype
+    limit = EXACT_BELOW[dtype.name]
+    for seed in range(TRIALS):
+        rng = np.random.default_rng(seed)
+        terms = math.prod(originals[0].shape[1:]) + 1
+        parameters = [
+            rng.integers(1, LARGEST, p.shape, endpoint=True) * rng.choice([-1, 1], p.shape)
+            for p in originals
+        ]
+        largest = max(1, min(LARGEST, limit // (terms * LARGEST)))
+        data = rng.integers(-largest, largest, shape, endpoint=True)
+        # Where even -1..1 could reach the limit, most of the data is zero: a quarter of the limit
+        # is expected then, and four times the expectation is out of reach.
+        data *= rng.random(shape) < limit / (4 * terms * LARGEST)
+        small = [p.astype(dtype) for p in parameters]
+        first, second = (
+            _run(side, values, ports, data.astype(dtype), provider)
+            for side, values in ((before, small), (after, fold(small)))
+        )
+        if first.shape != second.shape:
+            return f"the output has shape {list(second.shape)} instead of {list(first.shape)}"
+        wrong = np.argwhere(first != second)
+        if wrong.size:
+            at = tuple(int(i) for i in wrong[0])
+            return (
+                f"{len(wrong)} of {first.size} integers differ; the first at {list(at)} is "
+                f"{second[at]:g} instead of {first[at]:g}"
+            )
+    return ""
+
+
+def _run(
+    side: Side, parameters: list[Array], ports: tuple[str, str], data: Array, provider: Provider
+) -> Array:
+    constants = side.constants | dict(zip(side.parameters, parameters, strict=True))
+    element = helper.np_dtype_to_tensor_dtype(data.dtype)
+    graph = helper.make_graph(
+        side.nodes,
+        "probe",
+        [helper.make_tensor_value_info(ports[0], element, data.shape)],
+        [helper.make_tensor_value_info(ports[1], element, None)],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", side.opset)])
+    model.ir_version = 8
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "probe.onnx"
+        path.write_bytes(model.SerializeToString())
+        session = open_session(path, provider, Level.DISABLED)
+        return session.run({ports[0]: data})[ports[1]]

@@ -1,0 +1,71 @@
+"""Everything that `verify` does, in a child process: interface, values, exact probe, time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from widthfold_onnx.evidence.environment import environment, load_average
+from widthfold_onnx.evidence.exact import probe_sites
+from widthfold_onnx.evidence.models import compare_models
+from widthfold_onnx.evidence.speed import time_models
+from widthfold_onnx.model.loader import load
+from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.results import ExactSite, Timing, VerifyReport
+from widthfold_onnx.runtime.worker import isolated
+
+Report = Callable[[str], None]
+
+
+def verify_files(
+    original: Path, rewritten: Path, options: VerifyOptions, on_progress: Report
+) -> VerifyReport:
+    """Compare two model files; the runtime runs in a child process that may crash or hang.
+
+    Args:
+        original: the model before.
+        rewritten: the model after.
+        options: what to run and where.
+        on_progress: gets a line of text per step.
+
+    Raises:
+        UsageError: a path, an input or a shape that does not fit.
+        InvalidModelError: a file that is no model.
+        UnverifiedError: no runtime, or the child process crashed.
+    """
+    load(original)
+    load(rewritten)
+    return isolated(_verify, original, rewritten, options, on_progress=on_progress)
+
+
+def _verify(
+    original: Path, rewritten: Path, options: VerifyOptions, *, report: Report
+) -> VerifyReport:
+    busy = load_average()
+    parity = compare_models(original, rewritten, options, report=report)
+    provider = Provider(parity.provider) if parity.provider else options.provider
+    exact: list[ExactSite] = []
+    if options.exact:
+        exact = probe_sites(original, rewritten, provider, report)
+    timing: Timing | None = None
+    if options.timing and parity.verdict == "pass":
+        timing = time_models(original, rewritten, options, parity.shapes or None, report=report)
+    wrong = [f"{s.node}: {s.reason}" for s in exact if s.verdict == "different"]
+    unknown = [f"{s.node} not probed: {s.reason}" for s in exact if s.verdict == "skipped"]
+    verdict: Literal["pass", "fail", "unverified"] = parity.verdict
+    if wrong:
+        verdict = "fail"
+    elif unknown and verdict == "pass":
+        verdict = "unverified"
+    return VerifyReport(
+        original=original.name,
+        rewritten=rewritten.name,
+        outputs=list(parity.outputs),
+        exact=exact,
+        timing=timing,
+        verdict=verdict,
+        reasons=[*wrong, *parity.reasons, *unknown],
+        input_sets=parity.input_sets,
+        environment=environment(provider.value, busy),
+    )

@@ -1,0 +1,43 @@
+"""The one door to onnx-graphsurgeon: its graphs go in, its graphs come out.
+
+graphsurgeon itself drops metadata, documentation and more when it exports a graph; nothing of
+that is the fold's doing. It also drops the metadata by which a second run knows a folded Conv,
+so `plan.was_folded` looks at the name of its output as well.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from widthfold_onnx.errors import UsageError
+from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.pipeline import fold_model
+from widthfold_onnx.results import SiteReport
+
+
+def fold_graph(
+    graph: Any, options: FoldOptions, folder: Path | None = None
+) -> tuple[Any, list[SiteReport]]:
+    """Fold an `onnx_graphsurgeon.Graph`.
+
+    Args:
+        graph: the graph; it stays as it is.
+        options: which sites, how far, in which form.
+        folder: where its external data lies.
+
+    Returns:
+        A new graph and what became of every site.
+
+    Raises:
+        UsageError: onnx-graphsurgeon is not installed, or `graph` is none of its graphs.
+        InvalidModelError: the graph is broken or not supported.
+    """
+    try:
+        import onnx_graphsurgeon as gs  # noqa: TID251 - this module is the door
+    except ImportError as error:
+        raise UsageError("fold_graph needs onnx-graphsurgeon: pip install it") from error
+    if not isinstance(graph, gs.Graph):
+        raise UsageError(f"fold_graph takes an onnx_graphsurgeon.Graph, not {type(graph).__name__}")
+    folded, sites = fold_model(gs.export_onnx(graph), options, folder)
+    return gs.import_onnx(folded), sites

@@ -1,0 +1,86 @@
+"""Reads a model file; nothing that comes out of here is hostile any more."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from widthfold_onnx.errors import InvalidModelError, UsageError
+from widthfold_onnx.model.check import check_model
+from widthfold_onnx.model.preflight import scan_wire
+from widthfold_onnx.text import printable
+
+MAX_FILE_BYTES = 2**31 - 1
+"""What a protobuf message can hold; larger models keep their data in external files."""
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model that passed all checks.
+
+    Attributes:
+        proto: the model; external data are still in their files.
+        path: where it was read from; external data lie below its folder.
+    """
+
+    proto: onnx.ModelProto
+    path: Path
+
+    @property
+    def folder(self) -> Path:
+        """The folder against which locations of external data are resolved."""
+        return self.path.parent
+
+
+def load(path: Path) -> LoadedModel:
+    """Read and check a model; its content decides what it is, never its name.
+
+    Args:
+        path: the model file.
+
+    Raises:
+        UsageError: there is no such file, or it cannot be read.
+        InvalidModelError: it is no regular file, larger than `MAX_FILE_BYTES`, or no model that
+            can be rewritten. The message names the file.
+    """
+    shown = printable(path.name or str(path))
+    try:
+        data = _read(path)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(f"{printable(str(path))}: {reason}") from error
+    except InvalidModelError as error:
+        raise InvalidModelError(f"{shown}: {error}") from error
+    try:
+        scan_wire(data)
+        try:
+            proto = onnx.ModelProto.FromString(data)
+        except DecodeError as error:
+            reason = printable(str(error))
+            raise InvalidModelError(f"not an ONNX protobuf: {reason}") from error
+        del data
+        check_model(proto, path.parent)
+    except InvalidModelError as error:
+        raise InvalidModelError(f"{shown}: {error}") from error
+    return LoadedModel(proto, path)
+
+
+def _read(path: Path) -> bytes:
+    # Opening a FIFO blocks and opening a device may do anything, so look first, and again after.
+    _check_status(path.stat())
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    with os.fdopen(descriptor, "rb") as file:
+        _check_status(os.fstat(descriptor))
+        return file.read(MAX_FILE_BYTES)
+
+
+def _check_status(status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise InvalidModelError("not a regular file")
+    if status.st_size > MAX_FILE_BYTES:
+        raise InvalidModelError(f"{status.st_size} bytes, above the {MAX_FILE_BYTES} of a protobuf")

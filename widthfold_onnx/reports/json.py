@@ -1,0 +1,52 @@
+"""Results as JSON: the structs of `results` as they are, names escaped to ASCII.
+
+Escaping everything outside ASCII keeps control and bidi characters of a hostile model out of
+whatever shows the file. `schemas/` in this package holds the JSON Schema of each report.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from widthfold_onnx.model.atomic import check_target, temporary, writing
+from widthfold_onnx.results import InspectReport, OptimizeReport, Result, VerifyReport
+
+REPORTS: dict[str, type[Result]] = {
+    "optimize": OptimizeReport,
+    "verify": VerifyReport,
+    "inspect": InspectReport,
+}
+
+
+def write_report(result: Result, path: Path, protected: Sequence[Path]) -> None:
+    """Write a result in one step.
+
+    Args:
+        result: the result of a verb.
+        path: the JSON file; replaced if it is there.
+        protected: files that it must not replace.
+
+    Raises:
+        UsageError: the path is no place for a file, or the disk is full.
+    """
+    check_target(path, [p for p in protected if p.exists()])
+    with temporary(path) as file, writing(path):
+        file.write(encode(result))
+        file.finish()
+        file.publish()
+
+
+def encode(result: Result) -> bytes:
+    """The result as indented ASCII JSON."""
+    built = msgspec.to_builtins(result)
+    return json.dumps(built, indent=2, allow_nan=False).encode("ascii") + b"\n"
+
+
+def schema_of(verb: str) -> dict[str, Any]:
+    """The JSON Schema of a verb's report, as shipped in `schemas/`."""
+    return msgspec.json.schema(REPORTS[verb])

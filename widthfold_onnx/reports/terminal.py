@@ -1,0 +1,209 @@
+"""Results as tables: framed on a terminal, plain columns in a pipe. The only file that prints."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from widthfold_onnx.results import (
+    InspectReport,
+    InspectSite,
+    OptimizeReport,
+    OutputParity,
+    SiteReport,
+    Timing,
+    VerifyReport,
+)
+from widthfold_onnx.text import printable
+
+STYLES = {
+    "folded": "green",
+    "kept": "cyan",
+    "refused": "dim",
+    "pass": "bold green",
+    "exact": "green",
+    "fail": "bold red",
+    "different": "bold red",
+    "unverified": "bold yellow",
+    "skipped": "yellow",
+}
+_PIPE_WIDTH = 10_000
+_LONGEST = 400
+
+
+def show_optimize(report: OptimizeReport) -> None:
+    """What became of every site, then the sum."""
+    _table(
+        ["node", "status", "axis", "factor", "form", "MACs", "why"],
+        [_site(site) for site in report.sites],
+    )
+    counts = report.summary
+    line = f"{counts.folded} of {len(report.sites)} Conv nodes folded"
+    if counts.kept:
+        line += f", {counts.kept} kept"
+    if report.written is None:
+        line += "; nothing written"
+    elif counts.folded:
+        sizes = f"{_bytes(counts.bytes_before)} -> {_bytes(counts.bytes_after)}"
+        line += f"; wrote {report.written} ({sizes})"
+    else:
+        line += f"; {report.written} is a copy of {report.model}"
+    _say(line)
+    if report.verification is not None:
+        _say(_verdict(report.verification))
+
+
+def show_verify(report: VerifyReport) -> None:
+    """Verdict, outputs, probed sites and time."""
+    _table(
+        [
+            "output",
+            "runtime level",
+            "max abs",
+            "max rel",
+            "allowed",
+            "ulp",
+            "cosine",
+            "passed",
+            "note",
+        ],
+        [_output(row) for row in report.outputs],
+    )
+    if report.exact:
+        _table(
+            ["rewritten node", "probe", "how"],
+            [[s.node, s.verdict, s.reason] for s in report.exact],
+        )
+    if report.timing is not None:
+        _say(_timing(report.timing))
+    _say(_verdict(report))
+    for reason in report.reasons:
+        _say(f"  {reason}")
+
+
+def show_inspect(report: InspectReport) -> None:
+    """Every site, its cost and what each fold would do."""
+    _table(
+        [
+            "node",
+            "input",
+            "weight",
+            "geometry",
+            "channels",
+            "of 8-wide tiles",
+            "MACs",
+            "folds",
+            "why not",
+        ],
+        [_inspected(site) for site in report.sites],
+    )
+    _say(f"{report.model}: {report.nodes} nodes, {len(report.sites)} Conv, opset {report.opset}")
+
+
+def _site(site: SiteReport) -> list[str]:
+    where = f"{site.node} in {site.graph}" if site.graph else site.node
+    ratio = "" if site.flops_ratio is None else f"{site.flops_ratio:.2f}x"
+    factor = "" if site.factor is None else str(site.factor)
+    why = site.reason if site.status == "folded" else f"{site.code}: {site.reason}"
+    return [where, site.status, site.axis or "", factor, site.form or "", ratio, why]
+
+
+def _output(row: OutputParity) -> list[str]:
+    def figure(value: float | None) -> str:
+        return "-" if value is None else f"{value:.2g}"
+
+    return [
+        row.name,
+        row.level,
+        figure(row.max_abs),
+        figure(row.max_rel),
+        figure(row.tolerance),
+        "-" if row.ulp is None else str(row.ulp),
+        "-" if row.cosine is None else f"{row.cosine:.7f}",
+        "pass" if row.passed else "fail",
+        row.note,
+    ]
+
+
+def _inspected(site: InspectSite) -> list[str]:
+    folds = [
+        f"{c.axis} by {c.factor} ({c.form}): {c.channels}, {c.flops_ratio:.2f}x MACs"
+        for c in sorted(site.choices, key=lambda c: (not c.form.startswith("view"), c.flops_ratio))
+    ]
+    if site.folded_as is not None:
+        folds = [f"folded: {site.folded_as}"]
+    refusals = [f"{code}: {reason}" for code, reason in site.refusals.items()]
+    return [
+        f"{site.node} in {site.graph}" if site.graph else site.node,
+        _shape(site.input_shape),
+        _shape(site.weight_shape),
+        site.attributes,
+        site.channels,
+        site.alignment,
+        "" if site.flops is None else f"{site.flops:,}",
+        "; ".join(folds) or "none",
+        "" if folds else "; ".join(refusals),
+    ]
+
+
+def _verdict(report: VerifyReport) -> str:
+    exact = sum(site.verdict == "exact" for site in report.exact)
+    errors = [row.max_rel for row in report.outputs if row.max_rel is not None]
+    line = f"verdict: {report.verdict}; {report.input_sets} input sets"
+    if errors:
+        line += f", largest relative error {max(errors):.1e}"
+    if report.exact:
+        line += f"; {exact} of {len(report.exact)} rewritten nodes exact on integers"
+    return line
+
+
+def _timing(timing: Timing) -> str:
+    return (
+        f"time: {timing.verdict}; original / rewritten = {timing.speedup:.3f} "
+        f"[{timing.low:.3f}, {timing.high:.3f}], A/A control {1 + timing.control:.3f}, "
+        f"{timing.pairs} pairs, {timing.original_ms:.3f} ms and {timing.rewritten_ms:.3f} ms "
+        f"on {timing.provider}, {timing.threads} thread(s), level {timing.level}"
+    )
+
+
+def _shape(dims: Sequence[int | str] | None) -> str:
+    return "" if dims is None else "x".join(map(str, dims))
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 1024:.1f} KiB" if count < 1 << 20 else f"{count / (1 << 20):.1f} MiB"
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    if not rows:
+        return
+    console = _console()
+    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold", no_wrap=not console.is_terminal)
+    used = [i for i in range(len(columns)) if any(row[i] for row in rows)]
+    table.columns = [table.columns[i] for i in used]
+    for row in rows:
+        cells = [Text(printable(row[i], _LONGEST), STYLES.get(row[i], "")) for i in used]
+        table.add_row(*cells)
+    if console.is_terminal:
+        console.print(table)
+        return
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        sys.stdout.write(f"{line.rstrip()}\n")
+
+
+def _say(line: str) -> None:
+    _console().print(Text(printable(line, 2000)), soft_wrap=True)
+
+
+def _console() -> Console:
+    terminal = sys.stdout.isatty()
+    return Console(width=None if terminal else _PIPE_WIDTH, highlight=False, soft_wrap=False)

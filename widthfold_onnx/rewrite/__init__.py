@@ -1,0 +1,1 @@
+"""Apply a plan to the graph."""

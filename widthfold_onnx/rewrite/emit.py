@@ -1,0 +1,96 @@
+"""Emit ONNX nodes in the form of the model's own opset: Reshape, Transpose, Pad, Slice, Conv.
+
+Forms by operator set (ONNX changelog): Pad takes its pads as an input from 11 on, Slice its
+bounds from 10 on; before, both are attributes. Shapes are constants with 0 for a copied and -1
+for an inferred dimension, never computed at run time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from widthfold_onnx.fold.layout import Reshape, Step
+from widthfold_onnx.model.graph import Attributes, Document, Node, Value, graph_of
+from widthfold_onnx.rewrite.record import ORIGIN_KEY
+
+FOLDED_OUTPUT = re.compile(r"/widthfold/conv(_\d+)?$")
+"""What the output of every folded Conv is called."""
+
+
+class Chain:
+    """A straight line of new nodes that replaces one node; `value` is its current end.
+
+    Args:
+        document: the model.
+        start: the value that the chain reads.
+        owner: the node to be replaced; names, scope and origin come from it.
+    """
+
+    def __init__(self, document: Document, start: Value, owner: Node) -> None:
+        self.nodes: list[Node] = []
+        self.value = start
+        self._document = document
+        self._graph = graph_of(owner)
+        self._origin = owner.outputs[0].name or ""
+        self._base = f"{owner.name or self._origin}/widthfold"
+
+    def steps(self, steps: Sequence[Step], what: str) -> None:
+        """Reshapes and Transposes of a fold or unfold."""
+        for step in steps:
+            if isinstance(step, Reshape):
+                dims = [
+                    0 if keep and extent is None else -1 if extent is None else extent
+                    for extent, keep in zip(step.extents, step.keep, strict=True)
+                ]
+                self.add("Reshape", f"{what}_reshape", {"shape": dims}, {})
+            else:
+                self.add("Transpose", f"{what}_transpose", {}, {"perm": step.order})
+
+    def extend(self, axis_ends: Mapping[int, int], rank: int) -> None:
+        """Append zeros: `axis_ends` maps an axis to how many positions."""
+        pads = [0] * rank + [axis_ends.get(i, 0) for i in range(rank)]
+        if self._document.opset >= 11:
+            self.add("Pad", "extend", {"pads": pads}, {})
+        else:
+            self.add("Pad", "extend", {}, {"pads": pads})
+
+    def cut(self, lengths: Mapping[int, int]) -> None:
+        """Keep the first positions of some axes: `lengths` maps an axis to how many."""
+        axes, ends = list(lengths), list(lengths.values())
+        bounds = {"starts": [0] * len(axes), "ends": ends, "axes": axes}
+        if self._document.opset >= 10:
+            self.add("Slice", "cut", bounds, {})
+        else:
+            self.add("Slice", "cut", {}, bounds)
+
+    def add(
+        self,
+        op_type: str,
+        what: str,
+        constants: Mapping[str, Sequence[int] | Value],
+        attributes: Attributes,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Node:
+        """Append a node that reads the end of the chain and `constants` (int64 unless a Value)."""
+        name = f"{self._base}/{what}"
+        inputs = [self.value]
+        for label, constant in constants.items():
+            if isinstance(constant, Value):
+                inputs.append(constant)
+            else:
+                array = np.array(constant, np.int64)
+                inputs.append(self._document.add_constant(array, f"{name}/{label}", self._graph))
+        node = self._document.node(
+            op_type,
+            inputs,
+            attributes,
+            name=name,
+            output=name,
+            metadata={ORIGIN_KEY: self._origin, **(metadata or {})},
+        )
+        self.nodes.append(node)
+        self.value = node.outputs[0]
+        return node

@@ -1,0 +1,123 @@
+"""All that is known about every site, for `inspect`: nothing is decided here."""
+
+from __future__ import annotations
+
+import math
+
+from widthfold_onnx.model.graph import Document
+from widthfold_onnx.model.shapes import Dims, ShapeTable
+from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.results import Choice, InspectSite
+from widthfold_onnx.rewrite.record import FOLD_KEY, read_record
+from widthfold_onnx.rules.base import ConvSite, Reformulation, Site
+from widthfold_onnx.rules.conv import candidates, is_wide
+from widthfold_onnx.rules.conv_site import read_conv
+
+LANES = 8
+"""Channels of one tensor-core tile in half precision (NVIDIA convolution guide)."""
+
+
+def survey(document: Document, sites: list[Site], options: FoldOptions) -> list[InspectSite]:
+    """Describe every site; legal and refused forms are those at the factor of the options.
+
+    Raises:
+        UsageError: an assumed input shape does not fit.
+        InvalidModelError: the metadata of a folded node cannot be read.
+    """
+    static = ShapeTable(document.proto, {})
+    planned = ShapeTable(document.proto, options.input_shapes) if options.input_shapes else static
+    return [_describe(document, site, static, planned, options) for site in sites]
+
+
+def _describe(
+    document: Document, site: Site, static: ShapeTable, planned: ShapeTable, options: FoldOptions
+) -> InspectSite:
+    conv = read_conv(document, site, static, planned)
+    place = {"node": site.name, "graph": site.scope.path, "op": site.op}
+    folded_as = None
+    if FOLD_KEY in site.node.metadata_props:
+        record = read_record(site.node.metadata_props[FOLD_KEY])
+        folded_as = f"{record.axis} by {record.factor}, {record.form}"
+    if isinstance(conv, Refusal):
+        return InspectSite(
+            **place,
+            input_shape=None,
+            weight_shape=None,
+            output_shape=None,
+            attributes="",
+            channels="",
+            alignment="",
+            flops=None,
+            folded_as=folded_as,
+            choices=[],
+            refusals={conv.code: conv.reason},
+        )
+    choices, refusals = [], {}
+    wide = is_wide(conv, options)
+    if wide is not None:
+        refusals[wide.code] = wide.reason
+    elif folded_as is None:
+        for axis, outcome in candidates(conv, options):
+            if isinstance(outcome, Reformulation):
+                choices.append(_choice(conv, outcome))
+            else:
+                refusals[f"{axis}: {outcome.code}"] = outcome.reason
+    inputs, outputs = conv.channels
+    return InspectSite(
+        **place,
+        input_shape=_shown(conv.planned),
+        weight_shape=list(conv.weight.shape),
+        output_shape=_shown(conv.output),
+        attributes=_attributes(conv),
+        channels=f"{inputs} -> {outputs}",
+        alignment=f"{inputs} of {_padded(inputs)} -> {outputs} of {_padded(outputs)}",
+        flops=_multiply_adds(conv),
+        folded_as=folded_as,
+        choices=choices,
+        refusals=refusals,
+    )
+
+
+def _choice(conv: ConvSite, outcome: Reformulation) -> Choice:
+    inputs, outputs = conv.channels
+    fold = outcome.fold
+    return Choice(
+        axis=outcome.axis,
+        factor=outcome.factor,
+        form=outcome.form,
+        channels=f"{inputs * fold.in_factor} -> {outputs * fold.out_factor}",
+        flops_ratio=round(outcome.flops_ratio, 4),
+        bytes_ratio=round(outcome.bytes_ratio, 4),
+        structural_zeros=round(fold.structural_zeros(), 4),
+    )
+
+
+def _shown(dims: Dims) -> list[int | str]:
+    return ["?" if extent is None else extent for extent in dims]
+
+
+def _padded(channels: int) -> int:
+    return -(-channels // LANES) * LANES
+
+
+def _multiply_adds(conv: ConvSite) -> int | None:
+    """Multiply-adds of one run, None where an extent is not known."""
+    extents = [conv.planned[0], *conv.out_lengths]
+    known = [extent for extent in extents if extent is not None]
+    if len(known) < len(extents):
+        return None
+    return math.prod(known) * math.prod(conv.weight.shape)
+
+
+def _attributes(conv: ConvSite) -> str:
+    def each(values: list[int]) -> str:
+        return "x".join(map(str, values))
+
+    axes = conv.axes
+    text = f"kernel {each([a.kernel for a in axes])}, stride {each([a.stride for a in axes])}"
+    if any(a.dilation > 1 for a in axes):
+        text += f", dilation {each([a.dilation for a in axes])}"
+    if any((a.pad_begin, a.pad_end) != (0, 0) for a in axes):
+        text += ", pads " + " ".join(f"{a.pad_begin},{a.pad_end}" for a in axes)
+    return text if conv.group == 1 else f"{text}, group {conv.group}"
