@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped] # ships no types
+from google.protobuf.message import DecodeError
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.text import printable

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError
 
 from widthfold_onnx.errors import InvalidModelError, UsageError
 from widthfold_onnx.model.check import check_model
@@ -75,8 +75,9 @@ def _read(path: Path) -> bytes:
     _check_status(path.stat())
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     with os.fdopen(descriptor, "rb") as file:
-        _check_status(os.fstat(descriptor))
-        return file.read(MAX_FILE_BYTES)
+        status = os.fstat(descriptor)
+        _check_status(status)
+        return file.read(status.st_size)  # sized, for read allocates what it is asked for
 
 
 def _check_status(status: os.stat_result) -> None:

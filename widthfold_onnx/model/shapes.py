@@ -1,4 +1,4 @@
-"""Extents of every value, by onnx's shape inference.
+"""Extents of every value of a model.
 
 A dimension is a number, or None where the model leaves it open. With `pins` the given input
 shapes are assumed: that table serves planning only, the model itself is never changed.
@@ -11,11 +11,10 @@ from collections.abc import Mapping
 import onnx
 
 from widthfold_onnx.errors import UsageError
+from widthfold_onnx.model.propagate import Dims, dims_of, infer, shapes_of
 from widthfold_onnx.model.skeleton import skeleton
 from widthfold_onnx.options import Shapes
 from widthfold_onnx.text import printable
-
-Dims = tuple[int | None, ...]
 
 
 class ShapeTable:
@@ -29,17 +28,10 @@ class ShapeTable:
         outline = skeleton(proto)
         pin_inputs(outline.graph, pins)
         self._tables: dict[str, dict[str, Dims]] = {}
-        # Not strict: one node that cannot be inferred must not hide all others.
-        inferred = onnx.shape_inference.infer_shapes(outline, data_prop=True)
-        self._collect(inferred.graph, "", {})
+        self._collect(infer(outline).graph, "", {})
 
     def _collect(self, graph: onnx.GraphProto, path: str, outer: Mapping[str, Dims]) -> None:
-        table = dict(outer)
-        for value in (*graph.input, *graph.output, *graph.value_info):
-            dims = dims_of(value)
-            if dims is not None:
-                table[value.name] = dims
-        table.update({t.name: tuple(t.dims) for t in graph.initializer})
+        table = {**outer, **shapes_of(graph)}
         self._tables[path] = table
         for node in graph.node:
             for attribute in node.attribute:
@@ -51,16 +43,6 @@ class ShapeTable:
     def get(self, path: str, name: str) -> Dims | None:
         """Shape of a value seen from a scope; None where not even the rank is known."""
         return self._tables.get(path, {}).get(name)
-
-
-def dims_of(value: onnx.ValueInfoProto) -> Dims | None:
-    """Declared extents; a symbol, a missing or a negative dimension is None."""
-    if not value.type.tensor_type.HasField("shape"):
-        return None
-    return tuple(
-        d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else None
-        for d in value.type.tensor_type.shape.dim
-    )
 
 
 def pin_inputs(graph: onnx.GraphProto, pins: Shapes) -> None:

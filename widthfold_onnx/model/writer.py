@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
 import onnx
-from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
+from google.protobuf.message import EncodeError
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.atomic import (

@@ -8,7 +8,7 @@ from widthfold_onnx.fold.axis import ConvAxis
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.layout import Packing
 from widthfold_onnx.model.graph import Constant, Node, Scope
-from widthfold_onnx.model.shapes import Dims
+from widthfold_onnx.model.propagate import Dims
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from widthfold_onnx.fold.axis import ConvAxis, FoldedAxis, fold_axis, keep_axis
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.layout import Reshape, pack
-from widthfold_onnx.model.shapes import Dims
+from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import ConvSite, Reformulation, axis_names

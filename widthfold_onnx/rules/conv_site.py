@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from widthfold_onnx.fold.axis import ConvAxis
 from widthfold_onnx.model.graph import Constant, Document, Node, Value
-from widthfold_onnx.model.shapes import Dims, ShapeTable
+from widthfold_onnx.model.propagate import Dims
+from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import ConvSite, Site
 

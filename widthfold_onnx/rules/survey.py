@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from widthfold_onnx.model.graph import Document
-from widthfold_onnx.model.shapes import Dims, ShapeTable
+from widthfold_onnx.model.propagate import Dims
+from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Choice, InspectSite

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped] # ships no types
+from google.protobuf.message import DecodeError
 from onnx import TensorProto, numpy_helper
 
 from widthfold_onnx.errors import UsageError
