@@ -5,14 +5,43 @@ Heavy modules are imported inside the commands, so that `--help` answers at once
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 import click
 
+from widthfold_onnx.cli.common import INTERRUPTED
 from widthfold_onnx.cli.inspect import inspect_command
 from widthfold_onnx.cli.optimize import optimize_command
 from widthfold_onnx.cli.verify import verify_command
+from widthfold_onnx.text import printable
+
+
+class OneLineErrors(click.Group):
+    """Says on one line what is wrong with the arguments, as every other error is said."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Run, and exit unless `standalone_mode` is off."""
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **extra)
+        try:
+            code = super().main(*args, standalone_mode=False, **extra)
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            sys.exit(error.exit_code)
+        except click.UsageError as error:
+            command = error.ctx.command_path if error.ctx else self.name
+            line = " ".join(error.format_message().split())
+            click.echo(f"widthfold: {printable(line, 1000)} (see {command} --help)", err=True)
+            sys.exit(error.exit_code)
+        except click.Abort:
+            click.echo("widthfold: interrupted", err=True)
+            sys.exit(INTERRUPTED)
+        sys.exit(code or 0)
 
 
 @click.group(
+    cls=OneLineErrors,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done; 1 a check failed; 2 usage; 3 invalid or unsupported model; "
     "4 could not verify; 5 nothing folded under --require-fold; 70 a fault of widthfold; "

@@ -7,6 +7,7 @@ import functools
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -56,8 +57,8 @@ class AxisType(click.ParamType[AxisName | int]):
         """A digit is an index, anything else a name."""
         if isinstance(value, AxisName | int):
             return value
-        if value.isdigit():
-            return int(value)
+        if value.isascii() and value.isdigit():
+            return int(value[-9:])
         try:
             return AxisName(value)
         except ValueError:
@@ -71,9 +72,8 @@ def fold_options(default_factor: int | None) -> Callable[[Callable[..., Any]], C
         click.option(
             "--factor",
             type=int,
-            default=default_factor,
-            required=default_factor is None,
-            show_default=default_factor is not None,
+            **({"required": True} if default_factor is None else {"default": default_factor}),
+            show_default=True,
             help="Positions that become one channel's worth of channels.",
         ),
         click.option(
@@ -173,8 +173,13 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
     @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
     @functools.wraps(command)
     def run(*, debug: bool, **arguments: Any) -> None:
-        signal.signal(signal.SIGTERM, _terminate)
-        with _exit_codes(debug=debug):
+        for name in ("SIGTERM", "SIGHUP"):  # SIGHUP stays ignored under nohup
+            number = getattr(signal, name, None)
+            if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, _terminate)
+        with _exit_codes(debug=debug), warnings.catch_warnings():
+            if not debug:
+                warnings.simplefilter("ignore")  # what a library thinks of a model is not ours
             command(**arguments)
 
     return run

@@ -18,10 +18,12 @@ from widthfold_onnx.options import FoldOptions
 def inspect_command(model: Path, fold: FoldOptions, report: Path | None) -> None:
     """Show every site of MODEL: shapes, channels, cost, and what each fold would do."""
     from widthfold_onnx.pipeline import inspect
-    from widthfold_onnx.reports.json import write_report
+    from widthfold_onnx.reports.json import check_report, write_report
     from widthfold_onnx.reports.terminal import show_inspect
 
+    if report is not None:
+        check_report(report, [model])
     result = inspect(model, fold)
     if report is not None:
-        write_report(result, report, protected=[model])
+        write_report(result, report, [model])
     show_inspect(result)

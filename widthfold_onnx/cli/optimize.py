@@ -47,12 +47,15 @@ def optimize_command(
     step after the checks passed; where nothing is folded it is a copy of MODEL.
     """
     from widthfold_onnx.pipeline import optimize
-    from widthfold_onnx.reports.json import write_report
+    from widthfold_onnx.reports.json import check_report, write_report
     from widthfold_onnx.reports.terminal import show_optimize
 
     plan_only = dry_run or check
     if out is None and not plan_only:
         raise UsageError("name the OUT file, or plan only with --dry-run or --check")
+    protected = [model, *([out] if out else [])]
+    if report is not None:
+        check_report(report, protected)
     with progress() as on_progress:
         result = optimize(
             model,
@@ -63,7 +66,7 @@ def optimize_command(
             on_progress=on_progress,
         )
     if report is not None:
-        write_report(result, report, protected=[model, *([out] if out else [])])
+        write_report(result, report, protected)
     show_optimize(result)
     verification = result.verification
     if verification is not None and verification.verdict != "pass":

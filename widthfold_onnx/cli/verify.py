@@ -55,16 +55,18 @@ def verify_command(
     Exits 0 if everything agrees, 1 if anything differs, 4 if no statement is possible.
     """
     from widthfold_onnx.pipeline import verify
-    from widthfold_onnx.reports.json import write_report
+    from widthfold_onnx.reports.json import check_report, write_report
     from widthfold_onnx.reports.terminal import show_verify
 
     options = running.options(
         dict(input_shapes), timing=not no_timing, threads=threads, time_budget=time_budget
     )
+    if report is not None:
+        check_report(report, [original, rewritten])
     with progress() as on_progress:
         result = verify(original, rewritten, options, on_progress=on_progress)
     if report is not None:
-        write_report(result, report, protected=[original, rewritten])
+        write_report(result, report, [original, rewritten])
     show_verify(result)
     if result.verdict == "fail":
         leave("; ".join(result.reasons), CheckFailedError.exit_code)

@@ -1,9 +1,10 @@
 """Fold and unfold of a tensor as Reshapes and Transposes, as few as the form allows.
 
-A tensor [N, C, L1, L2, ...] is cut into atoms: N into (n, b), C into groups and channels (r, c),
-a folded axis Li into its digit and its rest (interleaved: rest then digit; blocked: digit then
-rest). A fold only regroups and reorders atoms, so it is a list of states; between two states lies
-a Reshape if the order of the atoms (those of extent 1 aside) is the same, else a Transpose.
+A tensor [N, C, L1, L2, ...] consists of atoms: N of (n, b), C of groups and channels (r, c), a
+folded axis Li of its digit and its rest (interleaved: rest then digit; blocked: digit then rest).
+A fold only regroups and reorders atoms, so it is a list of states; between two states lies a
+Reshape if the order of the atoms (those of extent 1 aside) is the same, else a Transpose. An axis
+is cut no further than the fold needs, so that unknown extents mostly keep their place.
 
     NCHW form   cut - order as (n | b r c a.. | rest..) - merge
     NHWC form   to channels-last - cut - order as (n | rest.. | b r a.. c) - merge - to NCHW
@@ -18,8 +19,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-from widthfold_onnx.fold.axis import FoldedAxis
 
 Axis = tuple[str, ...]
 State = tuple[Axis, ...]
@@ -113,30 +112,50 @@ def pack(
         "r": group,
         "c": c // group,
     }
-    split: list[Axis] = []
+    spatial: list[Axis] = []
     for i, (length, (count, blocked)) in enumerate(zip(lengths, digits, strict=True)):
         atoms[f"digit{i}"] = count
         atoms[f"rest{i}"] = None if length is None else length // count
-        split.append((f"digit{i}", f"rest{i}") if blocked else (f"rest{i}", f"digit{i}"))
-    channels: Axis = ("r", "c")
-    rest: list[Axis] = [(f"rest{i}",) for i in range(len(split))]
-    digit = tuple(f"digit{i}" for i in range(len(split)))
+        spatial.append((f"digit{i}", f"rest{i}") if blocked else (f"rest{i}", f"digit{i}"))
+    samples, channels = ("n", "b"), ("r", "c")
+    digit = tuple(f"digit{i}" for i in range(len(spatial)))
+    rest = tuple((f"rest{i}",) for i in range(len(spatial)))
 
-    def cut(state: Sequence[Axis]) -> State:
-        return tuple((atom,) for axis in state for atom in axis if atoms[atom] != 1)
+    def cut(*axes: Axis) -> State:
+        """Split each axis into its atoms, but no further than the fold needs."""
+        return tuple(
+            piece
+            for axis in axes
+            for piece in ([axis] if 1 in (atoms[a] for a in axis) else [(a,) for a in axis])
+        )
 
-    source: State = (("n", "b"), channels, *split)
-    major: State = (("n",), ("b", "r", "c", *digit), *rest)
-    last: State = (("n", "b"), *split, channels)
-    digit_last: State = (("n",), *rest, ("b", "r", *digit, "c"))
-    target: State = (("n",), ("b", "r", *digit, "c"), *rest)
+    def ordered(pieces: State, *order: str) -> State:
+        """The pieces in the order of their atoms; atoms of extent 1 do not count."""
+
+        def place(piece: Axis) -> int:
+            moving = [a for a in piece if atoms[a] != 1]
+            return min(order.index(a) for a in moving or piece)
+
+        return tuple(sorted(pieces, key=place))
+
+    # In channel-major order groups and channels stay neighbours: nothing needs to split them.
+    nchw = (*cut(samples), channels, *cut(*spatial))
+    nhwc = cut(samples, *spatial, channels)
+    rests = [a for (a,) in rest]
     return Packing(
         atoms,
-        (source, cut(source), cut(major), major),
-        (source, last, cut(last), cut(digit_last), digit_last, target),
+        (
+            (samples, channels, *spatial),
+            nchw,
+            ordered(nchw, "n", "b", "r", "c", *digit, *rests),
+            (("n",), ("b", *channels, *digit), *rest),
+        ),
+        (
+            (samples, channels, *spatial),
+            (samples, *spatial, channels),
+            nhwc,
+            ordered(nhwc, "n", *rests, "b", "r", *digit, "c"),
+            (("n",), *rest, ("b", "r", *digit, "c")),
+            (("n",), ("b", "r", *digit, "c"), *rest),
+        ),
     )
-
-
-def digits_of(axes: Sequence[FoldedAxis], *, output: bool) -> list[tuple[int, bool]]:
-    """The `digits` argument of `pack` for the input or the output of a folded Conv."""
-    return [(a.out_digits if output else a.in_digits, a.blocked) for a in axes]

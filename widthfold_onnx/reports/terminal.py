@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from widthfold_onnx.errors import UsageError
 from widthfold_onnx.results import (
     InspectReport,
     InspectSite,
@@ -36,6 +40,23 @@ _PIPE_WIDTH = 10_000
 _LONGEST = 400
 
 
+@contextlib.contextmanager
+def _printing() -> Iterator[None]:
+    """Print whatever the encoding; a reader that left early is no fault, a full disk is one."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        # What is still buffered would fail again when the interpreter ends.
+        with open(os.devnull, "wb") as nothing:  # noqa: PTH123 - os.devnull is no path of ours
+            os.dup2(nothing.fileno(), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise UsageError(f"cannot write the table: {error.strerror}") from error
+
+
+@_printing()
 def show_optimize(report: OptimizeReport) -> None:
     """What became of every site, then the sum."""
     _table(
@@ -58,6 +79,7 @@ def show_optimize(report: OptimizeReport) -> None:
         _say(_verdict(report.verification))
 
 
+@_printing()
 def show_verify(report: VerifyReport) -> None:
     """Verdict, outputs, probed sites and time."""
     _table(
@@ -86,6 +108,7 @@ def show_verify(report: VerifyReport) -> None:
         _say(f"  {reason}")
 
 
+@_printing()
 def show_inspect(report: InspectReport) -> None:
     """Every site, its cost and what each fold would do."""
     _table(
@@ -206,4 +229,9 @@ def _say(line: str) -> None:
 
 def _console() -> Console:
     terminal = sys.stdout.isatty()
-    return Console(width=None if terminal else _PIPE_WIDTH, highlight=False, soft_wrap=False)
+    return Console(
+        width=None if terminal else _PIPE_WIDTH,
+        force_terminal=terminal,  # not even FORCE_COLOR puts control codes into a pipe
+        highlight=False,
+        soft_wrap=False,
+    )

@@ -50,7 +50,8 @@ Outcome = tuple[str, Reformulation | Refusal]
 def reformulate(site: ConvSite, options: FoldOptions) -> Reformulation | Refusal:
     """The cheapest legal form, or why there is none.
 
-    Cheapest: a view before a move, one axis before several, then the fewest multiply-adds.
+    Cheapest: a view before a move, one axis before several, then the fewest multiply-adds, then
+    the fewest copies.
     """
     wide = is_wide(site, options)
     if wide is not None:
@@ -298,8 +299,10 @@ def _bytes_growth(site: ConvSite, fold: ConvFold, in_shape: Dims, out_shape: Dim
     return after / before
 
 
-def _cost(r: Reformulation) -> tuple[bool, int, float, float]:
-    return (not r.is_view, r.axis.count("+"), r.flops_ratio, r.bytes_ratio)
+def _cost(r: Reformulation) -> tuple[bool, int, float, int, float]:
+    major = r.fold.digit_major
+    steps = (*r.input.steps(digit_major=major), *r.output.steps(digit_major=major))
+    return (not r.is_view, r.axis.count("+"), r.flops_ratio, len(steps), r.bytes_ratio)
 
 
 def _summary(refusals: Sequence[tuple[str, Refusal]]) -> Refusal:

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import widthfold_onnx
+from widthfold_onnx import FoldOptions, UsageError, VerifyOptions
+from widthfold_onnx.reports.json import REPORTS, encode, schema_of, write_report
+
+MODELS = Path(__file__).parents[2] / "models"
+SCHEMAS = Path(widthfold_onnx.__file__).parent / "schemas"
+
+
+@pytest.mark.parametrize("verb", REPORTS)
+def test_the_shipped_schema_is_that_of_the_structs(verb: str) -> None:
+    assert json.loads((SCHEMAS / f"{verb}.json").read_text()) == schema_of(verb)
+
+
+def test_reports_validate_and_hold_the_promised_keys(tmp_path: Path) -> None:
+    model, out = MODELS / "refusals.onnx", tmp_path / "out.onnx"
+    options = FoldOptions(factor=8)
+    results = {
+        "optimize": widthfold_onnx.optimize(model, out, options, VerifyOptions(timing=False)),
+        "inspect": widthfold_onnx.inspect(model, options),
+        "verify": widthfold_onnx.verify(model, out, VerifyOptions(time_budget=0.5)),
+    }
+    built = {verb: json.loads(encode(result)) for verb, result in results.items()}
+    for verb, report in built.items():
+        jsonschema.validate(report, schema_of(verb))
+        assert report["schema"] == f"widthfold.{verb}/1"
+    assert built["optimize"].keys() >= {"schema", "model", "sites", "summary"}
+    assert built["optimize"]["sites"][0].keys() >= {
+        *("node", "op", "status", "axis", "factor", "form", "code", "reason", "flops_ratio")
+    }
+    assert built["verify"].keys() >= {"schema", "outputs", "exact", "timing", "verdict"}
+    assert built["verify"]["outputs"][0].keys() >= {
+        *("max_abs", "max_rel", "ulp", "cosine", "nonfinite_match", "passed")
+    }
+    assert str(tmp_path) not in json.dumps(built)
+
+
+def test_names_of_a_hostile_model_are_escaped(tmp_path: Path) -> None:
+    report = widthfold_onnx.inspect(MODELS / "paper_conv.onnx", FoldOptions(factor=8))
+    nasty = type(report)(**{**_fields(report), "model": "\x1b[2J\u202e\n</script>"})
+    path = tmp_path / "report.json"
+    write_report(nasty, path, [])
+    data = path.read_bytes()
+    assert max(data) < 0x7F
+    assert b"\x1b" not in data
+    assert json.loads(data)["model"] == "\x1b[2J\u202e\n</script>"
+
+
+def test_a_report_replaces_no_model(tmp_path: Path) -> None:
+    report = widthfold_onnx.inspect(MODELS / "paper_conv.onnx", FoldOptions(factor=8))
+    model = tmp_path / "model.onnx"
+    model.write_bytes(b"mine")
+    with pytest.raises(UsageError):
+        write_report(report, model, [model])
+    assert model.read_bytes() == b"mine"
+
+
+def _fields(report: object) -> dict[str, object]:
+    return {name: getattr(report, name) for name in report.__struct_fields__}

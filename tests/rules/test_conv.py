@@ -1,0 +1,221 @@
+"""Which form is chosen for a Conv, and every reason for which none is."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from widthfold_onnx import AxisName, FoldOptions, Layout, SiteReport, UsageError, fold_model
+
+
+def conv_model(
+    x_shape: list[int | str | None],
+    weight: tuple[int, ...],
+    *,
+    bias: bool = False,
+    opset: int = 17,
+    dtype: int = TensorProto.FLOAT,
+    name: str = "conv",
+    **attributes: object,
+) -> onnx.ModelProto:
+    rng = np.random.default_rng(7)
+    numpy_type = helper.tensor_dtype_to_np_dtype(dtype)
+    constants = [numpy_helper.from_array(rng.standard_normal(weight).astype(numpy_type), "w")]
+    if bias:
+        values = rng.standard_normal(weight[0]).astype(numpy_type)
+        constants.append(numpy_helper.from_array(values, "b"))
+    node = helper.make_node("Conv", ["x", "w", "b"][: 2 + bias], ["y"], name, **attributes)
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", dtype, x_shape)],
+        [helper.make_tensor_value_info("y", dtype, [None] * len(x_shape))],
+        constants,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def site(model: onnx.ModelProto, factor: int = 8, **options: object) -> SiteReport:
+    _, (report,) = fold_model(model, FoldOptions(factor=factor, **options))
+    return report
+
+
+def folded_conv(model: onnx.ModelProto, factor: int = 8, **options: object) -> onnx.NodeProto:
+    result, _ = fold_model(model, FoldOptions(factor=factor, **options))
+    return next(node for node in result.graph.node if node.op_type == "Conv")
+
+
+def ops(model: onnx.ModelProto, factor: int = 8, **options: object) -> list[str]:
+    result, _ = fold_model(model, FoldOptions(factor=factor, **options))
+    return [node.op_type for node in result.graph.node]
+
+
+class TestChoice:
+    def test_a_view_comes_before_a_move(self) -> None:
+        report = site(conv_model([1, 2, 24, 40], (3, 2, 1, 5)))
+        assert (report.axis, report.form) == ("height", "view blocked")
+
+    def test_then_the_fewest_multiply_adds(self) -> None:
+        report = site(conv_model([1, 1, 24, 40], (1, 1, 3, 31), pads=[1, 15, 1, 15]))
+        assert (report.axis, report.form) == ("width", "move interleaved")
+        assert report.flops_ratio == pytest.approx(8 * 5 / 31, abs=1e-3)
+
+    def test_a_batch_fold_is_grouped_and_free(self) -> None:
+        model = conv_model([16, 1, 7, 11], (3, 1, 3, 3))
+        assert (site(model).axis, site(model).form) == ("batch", "view batch")
+        assert site(model).flops_ratio == 1
+        assert ops(model) == ["Reshape", "Conv", "Reshape"]
+        group = next(a.i for a in folded_conv(model).attribute if a.name == "group")
+        assert group == 8
+
+    def test_the_whole_first_spatial_axis_is_a_view(self) -> None:
+        report = site(conv_model([1, 1, 8, 9], (2, 1, 3, 3), pads=[1, 0, 1, 0]))
+        assert (report.axis, report.form) == ("height", "view whole")
+
+    def test_several_axes_share_the_factor_where_none_takes_it_alone(self) -> None:
+        report = site(conv_model([1, 1, 12, 20], (1, 1, 3, 3), pads=[1, 1, 1, 1]))
+        assert report.axis == "height+width"
+        assert report.factor == 8
+
+    @pytest.mark.parametrize(
+        ("axis", "name"),
+        [("height", "height"), ("width", "width"), (2, "height"), (3, "width"), (0, "batch")],
+    )
+    def test_the_axis_can_be_named_or_counted(self, axis: str | int, name: str) -> None:
+        axis = AxisName(axis) if isinstance(axis, str) else axis
+        assert site(conv_model([8, 1, 16, 24], (1, 1, 3, 3)), 2, axis=axis).axis == name
+
+    def test_1d_and_3d_axes(self) -> None:
+        signal = conv_model([1, 2, 64], (2, 2, 5), pads=[2, 2])
+        assert site(signal).axis == "width"
+        volume = conv_model([1, 1, 8, 6, 5], (1, 1, 3, 3, 3), pads=[1] * 6)
+        assert site(volume, axis=AxisName.DEPTH).axis == "depth"
+        assert site(signal, axis=AxisName.HEIGHT).code == "no-such-axis"
+
+    def test_nhwc_needs_one_reshape_between_the_transposes(self) -> None:
+        model = conv_model([1, 3, 8, 32], (5, 3, 3, 1))
+        model.graph.node[0].attribute.extend([helper.make_attribute("pads", [1, 0, 1, 0])])
+        expected = [
+            "Transpose",
+            "Reshape",
+            "Transpose",
+            "Conv",
+            "Transpose",
+            "Reshape",
+            "Transpose",
+        ]
+        assert ops(model, axis=AxisName.WIDTH, layout=Layout.NHWC) == expected
+
+    def test_a_view_stays_a_view_in_nhwc(self) -> None:
+        model = conv_model([1, 2, 24, 40], (3, 2, 1, 5))
+        assert ops(model, layout=Layout.NHWC) == ["Reshape", "Conv", "Reshape"]
+
+
+class TestRefusal:
+    @pytest.mark.parametrize(
+        ("model", "options", "code", "words"),
+        [
+            (conv_model([1, 32, 8, 8], (32, 32, 1, 1)), {}, "already-wide", "32 -> 32"),
+            (
+                conv_model([1, 1, 9, 15], (1, 1, 3, 3), pads=[1, 1, 1, 1]),
+                {},
+                "factor-does-not-divide",
+                "extent 15 would have to be 16",
+            ),
+            (conv_model(["n", 1, "h", "w"], (1, 1, 3, 3)), {}, "unknown-extent", "not known"),
+            (
+                conv_model([1, 1, 16, 16], (1, 1, 3, 3), pads=[1] * 4),
+                {"max_flops_growth": 7.9},
+                "flops-growth",
+                "8.0x",
+            ),
+            (
+                conv_model([1, 4, 16, 16], (4, 4, 3, 3), pads=[1] * 4),
+                {"max_bytes_growth": 2.0},
+                "bytes-growth",
+                "--max-bytes-growth is 2",
+            ),
+            (
+                conv_model([1, 1, 16, 16], (1, 1, 3, 3), pads=[1] * 4),
+                {"ieee_strict": True},
+                "structural-zeros",
+                "zeros",
+            ),
+            (
+                conv_model([1, 1, 16, 16], (1, 1, 3, 3), dtype=TensorProto.DOUBLE),
+                {},
+                "dtype-unsupported",
+                "DOUBLE",
+            ),
+            (conv_model([1, 1, 16, 16], (1, 1, 3, 3)), {"axis": 4}, "no-such-axis", "axis 4"),
+            (
+                conv_model([1, 1, "h", 16], (1, 1, 3, 3), auto_pad="SAME_UPPER", strides=[2, 2]),
+                {},
+                "unknown-extent",
+                "SAME_UPPER",
+            ),
+            (
+                conv_model([1, 1, 16, "h", "w"], (1, 1, 3, 3, 3), pads=[1, 0, 0, 1, 0, 0]),
+                {},
+                "several-unknown-extents",
+                "more than one",
+            ),
+            (conv_model([1, 1, 0, 16], (1, 1, 1, 1)), {}, "empty-tensor", "empty"),
+        ],
+    )
+    def test_codes_and_words(
+        self, model: onnx.ModelProto, options: dict[str, object], code: str, words: str
+    ) -> None:
+        report = site(model, **options)
+        assert (report.status, report.code) == ("refused", code)
+        assert words in report.reason
+
+    def test_dense_batch_needs_a_flag_and_strict_allows_the_grouped_one(self) -> None:
+        model = conv_model([8, 1, 5, 7], (1, 1, 3, 3))
+        assert site(model, axis=AxisName.BATCH, ieee_strict=True).status == "folded"
+        assert site(model, axis=AxisName.BATCH).flops_ratio == 1
+
+    def test_overridable_and_computed_weights(self) -> None:
+        model = conv_model([1, 1, 16, 16], (1, 1, 3, 3), bias=True)
+        extra = helper.make_tensor_value_info("w", TensorProto.FLOAT, [1, 1, 3, 3])
+        model.graph.input.append(extra)
+        assert site(model).code == "weight-overridable"
+        del model.graph.initializer[:]
+        model.graph.initializer.append(numpy_helper.from_array(np.ones(1, np.float32), "b"))
+        assert site(model).code == "weight-not-constant"
+
+    def test_computed_bias(self) -> None:
+        model = conv_model([1, 1, 16, 16], (1, 1, 3, 3), bias=True)
+        bias = model.graph.initializer.pop()
+        assert bias.name == "b"
+        model.graph.input.append(helper.make_tensor_value_info("b", TensorProto.FLOAT, [1]))
+        assert site(model).code == "bias-not-constant"
+
+    def test_old_opsets(self) -> None:
+        assert site(conv_model([1, 1, 16, 16], (1, 1, 3, 3), opset=1)).code == "opset-too-old"
+
+
+class TestOpenExtents:
+    def test_one_open_extent_beside_the_folded_one_is_inferred(self) -> None:
+        model = conv_model(["n", 2, 24, "w"], (3, 2, 1, 5), auto_pad="SAME_LOWER")
+        result, (report,) = fold_model(model, FoldOptions(factor=8))
+        assert report.form == "view blocked"
+        shapes = [numpy_helper.to_array(t).tolist() for t in result.graph.initializer]
+        assert [0, 16, 3, 0] in shapes
+
+    def test_an_assumed_extent_is_folded_only_where_another_size_fails(self) -> None:
+        model = conv_model(["n", 1, "h", "w"], (1, 1, 3, 3), pads=[1, 1, 1, 1])
+        shapes = {"x": (1, 1, 24, 16)}
+        width = site(model, axis=AxisName.WIDTH, input_shapes=shapes)
+        assert width.status == "folded"
+        height = site(model, axis=AxisName.HEIGHT, input_shapes=shapes)
+        assert height.code == "unguarded-extent"
+
+    def test_bad_options(self) -> None:
+        for factor in (1, 0, -8, 4097):
+            with pytest.raises(UsageError):
+                FoldOptions(factor=factor)
+        with pytest.raises(UsageError):
+            FoldOptions(factor=2, axis=1)
