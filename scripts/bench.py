@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Fold models at a fixed factor, verify them, time them in pairs, and print a Markdown table.
+"""Fold models, verify them, time them in pairs, and print a Markdown table.
 
-usage: bench.py [--factor 8] [--budget 20] [--readme] [MODEL ...]
+usage: bench.py [--factor 8] [--axis auto] [--budget 20] [--readme] [MODEL ...]
 
-Without MODEL: every model in models/. Every row is one run of `optimize` and `verify`: both models
-alternate in one process with a second copy of the original as control, one thread, the original at
+Without MODEL: the suite below, on models/. Every row is one run of `optimize` and `verify`: both
+models alternate in one process with a second copy of the original as control, one thread, each at
 the better of the runtime's levels ALL and EXTENDED. --readme puts the table into README.md, and
 the full reports under benchmarks/.
 """
@@ -13,29 +13,53 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
-from widthfold_onnx import FoldOptions, VerifyOptions, VerifyReport, optimize, verify
+from widthfold_onnx import AxisName, FoldOptions, VerifyOptions, VerifyReport, optimize, verify
 from widthfold_onnx.reports.json import write_report
 
 ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- bench: made by scripts/bench.py -->", "<!-- /bench -->"
 HEAD = [
-    "| model | Conv folded | original ms | folded ms | speed-up [95 %] | A/A control | verdict |",
-    "|---|---|---|---|---|---|---|",
+    "| model | options | Conv folded | original ms | folded ms | speed-up [95 %] | A/A control "
+    "| verdict |",
+    "|---|---|---|---|---|---|---|---|",
 ]
 
 
-def measure(model: Path, factor: int, budget: float, folder: Path) -> tuple[str, VerifyReport]:
-    out = folder / model.name
-    folded = optimize(model, out, FoldOptions(factor=factor), VerifyOptions(timing=False))
-    report = verify(model, out, VerifyOptions(time_budget=budget))
+@dataclass(frozen=True)
+class Case:
+    """One row: a model and how it is folded."""
+
+    model: Path
+    factor: int
+    axis: AxisName = AxisName.AUTO
+
+    @property
+    def options(self) -> str:
+        axis = "" if self.axis is AxisName.AUTO else f" --axis {self.axis}"
+        return f"--factor {self.factor}{axis}"
+
+
+SUITE = [
+    *(Case(model, 8) for model in sorted((ROOT / "models").glob("*.onnx"))),
+    Case(ROOT / "models" / "wide_signal.onnx", 16, AxisName.WIDTH),
+]
+
+
+def measure(case: Case, budget: float, folder: Path) -> tuple[str, VerifyReport]:
+    out = folder / case.model.name
+    fold = FoldOptions(factor=case.factor, axis=case.axis)
+    folded = optimize(case.model, out, fold, VerifyOptions(timing=False))
+    report = verify(case.model, out, VerifyOptions(time_budget=budget))
     counts = f"{folded.summary.folded} of {len(folded.sites)}"
+    line = f"| {case.model.stem} | `{case.options}` | {counts} "
     if report.timing is None:
-        return f"| {model.stem} | {counts} | | | | | {report.verdict} |", report
+        return f"{line}| | | | | {report.verdict} |", report
     t = report.timing
     return (
-        f"| {model.stem} | {counts} | {t.original_ms:.3f} | {t.rewritten_ms:.3f} "
+        f"{line}| {t.original_ms:.3f} | {t.rewritten_ms:.3f} "
         f"| {t.speedup:.2f} [{t.low:.2f}, {t.high:.2f}] | {1 + t.control:.2f} | {t.verdict} |"
     ), report
 
@@ -44,24 +68,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", type=Path)
     parser.add_argument("--factor", type=int, default=8)
-    parser.add_argument("--budget", type=float, default=20.0, help="seconds per model")
+    parser.add_argument("--axis", type=AxisName, default=AxisName.AUTO)
+    parser.add_argument("--budget", type=float, default=20.0, help="seconds per row")
     parser.add_argument("--readme", action="store_true", help="update README.md and benchmarks/")
     arguments = parser.parse_args()
-    models = arguments.models or sorted((ROOT / "models").glob("*.onnx"))
+    cases = [Case(m, arguments.factor, arguments.axis) for m in arguments.models] or SUITE
     lines = list(HEAD)
     print("\n".join(HEAD))
     with tempfile.TemporaryDirectory() as folder:
-        for model in models:
-            line, report = measure(model, arguments.factor, arguments.budget, Path(folder))
+        for case in cases:
+            line, report = measure(case, arguments.budget, Path(folder))
             print(line, flush=True)
             lines.append(line)
             if arguments.readme:
-                target = ROOT / "benchmarks" / f"factor{arguments.factor}" / f"{model.stem}.json"
+                name = f"{case.model.stem} {case.options}".replace(" --", "_").replace(" ", "")
+                target = ROOT / "benchmarks" / "cpu" / f"{name}.json"
                 target.parent.mkdir(parents=True, exist_ok=True)
                 write_report(report, target, [])
     where = report.environment
-    made = f"Made by `scripts/bench.py` on {where.machine}, {where.cores} cores, "
-    made += f"ONNX Runtime {where.onnxruntime}, 1 thread, factor {arguments.factor}."
+    made = f"`scripts/bench.py`: {where.machine}, {where.cores} cores, ONNX Runtime "
+    made += f"{where.onnxruntime}, 1 thread."
     print(made)
     if arguments.readme:
         readme = ROOT / "README.md"

@@ -29,6 +29,9 @@ from widthfold_onnx.rules.survey import survey
 
 Progress = Callable[[str], None]
 
+PROVE_ONLY = VerifyOptions(timing=False)
+"""How `optimize` verifies by default: everything but time."""
+
 
 def silent(line: str) -> None:
     """Progress that nobody watches."""
@@ -38,7 +41,7 @@ def optimize(
     model: Path,
     out: Path | None,
     options: FoldOptions,
-    verify_options: VerifyOptions | None = None,
+    verify_options: VerifyOptions | None = PROVE_ONLY,
     *,
     require_fold: bool = False,
     on_progress: Progress = silent,

@@ -13,7 +13,6 @@ one dense group it is the block-diagonal I_F (x) W.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,19 +72,13 @@ class ConvFold:
         per_axis = (a.out_digits * a.in_digits * a.kernel / a.original_kernel for a in self.axes)
         return self.batch * (self.batch * self.group if self.dense else 1) * math.prod(per_axis)
 
-    def flops_growth(self, out_lengths: Sequence[int | None]) -> float:
-        """Multiply-adds after / before, for original output extents `out_lengths`.
+    def flops_growth(self, stretch: float = 1.0) -> float:
+        """Multiply-adds after / before.
 
-        The extent of a kept axis does not matter and may be None.
-
-        Per axis F*P*K' weights meet J' = J_ext/F positions where K weights met J.
+        A Conv multiplies every weight at every position, and of the positions `out_factor` became
+        channels. `stretch` is output positions after extension / before.
         """
-        growth = float(self.batch * self.group if self.dense else 1)
-        for axis, length in zip(self.axes, out_lengths, strict=True):
-            growth *= axis.in_digits * axis.kernel / axis.original_kernel
-            if length is not None and axis.out_length is not None:
-                growth *= axis.out_length / length
-        return growth
+        return self.weight_growth() / self.out_factor * stretch
 
     def structural_zeros(self) -> float:
         """Share of the folded weight that is zero whatever the original holds, 0 to 1."""

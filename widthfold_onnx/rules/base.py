@@ -72,7 +72,8 @@ class Reformulation:
         out_shape: output extents before the cut.
         axis: folded axes by name, joined by "+".
         factor: output positions per original channel that became channels.
-        form: "view" or "move", and the kinds of fold.
+        is_view: both ends are pure Reshapes of the tensors as they are: nothing is copied.
+        kind: how each axis is folded, joined by "+".
         flops_ratio: multiply-adds after / before.
         bytes_ratio: bytes of input, weight and output after / before.
     """
@@ -84,14 +85,15 @@ class Reformulation:
     out_shape: Dims
     axis: str
     factor: int
-    form: str
+    is_view: bool
+    kind: str
     flops_ratio: float
     bytes_ratio: float
 
     @property
-    def is_view(self) -> bool:
-        """Whether both ends are pure Reshapes."""
-        return self.input.is_view and self.output.is_view
+    def form(self) -> str:
+        """For reports: view or move, and the kind of fold."""
+        return f"{'view' if self.is_view else 'move'} {self.kind}"
 
 
 def axis_names(rank: int) -> tuple[str, ...]:

@@ -9,23 +9,18 @@ Refuses: what would grow past the limits, mix samples, or spread Inf and NaN und
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 from widthfold_onnx.fold.axis import ConvAxis, FoldedAxis, fold_axis, keep_axis
 from widthfold_onnx.fold.conv import ConvFold
-from widthfold_onnx.fold.layout import Reshape, pack
-from widthfold_onnx.model.propagate import Dims
-from widthfold_onnx.options import AxisName, FoldOptions, Layout
+from widthfold_onnx.options import AxisName, FoldOptions
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import ConvSite, Reformulation, axis_names
+from widthfold_onnx.rules.legality import judge
 
 Split = tuple[int, ...]
 """Factor per axis: the batch first, then every spatial axis; their product is the factor."""
 
-MAX_WEIGHT_BYTES = 256 << 20
-# Stands for a spatial extent that is not known where bytes are compared; a batch counts as 1.
-NOMINAL_EXTENT = 64
 # How far a candidate got before it was refused, worst first: the site reports the one that got
 # furthest.
 PROGRESS = (
@@ -91,7 +86,7 @@ def candidates(site: ConvSite, options: FoldOptions) -> Iterator[Outcome]:
                 continue
             for dense in (False, True) if split[0] > 1 else (False,):
                 fold = ConvFold(axes=axes, group=site.group, batch=split[0], dense=dense)
-                yield label, _judge(site, options, fold, label, kind)
+                yield label, judge(site, options, fold, label, kind)
 
 
 def _splits(site: ConvSite, options: FoldOptions) -> Iterator[Split]:
@@ -154,149 +149,6 @@ def _forms(axis: ConvAxis, factor: int) -> Iterator[tuple[list[str], FoldedAxis 
     yield ["blocked"], fold_axis(axis, factor, factor, blocked=True)
     for in_digits in sorted({factor * axis.stride, factor}, reverse=True):
         yield ["interleaved"], fold_axis(axis, factor, in_digits)
-
-
-def _judge(
-    site: ConvSite, options: FoldOptions, fold: ConvFold, label: str, kind: str
-) -> Reformulation | Refusal:
-    """Check divisibility, non-finite policy and limits; predict sizes before building anything."""
-    batch = site.planned[0]
-    if fold.batch > 1 and batch is None:
-        return Refusal("unknown-extent", "the batch size is not known")
-    in_shape = _extended(site, fold, output=False)
-    out_shape = _extended(site, fold, output=True)
-    for actual, extended in ((site.planned, in_shape), (site.output, out_shape)):
-        if actual != extended and not options.ragged:
-            axis = next(i for i, (a, e) in enumerate(zip(actual, extended, strict=True)) if a != e)
-            return Refusal(
-                "factor-does-not-divide",
-                f"{'input' if actual is site.planned else 'output'} extent {actual[axis]} would "
-                f"have to be {extended[axis]} (--ragged extends and cuts)",
-            )
-    if fold.dense and not options.mix_samples:
-        return Refusal(
-            "mixes-samples",
-            "one dense group lets a NaN of one sample reach others (--mix-samples allows it)",
-        )
-    zeros = fold.structural_zeros()
-    if zeros and options.ieee_strict:
-        return Refusal(
-            "structural-zeros", f"{zeros:.0%} of the weight would be zeros that spread Inf and NaN"
-        )
-    packings = [
-        pack(shape, digits, group=site.group, batch=fold.batch)
-        for shape, digits in (
-            (_kept(site, in_shape, fold), [(a.in_digits, a.blocked) for a in fold.axes]),
-            (_kept(site, out_shape, fold), [(a.out_digits, a.blocked) for a in fold.axes]),
-        )
-    ]
-    views = all(p.is_view for p in packings)
-    digit_major = options.layout is Layout.NHWC and not views
-    fold = ConvFold(
-        axes=fold.axes,
-        group=fold.group,
-        batch=fold.batch,
-        dense=fold.dense,
-        digit_major=digit_major,
-    )
-    result = Reformulation(
-        fold=fold,
-        input=packings[0],
-        output=packings[1],
-        in_shape=in_shape,
-        out_shape=out_shape,
-        axis=label,
-        factor=options.factor,
-        form=f"{'view' if views else 'move'} {kind}",
-        flops_ratio=fold.flops_growth(site.out_lengths),
-        bytes_ratio=_bytes_growth(site, fold, in_shape, out_shape),
-    )
-    return _unexpressible(site, result) or _too_large(site, options, result) or result
-
-
-def _extended(site: ConvSite, fold: ConvFold, *, output: bool) -> Dims:
-    """Shape of the input or output after extension to what the fold needs."""
-    shape = site.output if output else site.planned
-    lengths = [a.out_length if output else a.in_length for a in fold.axes]
-    batch = None if shape[0] is None else -(-shape[0] // fold.batch) * fold.batch
-    spatial = (s if e is None else e for s, e in zip(shape[2:], lengths, strict=True))
-    return (batch, site.channels[output], *spatial)
-
-
-def _kept(site: ConvSite, shape: Dims, fold: ConvFold) -> Dims:
-    """The shape that may be written into the graph: extents of kept axes only if static."""
-    batch = shape[0] if fold.batch > 1 or site.static[0] is not None else None
-    spatial = (
-        extent if axis.folded or fixed is not None else None
-        for extent, axis, fixed in zip(shape[2:], fold.axes, site.static[2:], strict=True)
-    )
-    return (batch, shape[1], *spatial)
-
-
-def _unexpressible(site: ConvSite, result: Reformulation) -> Refusal | None:
-    """Refuse what constant Reshapes cannot say.
-
-    A Reshape copies dimensions and infers one. And where an assumed extent is folded, the first
-    Reshape must fail, not infer, when the real extent differs.
-    """
-    fold = result.fold
-    assumed = [
-        i
-        for i, (plan, fixed) in enumerate(zip(site.planned, site.static, strict=True))
-        if fixed is None and plan is not None and i != 1
-        if (fold.batch > 1 if i == 0 else fold.axes[i - 2].folded)
-    ]
-    folding = result.input.steps(digit_major=fold.digit_major)
-    unfolding = result.output.steps(digit_major=fold.digit_major, inverse=True)
-    inferred = [
-        sum(extent is None and not keep for extent, keep in zip(s.extents, s.keep, strict=True))
-        for s in (*folding, *unfolding)
-        if isinstance(s, Reshape)
-    ]
-    if max(inferred, default=0) > 1:
-        return Refusal(
-            "several-unknown-extents",
-            "more than one extent beside the folded axis is not known; a Reshape infers one",
-        )
-    if assumed and (len(assumed) > 1 or inferred[0]):
-        return Refusal(
-            "unguarded-extent",
-            "at another size than the assumed one the fold would go wrong unnoticed",
-        )
-    return None
-
-
-def _too_large(site: ConvSite, options: FoldOptions, result: Reformulation) -> Refusal | None:
-    size = math.prod(result.fold.weight_shape(site.weight.shape)) * site.itemsize
-    if size > MAX_WEIGHT_BYTES:
-        return Refusal(
-            "weight-too-large",
-            f"the weight would have {size >> 20} MiB; the limit is {MAX_WEIGHT_BYTES >> 20} MiB",
-        )
-    if result.bytes_ratio > options.max_bytes_growth:
-        return Refusal(
-            "bytes-growth",
-            f"input, weight and output would grow {result.bytes_ratio:.1f}x; "
-            f"--max-bytes-growth is {options.max_bytes_growth:g}",
-        )
-    if result.flops_ratio > options.max_flops_growth:
-        return Refusal(
-            "flops-growth",
-            f"multiply-adds would grow {result.flops_ratio:.1f}x; "
-            f"--max-flops-growth is {options.max_flops_growth:g}",
-        )
-    return None
-
-
-def _bytes_growth(site: ConvSite, fold: ConvFold, in_shape: Dims, out_shape: Dims) -> float:
-    def elements(shape: Dims) -> int:
-        nominal = (1 if i == 0 else NOMINAL_EXTENT for i in range(len(shape)))
-        return math.prod(n if e is None else e for e, n in zip(shape, nominal, strict=True))
-
-    weight = math.prod(site.weight.shape)
-    before = elements(site.planned) + weight + elements(site.output)
-    after = elements(in_shape) + weight * fold.weight_growth() + elements(out_shape)
-    return after / before
 
 
 def _cost(r: Reformulation) -> tuple[bool, int, float, int, float]:
