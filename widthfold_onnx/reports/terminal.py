@@ -38,6 +38,7 @@ STYLES = {
 }
 _PIPE_WIDTH = 10_000
 _LONGEST = 400
+_NAME_WIDTH = 36
 
 
 @contextlib.contextmanager
@@ -212,7 +213,10 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     used = [i for i in range(len(columns)) if any(row[i] for row in rows)]
     table.columns = [table.columns[i] for i in used]
     for row in rows:
-        cells = [Text(printable(row[i], _LONGEST), STYLES.get(row[i], "")) for i in used]
+        shown = [printable(row[i], _LONGEST) for i in used]
+        if console.is_terminal:
+            shown[0] = _shortened(shown[0])
+        cells = [Text(text, STYLES.get(text, "")) for text in shown]
         table.add_row(*cells)
     if console.is_terminal:
         console.print(table)
@@ -221,6 +225,14 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         console.print(table)
     for line in captured.get().splitlines():
         sys.stdout.write(f"{line.rstrip()}\n")
+
+
+def _shortened(name: str) -> str:
+    """Exporters write names of hundreds of characters; on a terminal both ends tell enough."""
+    if len(name) <= _NAME_WIDTH:
+        return name
+    half = _NAME_WIDTH // 2
+    return f"{name[: half - 1]}…{name[-half:]}"
 
 
 def _say(line: str) -> None:

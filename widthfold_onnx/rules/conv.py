@@ -167,4 +167,6 @@ def _summary(refusals: Sequence[tuple[str, Refusal]]) -> Refusal:
         if known is None or PROGRESS.index(refusal.code) > PROGRESS.index(known.code):
             best[axis] = refusal
     ranked = sorted(best.items(), key=lambda item: -PROGRESS.index(item[1].code))
-    return Refusal(ranked[0][1].code, "; ".join(f"{axis}: {r.reason}" for axis, r in ranked))
+    code, reasons = ranked[0][1].code, "; ".join(f"{axis}: {r.reason}" for axis, r in ranked)
+    hint = " (--ragged extends and cuts)" if code == "factor-does-not-divide" else ""
+    return Refusal(code, reasons + hint)

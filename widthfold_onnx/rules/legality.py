@@ -35,7 +35,7 @@ def judge(
             return Refusal(
                 "factor-does-not-divide",
                 f"{'input' if actual is site.planned else 'output'} extent {actual[axis]} would "
-                f"have to be {extended[axis]} (--ragged extends and cuts)",
+                f"have to be {extended[axis]}",
             )
     if fold.dense and not options.mix_samples:
         return Refusal(
