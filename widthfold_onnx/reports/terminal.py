@@ -36,6 +36,9 @@ STYLES = {
     "unverified": "bold yellow",
     "skipped": "yellow",
 }
+Cell = str | list[str]
+"""The text of a cell, or its lines."""
+
 _PIPE_WIDTH = 10_000
 _LONGEST = 400
 _NAME_WIDTH = 36
@@ -78,6 +81,8 @@ def show_optimize(report: OptimizeReport) -> None:
     _say(line)
     if report.verification is not None:
         _say(_verdict(report.verification))
+    if report.written is not None and counts.folded:
+        _say(f"not timed: `widthfold verify {report.model} {report.written}` shows if it pays")
 
 
 @_printing()
@@ -121,8 +126,7 @@ def show_inspect(report: InspectReport) -> None:
             "channels",
             "of 8-wide tiles",
             "MACs",
-            "folds",
-            "why not",
+            "folds, cheapest first",
         ],
         [_inspected(site) for site in report.sites],
     )
@@ -154,14 +158,14 @@ def _output(row: OutputParity) -> list[str]:
     ]
 
 
-def _inspected(site: InspectSite) -> list[str]:
+def _inspected(site: InspectSite) -> list[Cell]:
     folds = [
-        f"{c.axis} by {c.factor} ({c.form}): {c.channels}, {c.flops_ratio:.2f}x MACs"
-        for c in sorted(site.choices, key=lambda c: (not c.form.startswith("view"), c.flops_ratio))
+        f"{c.axis} by {c.factor}: {c.channels}, {c.flops_ratio:.2f}x MACs, {c.form}"
+        for c in site.choices
     ]
     if site.folded_as is not None:
         folds = [f"folded: {site.folded_as}"]
-    refusals = [f"{code}: {reason}" for code, reason in site.refusals.items()]
+    refusals = [f"no fold of {axis}: {reason}" for axis, reason in site.refusals.items()]
     return [
         f"{site.node} in {site.graph}" if site.graph else site.node,
         _shape(site.input_shape),
@@ -170,8 +174,7 @@ def _inspected(site: InspectSite) -> list[str]:
         site.channels,
         site.alignment,
         "" if site.flops is None else f"{site.flops:,}",
-        "; ".join(folds) or "none",
-        "" if folds else "; ".join(refusals),
+        [*folds, *refusals],
     ]
 
 
@@ -203,7 +206,7 @@ def _bytes(count: int) -> str:
     return f"{count / 1024:.1f} KiB" if count < 1 << 20 else f"{count / (1 << 20):.1f} MiB"
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def _table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
     if not rows:
         return
     console = _console()
@@ -213,11 +216,12 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     used = [i for i in range(len(columns)) if any(row[i] for row in rows)]
     table.columns = [table.columns[i] for i in used]
     for row in rows:
-        shown = [printable(row[i], _LONGEST) for i in used]
+        cells = ([cell] if isinstance(cell := row[i], str) else cell for i in used)
+        lines = ([printable(line, _LONGEST) for line in cell] for cell in cells)
+        shown = [("\n" if console.is_terminal else "; ").join(cell) for cell in lines]
         if console.is_terminal:
             shown[0] = _shortened(shown[0])
-        cells = [Text(text, STYLES.get(text, "")) for text in shown]
-        table.add_row(*cells)
+        table.add_row(*(Text(text, STYLES.get(text, "")) for text in shown))
     if console.is_terminal:
         console.print(table)
         return

@@ -54,7 +54,7 @@ def reformulate(site: ConvSite, options: FoldOptions) -> Reformulation | Refusal
     outcomes = list(candidates(site, options))
     legal = [r for _, r in outcomes if isinstance(r, Reformulation)]
     if legal:
-        return min(legal, key=_cost)
+        return min(legal, key=cost)
     refusals = [(axis, r) for axis, r in outcomes if isinstance(r, Refusal)]
     if not refusals:
         return Refusal("no-such-axis", f"the input has no axis {options.axis}")
@@ -151,22 +151,30 @@ def _forms(axis: ConvAxis, factor: int) -> Iterator[tuple[list[str], FoldedAxis 
         yield ["interleaved"], fold_axis(axis, factor, in_digits)
 
 
-def _cost(r: Reformulation) -> tuple[bool, int, float, int, float]:
+def cost(r: Reformulation) -> tuple[bool, int, float, int, float]:
+    """Sort key: cheapest first, see `reformulate`."""
     major = r.fold.digit_major
     steps = (*r.input.steps(digit_major=major), *r.output.steps(digit_major=major))
     return (not r.is_view, r.axis.count("+"), r.flops_ratio, len(steps), r.bytes_ratio)
 
 
-def _summary(refusals: Sequence[tuple[str, Refusal]]) -> Refusal:
-    """One refusal for the site: per axis the candidate that got furthest, the best one first."""
+def furthest(refusals: Sequence[tuple[str, Refusal]]) -> dict[str, Refusal]:
+    """Per axis the refusal of the candidate that got furthest, the best one first.
+
+    Folds of several axes are left out: they are tried where no single axis will do.
+    """
     best: dict[str, Refusal] = {}
     for axis, refusal in refusals:
-        if "+" in axis and best:
-            continue
         known = best.get(axis)
         if known is None or PROGRESS.index(refusal.code) > PROGRESS.index(known.code):
             best[axis] = refusal
-    ranked = sorted(best.items(), key=lambda item: -PROGRESS.index(item[1].code))
-    code, reasons = ranked[0][1].code, "; ".join(f"{axis}: {r.reason}" for axis, r in ranked)
+    single = {axis: refusal for axis, refusal in best.items() if "+" not in axis}
+    return dict(sorted(single.items(), key=lambda item: -PROGRESS.index(item[1].code)))
+
+
+def _summary(refusals: Sequence[tuple[str, Refusal]]) -> Refusal:
+    """One refusal for the site."""
+    by_axis = furthest(refusals)
+    code = next(iter(by_axis.values())).code
     hint = " (--ragged extends and cuts)" if code == "factor-does-not-divide" else ""
-    return Refusal(code, reasons + hint)
+    return Refusal(code, "; ".join(f"{axis}: {r.reason}" for axis, r in by_axis.items()) + hint)

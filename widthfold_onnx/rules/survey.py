@@ -12,7 +12,7 @@ from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Choice, InspectSite
 from widthfold_onnx.rewrite.record import FOLD_KEY, read_record
 from widthfold_onnx.rules.base import ConvSite, Reformulation, Site
-from widthfold_onnx.rules.conv import candidates, is_wide
+from widthfold_onnx.rules.conv import candidates, cost, furthest, is_wide
 from widthfold_onnx.rules.conv_site import read_conv
 
 LANES = 8
@@ -52,18 +52,20 @@ def _describe(
             flops=None,
             folded_as=folded_as,
             choices=[],
-            refusals={conv.code: conv.reason},
+            refusals={"any axis": f"{conv.code}: {conv.reason}"},
         )
-    choices, refusals = [], {}
+    legal: dict[str, Reformulation] = {}
+    refused: list[tuple[str, Refusal]] = []
     wide = is_wide(conv, options)
-    if wide is not None:
-        refusals[wide.code] = wide.reason
-    elif folded_as is None:
+    if wide is None and folded_as is None:
         for axis, outcome in candidates(conv, options):
-            if isinstance(outcome, Reformulation):
-                choices.append(_choice(conv, outcome))
-            else:
-                refusals[f"{axis}: {outcome.code}"] = outcome.reason
+            if isinstance(outcome, Refusal):
+                refused.append((axis, outcome))
+            elif axis not in legal or cost(outcome) < cost(legal[axis]):
+                legal[axis] = outcome
+    refusals = {axis: r for axis, r in furthest(refused).items() if axis not in legal}
+    if wide is not None:
+        refusals["any axis"] = wide
     inputs, outputs = conv.channels
     return InspectSite(
         **place,
@@ -75,8 +77,8 @@ def _describe(
         alignment=f"{inputs} of {_padded(inputs)} -> {outputs} of {_padded(outputs)}",
         flops=_multiply_adds(conv),
         folded_as=folded_as,
-        choices=choices,
-        refusals=refusals,
+        choices=[_choice(conv, r) for r in sorted(legal.values(), key=cost)],
+        refusals={axis: f"{r.code}: {r.reason}" for axis, r in refusals.items()},
     )
 
 
