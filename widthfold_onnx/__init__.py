@@ -4,7 +4,7 @@
 >>> import widthfold_onnx as wf
 >>> report = wf.optimize(Path("models/paper_conv.onnx"), None, wf.FoldOptions(factor=8))
 >>> [(site.status, site.axis, site.form) for site in report.sites]
-[('folded', 'width', 'move interleaved')]
+[('folded', 'width', 'move blocked')]
 """
 
 from typing import TYPE_CHECKING, Any

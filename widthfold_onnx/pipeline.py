@@ -11,6 +11,7 @@ import onnx
 from widthfold_onnx.errors import CheckFailedError, NothingFoldedError
 from widthfold_onnx.evidence.run import verify_files
 from widthfold_onnx.model.check import check_model
+from widthfold_onnx.model.external import check_external, external_tensors
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.model.writer import copy_model, write_model
@@ -95,6 +96,8 @@ def optimize(
         copy_model(model, out, proto=loaded.proto)
         return msgspec.structs.replace(report, written=out.name)
 
+    # Folding drops tensors, and with them the names of the files that must stay.
+    data = {check_external(t, loaded.folder).location for t in external_tensors(loaded.proto)}
     proto = _apply(document, decisions)
     verification: list[VerifyReport] = []
 
@@ -114,7 +117,7 @@ def optimize(
             out,
             source_folder=loaded.folder,
             check=check,
-            protected=[model],
+            protected=[model, *(loaded.folder / location for location in sorted(data))],
             externalize=document.external_names,
         )
     except CheckFailedError:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+import numpy as np
+
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.model.shapes import ShapeTable
@@ -83,6 +85,8 @@ def plan(document: Document, options: FoldOptions) -> list[Decision]:
                 outcome = read
             else:
                 conv, outcome = read, reformulate(read, options)
+                if isinstance(outcome, Reformulation):
+                    outcome = _finite(document, read) or outcome
         decisions.append(Decision(site, conv, outcome))
     return decisions
 
@@ -109,6 +113,17 @@ def find_sites(document: Document, options: FoldOptions) -> list[Site]:
         if not any(fnmatchcase(site.name, pattern) for site in sites):
             raise UsageError(f"no Conv is named {quoted(pattern)}; `inspect` lists the names")
     return sites
+
+
+def _finite(document: Document, conv: ConvSite) -> Refusal | None:
+    """Refuse a weight with NaN or Inf.
+
+    Such a weight turns padding into NaN, and which products with padding are formed at all
+    differs between kernels of a runtime, and between a Conv and its fold.
+    """
+    if np.isfinite(document.read(conv.weight)).all():
+        return None
+    return Refusal("weight-not-finite", "the weight holds NaN or Inf")
 
 
 def _selected(name: str, options: FoldOptions) -> bool:

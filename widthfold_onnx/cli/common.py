@@ -20,6 +20,7 @@ from widthfold_onnx.text import printable
 
 INTERRUPTED = 130
 INTERNAL = 70
+LARGEST_EXTENT = 1 << 40
 
 # Existence is the loader's business, whose message says more.
 MODEL = click.Path(path_type=Path)
@@ -41,7 +42,7 @@ class ShapeType(click.ParamType[tuple[str, tuple[int, ...]]]):
             shape = tuple(int(d) for d in dims.split(",")) if dims else ()
         except ValueError:
             shape = (-1,)
-        if not colon or not name or min(shape, default=1) < 1:
+        if not colon or not name or not all(1 <= extent <= LARGEST_EXTENT for extent in shape):
             self.fail(f"{printable(value)!r} is not of the form NAME:1,3,224,224", param, ctx)
         return name, shape
 
@@ -57,8 +58,8 @@ class AxisType(click.ParamType[AxisName | int]):
         """A digit is an index, anything else a name."""
         if isinstance(value, AxisName | int):
             return value
-        if value.isascii() and value.isdigit():
-            return int(value[-9:])
+        if value.isascii() and value.isdigit() and len(value) < 4:
+            return int(value)
         try:
             return AxisName(value)
         except ValueError:

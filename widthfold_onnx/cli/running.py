@@ -34,6 +34,8 @@ class VerifyArguments:
         """
         pairs = [parse_pair(text) for text in self.rtol]
         everywhere = [value for name, value in pairs if name is None]
+        if not self.atol >= 0:
+            raise UsageError(f"--atol {self.atol} is no tolerance")
         if self.seeds < (0 if self.inputs else 1):
             raise UsageError("--seeds must be at least 1 unless --inputs are given")
         return VerifyOptions(

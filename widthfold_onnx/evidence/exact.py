@@ -10,15 +10,18 @@ Three questions per site, each of which a wrong fold cannot pass unnoticed:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.probe import TRIALS, Side, first_difference
+from widthfold_onnx.evidence.probe import Side, first_difference
+from widthfold_onnx.evidence.provenance import Chain, Geometry, Mismatch, prove
 from widthfold_onnx.fold.axis import ConvAxis
 from widthfold_onnx.fold.conv import ConvFold, fold_bias, fold_weight
 from widthfold_onnx.model.graph import Document, Node, Scope
@@ -32,8 +35,11 @@ from widthfold_onnx.rules.conv_site import conv_axes, group_of
 Array = npt.NDArray[Any]
 
 # Extents for dimensions that the plan leaves open: any will do, few are fast.
-FREE_SAMPLES = 3
+FREE_SAMPLES = 2
 FREE_POSITIONS = 5
+
+MAX_ELEMENTS = 1 << 28
+"""Of one array that the probe makes."""
 
 
 class _DifferentError(Exception):
@@ -75,6 +81,11 @@ def probe_sites(
     before, after = load(original), load(rewritten)
     old, new = Document(before.proto, before.folder), Document(after.proto, after.folder)
     originals = {(scope.path, node.outputs[0].name): node for scope, node in old.nodes("Conv")}
+    earlier = {
+        (scope.path, node.metadata_props.get(ORIGIN_KEY, "")): (scope, node)
+        for scope, node in old.nodes("Conv")
+        if FOLD_KEY in node.metadata_props
+    }
     results = []
     for scope, conv in new.nodes("Conv"):
         if FOLD_KEY not in conv.metadata_props:
@@ -83,27 +94,29 @@ def probe_sites(
         name = conv.name or f"Conv -> {origin}"
         node = originals.get((scope.path, origin))
         report(f"exact probe of {name}")
-        if node is not None and FOLD_KEY in node.metadata_props:
-            continue  # the original holds this fold itself
+        known = earlier.get((scope.path, origin))
+        if known is not None and _lines(old, *known) == _lines(new, scope, conv):
+            continue  # the original holds this very fold itself
         try:
+            if known is not None:
+                raise _DifferentError("it is a fold in the original already, and another one")
             if node is None:
                 raise _DifferentError("the original has no such Conv")
-            shape = _check(old, new, node, scope, conv, provider)
+            certificate = _check(old, new, node, scope, conv, provider)
         except _DifferentError as error:
             results.append(ExactSite(node=name, verdict="different", reason=str(error)))
         except UnverifiedError as error:
             results.append(ExactSite(node=name, verdict="skipped", reason=str(error)))
         else:
-            reason = f"{TRIALS} integer trials on {list(shape)}, bit for bit"
-            results.append(ExactSite(node=name, verdict="exact", reason=reason))
+            results.append(ExactSite(node=name, verdict="exact", reason=certificate))
     return results
 
 
 def _check(
     old: Document, new: Document, node: Node, scope: Scope, conv: Node, provider: Provider
-) -> tuple[int, ...]:
+) -> str:
     origin = node.outputs[0].name
-    chain = [n for n in scope.graph if n.metadata_props.get(ORIGIN_KEY) == origin]
+    chain = _chain(scope, conv)
     start, end = chain[0].inputs[0], chain[-1].outputs[0]
     data = node.inputs[0]
     if start is None or data is None or (start.name, end.name) != (data.name, origin):
@@ -115,6 +128,7 @@ def _check(
         raise _DifferentError("the stored weight or bias is not the fold of the original's")
     before = Side([old.message(node)], _constants(old, [node]), old.opset, _names(node))
     after = Side([new.message(n) for n in chain], _constants(new, chain), new.opset, _names(conv))
+    certificate = _prove(old, new, node, chain, conv, wanted)
     found = first_difference(
         before,
         after,
@@ -125,11 +139,63 @@ def _check(
     )
     if found:
         raise _DifferentError(found)
-    return wanted.shape
+    return certificate
+
+
+def _prove(
+    old: Document, new: Document, node: Node, chain: list[Node], conv: Node, wanted: _Fold
+) -> str:
+    weight, *bias = wanted.parameters
+    labels = [np.arange(1, p.size + 1).reshape(p.shape) for p in (weight, *bias)]
+    folded, *folded_bias = _folded(labels, wanted.fold)
+
+    def axes(shape: tuple[int, ...]) -> tuple[ConvAxis, ...]:
+        geometry = conv_axes(conv, shape, folded.shape)
+        if isinstance(geometry, Refusal):
+            raise Mismatch(geometry.reason)
+        return geometry
+
+    at = chain.index(conv)
+    lengths = (
+        replace(axis, length=extent)
+        for axis, extent in zip(wanted.axes, wanted.shape[2:], strict=True)
+    )
+    try:
+        return prove(
+            Geometry(wanted.shape, tuple(lengths), wanted.group),
+            weight.shape,
+            Chain(
+                before=[new.message(n) for n in chain[:at]],
+                axes=axes,
+                group=group_of(conv),
+                after=[new.message(n) for n in chain[at + 1 :]],
+                constants=_constants(new, chain),
+                opset=new.opset,
+            ),
+            folded,
+            folded_bias[0] if folded_bias else None,
+        )
+    except Mismatch as error:
+        raise _DifferentError(str(error)) from error
+
+
+def _chain(scope: Scope, conv: Node) -> list[Node]:
+    """The nodes that replaced one original node."""
+    origin = conv.metadata_props.get(ORIGIN_KEY)
+    return [node for node in scope.graph if node.metadata_props.get(ORIGIN_KEY) == origin]
+
+
+def _lines(document: Document, scope: Scope, conv: Node) -> list[object]:
+    """All that makes up a fold: its nodes and their constants."""
+    chain = _chain(scope, conv)
+    constants = _constants(document, chain)
+    messages = [document.message(node).SerializeToString(deterministic=True) for node in chain]
+    return [messages, {name: _content(array) for name, array in constants.items()}]
 
 
 def _fold_of(old: Document, node: Node, conv: Node) -> _Fold:
     record = read_record(conv.metadata_props[FOLD_KEY])
+    _check_record(record)
     parameters = _parameters(old, node)
     weight, group = parameters[0], group_of(node)
     dims = (record.samples, weight.shape[1] * group, *(a.length for a in record.axes))
@@ -139,7 +205,26 @@ def _fold_of(old: Document, node: Node, conv: Node) -> _Fold:
     fold = axes if isinstance(axes, Refusal) else fold_again(record, axes, group)
     if isinstance(fold, Refusal) or isinstance(axes, Refusal):
         raise _DifferentError("the fold cannot be repeated on the original")
-    return _Fold(fold, axes, record, parameters, group)
+    wanted = _Fold(fold, axes, record, parameters, group)
+    if max(math.prod(wanted.shape), math.prod(fold.weight_shape(weight.shape))) > MAX_ELEMENTS:
+        raise _too_large()
+    return wanted
+
+
+def _too_large() -> UnverifiedError:
+    return UnverifiedError(f"the probe would need more than {MAX_ELEMENTS} elements")
+
+
+def _check_record(record: FoldRecord) -> None:
+    """The record comes from the model, so it may hold any number."""
+    numbers = [record.batch, 1 if record.samples is None else record.samples]
+    for axis in record.axes:
+        numbers += [axis.out_digits, axis.in_digits, 1 if axis.length is None else axis.length]
+    if min(numbers) < 1:
+        raise _DifferentError("its record holds a number below 1")
+    digits = math.prod(axis.out_digits * axis.in_digits for axis in record.axes)
+    if max(*numbers, digits * record.batch) > MAX_ELEMENTS:
+        raise _too_large()
 
 
 def _folded(parameters: list[Array], fold: ConvFold) -> list[Array]:

@@ -6,6 +6,7 @@ their own. Then both are compared as they would be deployed, with all of them on
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,9 @@ from widthfold_onnx.runtime.stored import InputSet, stored_feeds
 from widthfold_onnx.text import printable
 
 Report = Callable[[str], None]
+
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+"""Values do not depend on the number of threads beyond rounding; only times need one thread."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +83,7 @@ def compare_models(
         differences = interface_differences(original, rewritten)
         if differences:
             return ModelParity(verdict="fail", reasons=tuple(differences))
-        session = open_session(original, options.provider, Level.DISABLED)
+        session = open_session(original, options.provider, Level.DISABLED, CORES)
         sets, shapes, limits = _input_sets(session, options)
         truth = _run(session, sets, "original", report)
         again = session.run(sets[0].feeds)
@@ -153,7 +157,7 @@ def _attempt(
 ) -> list[Outputs] | str:
     """All outputs, or why there are none."""
     try:
-        session = open_session(model, provider, level)
+        session = open_session(model, provider, level, CORES)
         return _run(session, sets, f"{printable(model.name)}, level {level}", report)
     except UnverifiedError as error:
         return str(error)
@@ -177,13 +181,14 @@ def _deployed(
     reference = _attempt(original, provider, Level.ALL, sets, report)
     if isinstance(candidate, str):
         return [], [] if isinstance(reference, str) else [candidate]
-    strict = judge.rows("all", truth, candidate)
     if isinstance(reference, str):
         note = "the original does not run at this level; compared with level disabled"
-        return [_noted(row, note) for row in strict], []
+        return [_noted(row, note) for row in judge.rows("all", truth, candidate)], []
     rows = judge.rows("all", reference, candidate)
     bad = {row.name for row in judge.failed(rows)}
-    good = {row.name: row for row in strict if row.passed}
+    if not bad:
+        return rows, []
+    good = {row.name: row for row in judge.rows("all", truth, candidate) if row.passed}
     note = "the runtime's optimizations change the original; compared with level disabled"
     return [
         _noted(good[row.name], note) if row.name in bad and row.name in good else row

@@ -124,13 +124,13 @@ def ulp_distance(reference: Array, candidate: Array) -> npt.NDArray[np.uint64]:
     The bits of a float without its sign count its magnitude in units in the last place, from 0
     through the subnormals to infinity; both zeros have magnitude 0.
     """
-    width = reference.dtype.itemsize
-    unsigned = np.dtype(f"u{width}")
-    mask = unsigned.type((1 << (8 * width - 1)) - 1)
+    unsigned = np.dtype(f"u{reference.dtype.itemsize}")
+    mask = unsigned.type(np.iinfo(unsigned).max >> 1)
     bits = [np.ascontiguousarray(side).view(unsigned) for side in (reference, candidate)]
-    first, second = ((side & mask).astype(np.uint64) for side in bits)
+    first, second = (side & mask for side in bits)
     same_sign = (bits[0] ^ bits[1]) <= mask
-    apart = np.where(first > second, first - second, second - first)
+    apart = np.maximum(first, second) - np.minimum(first, second)
+    # Two magnitudes have a bit less than the type, so their sum fits.
     return np.asarray(np.where(same_sign, apart, first + second), dtype=np.uint64)
 
 
@@ -153,14 +153,20 @@ def _measure(reference: Array, candidate: Array) -> tuple[_Figures, float]:
         and np.array_equal(np.isnan(a), np.isnan(b))
         and np.array_equal(a == np.inf, b == np.inf)
     )
-    scale = float(np.abs(a[finite_a].astype(np.float64)).max(initial=0.0))
+    scale = float(np.abs(_picked(a, finite_a).astype(np.float64)).max(initial=0.0))
     if not both.any() and a.size:
         return _Figures(None, None, None, None, match), scale
-    largest = float(_distance(a[both], b[both], floating=floating).max(initial=0.0))
+    x, y = _picked(a, both), _picked(b, both)
+    largest = float(_distance(x, y, floating=floating).max(initial=0.0))
     relative = largest / scale if scale else (0.0 if largest == 0 else np.inf)
-    ulp = int(ulp_distance(a[both], b[both]).max(initial=0)) if floating else None
+    ulp = int(ulp_distance(x, y).max(initial=0)) if floating else None
     cosine = _cosine(a, b) if bool(both.all()) else None
     return _Figures(_number(largest), _number(relative), ulp, cosine, match), scale
+
+
+def _picked(array: Array, mask: npt.NDArray[np.bool_]) -> Array:
+    """The masked elements; nothing is copied where that is all of them."""
+    return array if bool(mask.all()) else np.asarray(array[mask])
 
 
 def _distance(a: Array, b: Array, *, floating: bool) -> Array:

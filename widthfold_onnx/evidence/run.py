@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from widthfold_onnx.errors import UsageError
 from widthfold_onnx.evidence.environment import environment, load_average
 from widthfold_onnx.evidence.exact import probe_sites
 from widthfold_onnx.evidence.models import compare_models
@@ -14,6 +15,7 @@ from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.results import ExactSite, Timing, VerifyReport
 from widthfold_onnx.runtime.worker import isolated
+from widthfold_onnx.text import quoted
 
 Report = Callable[[str], None]
 
@@ -34,8 +36,12 @@ def verify_files(
         InvalidModelError: a file that is no model.
         UnverifiedError: no runtime, or the child process crashed.
     """
-    load(original)
+    outputs = [value.name for value in load(original).proto.graph.output]
     load(rewritten)
+    for name in options.tolerance.per_output:
+        # An output that is a sequence has the names out[0], out[1], ...
+        if name not in outputs and name.rpartition("[")[0] not in outputs:
+            raise UsageError(f"a tolerance is given for {quoted(name)}, which is no output")
     return isolated(_verify, original, rewritten, options, on_progress=on_progress)
 
 

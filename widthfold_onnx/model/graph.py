@@ -8,6 +8,7 @@ field is the very message that was read. So nothing is lost that onnx_ir does no
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +20,16 @@ import onnx
 import onnx_ir as ir  # noqa: TID251 - this module is the door
 
 from widthfold_onnx.errors import InvalidModelError
+from widthfold_onnx.model.reduced import reduced
+from widthfold_onnx.model.walk import all_graphs, body_path
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.text import printable
 
 Node = ir.Node
 Value = ir.Value
 Attributes = Mapping[str, int | str | Sequence[int]]
+# The library warns of what it cannot carry; here nothing has to be carried.
+logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
 _SOURCE = "widthfold.source"  # key in Node.meta: the NodeProto that the node was read from
 
 
@@ -83,14 +88,13 @@ class Document:
         self.proto = proto
         self.folder = folder
         self.external_names: set[str] = set()
-        try:
-            self._model = ir.from_proto(proto)
-        except Exception as error:
-            # The library has no common base class for what it cannot read.
-            raise InvalidModelError(f"cannot be represented: {printable(str(error))}") from error
+        self._model = _linked(proto)
         self.opset = self._model.opset_imports.get("", 1)
         self.scopes = list(self._walk())
         self._names = {n for scope in self.scopes for n in _names_in(scope.graph)}
+        self._names |= {v.name for s in self.scopes if s.proto for v in s.proto.value_info}
+        self._trained = set(_named_by_training(proto))
+        self._names |= self._trained
         self._touched: set[int] = set()
         self._annotated = {
             a.tensor_name for s in self.scopes if s.proto for a in s.proto.quantization_annotation
@@ -105,12 +109,12 @@ class Document:
             for node, message in zip(scope.graph, scope.proto.node, strict=True):
                 node.meta[_SOURCE] = message
                 for attribute in message.attribute:
-                    bodies = [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
-                    for i, body in enumerate(bodies):
+                    single = attribute.HasField("g")
+                    for i, body in enumerate([attribute.g] if single else attribute.graphs):
                         value = node.attributes[attribute.name].value
-                        graph = value if attribute.HasField("g") else value[i]
-                        path = f"{scope.path}/{message.output[0]}/{attribute.name}"
-                        stack.append(Scope(path.lstrip("/"), graph, body))
+                        index = None if single else i
+                        path = body_path(scope.path, message, attribute.name, index)
+                        stack.append(Scope(path, value if single else value[i], body))
         for function in self._model.functions.values():
             yield Scope(f"function {function.domain}:{function.name}", function, None)
 
@@ -121,22 +125,24 @@ class Document:
                 scope.graph if scope.proto else ir.traversal.RecursiveGraphIterator(scope.graph)
             )
             for node in inside:
-                if node.op_type == op_type and node.domain in ("", "ai.onnx"):
+                if _is(node, op_type):
                     yield scope, node
 
     def constant(self, value: Value) -> Constant | Refusal:
         """The constant behind a value: an initializer or a Constant node, through Identity."""
         what = printable(value.name or "")
         producer = value.producer()
-        while producer is not None and producer.op_type == "Identity" and producer.inputs[0]:
+        while producer is not None and _is(producer, "Identity") and producer.inputs[0]:
             value = producer.inputs[0]
             producer = value.producer()
+        if value.name in self._trained:
+            return Refusal("trained", f"{printable(value.name or '')} is what training changes")
         if value.is_initializer() and value.const_value is not None:
             if value.is_graph_input() and self.proto.ir_version >= 4:
                 return Refusal("overridable", f"{what} is an initializer that a caller may replace")
             assert isinstance(value.graph, ir.Graph)
             return Constant(value, value.const_value, value.graph)
-        if producer is not None and producer.op_type == "Constant":
+        if producer is not None and _is(producer, "Constant"):
             tensor = producer.attributes.get("value")
             if tensor is not None and isinstance(producer.graph, ir.Graph):
                 return Constant(value, tensor.as_tensor(), producer.graph)
@@ -238,7 +244,7 @@ class Document:
         if producer is None and value.is_initializer() and isinstance(value.graph, ir.Graph):
             self._touched.add(id(value.graph))
             del value.graph.initializers[value.name or ""]
-        elif producer is not None and producer.op_type in ("Constant", "Identity"):
+        elif producer is not None and (_is(producer, "Constant") or _is(producer, "Identity")):
             behind = [v for v in producer.inputs if v is not None]
             graph = graph_of(producer)
             self._touched.add(id(graph))
@@ -256,6 +262,36 @@ class Document:
         return self.proto
 
 
+def _linked(proto: onnx.ModelProto) -> ir.Model:
+    # The library has no common base class for what it cannot read.
+    try:
+        return ir.from_proto(proto)
+    except Exception:
+        try:
+            return ir.from_proto(reduced(proto))
+        except Exception as error:
+            cause: BaseException = error
+            while cause.__cause__ is not None:
+                cause = cause.__cause__
+            raise InvalidModelError(f"cannot be represented: {printable(str(cause))}") from error
+
+
+def _is(node: Node, op_type: str) -> bool:
+    return node.op_type == op_type and node.domain in ("", "ai.onnx")
+
+
+def _named_by_training(proto: onnx.ModelProto) -> Iterator[str]:
+    """Values that training reads or sets, and its own: all graphs together are one name space."""
+    for training in proto.training_info:
+        for binding in (*training.initialization_binding, *training.update_binding):
+            yield from (binding.key, binding.value)
+        for outermost in (training.initialization, training.algorithm):
+            for graph in all_graphs(outermost):
+                yield from (v.name for v in (*graph.input, *graph.output, *graph.initializer))
+                for node in graph.node:
+                    yield from (node.name, *node.input, *node.output)
+
+
 def graph_of(node: Node) -> ir.Graph:
     """The graph that holds a node of a model being rewritten; functions are never rewritten."""
     assert isinstance(node.graph, ir.Graph)
@@ -264,6 +300,7 @@ def graph_of(node: Node) -> ir.Graph:
 
 def _write_back(graph: ir.Graph, message: onnx.GraphProto) -> None:
     nodes = [_message(node) for node in graph]
+    written = {name for node in message.node for name in node.output}
     del message.node[:]
     message.node.extend(nodes)
     # An initializer that is read by name only (sparse, or an output) is in `graph` too.
@@ -274,6 +311,8 @@ def _write_back(graph: ir.Graph, message: onnx.GraphProto) -> None:
     if gone:
         del message.initializer[:]
         message.initializer.extend(kept)
+    gone |= written - {name for node in nodes for name in node.output}
+    if any(value.name in gone for value in message.value_info):
         described = [v for v in message.value_info if v.name not in gone]
         del message.value_info[:]
         message.value_info.extend(described)

@@ -10,6 +10,9 @@ number of frames depends on it.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +20,17 @@ import onnx
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from widthfold_onnx.model.walk import all_graphs, all_nodes
+
 SMALL_ELEMENTS = 256
 MAX_EVALUATIONS = 10_000
+_MAX_PROPAGATED = 1_000_000  # elements of all vectors together
+_MAX_GROWTH = 1 << 30  # by all Concats of all functions, one after the other
+_PROPAGATION_BYTES = 256 << 20
+_PROPAGATING = {
+    *("Add", "Cast", "Concat", "Gather", "Mul", "Shape", "Size", "Slice", "Squeeze", "Sub"),
+    "Unsqueeze",
+}
 ROUNDS = 4
 # Deterministic, without state, and fast on small tensors.
 SHAPE_ARITHMETIC = {
@@ -36,15 +48,81 @@ def infer(outline: onnx.ModelProto) -> onnx.ModelProto:
     Args:
         outline: see `model.skeleton`.
     """
-    inferred = outline
-    for _ in range(ROUNDS):
-        # Not strict: one node that cannot be inferred must not hide all others.
-        inferred = onnx.shape_inference.infer_shapes(outline, data_prop=True)
+    inferred = _inferred(outline, data_prop=False)
+    bodies = (outline.graph, *outline.functions)
+    propagates = any(n.op_type in _PROPAGATING for body in bodies for n in all_nodes(body.node))
+    for turn in range(ROUNDS):
+        if propagates and _propagates_little(inferred):
+            inferred = _propagated(outline)
+        elif turn:
+            inferred = _inferred(outline, data_prop=False)
         shapes = shapes_of(inferred.graph)
         found = _evaluate(outline.graph, shapes) + _fill_stft(outline.graph, shapes)
         if not found:
             break
     return inferred
+
+
+def _inferred(outline: onnx.ModelProto, *, data_prop: bool) -> onnx.ModelProto:
+    try:
+        # Not strict: one node that cannot be inferred must not hide all others.
+        return onnx.shape_inference.infer_shapes(outline, data_prop=data_prop)
+    except onnx.shape_inference.InferenceError:
+        return outline
+
+
+def _propagated(outline: onnx.ModelProto) -> onnx.ModelProto:
+    try:
+        with _memory_capped(_PROPAGATION_BYTES + 20 * outline.ByteSize()):
+            return _inferred(outline, data_prop=True)
+    except MemoryError:
+        return _inferred(outline, data_prop=False)
+
+
+def _propagates_little(inferred: onnx.ModelProto) -> bool:
+    """Whether data propagation stays small, as far as lengths are known.
+
+    It holds each element of a vector as a message, whatever the vector is: a file of some hundred
+    bytes, in which each Concat doubles the one before, would fill any memory.
+    """
+    total = 0
+    lengths: dict[str, int] = {}
+    for graph in all_graphs(inferred.graph):
+        shapes = shapes_of(graph)
+        lengths.update({n: d[0] for n, d in shapes.items() if len(d) == 1 and d[0] is not None})
+        for node in graph.node:
+            if node.op_type in _PROPAGATING:
+                total += sum(lengths.get(name, 0) for name in (*node.input, *node.output))
+    growth = 1
+    for function in inferred.functions:
+        for node in all_nodes(function.node):
+            if node.op_type == "Concat":
+                growth = min(growth * max(len(node.input), 1), _MAX_GROWTH + 1)
+    return total <= _MAX_PROPAGATED and growth <= _MAX_GROWTH
+
+
+@contextmanager
+def _memory_capped(extra: int) -> Iterator[None]:
+    """Let allocations past `extra` bytes fail; where the system cannot, nothing is capped.
+
+    Lengths that only data propagation itself finds out cannot be checked before it.
+    """
+    try:
+        import resource
+
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except (ImportError, OSError):
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = pages * resource.getpagesize() + extra
+    if soft != resource.RLIM_INFINITY:
+        limit = min(limit, soft)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def shapes_of(graph: onnx.GraphProto) -> dict[str, Dims]:
@@ -67,15 +145,14 @@ def dims_of(value: onnx.ValueInfoProto) -> Dims | None:
 
 def _evaluate(graph: onnx.GraphProto, shapes: dict[str, Dims]) -> int:
     """Replace nodes of small constants by their results; return how many."""
-    known = {t.name: t for t in graph.initializer}
-    for node in graph.node:
-        if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
-            known[node.output[0]] = node.attribute[0].t
+    known = _constants(graph)
     kept: list[onnx.NodeProto] = []
     results: list[onnx.TensorProto] = []
+    tried = 0
     for node in graph.node:
         result = None
-        if len(results) < MAX_EVALUATIONS and _is_small_constant(node, known, shapes):
+        if tried < MAX_EVALUATIONS and _is_small_constant(node, known, shapes):
+            tried += 1
             result = _run(node, known)
         if result is None:
             kept.append(node)
@@ -88,6 +165,20 @@ def _evaluate(graph: onnx.GraphProto, shapes: dict[str, Dims]) -> int:
         graph.node.extend(kept)
         graph.initializer.extend(results)
     return len(results)
+
+
+def _constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
+    """Numbers that stand in the graph, by value name."""
+    known = {t.name: t for t in graph.initializer}
+    for node in graph.node:
+        for attribute in node.attribute if _is(node, "Constant") else ():
+            if attribute.HasField("t"):
+                known[node.output[0]] = attribute.t
+    return {name: t for name, t in known.items() if t.data_type != onnx.TensorProto.STRING}
+
+
+def _is(node: onnx.NodeProto, op_type: str) -> bool:
+    return node.op_type == op_type and node.domain in ("", "ai.onnx")
 
 
 def _is_small_constant(
@@ -119,16 +210,17 @@ def _run(node: onnx.NodeProto, known: dict[str, onnx.TensorProto]) -> Array | No
 def _fill_stft(graph: onnx.GraphProto, shapes: dict[str, Dims]) -> int:
     """Describe STFT outputs as [batch, frames, bins, 2] (ONNX operator text, STFT-17)."""
     filled = 0
-    constants = {t.name: t for t in graph.initializer}
-    constants |= {n.output[0]: n.attribute[0].t for n in graph.node if n.op_type == "Constant"}
-    for node in graph.node:
-        if node.op_type != "STFT" or node.output[0] in shapes or len(node.input) < 3:
+    transforms = [node for node in graph.node if _is(node, "STFT") and node.output[0] not in shapes]
+    constants = _constants(graph) if transforms else {}
+    for node in transforms:
+        if len(node.input) < 3:
             continue
         signal, window = shapes.get(node.input[0]), shapes.get(node.input[2])
         length = window[0] if window else None
         if len(node.input) > 3 and node.input[3] in constants:
-            length = int(numpy_helper.to_array(constants[node.input[3]]))
-        if signal is None or length is None:
+            lengths = numpy_helper.to_array(constants[node.input[3]])
+            length = int(lengths.item()) if lengths.size == 1 else None
+        if not signal or length is None:
             continue
         onesided = next((a.i for a in node.attribute if a.name == "onesided"), 1)
         dims = [signal[0], None, length // 2 + 1 if onesided else length, 2]

@@ -6,13 +6,14 @@ shapes are assumed: that table serves planning only, the model itself is never c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import onnx
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.propagate import Dims, dims_of, infer, shapes_of
 from widthfold_onnx.model.skeleton import skeleton
+from widthfold_onnx.model.walk import body_path
 from widthfold_onnx.options import Shapes
 from widthfold_onnx.text import printable
 
@@ -26,28 +27,30 @@ class ShapeTable:
 
     def __init__(self, proto: onnx.ModelProto, pins: Shapes) -> None:
         outline = skeleton(proto)
-        pin_inputs(outline.graph, pins)
+        pin_inputs(outline.graph, pins, {value.name for value in proto.graph.input})
         self._tables: dict[str, dict[str, Dims]] = {}
         self._collect(infer(outline).graph, "", {})
 
     def _collect(self, graph: onnx.GraphProto, path: str, outer: Mapping[str, Dims]) -> None:
         table = {**outer, **shapes_of(graph)}
-        self._tables[path] = table
+        # Nodes without outputs and names lead to the same path; of their bodies nothing is said.
+        self._tables[path] = {} if path in self._tables else table
         for node in graph.node:
             for attribute in node.attribute:
-                bodies = [attribute.g] if attribute.HasField("g") else attribute.graphs
-                for body in bodies:
-                    inner = f"{path}/{node.output[0]}/{attribute.name}".lstrip("/")
-                    self._collect(body, inner, table)
+                if attribute.HasField("g"):
+                    inner = body_path(path, node, attribute.name, None)
+                    self._collect(attribute.g, inner, table)
+                for index, body in enumerate(attribute.graphs):
+                    self._collect(body, body_path(path, node, attribute.name, index), table)
 
     def get(self, path: str, name: str) -> Dims | None:
         """Shape of a value seen from a scope; None where not even the rank is known."""
         return self._tables.get(path, {}).get(name)
 
 
-def pin_inputs(graph: onnx.GraphProto, pins: Shapes) -> None:
-    """Write the assumed extents into the inputs of a copy of the graph."""
-    inputs = {value.name: value for value in graph.input}
+def pin_inputs(graph: onnx.GraphProto, pins: Shapes, names: Collection[str]) -> None:
+    """Write the assumed extents into the inputs of a skeleton; `names` are the model's own."""
+    inputs = {value.name: value for value in graph.input if value.name in names}
     for name, shape in pins.items():
         if name not in inputs:
             known = ", ".join(printable(n) for n in inputs)

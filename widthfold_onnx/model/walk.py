@@ -43,12 +43,32 @@ def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
             yield from all_nodes(graph.node)
 
 
-def all_initializers(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Yield the dense initializers of a graph and of all graphs in it."""
-    yield from graph.initializer
+def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield a graph and all graphs in it."""
+    yield graph
     for node in graph.node:
         for inner in subgraphs(node):
-            yield from all_initializers(inner)
+            yield from all_graphs(inner)
+
+
+def body_path(path: str, node: onnx.NodeProto, attribute: str, index: int | None) -> str:
+    """Name a subgraph by what leads to it: ``y/then_branch``, within the subgraph `path`.
+
+    Args:
+        path: of the graph that holds the node; "" for the main graph.
+        node: the node that holds the subgraph; its first output names it.
+        attribute: name of the attribute.
+        index: position in a list of graphs; None where the attribute holds one.
+    """
+    owner = next((name for name in node.output if name), node.name)
+    place = "" if index is None else f"[{index}]"
+    return f"{path}/{owner}/{attribute}{place}".lstrip("/")
+
+
+def all_initializers(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Yield the dense initializers of a graph and of all graphs in it."""
+    for inner in all_graphs(graph):
+        yield from inner.initializer
 
 
 def all_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:

@@ -26,6 +26,9 @@ LADDER = (64, 16, 256, 1, 20, 128, 160, 224, 320, 576, 640, 1024, 4096, 16384, 6
 MAX_ELEMENTS = 1 << 24
 """Largest input set that is tried without being asked for, in elements over all inputs."""
 
+MAX_ASKED_ELEMENTS = 1 << 40
+"""Largest input that a caller may ask for; beyond it numpy cannot even count the bytes."""
+
 ENOUGH = 2000
 """Inputs of so many elements are tried first: a single frame of audio shows and times little."""
 
@@ -177,6 +180,8 @@ def _symbols(inputs: Sequence[Port], fixed: Shapes) -> dict[Key, int]:
                 f"--input-shape gives {printable(name)} {len(shape)} dimensions; "
                 f"the model has {len(port.dims)}"
             )
+        if math.prod(shape) > MAX_ASKED_ELEMENTS:
+            raise UsageError(f"--input-shape gives {printable(name)} more elements than memory has")
         for dim, size in zip(port.dims, shape, strict=bool(port.dims)):
             if dim is None:
                 continue

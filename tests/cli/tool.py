@@ -1,0 +1,190 @@
+"""Runs the command: in this process, as a process of its own, or on a terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+from click.testing import CliRunner
+from onnx import helper, numpy_helper, parser
+
+from widthfold_onnx.cli import main
+
+ROOT = Path(__file__).parents[2]
+MODELS = ROOT / "models"
+COMMAND = [sys.executable, "-c", "from widthfold_onnx.cli import main; main(prog_name='widthfold')"]
+OLD = b"what the user had"
+
+TWO_LAYERS = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[1,2,6,16] x) => (float[1,2,6,16] y) <float[3,2,3,3] w1, float[3] b1, float[2,3,1,5] w2>
+{
+    [first] a = Conv <pads = [1,1,1,1]> (x, w1, b1)
+    [relu] r = Relu (a)
+    [second] y = Conv <pads = [0,2,0,2]> (r, w2)
+}"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run left behind; `seconds` and `megabytes` (peak) only of real processes."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float = 0.0
+    megabytes: float = 0.0
+
+    @property
+    def line(self) -> str:
+        """The one line on standard error."""
+        lines = self.err.splitlines()
+        assert len(lines) == 1, self.err
+        assert self.err.endswith("\n")
+        assert lines[0].startswith("widthfold: "), self.err
+        assert lines[0].isprintable(), self.err
+        return lines[0]
+
+
+def widthfold(*args: object) -> Run:
+    """Run in this process."""
+    result = CliRunner().invoke(main, [str(arg) for arg in args], prog_name="widthfold")
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return Run(result.exit_code, result.stdout, result.stderr)
+
+
+def process(*args: object, timeout: float = 100, **options) -> Run:
+    """Run in a process of its own and measure it."""
+    start = time.perf_counter()
+    child = start_process(*args, **options)
+    try:
+        out, err = child.communicate(timeout=timeout)
+    except BaseException:
+        child.kill()
+        child.communicate()
+        raise
+    seconds = time.perf_counter() - start
+    return Run(child.returncode, out.decode(), err.decode(), seconds)
+
+
+def start_process(*args: object, env: dict[str, str] | None = None, **options) -> subprocess.Popen:
+    """Start a process of its own, with both outputs in pipes."""
+    return subprocess.Popen(
+        [*COMMAND, *map(str, args)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **(env or {})},
+        **options,
+    )
+
+
+def measured(*args: object, folder: Path, timeout: int = 100) -> Run:
+    """Run in a process of its own; its own peak memory is known too, by wait4."""
+    streams = [(folder / name).open("w+b") for name in ("measured.out", "measured.err")]
+    with streams[0] as out, streams[1] as err:
+        start = time.perf_counter()
+        child = subprocess.Popen(
+            [*COMMAND, *map(str, args)], stdin=subprocess.DEVNULL, stdout=out, stderr=err
+        )
+        previous = signal.signal(signal.SIGALRM, lambda *_: child.kill())
+        signal.alarm(timeout)
+        try:
+            _, status, usage = os.wait4(child.pid, 0)
+        finally:
+            signal.alarm(0)
+            signal.signal(signal.SIGALRM, previous)
+        seconds = time.perf_counter() - start
+        child.returncode = os.waitstatus_to_exitcode(status)
+        texts = []
+        for stream in (out, err):
+            stream.seek(0)
+            texts.append(stream.read().decode())
+    return Run(child.returncode, *texts, seconds, usage.ru_maxrss / 1024)
+
+
+def on_terminal(*args: object, columns: int = 120, env: dict[str, str] | None = None) -> Run:
+    """Run with standard output and error on a terminal; `out` is all that it got."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    clean = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
+    child = subprocess.Popen(
+        [*COMMAND, *map(str, args)],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env={**clean, "TERM": "xterm", "COLUMNS": str(columns), **(env or {})},
+        start_new_session=True,
+    )
+    os.close(slave)
+    seen = b""
+    while True:
+        try:
+            piece = os.read(master, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not piece:
+            break
+        seen += piece
+    os.close(master)
+    return Run(child.wait(timeout=60), seen.decode(), "")
+
+
+def build(text: str = TWO_LAYERS, seed: int = 0) -> onnx.ModelProto:
+    """A model from ONNX text; what no node computes becomes a random float weight."""
+    model = parser.parse_model(text)
+    graph = model.graph
+    rng = np.random.default_rng(seed)
+    computed = {name for node in graph.node for name in node.output}
+    for value in [v for v in graph.value_info if v.name not in computed]:
+        shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
+        array = rng.standard_normal(shape).astype(np.float32)
+        graph.initializer.append(numpy_helper.from_array(array, value.name))
+        graph.value_info.remove(value)
+    return model
+
+
+def save(model: onnx.ModelProto, path: Path) -> Path:
+    path.write_bytes(model.SerializeToString(deterministic=True))
+    return path
+
+
+def nothing_to_fold() -> onnx.ModelProto:
+    """A Conv whose weight is an input."""
+    ends = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in (("x", [1, 1, 4, 8]), ("w", [1, 1, 3, 3]), ("y", [1, 1, 4, 8]))
+    ]
+    node = helper.make_node("Conv", ["x", "w"], ["y"], "conv", pads=[1, 1, 1, 1])
+    graph = helper.make_graph([node], "g", ends[:2], ends[2:])
+    opset = helper.make_opsetid("", 17)
+    return helper.make_model(graph, opset_imports=[opset], ir_version=8)
+
+
+def names(folder: Path) -> list[str]:
+    """What a folder holds."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+def snapshot(folder: Path) -> dict[str, tuple[str, int]]:
+    """Every file below a folder: hash of its content and time of its last change."""
+    return {
+        str(path.relative_to(folder)): (
+            hashlib.sha256(path.read_bytes()).hexdigest(),
+            path.stat().st_mtime_ns,
+        )
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.is_symlink()
+    }

@@ -1,0 +1,235 @@
+"""What must hold on every real model of the shared folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime  # noqa: TID251 - the tests judge by the runtime itself
+import pytest
+from onnx import numpy_helper
+
+from tests.cli.tool import widthfold
+from tests.shared import MODELS, needs_models
+from widthfold_onnx import FoldOptions, Layout, VerifyOptions, optimize
+from widthfold_onnx.rewrite.record import FOLD_KEY
+
+SEEDS = 5
+FOLDED = {  # by 8, with the defaults: fewer would be a loss, more a pleasant surprise
+    "Marabou__cifar_base_kw_simp": 1,
+    "Marabou__fc_matMul": 0,
+    "Marabou__layer-zoo_conv": 0,
+    "onnx2c__mnist8": 1,
+}
+LARGE = ("accelerated_features__xfeat", "basic-pitch__nmp", "pytorch_super_resolution")
+ILL_CONDITIONED = ("yunet",)
+"""Models with outputs like sigmoid(-16): one rounding inside moves them by a part in a thousand."""
+
+pytestmark = needs_models
+
+by_model = pytest.mark.parametrize("model", MODELS, ids=[path.stem for path in MODELS])
+
+
+def convs(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Every Conv of a graph and of the graphs inside its nodes."""
+    for node in graph.node:
+        if node.op_type == "Conv" and node.domain in ("", "ai.onnx"):
+            yield node
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from convs(attribute.g)
+            for body in attribute.graphs:
+                yield from convs(body)
+
+
+def all_convs(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    inside = [n for function in model.functions for n in function.node if n.op_type == "Conv"]
+    return [*convs(model.graph), *inside]
+
+
+def feeds_of(model: Path, seed: int) -> dict[str, npt.NDArray]:
+    """The inputs that the shared folder says the model runs with."""
+    listed = json.loads((model.parent / "feeds.json").read_text())[model.name]["feeds"]
+    rng = np.random.default_rng(seed)
+    feeds = {}
+    for name, (dtype, shape) in listed.items():
+        if name == "sr":  # a sampling rate, of which silero knows two
+            feeds[name] = np.array(16000, dtype)
+        else:
+            feeds[name] = rng.standard_normal(shape).astype(dtype)
+    return feeds
+
+
+def open_model(path: Path) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def assert_parity(model: Path, out: Path, seeds: int) -> None:
+    """The same interface, and the same outputs within 1e-5 of the largest value of each."""
+    before, after = onnx.load(model).graph, onnx.load(out).graph
+    given = {tensor.name for tensor in before.initializer}
+    fed = [value for value in before.input if value.name not in given]
+    assert fed == [value for value in after.input if value.name in {v.name for v in fed}]
+    assert list(before.output) == list(after.output)
+    original, rewritten = open_model(model), open_model(out)
+    assert interface(original) == interface(rewritten)
+    for seed in range(seeds):
+        feeds = feeds_of(model, seed)
+        first, second = original.run(None, feeds), rewritten.run(None, feeds)
+        noise = [0.0] * len(first)
+        if any(word in model.stem for word in ILL_CONDITIONED):
+            shaken = {name: np.nextafter(x, np.float32(np.inf)) for name, x in feeds.items()}
+            moved = original.run(None, shaken)
+            noise = [float(np.abs(a - b).max()) for a, b in zip(first, moved, strict=True)]
+        for reference, result, own in zip(first, second, noise, strict=True):
+            assert (reference.dtype, reference.shape) == (result.dtype, result.shape)
+            assert np.isfinite(reference).all()
+            assert np.isfinite(result).all()
+            error = np.abs(reference.astype(np.float64) - result).max(initial=0)
+            assert error <= max(1e-5 * np.abs(reference).max(initial=0), 10 * own)
+
+
+def interface(session: onnxruntime.InferenceSession) -> list[list[tuple]]:
+    """Names and types; the runtime may infer more about shapes than the file says."""
+    ports = (session.get_inputs(), session.get_overridable_initializers(), session.get_outputs())
+    return [[(p.name, p.type, len(p.shape)) for p in side] for side in ports]
+
+
+def test_the_folder_is_the_one_that_these_tests_know() -> None:
+    listed = json.loads((MODELS[0].parent / "feeds.json").read_text())
+    assert {path.name for path in MODELS} == listed.keys()
+    for path in MODELS:
+        counted = listed[path.name]["conv"]
+        assert len(all_convs(onnx.load(path, load_external_data=False))) == counted, path.name
+
+
+@by_model
+def test_optimize_by_8(model: Path, tmp_path: Path) -> None:
+    out, report = tmp_path / "out.onnx", tmp_path / "report.json"
+    data = model.read_bytes()
+    run = widthfold("optimize", model, out, "--factor", 8, "--report", report)
+    assert (run.code, run.err) == (0, "")
+    assert model.read_bytes() == data
+    document = json.loads(report.read_bytes())
+    before = onnx.load(model)
+    names = Counter(node.name or f"Conv -> {node.output[0]}" for node in all_convs(before))
+    assert Counter(site["node"] for site in document["sites"]) == names
+    folded = [site for site in document["sites"] if site["status"] == "folded"]
+    if model.stem in FOLDED:
+        assert len(folded) >= FOLDED[model.stem]
+    marked = [
+        node
+        for node in all_convs(onnx.load(out))
+        if any(entry.key == FOLD_KEY for entry in node.metadata_props)
+    ]
+    assert len(marked) == len(folded)
+    if not folded:
+        assert out.read_bytes() == data
+        return
+
+    verification = document["verification"]
+    assert verification["verdict"] == "pass"
+    assert verification["input_sets"] >= SEEDS
+    assert Counter(s["node"] for s in verification["exact"]) == Counter(s["node"] for s in folded)
+    assert {s["verdict"] for s in verification["exact"]} == {"exact"}
+
+    assert_parity(model, out, SEEDS)
+    again = tmp_path / "again.onnx"
+    assert optimize(out, again, FoldOptions(factor=8), None).summary.folded == 0
+    assert again.read_bytes() == out.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        FoldOptions(factor=2),
+        FoldOptions(factor=4, ragged=True),
+        FoldOptions(factor=8, layout=Layout.NHWC),
+        FoldOptions(factor=16, ragged=True, layout=Layout.NHWC),
+    ],
+    ids=["2", "4 ragged", "8 nhwc", "16 ragged nhwc"],
+)
+@by_model
+def test_other_factors_and_forms(model: Path, options: FoldOptions, tmp_path: Path) -> None:
+    """One comparison of our own each; the slow test verifies each of them too."""
+    out = tmp_path / "out.onnx"
+    report = optimize(model, out, options, None)
+    assert report.written == "out.onnx"
+    if not report.summary.folded or any(word in model.stem for word in LARGE):
+        return
+    assert_parity(model, out, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ragged", [False, True], ids=["even", "ragged"])
+@pytest.mark.parametrize("layout", list(Layout))
+@pytest.mark.parametrize("factor", [2, 3, 4, 5, 8, 16])
+@by_model
+def test_every_form_is_verified(
+    model: Path, factor: int, layout: Layout, ragged: bool, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.onnx"
+    options = FoldOptions(factor=factor, layout=layout, ragged=ragged)
+    report = optimize(model, out, options, VerifyOptions(timing=False))
+    assert report.written == "out.onnx", report.verification
+    assert_parity(model, out, SEEDS)
+
+
+# ---------------------------------------------------------------- stored inputs and outputs
+
+MNIST = next((path for path in MODELS if path.stem == "onnx2c__mnist8"), Path("gone"))
+
+
+def stored_set(number: int, folder: Path) -> Path:
+    """A test_data_set folder as ONNX lays it out."""
+    target = folder / f"test_data_set_{number}"
+    target.mkdir()
+    for kind in ("input", "output"):
+        source = MNIST.with_name(f"{MNIST.stem}__set{number}_{kind}_0.pb")
+        shutil.copy(source, target / f"{kind}_0.pb")
+    return target
+
+
+def test_mnist_gives_its_stored_outputs(tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    folders = [stored_set(number, tmp_path) for number in range(3)]
+    inputs = [part for folder in folders for part in ("--inputs", folder)]
+    run = widthfold("optimize", MNIST, out, "--factor", 8, "--require-fold", *inputs)
+    assert (run.code, run.err) == (0, "")
+    assert "8 input sets" in run.out
+    session = open_model(out)
+    (port,) = session.get_inputs()
+    for folder in folders:
+        x, y = (
+            numpy_helper.to_array(onnx.TensorProto.FromString((folder / name).read_bytes()))
+            for name in ("input_0.pb", "output_0.pb")
+        )
+        (result,) = session.run(None, {port.name: x})
+        assert np.abs(result - y).max() <= 1e-5 * np.abs(y).max()
+        assert result.argmax() == y.argmax()
+
+
+def test_wrong_stored_outputs_fail(tmp_path: Path) -> None:
+    """The first model computes them, the second does not."""
+    out, folder = tmp_path / "out.onnx", stored_set(0, tmp_path)
+    assert widthfold("optimize", MNIST, out, "--factor", 8, "--no-verify").code == 0
+    proto = onnx.load(out)
+    tensor = next(t for t in proto.graph.initializer if t.name == "Parameter194")
+    array = numpy_helper.to_array(tensor) + np.float32(500)
+    tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    out.write_bytes(proto.SerializeToString())
+    run = widthfold(
+        *("verify", MNIST, out, "--no-timing", "--seeds", 0, "--inputs", folder, "--rtol", "1e-2")
+    )
+    assert run.code == 1
+    assert "test_data_set_0: stored output Plus214_Output_0" in run.line
