@@ -65,7 +65,6 @@ def optimize(
         UsageError: an option or path that does not fit.
         InvalidModelError: the model is broken or not supported.
         NothingFoldedError: nothing to fold under `require_fold`.
-        UnverifiedError: the runtime is missing or crashed.
     """
     on_progress("reading the model")
     loaded = load(model)
@@ -173,7 +172,6 @@ def verify(
     Raises:
         UsageError: a path, an input or a shape that does not fit.
         InvalidModelError: a file that is no model.
-        UnverifiedError: the runtime is missing or crashed.
     """
     return verify_files(original, rewritten, options, on_progress)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -498,3 +499,20 @@ def test_a_symbolic_batch_and_height_run_at_every_size_or_are_refused():
     feeds = [{"x": data(2, 2, h, 8)} for h in (1, 4, 5)]
     _, codes = refolded(one, *feeds, options=FoldOptions(factor=4, axis=3))
     assert codes == {"c": "folded"}
+
+
+def test_the_long_spelling_of_the_default_domain_is_understood() -> None:
+    """The runtime loads it; onnx's own checker does not."""
+    model = onnx.load(Path(__file__).parents[2] / "models" / "paper_conv.onnx")
+    model.opset_import[0].domain = "ai.onnx"
+    for node in model.graph.node:
+        node.domain = "ai.onnx"
+    folded, (site,) = fold_model(model, FoldOptions(factor=8))
+    assert site.status == "folded"
+    assert folded.opset_import == model.opset_import
+    x = np.random.default_rng(3).standard_normal((1, 1, 32, 64)).astype(np.float32)
+    name = model.graph.input[0].name
+    before, after = (
+        ort.InferenceSession(m.SerializeToString()).run(None, {name: x}) for m in (model, folded)
+    )
+    np.testing.assert_allclose(after[0], before[0], rtol=0, atol=1e-6)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 from importlib import metadata
 from pathlib import Path
 
 from widthfold_onnx.results import Environment
-from widthfold_onnx.runtime.session import runtime_version
 
 _CPU_INFO = Path("/proc/cpuinfo")
 
@@ -31,13 +31,10 @@ def environment(provider: str, load_before: float) -> Environment:
     Args:
         provider: where the models ran.
         load_before: `load_average` from before the work.
-
-    Raises:
-        UnverifiedError: ONNX Runtime is not installed.
     """
     return Environment(
-        widthfold=_own_version(),
-        onnxruntime=runtime_version(),
+        widthfold=_version("widthfold-onnx"),
+        onnxruntime=_version("onnxruntime", "onnxruntime-gpu"),
         provider=provider,
         machine=_machine(),
         cores=cores(),
@@ -46,11 +43,12 @@ def environment(provider: str, load_before: float) -> Environment:
     )
 
 
-def _own_version() -> str:
-    try:
-        return metadata.version("widthfold-onnx")
-    except metadata.PackageNotFoundError:
-        return "unknown"  # run from a source tree that was never installed
+def _version(*names: str) -> str:
+    """Version of the first of these distributions that is installed, "" where none is."""
+    for name in names:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    return ""
 
 
 def _machine() -> str:

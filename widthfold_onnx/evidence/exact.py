@@ -29,6 +29,7 @@ from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import Provider
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import ExactSite
+from widthfold_onnx.rewrite.emit import FOLDED_OUTPUT
 from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, FoldRecord, fold_again, read_record
 from widthfold_onnx.rules.conv_site import conv_axes, group_of
 
@@ -69,7 +70,7 @@ class _Fold:
 
 def probe_sites(
     original: Path, rewritten: Path, provider: Provider, report: Callable[[str], None]
-) -> list[ExactSite]:
+) -> tuple[list[ExactSite], list[str]]:
     """Probe every site that the rewritten model says was folded.
 
     Args:
@@ -77,6 +78,9 @@ def probe_sites(
         rewritten: the model after.
         provider: where the integers are run.
         report: gets a line of text per site.
+
+    Returns:
+        The probed sites, and what limits the statement: folds whose record another tool removed.
     """
     before, after = load(original), load(rewritten)
     old, new = Document(before.proto, before.folder), Document(after.proto, after.folder)
@@ -86,9 +90,12 @@ def probe_sites(
         for scope, node in old.nodes("Conv")
         if FOLD_KEY in node.metadata_props
     }
-    results = []
+    results: list[ExactSite] = []
+    limits: list[str] = []
     for scope, conv in new.nodes("Conv"):
         if FOLD_KEY not in conv.metadata_props:
+            if FOLDED_OUTPUT.search(conv.outputs[0].name or ""):
+                limits.append(f"{conv.name} lost the record of its fold: compared by values only")
             continue
         origin = conv.metadata_props.get(ORIGIN_KEY, "")
         name = conv.name or f"Conv -> {origin}"
@@ -109,7 +116,7 @@ def probe_sites(
             results.append(ExactSite(node=name, verdict="skipped", reason=str(error)))
         else:
             results.append(ExactSite(node=name, verdict="exact", reason=certificate))
-    return results
+    return results, limits
 
 
 def _check(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from widthfold_onnx.errors import UsageError
+from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.evidence.environment import environment, load_average
 from widthfold_onnx.evidence.exact import probe_sites
 from widthfold_onnx.evidence.models import compare_models
@@ -34,7 +34,6 @@ def verify_files(
     Raises:
         UsageError: a path, an input or a shape that does not fit.
         InvalidModelError: a file that is no model.
-        UnverifiedError: no runtime, or the child process crashed.
     """
     outputs = [value.name for value in load(original).proto.graph.output]
     load(rewritten)
@@ -42,7 +41,22 @@ def verify_files(
         # An output that is a sequence has the names out[0], out[1], ...
         if name not in outputs and name.rpartition("[")[0] not in outputs:
             raise UsageError(f"a tolerance is given for {quoted(name)}, which is no output")
-    return isolated(_verify, original, rewritten, options, on_progress=on_progress)
+    busy = load_average()
+    try:
+        return isolated(_verify, original, rewritten, options, on_progress=on_progress)
+    except UnverifiedError as error:
+        # No runtime, or the child crashed: that is a result too, and goes into the report.
+        return VerifyReport(
+            original=original.name,
+            rewritten=rewritten.name,
+            outputs=[],
+            exact=[],
+            timing=None,
+            verdict="unverified",
+            reasons=[str(error)],
+            input_sets=0,
+            environment=environment(options.provider.value, busy),
+        )
 
 
 def _verify(
@@ -52,8 +66,9 @@ def _verify(
     parity = compare_models(original, rewritten, options, report=report)
     provider = Provider(parity.provider) if parity.provider else options.provider
     exact: list[ExactSite] = []
+    limits: list[str] = []
     if options.exact:
-        exact = probe_sites(original, rewritten, provider, report)
+        exact, limits = probe_sites(original, rewritten, provider, report)
     timing: Timing | None = None
     if options.timing and parity.verdict == "pass":
         timing = time_models(original, rewritten, options, parity.shapes or None, report=report)
@@ -71,7 +86,7 @@ def _verify(
         exact=exact,
         timing=timing,
         verdict=verdict,
-        reasons=[*wrong, *parity.reasons, *unknown],
+        reasons=[*wrong, *parity.reasons, *unknown, *limits],
         input_sets=parity.input_sets,
         environment=environment(provider.value, busy),
     )

@@ -89,7 +89,8 @@ class Document:
         self.folder = folder
         self.external_names: set[str] = set()
         self._model = _linked(proto)
-        self.opset = self._model.opset_imports.get("", 1)
+        imports = self._model.opset_imports
+        self.opset = imports.get("", imports.get("ai.onnx", 1))
         self.scopes = list(self._walk())
         self._names = {n for scope in self.scopes for n in _names_in(scope.graph)}
         self._names |= {v.name for s in self.scopes if s.proto for v in s.proto.value_info}

@@ -12,9 +12,10 @@ import onnx
 from onnx import TensorProto, helper
 
 from widthfold_onnx.model.external import is_external
+from widthfold_onnx.model.functions import domain_name
 from widthfold_onnx.model.scope import Scope, function_scope, graph_scope
 from widthfold_onnx.model.tensors import BITS, elements, stored_bytes
-from widthfold_onnx.model.walk import attribute_graphs
+from widthfold_onnx.model.walk import all_nodes, attribute_graphs
 
 SMALL_BYTES = 1024
 """Constants up to this size keep their data: shape inference reads them."""
@@ -46,7 +47,18 @@ def skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
     copy.graph.input.extend(main.holes)
     for function in model.functions:
         copy.functions.append(_function(function))
+    _spell_domains(copy)
     return copy
+
+
+def _spell_domains(copy: onnx.ModelProto) -> None:
+    """Write the default domain as "": the runtime takes "ai.onnx" as well, onnx's tools do not."""
+    imports = {domain_name(item.domain): item.version for item in copy.opset_import}
+    del copy.opset_import[:]
+    copy.opset_import.extend(helper.make_opsetid(*item) for item in imports.items())
+    for nodes in (copy.graph.node, *(function.node for function in copy.functions)):
+        for node in all_nodes(nodes):
+            node.domain = domain_name(node.domain)
 
 
 class _Main:
