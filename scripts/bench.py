@@ -44,6 +44,7 @@ class Case:
 
 SUITE = [
     *(Case(model, 8) for model in sorted((ROOT / "models").glob("*.onnx"))),
+    Case(ROOT / "models" / "wide_signal.onnx", 8, AxisName.WIDTH),
     Case(ROOT / "models" / "wide_signal.onnx", 16, AxisName.WIDTH),
 ]
 

@@ -77,6 +77,18 @@ class FoldOptions:
     input_shapes: Shapes = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.factor, int):
+            raise UsageError(f"factor is {self.factor!r}; it must be a whole number")
+        if self.layout not in list(Layout):
+            raise UsageError(f"layout is {self.layout!r}, none of {', '.join(Layout)}")
+        if isinstance(self.axis, str) and self.axis not in list(AxisName):
+            raise UsageError(f"axis is {self.axis!r}, none of {', '.join(AxisName)}")
+        for name in ("nodes", "skip"):
+            if isinstance(getattr(self, name), str):
+                raise UsageError(f"{name} takes a tuple of patterns, not one string")
+        for name in ("max_flops_growth", "max_bytes_growth"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"{name} is {getattr(self, name)}; it must be above 0")
         if not 2 <= self.factor <= MAX_FACTOR:
             raise UsageError(f"factor is {self.factor}; it must lie in 2..{MAX_FACTOR}")
         if self.max_channels < 1:

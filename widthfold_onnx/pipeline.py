@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import onnx
 
-from widthfold_onnx.errors import CheckFailedError, NothingFoldedError
+from widthfold_onnx.errors import CheckFailedError
 from widthfold_onnx.evidence.run import verify_files
 from widthfold_onnx.model.check import check_model
 from widthfold_onnx.model.external import check_external, external_tensors
@@ -39,8 +39,8 @@ def silent(line: str) -> None:
 
 
 def optimize(
-    model: Path,
-    out: Path | None,
+    model: Path | str,
+    out: Path | str | None,
     options: FoldOptions,
     verify_options: VerifyOptions | None = PROVE_ONLY,
     *,
@@ -55,7 +55,7 @@ def optimize(
             None plans only. If nothing is folded it becomes a copy, byte for byte.
         options: which sites, how far, in which form.
         verify_options: how the result is verified; None writes it unverified.
-        require_fold: raise where no site is folded.
+        require_fold: write nothing where no site is folded.
         on_progress: gets a line of text per step.
 
     Returns:
@@ -64,9 +64,9 @@ def optimize(
     Raises:
         UsageError: an option or path that does not fit.
         InvalidModelError: the model is broken or not supported.
-        NothingFoldedError: nothing to fold under `require_fold`.
     """
     on_progress("reading the model")
+    model, out = Path(model), None if out is None else Path(out)
     loaded = load(model)
     document = Document(loaded.proto, loaded.folder)
     on_progress("planning")
@@ -87,9 +87,7 @@ def optimize(
         written=None,
         verification=None,
     )
-    if require_fold and not folded:
-        raise NothingFoldedError(f"none of {len(sites)} Conv nodes was folded; nothing is written")
-    if out is None:
+    if out is None or (require_fold and not folded):
         return report
     if not folded:
         copy_model(model, out, proto=loaded.proto)
@@ -103,7 +101,12 @@ def optimize(
     def check(written: Path) -> None:
         load(written)
         if verify_options is not None:
-            result = verify_files(model, written, verify_options, on_progress)
+            result = verify_files(
+                model,
+                written,
+                verify_options,
+                lambda line: on_progress(line.replace(written.name, out.name)),
+            )
             result = _renamed(result, written.name, out.name)
             verification.append(result)
             if result.verdict != "pass":
@@ -156,7 +159,11 @@ def fold_model(
 
 
 def verify(
-    original: Path, rewritten: Path, options: VerifyOptions, *, on_progress: Progress = silent
+    original: Path | str,
+    rewritten: Path | str,
+    options: VerifyOptions,
+    *,
+    on_progress: Progress = silent,
 ) -> VerifyReport:
     """Compare two models on the runtime: interface, outputs, exact probe, time.
 
@@ -173,10 +180,10 @@ def verify(
         UsageError: a path, an input or a shape that does not fit.
         InvalidModelError: a file that is no model.
     """
-    return verify_files(original, rewritten, options, on_progress)
+    return verify_files(Path(original), Path(rewritten), options, on_progress)
 
 
-def inspect(model: Path, options: FoldOptions) -> InspectReport:
+def inspect(model: Path | str, options: FoldOptions) -> InspectReport:
     """List every site with its shapes, cost, legal reformulations and refusals.
 
     Args:
@@ -187,6 +194,7 @@ def inspect(model: Path, options: FoldOptions) -> InspectReport:
         UsageError: an option or path that does not fit.
         InvalidModelError: the model is broken or not supported.
     """
+    model = Path(model)
     loaded = load(model)
     document = Document(loaded.proto, loaded.folder)
     return InspectReport(

@@ -75,7 +75,7 @@ def fold_options(default_factor: int | None) -> Callable[[Callable[..., Any]], C
             type=int,
             **({"required": True} if default_factor is None else {"default": default_factor}),
             show_default=True,
-            help="Positions that become one channel's worth of channels.",
+            help="How many times as many output channels, and as many fewer positions.",
         ),
         click.option(
             "--axis",
@@ -95,7 +95,9 @@ def fold_options(default_factor: int | None) -> Callable[[Callable[..., Any]], C
             "--ragged", is_flag=True, help="Extend and cut extents the factor leaves over."
         ),
         click.option(
-            "--mix-samples", is_flag=True, help="Allow dense batch folds: a NaN may change samples."
+            "--mix-samples",
+            is_flag=True,
+            help="Allow batch folds as one dense group, where a NaN of one sample reaches others.",
         ),
         click.option(
             "--ieee-strict",
@@ -114,17 +116,27 @@ def fold_options(default_factor: int | None) -> Callable[[Callable[..., Any]], C
             type=float,
             default=32.0,
             show_default=True,
-            help="Most multiply-adds, as a multiple of the layer's own.",
+            help="Leave a layer alone if its multiply-adds would grow more than this many times.",
         ),
         click.option(
             "--max-bytes-growth",
             type=float,
             default=32.0,
             show_default=True,
-            help="Most bytes of input, weight and output, as a multiple of the layer's own.",
+            help="The same for the bytes of input, weight and output together.",
         ),
-        click.option("--nodes", multiple=True, metavar="GLOB", help="Only nodes of this name."),
-        click.option("--skip", multiple=True, metavar="GLOB", help="No nodes of this name."),
+        click.option(
+            "--nodes",
+            multiple=True,
+            metavar="GLOB",
+            help="Only nodes whose name matches; may be given several times.",
+        ),
+        click.option(
+            "--skip",
+            multiple=True,
+            metavar="GLOB",
+            help="Not these nodes; may be given several times.",
+        ),
         click.option(
             "--input-shape",
             "input_shapes",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -15,7 +16,7 @@ from widthfold_onnx.cli.common import (
     report_option,
 )
 from widthfold_onnx.cli.running import VerifyArguments, verify_arguments
-from widthfold_onnx.errors import CheckFailedError, UnverifiedError, UsageError
+from widthfold_onnx.errors import CheckFailedError, NothingFoldedError, UnverifiedError, UsageError
 from widthfold_onnx.options import FoldOptions
 
 
@@ -48,7 +49,7 @@ def optimize_command(
     """
     from widthfold_onnx.pipeline import optimize
     from widthfold_onnx.reports.json import check_report, write_report
-    from widthfold_onnx.reports.terminal import show_optimize
+    from widthfold_onnx.reports.terminal import say, show_optimize
 
     plan_only = dry_run or check
     if out is None and not plan_only:
@@ -72,6 +73,18 @@ def optimize_command(
     if verification is not None and verification.verdict != "pass":
         error = CheckFailedError if verification.verdict == "fail" else UnverifiedError
         why = "; ".join(verification.reasons) or "no reason given"
-        leave(f"OUT is not written: {why}", error.exit_code)
+        guilty = any(site.verdict == "different" for site in verification.exact)
+        hint = "; --skip NODE leaves a node alone" if guilty else ""
+        leave(f"OUT is not written: {why}{hint}", error.exit_code)
+    if require_fold and not result.summary.folded:
+        leave(
+            f"none of {len(result.sites)} Conv nodes was folded; nothing is written",
+            NothingFoldedError.exit_code,
+        )
+    if result.written is not None and result.summary.folded:
+        shapes = [f"{name}:{','.join(map(str, dims))}" for name, dims in fold.input_shapes.items()]
+        again = ["widthfold", "verify", str(model), str(out)]
+        again += [word for shape in shapes for word in ("--input-shape", shape)]
+        say(f"not timed; to see if it pays: {shlex.join(again)}")
     if check and result.summary.folded:
         leave(f"{result.summary.folded} nodes would be folded", CheckFailedError.exit_code)

@@ -29,6 +29,9 @@ of the inputs does. Where this allows more than the tolerance, it was measured, 
 NOISE_LIMIT = 0.3
 """An output that needs more than this, relative to its largest value, is not forgiven."""
 
+ILL_CONDITIONED = "ill-conditioned"
+"""How the note of an output begins that was judged by its own sensitivity."""
+
 UNSTEADY = "cannot be judged: the original itself gives other values when it runs again"
 
 
@@ -94,7 +97,7 @@ class Judge:
         if not row.max_rel <= allowed <= NOISE_LIMIT:
             return row
         note = (
-            f"ill-conditioned: one rounding of the inputs moves the original by "
+            f"{ILL_CONDITIONED}: one rounding of the inputs moves the original by "
             f"{figure(allowed / NOISE_FACTOR)}, so {figure(allowed)} is allowed"
         )
         return msgspec.structs.replace(row, passed=True, tolerance=allowed, note=note)

@@ -67,7 +67,7 @@ def _verify(
     provider = Provider(parity.provider) if parity.provider else options.provider
     exact: list[ExactSite] = []
     limits: list[str] = []
-    if options.exact:
+    if options.exact and parity.provider:
         exact, limits = probe_sites(original, rewritten, provider, report)
     timing: Timing | None = None
     if options.timing and parity.verdict == "pass":

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 import onnx
 
 from widthfold_onnx.errors import UsageError
+from widthfold_onnx.model.loops import settle_loops
 from widthfold_onnx.model.propagate import Dims, dims_of, infer, shapes_of
 from widthfold_onnx.model.skeleton import skeleton
 from widthfold_onnx.model.walk import body_path
@@ -29,6 +30,7 @@ class ShapeTable:
         outline = skeleton(proto)
         pin_inputs(outline.graph, pins, {value.name for value in proto.graph.input})
         self._tables: dict[str, dict[str, Dims]] = {}
+        settle_loops(outline)
         self._collect(infer(outline).graph, "", {})
 
     def _collect(self, graph: onnx.GraphProto, path: str, outer: Mapping[str, Dims]) -> None:

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from widthfold_onnx.errors import UsageError
+from widthfold_onnx.evidence.rows import ILL_CONDITIONED
 from widthfold_onnx.results import (
     InspectReport,
     InspectSite,
@@ -47,6 +48,8 @@ _NAME_WIDTH = 36
 @contextlib.contextmanager
 def _printing() -> Iterator[None]:
     """Print whatever the encoding; a reader that left early is no fault, a full disk is one."""
+    if sys.stdout is None:  # the caller closed it: there is nobody to print for
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -81,8 +84,6 @@ def show_optimize(report: OptimizeReport) -> None:
     _say(line)
     if report.verification is not None:
         _say(_verdict(report.verification))
-    if report.written is not None and counts.folded:
-        _say(f"not timed: `widthfold verify {report.model} {report.written}` shows if it pays")
 
 
 @_printing()
@@ -181,9 +182,14 @@ def _inspected(site: InspectSite) -> list[Cell]:
 def _verdict(report: VerifyReport) -> str:
     exact = sum(site.verdict == "exact" for site in report.exact)
     errors = [row.max_rel for row in report.outputs if row.max_rel is not None]
+    forgiven = {row.name for row in report.outputs if row.note.startswith(ILL_CONDITIONED)}
     line = f"verdict: {report.verdict}; {report.input_sets} input sets"
     if errors:
         line += f", largest relative error {max(errors):.1e}"
+    if forgiven:
+        line += (
+            f" ({len(forgiven)} outputs judged by how far one rounding of the inputs moves them)"
+        )
     if report.exact:
         line += f"; {exact} of {len(report.exact)} rewritten nodes exact on integers"
     return line
@@ -239,13 +245,25 @@ def _shortened(name: str) -> str:
     return f"{name[: half - 1]}…{name[-half:]}"
 
 
+def say(line: str) -> None:
+    """Print one line, escaped."""
+    with _printing():
+        _say(line)
+
+
 def _say(line: str) -> None:
     _console().print(Text(printable(line, 2000)), soft_wrap=True)
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Say so, where rich would exit with a code of its own."""
+        raise BrokenPipeError
+
+
 def _console() -> Console:
     terminal = sys.stdout.isatty()
-    return Console(
+    return _Console(
         width=None if terminal else _PIPE_WIDTH,
         force_terminal=terminal,  # not even FORCE_COLOR puts control codes into a pipe
         highlight=False,

@@ -32,6 +32,7 @@ class ConvSite(Site):
         bias: [O], or None.
         group: groups.
         axes: geometry of every spatial axis, lengths as planned.
+        sized_pads: spatial axes whose pads depend on an extent that is only assumed.
         itemsize: bytes per element.
     """
 
@@ -41,6 +42,7 @@ class ConvSite(Site):
     bias: Constant | None
     group: int
     axes: tuple[ConvAxis, ...]
+    sized_pads: frozenset[int]
     itemsize: int
 
     @property

@@ -53,6 +53,14 @@ def read_conv(
     axes = conv_axes(node, planned_dims, weight.shape)
     if isinstance(axes, Refusal):
         return axes
+    if any(axis.out_length is not None and axis.out_length < 1 for axis in axes):
+        lengths = [axis.out_length for axis in axes]
+        return Refusal("empty-tensor", f"the output would have the extents {lengths}")
+    sized = {
+        i
+        for i, (axis, fixed) in enumerate(zip(axes, static_dims[2:], strict=True))
+        if fixed is None and axis.stride > 1 and _auto_pad(node).startswith("SAME")
+    }
     return ConvSite(
         node=node,
         scope=site.scope,
@@ -64,6 +72,7 @@ def read_conv(
         bias=bias,
         group=group,
         axes=axes,
+        sized_pads=frozenset(sized),
         itemsize=ITEMSIZE[weight.dtype],
     )
 
@@ -120,7 +129,7 @@ def conv_axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis
     strides = _ints(node, "strides", [1] * rank)
     dilations = _ints(node, "dilations", [1] * rank)
     pads = _ints(node, "pads", [0] * (2 * rank))
-    auto_pad = node.attributes["auto_pad"].as_string() if "auto_pad" in node.attributes else ""
+    auto_pad = _auto_pad(node)
     kernel = _ints(node, "kernel_shape", list(weight[2:]))
     fits = (
         tuple(kernel) == weight[2:]
@@ -147,11 +156,15 @@ def conv_axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis
                     f"{auto_pad} at stride {s} pads by the input's extent, which is not known",
                 )
             # At stride 1 the total is span - 1 whatever the extent.
-            total = (
-                span - 1 if length is None else max(0, (-(-length // s) - 1) * s + span - length)
-            )
-            small, large = total // 2, total - total // 2
-            begin, end = (small, large) if auto_pad == "SAME_UPPER" else (large, small)
+            total = span - 1 if length is None else (-(-length // s) - 1) * s + span - length
+            # Where the stride skips more than the kernel covers the total is negative, and the
+            # runtime halves it towards zero.
+            begin = int(total / 2) if auto_pad == "SAME_UPPER" else int((total + 1) / 2)
+            if begin < 0:
+                return Refusal(
+                    "negative-same-pads", f"{auto_pad} of {length} positions at stride {s} crops"
+                )
+            end = max(0, total - begin)
         axes.append(
             ConvAxis(
                 length=length,
@@ -163,6 +176,10 @@ def conv_axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis
             )
         )
     return tuple(axes)
+
+
+def _auto_pad(node: Node) -> str:
+    return node.attributes["auto_pad"].as_string() if "auto_pad" in node.attributes else ""
 
 
 def group_of(node: Node) -> int:

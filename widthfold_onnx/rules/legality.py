@@ -98,6 +98,11 @@ def _unexpressible(site: ConvSite, result: Reformulation) -> Refusal | None:
     Reshape must fail, not infer, when the real extent differs.
     """
     fold = result.fold
+    if any(not fold.axes[i].folded for i in site.sized_pads):
+        return Refusal(
+            "unguarded-extent",
+            "SAME padding at a stride depends on an assumed extent that is not folded",
+        )
     assumed = [
         i
         for i, (plan, fixed) in enumerate(zip(site.planned, site.static, strict=True))

@@ -1,0 +1,86 @@
+"""What may not be silently wrong: assumed extents, SAME padding, Loop bodies, empty outputs."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime as ort  # noqa: TID251 - the tests run what the package made
+import pytest
+from onnx import numpy_helper
+
+from tests.rules.test_conv import conv_model, site
+from widthfold_onnx import FoldOptions, UsageError, fold_model
+
+
+def test_same_pads_of_an_assumed_kept_extent_are_refused() -> None:
+    model = conv_model([2, 1, 16, "w"], (1, 1, 3, 3), auto_pad="SAME_UPPER", strides=[1, 2])
+    assumed = {"x": (2, 1, 16, 15)}
+    assert site(model, 4, input_shapes=assumed).code == "unguarded-extent"
+    assert site(model, 4).code == "unknown-extent"
+
+
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("stride", [2, 3, 4])
+@pytest.mark.parametrize("length", [5, 7, 8, 12])
+def test_same_pads_of_a_sparse_stride_are_those_of_the_runtime(
+    auto_pad: str, stride: int, length: int
+) -> None:
+    model = conv_model([4, 1, length], (1, 1, 1), auto_pad=auto_pad, strides=[stride])
+    folded, (report,) = fold_model(model, FoldOptions(factor=2, axis=0))
+    if report.status == "refused":
+        assert report.code == "negative-same-pads"
+        return
+    x = np.arange(4 * length, dtype=np.float32).reshape(4, 1, length)
+    first, second = (
+        ort.InferenceSession(m.SerializeToString()).run(None, {"x": x})[0] for m in (model, folded)
+    )
+    np.testing.assert_array_equal(first, second)
+
+
+def test_an_empty_output_is_refused() -> None:
+    for model in (
+        conv_model([2, 1, 2], (1, 1, 3)),
+        conv_model([2, 1, 2], (1, 1, 4), dilations=[2]),
+        conv_model([2, 1, 16, 2], (1, 1, 1, 4), dilations=[1, 2]),
+    ):
+        for ragged in (False, True):
+            assert site(model, 2, ragged=ragged).code == "empty-tensor"
+
+
+def test_what_a_loop_carries_has_no_known_extents() -> None:
+    """The body is declared [1, 1, 4, 16] and becomes [1, 1, 8, 8] after one turn."""
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    main (float[1,1,4,16] x, int64 m, bool go) => (float[1,1,h,w] y) {
+      y = Loop (m, go, x) <body = turn (int64 i, bool c, float[1,1,4,16] s)
+        => (bool d, float[1,1,4,16] t) {
+          d = Identity (c)
+          u = Conv <pads = [1,1,1,1]> (s, k)
+          t = Reshape (u, shape)
+      }>
+    }
+    """
+    model = onnx.parser.parse_model(text)
+    kernel = np.arange(1, 10, dtype=np.float32).reshape(1, 1, 3, 3)
+    model.graph.initializer.append(numpy_helper.from_array(kernel, "k"))
+    shape = np.array([1, 1, 8, 8], np.int64)
+    model.graph.initializer.append(numpy_helper.from_array(shape, "shape"))
+    for factor in (2, 4):
+        assert site(model, factor).status == "refused"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"factor": 2.5},
+        {"factor": "8"},
+        {"layout": "xyz"},
+        {"axis": "sideways"},
+        {"nodes": "conv*"},
+        {"max_flops_growth": float("nan")},
+        {"max_bytes_growth": -1.0},
+    ],
+)
+def test_options_that_make_no_sense(options: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        FoldOptions(**{"factor": 8, **options})
