@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from widthfold_onnx.results import (
 )
 from widthfold_onnx.rewrite.engine import Engine
 from widthfold_onnx.rules.base import Reformulation
-from widthfold_onnx.rules.survey import survey
+from widthfold_onnx.survey import survey
 
 Progress = Callable[[str], None]
 
@@ -95,6 +96,9 @@ def optimize(
 
     # Folding drops tensors, and with them the names of the files that must stay.
     data = {check_external(t, loaded.folder).location for t in external_tensors(loaded.proto)}
+    if verify_options is not None:
+        shapes = {**options.input_shapes, **verify_options.input_shapes}
+        verify_options = dataclasses.replace(verify_options, input_shapes=shapes)
     proto = _apply(document, decisions)
     verification: list[VerifyReport] = []
 

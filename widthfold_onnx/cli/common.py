@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import signal
 import sys
 import traceback
@@ -253,6 +254,6 @@ def parse_pair(text: str) -> tuple[str | None, float]:
         value = float(number)
     except ValueError:
         value = -1.0
-    if not value >= 0:
+    if not (value >= 0 and math.isfinite(value)):
         raise UsageError(f"{printable(text)!r} is not a tolerance like 1e-4 or OUTPUT:1e-4")
     return (name if colon else None), value

@@ -62,7 +62,7 @@ def optimize_command(
             model,
             None if plan_only else out,
             fold,
-            None if no_verify else running.options(fold.input_shapes, timing=False),
+            None if no_verify else running.options({}, timing=False),
             require_fold=require_fold,
             on_progress=on_progress,
         )

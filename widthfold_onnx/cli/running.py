@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +35,7 @@ class VerifyArguments:
         """
         pairs = [parse_pair(text) for text in self.rtol]
         everywhere = [value for name, value in pairs if name is None]
-        if not self.atol >= 0:
+        if not (self.atol >= 0 and math.isfinite(self.atol)):
             raise UsageError(f"--atol {self.atol} is no tolerance")
         if self.seeds < (0 if self.inputs else 1):
             raise UsageError("--seeds must be at least 1 unless --inputs are given")

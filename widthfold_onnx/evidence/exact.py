@@ -11,6 +11,7 @@ Three questions per site, each of which a wrong fold cannot pass unnoticed:
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,8 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.evidence.chain import Chain, Geometry, Mismatch
 from widthfold_onnx.evidence.probe import Side, first_difference
-from widthfold_onnx.evidence.provenance import Chain, Geometry, Mismatch, prove
+from widthfold_onnx.evidence.provenance import prove
 from widthfold_onnx.fold.axis import ConvAxis
 from widthfold_onnx.fold.conv import ConvFold, fold_bias, fold_weight
 from widthfold_onnx.model.graph import Document, Node, Scope
@@ -39,6 +41,7 @@ Array = npt.NDArray[Any]
 FREE_SAMPLES = 2
 FREE_POSITIONS = 5
 
+MAX_AXES = 3
 MAX_ELEMENTS = 1 << 28
 """Of one array that the probe makes."""
 
@@ -90,6 +93,7 @@ def probe_sites(
         for scope, node in old.nodes("Conv")
         if FOLD_KEY in node.metadata_props
     }
+    chains = _Chains()
     results: list[ExactSite] = []
     limits: list[str] = []
     for scope, conv in new.nodes("Conv"):
@@ -102,14 +106,15 @@ def probe_sites(
         node = originals.get((scope.path, origin))
         report(f"exact probe of {name}")
         known = earlier.get((scope.path, origin))
-        if known is not None and _lines(old, *known) == _lines(new, scope, conv):
+        chain = chains.of(scope, conv)
+        if known is not None and _lines(old, chains.of(*known)) == _lines(new, chain):
             continue  # the original holds this very fold itself
         try:
             if known is not None:
                 raise _DifferentError("it is a fold in the original already, and another one")
             if node is None:
                 raise _DifferentError("the original has no such Conv")
-            certificate = _check(old, new, node, scope, conv, provider)
+            certificate = _check(old, new, node, chain, conv, provider)
         except _DifferentError as error:
             results.append(ExactSite(node=name, verdict="different", reason=str(error)))
         except UnverifiedError as error:
@@ -120,10 +125,9 @@ def probe_sites(
 
 
 def _check(
-    old: Document, new: Document, node: Node, scope: Scope, conv: Node, provider: Provider
+    old: Document, new: Document, node: Node, chain: list[Node], conv: Node, provider: Provider
 ) -> str:
     origin = node.outputs[0].name
-    chain = _chain(scope, conv)
     start, end = chain[0].inputs[0], chain[-1].outputs[0]
     data = node.inputs[0]
     if start is None or data is None or (start.name, end.name) != (data.name, origin):
@@ -162,6 +166,8 @@ def _prove(
             raise Mismatch(geometry.reason)
         return geometry
 
+    if [n.op_type for n in chain].count("Conv") != 1 or conv not in chain:
+        raise _DifferentError("the new nodes hold more than one Conv")
     at = chain.index(conv)
     lengths = (
         replace(axis, length=extent)
@@ -186,15 +192,24 @@ def _prove(
         raise _DifferentError(str(error)) from error
 
 
-def _chain(scope: Scope, conv: Node) -> list[Node]:
-    """The nodes that replaced one original node."""
-    origin = conv.metadata_props.get(ORIGIN_KEY)
-    return [node for node in scope.graph if node.metadata_props.get(ORIGIN_KEY) == origin]
+class _Chains:
+    """The nodes that replaced one original node, found in one walk per graph."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, dict[str, list[Node]]] = {}
+
+    def of(self, scope: Scope, conv: Node) -> list[Node]:
+        """All nodes with the origin of a Conv, in graph order."""
+        if id(scope.graph) not in self._known:
+            table = self._known[id(scope.graph)] = defaultdict(list)
+            for node in scope.graph:
+                if ORIGIN_KEY in node.metadata_props:
+                    table[node.metadata_props[ORIGIN_KEY]].append(node)
+        return self._known[id(scope.graph)][conv.metadata_props.get(ORIGIN_KEY, "")]
 
 
-def _lines(document: Document, scope: Scope, conv: Node) -> list[object]:
+def _lines(document: Document, chain: list[Node]) -> list[object]:
     """All that makes up a fold: its nodes and their constants."""
-    chain = _chain(scope, conv)
     constants = _constants(document, chain)
     messages = [document.message(node).SerializeToString(deterministic=True) for node in chain]
     return [messages, {name: _content(array) for name, array in constants.items()}]
@@ -229,8 +244,10 @@ def _check_record(record: FoldRecord) -> None:
         numbers += [axis.out_digits, axis.in_digits, 1 if axis.length is None else axis.length]
     if min(numbers) < 1:
         raise _DifferentError("its record holds a number below 1")
-    digits = math.prod(axis.out_digits * axis.in_digits for axis in record.axes)
-    if max(*numbers, digits * record.batch) > MAX_ELEMENTS:
+    # Bounded one by one first: a product of numbers of any size takes any time.
+    if len(record.axes) > MAX_AXES or max(numbers) > MAX_ELEMENTS:
+        raise _too_large()
+    if math.prod(axis.out_digits * axis.in_digits for axis in record.axes) > MAX_ELEMENTS:
         raise _too_large()
 
 

@@ -4,8 +4,8 @@ A Conv is bilinear in its input and its weight, and a fold copies weights or pla
 they are. So random small integers serve as both, and the runtime must return equal results:
 every sum stays at or below the largest integer up to which the element type holds all integers
 (24 and 11 bits of significand), so no order of summation rounds. A wrong coefficient survives a
-trial over n labels with probability at most 2/n (Schwartz-Zippel, degree two); tolerances hide
-such faults where the weights are small.
+trial over n labels with probability at most 2/n (Schwartz-Zippel, degree two; less is promised
+where the data must be thinned to stay exact); tolerances hide such faults where weights are small.
 """
 
 from __future__ import annotations
@@ -78,6 +78,8 @@ def first_difference(
     """
     originals = [before.constants[name] for name in before.parameters]
     dtype = originals[0].dtype
+    if dtype.name not in EXACT_BELOW:
+        raise UnverifiedError(f"no bound is known below which {dtype.name} is exact")
     limit = EXACT_BELOW[dtype.name]
     for seed in range(TRIALS):
         rng = np.random.default_rng(seed)

@@ -1,7 +1,8 @@
 """Coefficient provenance: which weight multiplies which input element for each output element.
 
-The new nodes are run on labels instead of numbers: every input element carries its own index, 0
-is padding; every weight its own index, 0 is a structural zero. What reaches an output element is
+The new nodes around the Conv may only move elements (`evidence.chain`). They are run on labels
+instead of numbers: every input element carries its own index, 0 is padding; every weight its own
+index, 0 is a structural zero. What reaches an output element is
 then a set of pairs (weight, input element), and the proof is that it is the same set as in the
 original, for every output element at the planned extents. That proves the site over the reals
 for all inputs and all weights, without a tolerance and without trusting the fold algebra.
@@ -15,76 +16,20 @@ sits, the same for all c. What is left is to compare positions, once per output 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
-import onnx
-from onnx import helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
 
+from widthfold_onnx.evidence.chain import (
+    Chain,
+    Geometry,
+    Labels,
+    Mismatch,
+    check_moves,
+    labels_of,
+    replay,
+)
 from widthfold_onnx.fold.axis import ConvAxis
-from widthfold_onnx.text import printable
-
-Labels = npt.NDArray[np.signedinteger[Any]]
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """A Conv: extents of its input [N, C, *spatial], its spatial axes, its groups."""
-
-    shape: tuple[int, ...]
-    axes: tuple[ConvAxis, ...]
-    group: int
-
-
-@dataclass(frozen=True)
-class Chain:
-    """The new nodes of a site.
-
-    Attributes:
-        before: nodes before the Conv.
-        axes: geometry of the Conv for an input of given extents.
-        group: groups of the Conv.
-        after: nodes behind it.
-        constants: what the nodes read besides the data.
-        opset: of the default domain.
-    """
-
-    before: Sequence[onnx.NodeProto]
-    axes: Callable[[tuple[int, ...]], tuple[ConvAxis, ...]]
-    group: int
-    after: Sequence[onnx.NodeProto]
-    constants: dict[str, npt.NDArray[Any]]
-    opset: int
-
-
-class Mismatch(Exception):  # noqa: N818 - it is a finding, not a fault
-    """Where the two sets of products differ."""
-
-
-def replay(nodes: Sequence[onnx.NodeProto], chain: Chain, labels: Labels) -> Labels:
-    """Run Reshape, Transpose, Pad and Slice on labels, by onnx's reference implementation."""
-    if not nodes:
-        return labels
-    start, end = nodes[0].input[0], nodes[-1].output[0]
-    used = {name for node in nodes for name in node.input[1:]}
-    kind = helper.np_dtype_to_tensor_dtype(labels.dtype)
-    graph = helper.make_graph(
-        nodes,
-        "labels",
-        [helper.make_tensor_value_info(start, kind, labels.shape)],
-        [helper.make_tensor_value_info(end, kind, None)],
-        [numpy_helper.from_array(chain.constants[name], name) for name in sorted(used)],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", chain.opset)])
-    try:
-        (result,) = ReferenceEvaluator(model).run(None, {start: labels})
-    except (ValueError, IndexError) as error:
-        raise Mismatch(f"the new nodes do not fit together: {printable(str(error))}") from error
-    return np.asarray(result)
 
 
 def prove(
@@ -109,18 +54,30 @@ def prove(
     Raises:
         Mismatch: the products differ; the message says where.
     """
-    inputs = replay(chain.before, chain, _labels(original.shape, first=1))
+    check_moves(chain)
+    inputs = replay(chain.before, chain, labels_of(original.shape))
+    fits = (
+        inputs.ndim == len(original.shape) == folded.ndim
+        and inputs.shape[1] == folded.shape[1] * chain.group
+        and folded.shape[0] % chain.group == 0
+    )
+    if not fits:
+        raise Mismatch(
+            f"an input of {list(inputs.shape)} does not fit a weight of {list(folded.shape)} in "
+            f"{chain.group} groups"
+        )
     channel, classes, patterns = _input_classes(inputs, original.shape)
     table = _tap_table(folded, weight_shape, original.group, chain.group, channel, classes)
     samples, outputs = inputs.shape[0], folded.shape[0]
     conv = Geometry(inputs.shape, chain.axes(inputs.shape), chain.group)
     produced = [a.out_length or 0 for a in conv.axes]
-    ids = _labels((samples, outputs, *produced), first=0)
-    taken = replay(chain.after, chain, ids)
+    taken = replay(chain.after, chain, labels_of((samples, outputs, *produced)))
     expected = (original.shape[0], weight_shape[0], *(a.out_length or 0 for a in original.axes))
     if taken.shape != expected:
         raise Mismatch(f"the output has shape {list(taken.shape)}, not {list(expected)}")
-    _compare(original, conv, patterns, table, folded_bias, taken, outputs)
+    if taken.min() < 1:
+        raise Mismatch("an output element comes from nowhere")
+    _compare(original, conv, patterns, table, folded_bias, taken - 1, outputs)
     products = int(np.prod(expected)) * int(np.prod(weight_shape[1:]))
     return (
         f"{products} products (padding included) of {weight_shape[0]} x {weight_shape[1]} channels "
@@ -246,7 +203,7 @@ def _compare_taps(
     n, *j = np.unravel_index(np.arange(place.size), (original.shape[0], *lengths))
     produced = [axis.out_length or 0 for axis in conv.axes]
     new_n, *new_j = np.unravel_index(place, (conv.shape[0], *produced))
-    image = _labels((1, original.shape[0], *original.shape[2:]), first=1)
+    image = labels_of((1, original.shape[0], *original.shape[2:]))
     image, start, steps = _border(image, original.axes, n, j)
     # An absent tap reads the last class, which is all padding.
     with_none = np.concatenate([patterns, np.zeros_like(patterns[:1])])
@@ -291,12 +248,3 @@ def _border(
     taps = np.indices([axis.kernel for axis in axes]).reshape(len(axes), -1)
     reach = np.array([axis.dilation for axis in axes]) * strides[1:]
     return padded, first, reach @ taps
-
-
-def _labels(shape: tuple[int, ...], *, first: int) -> Labels:
-    """Consecutive numbers; 32 bits where they suffice, because memory is what a proof costs."""
-    size = int(np.prod(shape))
-    stop = first + size
-    if stop <= np.iinfo(np.int32).max:
-        return np.arange(first, stop, dtype=np.int32).reshape(shape)
-    return np.arange(first, stop, dtype=np.int64).reshape(shape)

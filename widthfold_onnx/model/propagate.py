@@ -38,6 +38,9 @@ SHAPE_ARITHMETIC = {
     *("Neg", "Reshape", "Slice", "Squeeze", "Sub", "Transpose", "Unsqueeze"),
 }
 
+MADE_BY_SHAPE = {"ConstantOfShape": 0, "Expand": 1}
+"""Which input says how large the output is."""
+
 Array = npt.NDArray[np.generic]
 Dims = tuple[int | None, ...]
 
@@ -153,7 +156,7 @@ def _evaluate(graph: onnx.GraphProto, shapes: dict[str, Dims]) -> int:
         result = None
         if tried < MAX_EVALUATIONS and _is_small_constant(node, known, shapes):
             tried += 1
-            result = _run(node, known)
+            result = _run(node, known, shapes[node.output[0]])
         if result is None:
             kept.append(node)
         else:
@@ -188,6 +191,11 @@ def _is_small_constant(
         return False
     if len(node.output) != 1 or not all(name in known for name in node.input if name):
         return False
+    if node.op_type in MADE_BY_SHAPE:
+        # What the model declares of the output is no bound; what will be made is.
+        wanted = numpy_helper.to_array(known[node.input[MADE_BY_SHAPE[node.op_type]]])
+        if not 0 <= math.prod(int(n) for n in wanted.ravel()) <= SMALL_ELEMENTS:
+            return False
     sizes = [shapes.get(node.output[0]), *(tuple(known[n].dims) for n in node.input if n)]
     return all(
         dims is not None
@@ -197,14 +205,16 @@ def _is_small_constant(
     )
 
 
-def _run(node: onnx.NodeProto, known: dict[str, onnx.TensorProto]) -> Array | None:
+def _run(node: onnx.NodeProto, known: dict[str, onnx.TensorProto], shape: Dims) -> Array | None:
     feeds = {name: numpy_helper.to_array(known[name]) for name in node.input if name}
     try:
         (result,) = ReferenceEvaluator(node).run(None, feeds)
     except Exception:
         # The evaluator raises whatever numpy raises on nonsense; then the value stays unknown.
         return None
-    return np.asarray(result)
+    array = np.asarray(result)
+    # The evaluator takes the newest form of an operator; inference takes the model's.
+    return array if array.shape == shape else None
 
 
 def _fill_stft(graph: onnx.GraphProto, shapes: dict[str, Dims]) -> int:

@@ -6,6 +6,7 @@ shapes are assumed: that table serves planning only, the model itself is never c
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Collection, Mapping
 
 import onnx
@@ -29,12 +30,13 @@ class ShapeTable:
     def __init__(self, proto: onnx.ModelProto, pins: Shapes) -> None:
         outline = skeleton(proto)
         pin_inputs(outline.graph, pins, {value.name for value in proto.graph.input})
-        self._tables: dict[str, dict[str, Dims]] = {}
+        self._tables: dict[str, Mapping[str, Dims]] = {}
         settle_loops(outline)
-        self._collect(infer(outline).graph, "", {})
+        self._collect(infer(outline).graph, "", ChainMap())
 
-    def _collect(self, graph: onnx.GraphProto, path: str, outer: Mapping[str, Dims]) -> None:
-        table = {**outer, **shapes_of(graph)}
+    def _collect(self, graph: onnx.GraphProto, path: str, outer: ChainMap[str, Dims]) -> None:
+        # A chain, not a copy: many bodies may stand in a large graph.
+        table = outer.new_child(shapes_of(graph))
         # Nodes without outputs and names lead to the same path; of their bodies nothing is said.
         self._tables[path] = {} if path in self._tables else table
         for node in graph.node:
@@ -67,7 +69,6 @@ def pin_inputs(graph: onnx.GraphProto, pins: Shapes, names: Collection[str]) -> 
             raise UsageError(
                 f"--input-shape: {printable(name)} is declared {declared}, not {tuple(shape)}"
             )
-        # Fixing one symbol fixes it wherever it stands.
         value.type.tensor_type.shape.ClearField("dim")
         for extent in shape:
             value.type.tensor_type.shape.dim.add(dim_value=extent)

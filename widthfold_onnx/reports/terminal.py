@@ -234,7 +234,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
     with console.capture() as captured:
         console.print(table)
     for line in captured.get().splitlines():
-        sys.stdout.write(f"{line.rstrip()}\n")
+        sys.stdout.write(f"{_tame(line.rstrip())}\n")
 
 
 def _shortened(name: str) -> str:
@@ -245,6 +245,11 @@ def _shortened(name: str) -> str:
     return f"{name[: half - 1]}…{name[-half:]}"
 
 
+def _tame(line: str) -> str:
+    """A line that begins with two colons would be a command to the log of some CI services."""
+    return f"| {line}" if line.lstrip().startswith("::") else line
+
+
 def say(line: str) -> None:
     """Print one line, escaped."""
     with _printing():
@@ -252,7 +257,7 @@ def say(line: str) -> None:
 
 
 def _say(line: str) -> None:
-    _console().print(Text(printable(line, 2000)), soft_wrap=True)
+    _console().print(Text(_tame(printable(line, 2000))), soft_wrap=True)
 
 
 class _Console(Console):

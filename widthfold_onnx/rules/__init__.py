@@ -1,5 +1,5 @@
 """What may replace a node, or why nothing may.
 
-`RULES` maps an operator to its rule: read the node into a site, then find its cheapest
-reformulation. A rule never changes the graph; `rewrite.engine` does.
+A rule reads a node into a site (`conv_site`), lists the ways to fold it (`conv`) and says which
+of them are legal (`legality`). It never changes the graph; `rewrite.engine` does.
 """

@@ -3,7 +3,7 @@
 Rule: replaces Conv with fold - Conv - unfold.
 Requires: a ConvSite; the factor divides the folded extents, unless `ragged`.
 Rewrites: batch folds (grouped, no structural zeros), axis folds blocked, interleaved or of the
-    whole axis, and products of folds of several axes where no single axis can take the factor.
+    whole axis, and products of folds of several axes.
 Refuses: what would grow past the limits, mix samples, or spread Inf and NaN under `ieee_strict`.
 """
 
@@ -161,7 +161,7 @@ def cost(r: Reformulation) -> tuple[bool, int, float, int, float]:
 def furthest(refusals: Sequence[tuple[str, Refusal]]) -> dict[str, Refusal]:
     """Per axis the refusal of the candidate that got furthest, the best one first.
 
-    Folds of several axes are left out: they are tried where no single axis will do.
+    Folds of several axes are left out: what single axes lack says enough.
     """
     best: dict[str, Refusal] = {}
     for axis, refusal in refusals:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
-from widthfold_onnx.model.graph import Document
+from widthfold_onnx.errors import InvalidModelError
+from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.plan import was_folded
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Choice, InspectSite
 from widthfold_onnx.rewrite.record import FOLD_KEY, read_record
@@ -24,7 +26,6 @@ def survey(document: Document, sites: list[Site], options: FoldOptions) -> list[
 
     Raises:
         UsageError: an assumed input shape does not fit.
-        InvalidModelError: the metadata of a folded node cannot be read.
     """
     static = ShapeTable(document.proto, {})
     planned = ShapeTable(document.proto, options.input_shapes) if options.input_shapes else static
@@ -37,9 +38,8 @@ def _describe(
     conv = read_conv(document, site, static, planned)
     place = {"node": site.name, "graph": site.scope.path, "op": site.op}
     folded_as = None
-    if FOLD_KEY in site.node.metadata_props:
-        record = read_record(site.node.metadata_props[FOLD_KEY])
-        folded_as = f"{record.axis} by {record.factor}, {record.form}"
+    if was_folded(site.node):
+        folded_as = _folded_as(site.node)
     if isinstance(conv, Refusal):
         return InspectSite(
             **place,
@@ -80,6 +80,14 @@ def _describe(
         choices=[_choice(conv, r) for r in sorted(legal.values(), key=cost)],
         refusals={axis: f"{r.code}: {r.reason}" for axis, r in refusals.items()},
     )
+
+
+def _folded_as(node: Node) -> str:
+    try:
+        record = read_record(node.metadata_props.get(FOLD_KEY, ""))
+    except InvalidModelError:
+        return "how is not known: its record is missing or cannot be read"
+    return f"{record.axis} by {record.factor}, {record.form}"
 
 
 def _choice(conv: ConvSite, outcome: Reformulation) -> Choice:

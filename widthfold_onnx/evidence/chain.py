@@ -1,0 +1,114 @@
+"""The new nodes of a site: moves of elements, one Conv, moves of elements.
+
+The proof rests on that: a node that moves elements does to labels what it does to numbers. Any
+other node, a Pad with a value or a Slice of padding in the wrong place is a mismatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from widthfold_onnx.fold.axis import ConvAxis
+from widthfold_onnx.text import printable
+
+Labels = npt.NDArray[np.signedinteger[Any]]
+
+MOVES_BEFORE = ("Reshape", "Transpose", "Pad")
+MOVES_AFTER = ("Reshape", "Transpose", "Slice")
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A Conv: extents of its input [N, C, *spatial], its spatial axes, its groups."""
+
+    shape: tuple[int, ...]
+    axes: tuple[ConvAxis, ...]
+    group: int
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The new nodes of a site.
+
+    Attributes:
+        before: nodes before the Conv.
+        axes: geometry of the Conv for an input of given extents.
+        group: groups of the Conv.
+        after: nodes behind it.
+        constants: what the nodes read besides the data.
+        opset: of the default domain.
+    """
+
+    before: Sequence[onnx.NodeProto]
+    axes: Callable[[tuple[int, ...]], tuple[ConvAxis, ...]]
+    group: int
+    after: Sequence[onnx.NodeProto]
+    constants: dict[str, npt.NDArray[Any]]
+    opset: int
+
+
+class Mismatch(Exception):  # noqa: N818 - it is a finding, not a fault
+    """Where the two sets of products differ."""
+
+
+def replay(nodes: Sequence[onnx.NodeProto], chain: Chain, labels: Labels) -> Labels:
+    """Run Reshape, Transpose, Pad and Slice on labels, by onnx's reference implementation."""
+    if not nodes:
+        return labels
+    start, end = nodes[0].input[0], nodes[-1].output[0]
+    used = {name for node in nodes for name in node.input[1:]}
+    kind = helper.np_dtype_to_tensor_dtype(labels.dtype)
+    graph = helper.make_graph(
+        nodes,
+        "labels",
+        [helper.make_tensor_value_info(start, kind, labels.shape)],
+        [helper.make_tensor_value_info(end, kind, None)],
+        [numpy_helper.from_array(chain.constants[name], name) for name in sorted(used)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", chain.opset)])
+    try:
+        (result,) = ReferenceEvaluator(model).run(None, {start: labels})
+    except (ValueError, IndexError) as error:
+        raise Mismatch(f"the new nodes do not fit together: {printable(str(error))}") from error
+    return np.asarray(result)
+
+
+def check_moves(chain: Chain) -> None:
+    """Check that the nodes around the Conv are a straight line of moves.
+
+    Raises:
+        Mismatch: one of them is something else.
+    """
+    for nodes, allowed in ((chain.before, MOVES_BEFORE), (chain.after, MOVES_AFTER)):
+        for node in nodes:
+            if node.op_type not in allowed or node.domain not in ("", "ai.onnx"):
+                raise Mismatch(f"{printable(node.op_type)} does more than move elements")
+            if node.op_type == "Pad" and not _appends_zeros(node):
+                raise Mismatch("a Pad adds something else than zeros")
+        for first, second in pairwise(nodes):
+            if list(first.output) != [second.input[0]]:
+                raise Mismatch("the new nodes do not follow each other")
+
+
+def _appends_zeros(node: onnx.NodeProto) -> bool:
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    plain = attributes.get("mode", b"constant") == b"constant" and not attributes.get("value", 0.0)
+    return plain and not any(node.input[2:])
+
+
+def labels_of(shape: tuple[int, ...]) -> Labels:
+    """Consecutive numbers from 1, in 32 bits where they suffice: a proof costs memory."""
+    size = int(np.prod(shape))
+    stop = size + 1
+    if stop <= np.iinfo(np.int32).max:
+        return np.arange(1, stop, dtype=np.int32).reshape(shape)
+    return np.arange(1, stop, dtype=np.int64).reshape(shape)
