@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import jsonschema
@@ -641,7 +642,9 @@ def wait_for_worker(child: subprocess.Popen) -> int:
 @pytest.mark.parametrize("everyone", [True, False])
 def test_an_interrupt_during_verification(tmp_path: Path, number: int, everyone: bool) -> None:
     out, args = busy(tmp_path)
-    child = start_process(*args, start_new_session=True)
+    # A test run under nohup inherits an ignored SIGHUP, which the tool would respect.
+    heard = partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)
+    child = start_process(*args, start_new_session=True, preexec_fn=heard)
     try:
         worker = wait_for_worker(child)
         time.sleep(0.3)

@@ -376,3 +376,20 @@ def test_contradictions_leave_shapes_unknown_and_nothing_breaks(text):
     table = ShapeTable(model, {})
     assert table.get("", "x") == (None if "bool" in text else (1, 2))
     assert shapes_of(model.graph)["f"] == (2,)
+
+
+def test_a_size_that_the_model_only_declares_is_not_believed(monkeypatch):
+    """2 GiB of ones, declared as one: it must not be made to find its shape."""
+    model = onnx.parser.parse_model(
+        """
+        <ir_version: 8, opset_import: ["" : 17]>
+        main (float[1] x) => (float[n] y) <int64[1] many = {2147483648}, float[1] big> {
+          big = ConstantOfShape (many)
+          y = Add (x, big)
+        }
+        """
+    )
+    made = []
+    monkeypatch.setattr(propagate, "_run", lambda node, *rest: made.append(node.op_type))
+    ShapeTable(model, {})
+    assert not made
