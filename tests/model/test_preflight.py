@@ -1,5 +1,3 @@
-import time
-
 import pytest
 from onnx import TensorProto, helper
 
@@ -102,11 +100,9 @@ def test_depth_needs_no_stack():
         "training nodes",
     ],
 )
-def test_counts_are_bounded_in_seconds(data, message):
-    start = time.monotonic()
+def test_counts_are_bounded(data, message):
     with pytest.raises(InvalidModelError, match=message):
         scan_wire(data)
-    assert time.monotonic() - start < 5
 
 
 def test_a_node_count_at_the_limit_is_no_error():
@@ -118,9 +114,7 @@ def test_weights_are_jumped_over():
     scan_wire(field(7, field(5, field(9, b"\x0a\x00" * (4 << 20)))))
 
 
-def test_fifty_thousand_nodes_take_no_time():
+def test_fifty_thousand_nodes_are_no_error():
     nodes = [helper.make_node("Sin", [f"t{i}"], [f"t{i + 1}"], f"n{i}") for i in range(50_000)]
     data = helper.make_model(helper.make_graph(nodes, "g", [], [])).SerializeToString()
-    start = time.monotonic()
     scan_wire(data)
-    assert time.monotonic() - start < 1  # 0.05 s on an idle core
