@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from widthfold_onnx import AxisName, FoldOptions, VerifyOptions, VerifyReport, optimize, verify
-from widthfold_onnx.reports.json import write_report
+from widthfold_onnx.reports.files import write_report
+from widthfold_onnx.reports.json import encode
 
 ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- bench: made by scripts/bench.py -->", "<!-- /bench -->"
@@ -60,7 +61,7 @@ def measure(case: Case, budget: float, folder: Path) -> tuple[str, VerifyReport]
         return f"{line}| | | | | {report.verdict} |", report
     t = report.timing
     return (
-        f"{line}| {t.original_ms:.3f} | {t.rewritten_ms:.3f} "
+        f"{line}| {t.original.median_ms:.3f} | {t.rewritten.median_ms:.3f} "
         f"| {t.speedup:.2f} [{t.low:.2f}, {t.high:.2f}] | {1 + t.control:.2f} | {t.verdict} |"
     ), report
 
@@ -85,7 +86,7 @@ def main() -> None:
                 name = f"{case.model.stem} {case.options}".replace(" --", "_").replace(" ", "")
                 target = ROOT / "benchmarks" / "cpu" / f"{name}.json"
                 target.parent.mkdir(parents=True, exist_ok=True)
-                write_report(report, target, [])
+                write_report(encode(report).decode(), target, [])
     where = report.environment
     made = f"`scripts/bench.py`: {where.machine}, {where.cores} cores, ONNX Runtime "
     made += f"{where.onnxruntime}, 1 thread."

@@ -12,6 +12,7 @@ from widthfold_onnx.text import printable, quoted
         ("\x7f\x80\x9f\xa0", "\\x7f\\x80\\x9f\xa0"),
         ("x\u202ey\u2066\u2069\u200e\u200f", r"x\u202ey\u2066\u2069\u200e\u200f"),
         ("\u2028\u2029", r"\u2028\u2029"),
+        ("\ufffe\uffff", r"\ufffe\uffff"),
         ("\ud800\udfff", r"\ud800\udfff"),
         (b"caf\xc3\xa9 \xff\x1b", r"café \xff\x1b"),
         ("", ""),

@@ -116,22 +116,29 @@ class VerifyOptions:
 
     Attributes:
         provider: where the models run; a fallback to another provider is an error.
-        seeds: how many random input sets are compared.
+        provider_options: options of the provider, as the runtime names them.
+        seeds: how many made-up input sets are compared; five cover all distributions.
         inputs: stored inputs (``test_data_set_*`` folder, .npz or .npy), compared as well.
         input_shapes: sizes for dimensions that the model leaves open.
         tolerance: what counts as equal.
+        truth_budget: seconds that the float64 reference may take; 0 leaves it out.
         exact: run the integer probe on every rewritten site.
+        thorough: made-up inputs of several distributions and batches, and a float64 reference;
+            otherwise normal numbers only.
         timing: time both models in alternating pairs.
         threads: intra-op threads of the timed sessions.
         time_budget: seconds that timing may take.
     """
 
     provider: Provider = Provider.AUTO
+    provider_options: Mapping[str, str] = field(default_factory=dict)
     seeds: int = 5
     inputs: tuple[str, ...] = ()
     input_shapes: Shapes = field(default_factory=dict)
     tolerance: Tolerance = field(default_factory=Tolerance)
+    truth_budget: float = 3.0
     exact: bool = True
+    thorough: bool = True
     timing: bool = True
     threads: int = 1
     time_budget: float = 10.0

@@ -7,9 +7,11 @@ import re
 _ELLIPSIS = "…"
 
 # C0, DEL and C1, the Unicode line and paragraph separators, every bidi control (an override can
-# make a line read as another one), and lone surrogates, which no encoder can write.
+# make a line read as another one), lone surrogates, which no encoder can write, and the two
+# characters that XML forbids beside those.
 _UNSAFE = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+    r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
+    r"\ufffe\uffff]"
 )
 
 

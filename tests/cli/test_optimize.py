@@ -535,7 +535,7 @@ def test_the_report_says_what_the_issue_promises(tmp_path: Path) -> None:
     )
     assert run.code == 0
     document = report_of(report)
-    assert document["schema"] == "widthfold.optimize/1"
+    assert document["schema"] == "widthfold.optimize/2"
     assert document["model"] == "refusals.onnx"
     for site in document["sites"]:
         assert site.keys() >= {
@@ -571,9 +571,8 @@ def test_external_data_stays_external_and_confined(tmp_path: Path) -> None:
             assert tensor.data_location == onnx.TensorProto.EXTERNAL
     # A report, an output or a rerun takes none of it away.
     for name in ("w.bin", "out.onnx"):
-        run = widthfold(
-            "optimize", path, source / "o.onnx", "--factor", 8, "--report", source / name
-        )
+        report = ("--report", source / name, "--format", "json")
+        run = widthfold("optimize", path, source / "o.onnx", "--factor", 8, *report)
         assert run.code == (2 if name == "w.bin" else 0)
     assert widthfold("optimize", path, source / "w.bin", "--factor", 8).code == 2
     assert {k: v for k, v in snapshot(source).items() if k in before} == before
@@ -726,7 +725,7 @@ def test_a_full_disk_keeps_the_old_output(
 
 def test_a_full_disk_under_the_report(model: Path, out: Path) -> None:
     report = out.with_name("report.json")
-    report.write_text('{"schema": "widthfold.optimize/1"}')
+    report.write_text('{"schema": "widthfold.optimize/2"}')
 
     def small_disk() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
@@ -736,7 +735,7 @@ def test_a_full_disk_under_the_report(model: Path, out: Path) -> None:
     )
     assert run.code == 2
     assert "report.json" in run.line
-    assert report.read_text() == '{"schema": "widthfold.optimize/1"}'
+    assert report.read_text() == '{"schema": "widthfold.optimize/2"}'
     assert names(out.parent) == ["report.json"]
 
 

@@ -63,7 +63,7 @@ def test_a_pipe_gets_plain_text(pair: tuple[Path, Path], tmp_path: Path) -> None
     assert any(line.startswith("verdict: pass; 5 input sets") for line in lines)
     document = report_of(report)
     assert document.keys() >= {"schema", "outputs", "exact", "timing", "verdict"}
-    assert document["schema"] == "widthfold.verify/1"
+    assert document["schema"] == "widthfold.verify/2"
     for row in document["outputs"]:
         assert row.keys() >= {*("max_abs", "max_rel", "ulp", "cosine", "nonfinite_match", "passed")}
     timing = document["timing"]
@@ -472,3 +472,29 @@ def test_every_model_of_ours_passes_with_itself_folded(tmp_path: Path) -> None:
         assert widthfold("optimize", path, out, "--factor", 4, "--no-verify").code == 0
         run = widthfold("verify", path, out, *QUICK)
         assert (run.code, run.err) == (0, ""), path.name
+
+
+# ---------------------------------------------------------------- reports
+
+
+def test_all_forms_come_from_one_run(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    files = [tmp_path / f"r{suffix}" for suffix in (".json", ".xml", ".md", ".html")]
+    options = [part for path in files for part in ("--report", path)]
+    run = widthfold("verify", *pair, *QUICK, *options, "--format", "github")
+    assert (run.code, run.err) == (0, "")
+    assert run.out.startswith("widthfold: pass; 1 input sets")
+    assert run.out.count("\n") == 1
+    texts = [path.read_text() for path in files]
+    for text in texts:
+        assert "widthfold verify model.onnx out.onnx --seeds 1" in text.replace("&#46;", ".")
+        assert str(tmp_path) not in text
+    assert texts[3].count("<svg") == 4  # the errors at two levels, two pictures of the folded width
+
+
+def test_an_unknown_suffix_needs_a_form(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    path = tmp_path / "report.txt"
+    run = widthfold("verify", *pair, *QUICK, "--report", path)
+    assert run.code == 2
+    assert ".json, .xml, .md, .html" in run.line
+    assert widthfold("verify", *pair, *QUICK, "--report", path, "--format", "junit").code == 0
+    assert path.read_text().startswith("<?xml")

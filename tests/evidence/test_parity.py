@@ -1,9 +1,16 @@
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from widthfold_onnx.evidence.parity import NOT_MEANINGFUL, compare, ulp_distance, worst
+from widthfold_onnx.evidence.parity import (
+    NOT_MEANINGFUL,
+    compare,
+    relative_error,
+    ulp_distance,
+    worst,
+)
 from widthfold_onnx.options import Tolerance
 
 FLOATS = [np.float16, np.float32, np.float64]
@@ -212,3 +219,106 @@ def test_an_array_equals_itself(values):
     row = compare("y", array, array.copy(), NORMAL)
     assert row.passed
     assert row.max_abs in (0.0, None)
+
+
+def test_figures_against_hand_computed_values():
+    reference = np.array([[1.0, 2.0, 4.0], [8.0, -8.0, 0.5]], np.float32)
+    candidate = reference.copy()
+    candidate[0, 1] = 3.0
+    candidate[1, 2] = 9.0
+    row = compare("y", reference, candidate, NORMAL)
+    assert (row.max_abs, row.max_rel) == (8.5, 8.5 / 8)
+    assert row.mean_abs == pytest.approx((1 + 8.5) / 6)
+    assert row.psnr == pytest.approx(10 * np.log10(64 / ((1 + 8.5**2) / 6)))
+    assert row.argmax_agreement == 0.5
+    assert (row.worst.index, row.worst.original, row.worst.rewritten) == ([1, 2], 0.5, 9.0)
+
+
+def test_equal_arrays_have_no_worst_element_and_no_psnr():
+    array = np.array([[1.0, 2.0]], np.float32)
+    row = compare("y", array, array, NORMAL)
+    assert (row.worst, row.psnr, row.mean_abs, row.argmax_agreement) == (None, None, 0.0, 1.0)
+    assert row.ulp_histogram == [2]
+
+
+def test_argmax_needs_two_classes():
+    one_class = np.ones((5, 1), np.float32)
+    assert compare("y", one_class, one_class, NORMAL).argmax_agreement is None
+    assert compare("y", np.float32(1), np.float32(1), NORMAL).argmax_agreement is None
+    labels = np.array([[3, 1], [1, 3]])
+    assert compare("y", labels, labels[::-1], NORMAL).argmax_agreement == 0.0
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_ulp_bins_are_powers_of_two(dtype):
+    steps = [0, 1, 2, 3, 4, 7, 8, 15, 16]
+    unsigned = np.dtype(f"u{np.dtype(dtype).itemsize}")
+    reference = np.ones(len(steps), dtype)
+    candidate = (reference.view(unsigned) + np.array(steps, unsigned)).view(dtype)
+    row = compare("y", reference, candidate, NORMAL)
+    assert row.ulp_histogram == [1, 1, 2, 2, 2, 1]
+
+
+def test_the_widest_ulp_bins():
+    top = np.array([np.finfo(np.float64).max])
+    apart = 2 * int(top.view(np.uint64)[0])
+    row = compare("y", top, -top, NORMAL)
+    assert row.ulp_histogram == [0] * apart.bit_length() + [1]
+    # 2**54 - 1 has 54 digits, and rounds to 2**54 as a float64
+    low = np.zeros(1, np.uint64)
+    row = compare("y", low.view(float), (low + np.uint64(2**54 - 1)).view(float), NORMAL)
+    assert row.ulp_histogram == [0] * 54 + [1]
+
+
+def test_worst_adds_histograms_and_keeps_the_farther_element():
+    reference = np.array([1.0, -2.0, 4.0], np.float32)
+    near = compare("y", reference, np.array([1.0, -2.5, 4.0], np.float32), NORMAL)
+    far = compare("y", reference, np.array([1.0, -2.0, 6.0], np.float32), NORMAL)
+    for row in (worst(near, far), worst(far, near)):
+        assert row.worst.index == [2]
+        assert row.worst.rewritten == 6.0
+        assert sum(row.ulp_histogram) == 6
+        assert row.ulp_histogram[0] == 4
+        assert row.psnr == far.psnr < near.psnr
+        assert row.mean_abs == far.mean_abs
+    equal = compare("y", reference, reference, NORMAL)
+    assert worst(equal, near).psnr == near.psnr
+    assert worst(equal, near).worst == near.worst
+
+
+def test_errors_against_the_truth():
+    truth = np.array([1.0, -3.0, 4.0])
+    reference, candidate = truth.astype(np.float32), truth.astype(np.float32)
+    candidate[1] += np.float32(0.5)
+    row = compare("y", reference, candidate, NORMAL, truth=truth)
+    assert (row.truth_original, row.truth_rewritten) == (0.0, 0.125)
+    row = compare("y", reference, candidate, NORMAL)
+    assert (row.truth_original, row.truth_rewritten) == (None, None)
+    overflown = np.array([1.0, np.inf, 4.0], np.float32)
+    assert compare("y", overflown, overflown, NORMAL, truth=truth).truth_original == 0.0
+
+
+def test_relative_error_says_nothing_where_nothing_can_be_said():
+    ones = np.ones(3)
+    assert relative_error(ones, np.ones(4)) is None
+    assert relative_error(np.ones(3, int), np.ones(3, int)) is None
+    assert relative_error(np.zeros(3), ones) is None
+    assert relative_error(ones, ones * np.nan) is None
+
+
+def test_worst_of_complex_numbers_is_indexed_by_number():
+    reference = np.array([1 + 2j, 3 - 4j], np.complex64)
+    row = compare("y", reference, reference + np.array([0, 0.5j], np.complex64), NORMAL)
+    assert (row.worst.index, row.worst.original, row.worst.rewritten) == ([1], -4.0, -3.5)
+
+
+def test_worst_keeps_what_was_said_of_the_side_with_more_tolerance():
+    array = np.arange(3, dtype=np.float32)
+    plain = compare("y", array, array, NORMAL)
+    first = msgspec.structs.replace(plain, tolerance=0.01, note="a")
+    second = msgspec.structs.replace(plain, tolerance=0.02, note="b")
+    for row in (worst(first, second), worst(second, first), worst(plain, second)):
+        assert (row.note, row.tolerance) == ("b", 0.02)
+    failed = msgspec.structs.replace(plain, passed=False, note="c")
+    row = worst(second, failed)
+    assert (row.note, row.tolerance, row.passed) == ("c", 1e-5, False)

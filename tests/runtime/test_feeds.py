@@ -11,8 +11,10 @@ from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime import session as session_module
 from widthfold_onnx.runtime import stored
+from widthfold_onnx.runtime.distributions import Distribution, distribution_of, draw
 from widthfold_onnx.runtime.feeds import (
     find_shapes,
+    made_up,
     open_dimensions,
     other_shapes,
     random_feeds,
@@ -142,6 +144,67 @@ def test_real_models_run_without_hints(path, monkeypatch):
     for port in session.inputs:
         for dim, size in zip(port.dims, shapes[port.name], strict=True):
             assert dim == size or not isinstance(dim, int)
+
+
+def test_five_seeds_cover_all_distributions():
+    assert {distribution_of(seed) for seed in range(5)} == set(Distribution)
+    assert distribution_of(5) is distribution_of(0) is Distribution.NORMAL
+
+
+def drawn(kind, dtype=np.float64, seed=3):
+    return draw(kind, np.random.default_rng(seed), (4000,)).astype(dtype)
+
+
+@pytest.mark.parametrize("kind", list(Distribution))
+def test_distributions_are_deterministic_and_finite(kind):
+    np.testing.assert_array_equal(drawn(kind), drawn(kind))
+    assert not np.array_equal(drawn(kind), drawn(kind, seed=4))
+    half = drawn(kind, np.float16)
+    assert np.isfinite(half).all()
+    assert len(np.unique(half)) > 2
+
+
+def test_what_distributions_look_like():
+    uniform = drawn(Distribution.UNIFORM)
+    assert 0 <= uniform.min() < 0.01 < 0.99 < uniform.max() < 1
+    assert abs(uniform.mean() - 0.5) < 0.02
+    assert set(drawn(Distribution.BYTES)) == set(range(256))
+    constant = drawn(Distribution.CONSTANT)
+    assert 5e-4 < constant.std() / abs(constant.mean()) < 2e-3
+    wide = np.log10(np.abs(drawn(Distribution.RANGE)))
+    assert -6 <= wide.min() < -5.9
+    assert 1.9 < wide.max() <= 2
+    assert abs(wide.mean() + 2) < 0.2
+    assert 0.45 < np.mean(drawn(Distribution.RANGE) > 0) < 0.55
+
+
+def test_an_open_batch_is_1_2_and_7(tmp_path):
+    session = opened(tmp_path, "g (float[N, 3, 5] x) => (float[N, 3, 5] y) { y = Neg(x) }")
+    made = made_up(session, {}, 5)
+    batches = [item.feeds["x"].shape[0] for item in made.sets]
+    assert (batches[0], batches[2], batches[3], batches[4]) == (1, 2, 7, 1)
+    assert made.shapes == {"x": (1, 3, 5)}
+    assert made.limits == []
+    assert [len(item.feeds) for item in made_up(session, {}, 1).sets] == [1]
+
+
+def test_a_batch_that_the_caller_or_the_model_fixes_stays(tmp_path):
+    session = opened(tmp_path, "g (float[N, 3] x) => (float[N, 3] y) { y = Neg(x) }")
+    made = made_up(session, {"x": (4, 3)}, 5)
+    assert {item.feeds["x"].shape for item in made.sets} == {(4, 3)}
+    session = opened(tmp_path, "g (float[2, 3] x) => (float[2, 3] y) { y = Neg(x) }")
+    assert {item.feeds["x"].shape for item in made_up(session, {}, 5).sets} == {(2, 3)}
+
+
+def test_a_batch_at_which_the_original_does_not_run_is_said_once(tmp_path):
+    session = opened(
+        tmp_path,
+        "g (float[N, 3] x) => (float[N, 3] y) <int64[2] s = {1, 3}> { y = Reshape(x, s) }",
+    )
+    made = made_up(session, {}, 5)
+    assert {item.feeds["x"].shape for item in made.sets} == {(1, 3)}
+    assert made.limits == ["not compared at batch 2 or 7: the original does not run"]
+    assert not any("batch" in item.label for item in made.sets)
 
 
 X = [Port("x", "float32", ("N", 3))]

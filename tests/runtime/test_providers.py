@@ -78,9 +78,9 @@ def test_a_build_without_the_provider_says_what_to_install(tmp_path):
 
 
 def test_parity_asks_for_whole_float32_products():
-    assert dict(chain(Provider.CUDA, tf32=False))[NAMES[Provider.CUDA]]["use_tf32"] == "0"
-    assert dict(chain(Provider.CUDA, tf32=True))[NAMES[Provider.CUDA]]["use_tf32"] == "1"
-    assert [name for name, _ in chain(Provider.TENSORRT, tf32=False)] == [
+    assert dict(chain(Provider.CUDA, {}, tf32=False))[NAMES[Provider.CUDA]]["use_tf32"] == "0"
+    assert dict(chain(Provider.CUDA, {}, tf32=True))[NAMES[Provider.CUDA]]["use_tf32"] == "1"
+    assert [name for name, _ in chain(Provider.TENSORRT, {}, tf32=False)] == [
         NAMES[Provider.TENSORRT],
         NAMES[Provider.CUDA],
         NAMES[Provider.CPU],

@@ -148,3 +148,25 @@ def test_an_old_python_is_refused_with_a_reason(tmp_path):
     process = call("prepare", environment=tmp_path / "venv")
     assert process.returncode == 1
     assert "has no Python 3.11 or newer" in process.stderr
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_a_browser_is_installed_where_that_is_allowed(tmp_path, works):
+    command(tmp_path / "apt-get", f'echo "$*" >>{tmp_path}/log; {"true" if works else "exit 1"}')
+    (tmp_path / "timeout").symlink_to(shutil.which("timeout"))
+    process = call(f"PATH={tmp_path}; provide_browser")
+    assert (process.returncode, process.stdout) == (0, "")
+    skipped = "no browser" in process.stderr
+    if os.geteuid():
+        assert skipped
+        return
+    steps = (tmp_path / "log").read_text().splitlines()
+    assert steps[0] == "-qq update"
+    assert skipped == (not works)
+    assert len(steps) == (2 if works else 1)
+
+
+def test_an_installed_browser_is_taken(tmp_path):
+    command(tmp_path / "chromium", "exit 1")
+    process = call(f"PATH={tmp_path}; provide_browser")
+    assert (process.returncode, process.stdout, process.stderr) == (0, "", "")

@@ -30,6 +30,7 @@ class OneLineErrors(click.Group):
         **extra: Any,
     ) -> Any:
         """Run, and exit unless `standalone_mode` is off."""
+        extra.setdefault("obj", list(sys.argv[1:] if args is None else args))
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode, **extra)
         try:

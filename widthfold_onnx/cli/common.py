@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import shlex
 import signal
 import sys
 import traceback
@@ -176,11 +177,6 @@ def fold_options(default_factor: int | None) -> Callable[[Callable[..., Any]], C
     return decorate
 
 
-report_option = click.option(
-    "--report", type=click.Path(path_type=Path, dir_okay=False), help="Write the result as JSON."
-)
-
-
 def guarded(command: Callable[..., None]) -> Callable[..., None]:
     """Turn every error of a command into one line on standard error and its exit code."""
 
@@ -224,6 +220,21 @@ def leave(message: str, code: int) -> NoReturn:
     """Print one line and exit."""
     click.echo(f"widthfold: {printable(message, 1000)}", err=True)
     raise click.exceptions.Exit(code)
+
+
+def typed_command() -> str:
+    """The command line as it was typed, but without folders: a report names no absolute path."""
+    words = click.get_current_context().find_root().obj or []
+    return shlex.join(["widthfold", *map(_without_folder, words)])
+
+
+def _without_folder(word: str) -> str:
+    option, equals, value = word.rpartition("=")
+    path = Path(value)
+    with contextlib.suppress(OSError):  # no path but a name, too long to be one
+        if path.is_absolute() and str(path.parent) != path.anchor and path.parent.is_dir():
+            return f"{option}{equals}{path.name}"
+    return word
 
 
 def _terminate(signum: int, frame: object) -> NoReturn:

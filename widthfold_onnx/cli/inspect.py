@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from widthfold_onnx.cli.common import MODEL, fold_options, guarded, report_option
+from widthfold_onnx.cli.common import MODEL, fold_options, guarded
+from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
 from widthfold_onnx.options import FoldOptions
 
 
@@ -14,16 +15,13 @@ from widthfold_onnx.options import FoldOptions
 @guarded
 @click.argument("model", type=MODEL)
 @fold_options(default_factor=8)
-@report_option
-def inspect_command(model: Path, fold: FoldOptions, report: Path | None) -> None:
+@report_arguments
+def inspect_command(model: Path, fold: FoldOptions, reporting: ReportArguments) -> None:
     """Show every site of MODEL: shapes, channels, cost, and what each fold would do."""
     from widthfold_onnx.pipeline import inspect
-    from widthfold_onnx.reports.json import check_report, write_report
     from widthfold_onnx.reports.terminal import show_inspect
+    from widthfold_onnx.results import InspectReport
 
-    if report is not None:
-        check_report(report, [model])
+    to = reporting.destinations(InspectReport, [model])
     result = inspect(model, fold)
-    if report is not None:
-        write_report(result, report, [model])
-    show_inspect(result)
+    deliver(result, to, model, show_inspect)

@@ -13,8 +13,8 @@ from widthfold_onnx.cli.common import (
     guarded,
     leave,
     progress,
-    report_option,
 )
+from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
 from widthfold_onnx.cli.running import VerifyArguments, verify_arguments
 from widthfold_onnx.errors import CheckFailedError, NothingFoldedError, UnverifiedError, UsageError
 from widthfold_onnx.options import FoldOptions
@@ -30,7 +30,7 @@ from widthfold_onnx.options import FoldOptions
 @click.option("--require-fold", is_flag=True, help="Exit 5 if nothing is folded.")
 @click.option("--no-verify", is_flag=True, help="Write the result without running it.")
 @verify_arguments
-@report_option
+@report_arguments
 def optimize_command(
     model: Path,
     out: Path | None,
@@ -40,7 +40,7 @@ def optimize_command(
     require_fold: bool,
     no_verify: bool,
     running: VerifyArguments,
-    report: Path | None,
+    reporting: ReportArguments,
 ) -> None:
     """Fold MODEL by a factor and write OUT, once it has been verified.
 
@@ -48,27 +48,24 @@ def optimize_command(
     step after the checks passed; where nothing is folded it is a copy of MODEL.
     """
     from widthfold_onnx.pipeline import optimize
-    from widthfold_onnx.reports.json import check_report, write_report
-    from widthfold_onnx.reports.terminal import say, show_optimize
+    from widthfold_onnx.reports.console import printing, say
+    from widthfold_onnx.reports.terminal import show_optimize
+    from widthfold_onnx.results import OptimizeReport
 
     plan_only = dry_run or check
     if out is None and not plan_only:
         raise UsageError("name the OUT file, or plan only with --dry-run or --check")
-    protected = [model, *([out] if out else [])]
-    if report is not None:
-        check_report(report, protected)
+    to = reporting.destinations(OptimizeReport, [model, *([out] if out else [])])
     with progress() as on_progress:
         result = optimize(
             model,
             None if plan_only else out,
             fold,
-            None if no_verify else running.options({}, timing=False),
+            None if no_verify else running.options({}, thorough=False),
             require_fold=require_fold,
             on_progress=on_progress,
         )
-    if report is not None:
-        write_report(result, report, protected)
-    show_optimize(result)
+    deliver(result, to, model, show_optimize)
     verification = result.verification
     if verification is not None and verification.verdict != "pass":
         error = CheckFailedError if verification.verdict == "fail" else UnverifiedError
@@ -85,6 +82,7 @@ def optimize_command(
         shapes = [f"{name}:{','.join(map(str, dims))}" for name, dims in fold.input_shapes.items()]
         again = ["widthfold", "verify", str(model), str(out)]
         again += [word for shape in shapes for word in ("--input-shape", shape)]
-        say(f"not timed; to see if it pays: {shlex.join(again)}")
+        with printing():
+            say(f"not timed; to see if it pays: {shlex.join(again)}")
     if check and result.summary.folded:
         leave(f"{result.summary.folded} nodes would be folded", CheckFailedError.exit_code)

@@ -24,11 +24,12 @@ class VerifyArguments:
     inputs: tuple[str, ...]
     rtol: tuple[str, ...]
     atol: float
+    truth_budget: float
 
     def options(
-        self, shapes: Shapes, *, timing: bool, threads: int = 1, time_budget: float = 10.0
+        self, shapes: Shapes, *, thorough: bool, threads: int = 1, time_budget: float = 0.0
     ) -> VerifyOptions:
-        """As options of the verifier.
+        """As options of the verifier; a time budget of 0 skips timing.
 
         Raises:
             UsageError: a tolerance that is none, or fewer than one input set.
@@ -49,7 +50,9 @@ class VerifyArguments:
                 atol=self.atol,
                 per_output={name: value for name, value in pairs if name is not None},
             ),
-            timing=timing,
+            truth_budget=self.truth_budget,
+            thorough=thorough,
+            timing=time_budget > 0,
             threads=threads,
             time_budget=time_budget,
         )
@@ -60,7 +63,7 @@ def verify_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def collect(**arguments: Any) -> Any:
-        names = ("provider", "seeds", "inputs", "rtol", "atol")
+        names = ("provider", "seeds", "inputs", "rtol", "atol", "truth_budget")
         running = VerifyArguments(**{name: arguments.pop(name) for name in names})
         return command(running=running, **arguments)
 
@@ -73,7 +76,11 @@ def verify_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Where models run; falling back to another one is an error.",
         ),
         click.option(
-            "--seeds", type=int, default=5, show_default=True, help="Random input sets to compare."
+            "--seeds",
+            type=int,
+            default=5,
+            show_default=True,
+            help="Made-up input sets to compare; five cover all distributions and batches.",
         ),
         click.option(
             "--inputs",
@@ -89,6 +96,13 @@ def verify_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--atol", type=float, default=0.0, show_default=True, help="Absolute tolerance."
+        ),
+        click.option(
+            "--truth-budget",
+            type=click.FloatRange(min=0),
+            default=3.0,
+            show_default=True,
+            help="Seconds for a float64 run of ORIGINAL that judges both; 0 leaves it out.",
         ),
     ]
     for decorator in reversed(decorators):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+import msgspec
 
 from widthfold_onnx.cli.common import (
     MODEL,
@@ -12,8 +13,9 @@ from widthfold_onnx.cli.common import (
     guarded,
     leave,
     progress,
-    report_option,
+    typed_command,
 )
+from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
 from widthfold_onnx.cli.running import VerifyArguments, verify_arguments
 from widthfold_onnx.errors import CheckFailedError, UnverifiedError
 
@@ -39,7 +41,7 @@ from widthfold_onnx.errors import CheckFailedError, UnverifiedError
     help="Seconds that timing may take.",
 )
 @click.option("--no-timing", is_flag=True, help="Compare results only.")
-@report_option
+@report_arguments
 def verify_command(
     original: Path,
     rewritten: Path,
@@ -48,26 +50,28 @@ def verify_command(
     threads: int,
     time_budget: float,
     no_timing: bool,
-    report: Path | None,
+    reporting: ReportArguments,
 ) -> None:
     """Compare REWRITTEN with ORIGINAL on the runtime: interface, outputs, exact probe, time.
 
     Exits 0 if everything agrees, 1 if anything differs, 4 if no statement is possible.
     """
     from widthfold_onnx.pipeline import verify
-    from widthfold_onnx.reports.json import check_report, write_report
     from widthfold_onnx.reports.terminal import show_verify
+    from widthfold_onnx.results import VerifyReport
 
     options = running.options(
-        dict(input_shapes), timing=not no_timing, threads=threads, time_budget=time_budget
+        dict(input_shapes),
+        thorough=True,
+        threads=threads,
+        time_budget=0.0 if no_timing else time_budget,
     )
-    if report is not None:
-        check_report(report, [original, rewritten])
+    to = reporting.destinations(VerifyReport, [original, rewritten])
     with progress() as on_progress:
         result = verify(original, rewritten, options, on_progress=on_progress)
-    if report is not None:
-        write_report(result, report, [original, rewritten])
-    show_verify(result)
+    environment = msgspec.structs.replace(result.environment, command=typed_command())
+    result = msgspec.structs.replace(result, environment=environment)
+    deliver(result, to, rewritten, show_verify)
     if result.verdict == "fail":
         leave("; ".join(result.reasons), CheckFailedError.exit_code)
     if result.verdict == "unverified":

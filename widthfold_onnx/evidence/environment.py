@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
 from widthfold_onnx.results import Environment
 
 _CPU_INFO = Path("/proc/cpuinfo")
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 def load_average() -> float:
@@ -25,12 +28,33 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def environment(provider: str, load_before: float) -> Environment:
+def clock_mhz() -> float | None:
+    """Mean clock of the cores in MHz, None where the system does not say."""
+    clocks = [float(value) for value in _cpu_info("cpu MHz")]
+    return round(sum(clocks) / len(clocks), 1) if clocks else None
+
+
+def last_cache_bytes() -> int:
+    """Size of the last cache of the first core; 32 MiB where the system does not say."""
+    sizes = [path.read_text().strip() for path in _CACHES.glob("index*/size")]
+    known = [int(size[:-1]) << 10 for size in sizes if size.endswith("K") and size[:-1].isdigit()]
+    return max(known, default=32 << 20)
+
+
+@dataclass(frozen=True)
+class Before:
+    """What is read before the work, so that a change during it shows."""
+
+    load: float = field(default_factory=load_average)
+    mhz: float | None = field(default_factory=clock_mhz)
+
+
+def environment(provider: str, before: Before) -> Environment:
     """Describe the machine now.
 
     Args:
         provider: where the models ran.
-        load_before: `load_average` from before the work.
+        before: what was read before the work.
     """
     return Environment(
         widthfold=_version("widthfold-onnx"),
@@ -38,8 +62,12 @@ def environment(provider: str, load_before: float) -> Environment:
         provider=provider,
         machine=_machine(),
         cores=cores(),
-        load_before=round(load_before, 2),
+        python=platform.python_version(),
+        load_before=round(before.load, 2),
         load_after=round(load_average(), 2),
+        mhz_before=before.mhz,
+        mhz_after=clock_mhz(),
+        command="",
     )
 
 
@@ -52,11 +80,14 @@ def _version(*names: str) -> str:
 
 
 def _machine() -> str:
-    name = platform.processor()
+    name = next(_cpu_info("model name"), platform.processor())
+    return " ".join(part for part in (platform.system(), platform.machine(), name) if part)
+
+
+def _cpu_info(wanted: str) -> Iterator[str]:
+    """Values of a field of /proc/cpuinfo, one per core."""
     if _CPU_INFO.is_file():
         for line in _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines():
             key, _, value = line.partition(":")
-            if key.strip() == "model name":
-                name = value.strip()
-                break
-    return " ".join(part for part in (platform.system(), platform.machine(), name) if part)
+            if key.strip() == wanted:
+                yield value.strip()

@@ -17,11 +17,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.chain import Chain, Geometry, Mismatch
+from widthfold_onnx.evidence.patterns import patterns, sentence
 from widthfold_onnx.evidence.probe import Side, first_difference
 from widthfold_onnx.evidence.provenance import prove
 from widthfold_onnx.fold.axis import ConvAxis
@@ -114,19 +116,19 @@ def probe_sites(
                 raise _DifferentError("it is a fold in the original already, and another one")
             if node is None:
                 raise _DifferentError("the original has no such Conv")
-            certificate = _check(old, new, node, chain, conv, provider)
+            site = _check(old, new, node, chain, conv, provider)
         except _DifferentError as error:
             results.append(ExactSite(node=name, verdict="different", reason=str(error)))
         except UnverifiedError as error:
             results.append(ExactSite(node=name, verdict="skipped", reason=str(error)))
         else:
-            results.append(ExactSite(node=name, verdict="exact", reason=certificate))
+            results.append(msgspec.structs.replace(site, node=name))
     return results, limits
 
 
 def _check(
     old: Document, new: Document, node: Node, chain: list[Node], conv: Node, provider: Provider
-) -> str:
+) -> ExactSite:
     origin = node.outputs[0].name
     start, end = chain[0].inputs[0], chain[-1].outputs[0]
     data = node.inputs[0]
@@ -150,7 +152,17 @@ def _check(
     )
     if found:
         raise _DifferentError(found)
-    return certificate
+    folded = patterns(wanted.fold, wanted.axes, wanted.record.samples)
+    inputs, outputs = wanted.shape[1], len(wanted.parameters[0])
+    return ExactSite(
+        node=conv.name or "",
+        verdict="exact",
+        reason=certificate,
+        channels=f"{inputs} -> {outputs}, folded {inputs * wanted.fold.in_factor} -> "
+        f"{outputs * wanted.fold.out_factor}",
+        fold=sentence(wanted.fold, folded),
+        axes=folded,
+    )
 
 
 def _prove(

@@ -16,20 +16,24 @@ import msgspec
 import numpy as np
 
 from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.evidence.bisect import first_difference
 from widthfold_onnx.evidence.interface import interface_differences
-from widthfold_onnx.evidence.parity import NOT_MEANINGFUL, compare
+from widthfold_onnx.evidence.parity import NOT_MEANINGFUL, compare, relative_error
 from widthfold_onnx.evidence.rows import (
     UNSTEADY,
+    Cells,
     Judge,
     Outputs,
     both,
     difference,
+    merged,
     output_names,
     stored_differences,
 )
+from widthfold_onnx.evidence.truth import true_outputs
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
 from widthfold_onnx.results import OutputParity
-from widthfold_onnx.runtime.feeds import find_shapes, other_shapes, random_feeds
+from widthfold_onnx.runtime.feeds import made_up
 from widthfold_onnx.runtime.session import Array, Level, Session, open_session
 from widthfold_onnx.runtime.stored import InputSet, stored_feeds
 from widthfold_onnx.text import printable
@@ -73,7 +77,7 @@ def compare_models(
     Args:
         original: model file.
         rewritten: model file.
-        options: provider, seeds, stored inputs, shapes and tolerance are used.
+        options: provider, seeds, stored inputs, shapes, tolerance and truth budget are used.
         report: called with a line before each round of runs.
 
     Raises:
@@ -85,7 +89,7 @@ def compare_models(
             return ModelParity(verdict="fail", reasons=tuple(differences))
         session = open_session(original, options.provider, Level.DISABLED, CORES)
         sets, shapes, limits = _input_sets(session, options)
-        truth = _run(session, sets, "original", report)
+        sets, reference = _originals(session, sets, limits, report)
         again = session.run(sets[0].feeds)
     except UnverifiedError as error:
         return ModelParity(verdict="unverified", reasons=(str(error),))
@@ -93,31 +97,40 @@ def compare_models(
     del session  # two models in memory at a time are enough
     unsteady = {
         name
-        for name in output_names([truth[0]], [again])
-        if not compare(name, *both(name, truth[0], again), options.tolerance).passed
+        for name in output_names([reference[0]], [again])
+        if not compare(name, *both(name, reference[0], again), options.tolerance).passed
     }
-    judge = Judge(options.tolerance, unsteady)
     computed = _attempt(rewritten, provider, Level.DISABLED, sets, report)
     if isinstance(computed, str):
         reasons = (f"the original runs, the rewritten model does not: {computed}",)
         return ModelParity(verdict="fail", reasons=reasons, provider=provider.value, shapes=shapes)
-    rows = judge.rows("disabled", truth, computed)
-    deployed, stopped = _deployed(original, rewritten, provider, sets, truth, judge, report)
-    if judge.failed([*rows, *deployed]):
-        noise = _noise(original, provider, sets, truth, judge, report)
-        rows, deployed = judge.forgiven(rows, noise), judge.forgiven(deployed, noise)
-    failures = [difference(row) for row in judge.failed(rows)]
-    failures += stored_differences(declared, sets, truth, computed, options.tolerance)
+    budget = options.truth_budget if options.thorough else 0.0
+    report("float64 reference")
+    truths = true_outputs(original, declared, sets, budget)
+    judge = Judge(options.tolerance, unsteady, truths)
+    plain = judge.cells("disabled", reference, computed)
+    deployed, stopped = _deployed(original, rewritten, provider, sets, reference, judge, report)
+    if judge.failed(plain) or judge.failed(deployed):
+        noise = _noise(original, provider, sets, reference, report)
+        plain, deployed = judge.forgiven(plain, noise), judge.forgiven(deployed, noise)
+    wrong = judge.failed(plain)
+    failures = [difference(cell, sets[number].label) for number, cell in wrong]
+    failures += stored_differences(declared, sets, reference, computed, options.tolerance)
+    if wrong:
+        smallest = min((number for number, _ in wrong), key=lambda i: _elements(sets[i]))
+        at = sets[smallest], provider, options.tolerance
+        failures.append(first_difference(original, rewritten, *at, report))
     if not failures:
-        lines = stopped + [difference(row) for row in judge.failed(deployed)]
+        lines = stopped + [difference(c, sets[i].label) for i, c in judge.failed(deployed)]
         failures = [f"only with the runtime's own optimizations: {line}" for line in lines]
+    rows = merged(plain)
     doubts = [f"output {printable(name)} {UNSTEADY}" for name in sorted(unsteady)]
     if rows and all(row.note.startswith(NOT_MEANINGFUL) for row in rows):
         doubts.append("no output shows anything on these inputs; pass --inputs with real ones")
     return ModelParity(
         verdict="fail" if failures else "unverified" if doubts else "pass",
         reasons=(*failures, *doubts, *limits),
-        outputs=(*rows, *deployed),
+        outputs=(*rows, *merged(deployed)),
         input_sets=len(sets),
         provider=provider.value,
         shapes=shapes,
@@ -127,21 +140,48 @@ def compare_models(
 def _input_sets(
     session: Session, options: VerifyOptions
 ) -> tuple[list[InputSet], Shapes, list[str]]:
-    """Stored sets, then random ones; the shapes of the first random set; what was left out."""
+    """Stored sets, then made-up ones; the shapes of the first of those; what was left out."""
     sets = [item for path in options.inputs for item in stored_feeds(Path(path), session.inputs)]
     if options.seeds < 1 and sets:
         return sets, {}, []
     try:
-        shapes = find_shapes(session, options.input_shapes)
+        made = made_up(
+            session,
+            options.input_shapes,
+            max(options.seeds, 1),
+            varied=options.thorough,
+        )
     except UnverifiedError as error:
         if not sets:
             raise
         return sets, {}, [f"stored inputs only: {error}"]
-    others = other_shapes(session, options.input_shapes, shapes) or shapes
-    for seed in range(max(options.seeds, 1)):
-        chosen = others if seed == 1 else shapes  # they may be long, so one set is enough
-        sets.append(InputSet(f"seed {seed}", random_feeds(session.inputs, seed, chosen)))
-    return sets, shapes, []
+    return [*sets, *made.sets], made.shapes, list(made.limits)
+
+
+def _elements(item: InputSet) -> int:
+    return sum(array.size for array in item.feeds.values())
+
+
+def _originals(
+    session: Session, sets: Sequence[InputSet], limits: list[str], report: Report
+) -> tuple[list[InputSet], list[Outputs]]:
+    """Outputs of the original, and the sets without those made-up ones on which it stops.
+
+    Raises:
+        UnverifiedError: it stops on the first set or on a stored one.
+    """
+    kept: list[InputSet] = []
+    results: list[Outputs] = []
+    for item in sets:
+        try:
+            results += _run(session, [item], "original", report)
+        except UnverifiedError as error:
+            if not (kept and item.made_up):
+                raise
+            limits.append(f"left out {item.label}: {error}")
+        else:
+            kept.append(item)
+    return kept, results
 
 
 def _run(session: Session, sets: Sequence[InputSet], who: str, report: Report) -> list[Outputs]:
@@ -168,51 +208,55 @@ def _deployed(
     rewritten: Path,
     provider: Provider,
     sets: Sequence[InputSet],
-    truth: Sequence[Outputs],
+    plain: Sequence[Outputs],
     judge: Judge,
     report: Report,
-) -> tuple[list[OutputParity], list[str]]:
-    """Rows at the level of deployment, and why there are none if only the rewritten stops there.
+) -> tuple[Cells, list[str]]:
+    """Cells at the level of deployment, and why there are none if only the rewritten stops there.
 
     Where the runtime's optimizations change the original, the rewritten model passes as well if
-    it still computes what the original computes without them.
+    it still computes what the original computes without them (`plain`).
     """
     candidate = _attempt(rewritten, provider, Level.ALL, sets, report)
     reference = _attempt(original, provider, Level.ALL, sets, report)
     if isinstance(candidate, str):
-        return [], [] if isinstance(reference, str) else [candidate]
+        return {}, [] if isinstance(reference, str) else [candidate]
     if isinstance(reference, str):
         note = "the original does not run at this level; compared with level disabled"
-        return [_noted(row, note) for row in judge.rows("all", truth, candidate)], []
-    rows = judge.rows("all", reference, candidate)
-    bad = {row.name for row in judge.failed(rows)}
+        return _noted(judge.cells("all", plain, candidate), note), []
+    cells = judge.cells("all", reference, candidate)
+    bad = {cell.name for _, cell in judge.failed(cells)}
     if not bad:
-        return rows, []
-    good = {row.name: row for row in judge.rows("all", truth, candidate) if row.passed}
+        return cells, []
+    steady = judge.cells("all", plain, candidate)
+    wrong = {cell.name for _, cell in judge.failed(steady)}
     note = "the runtime's optimizations change the original; compared with level disabled"
-    return [
-        _noted(good[row.name], note) if row.name in bad and row.name in good else row
-        for row in rows
-    ], []
+    good = _noted({name: row for name, row in steady.items() if name in bad - wrong}, note)
+    return {name: good.get(name, row) for name, row in cells.items()}, []
 
 
 def _noise(
     original: Path,
     provider: Provider,
     sets: Sequence[InputSet],
-    truth: Sequence[Outputs],
-    judge: Judge,
+    plain: Sequence[Outputs],
     report: Report,
-) -> dict[str, float | None]:
-    """How far each output of the original moves when every float input moves by one rounding."""
+) -> list[dict[str, float | None]]:
+    """How far each output of the original moves when every float input moves by one rounding.
+
+    By input set; an input set that cannot be moved has no noise.
+    """
     shaken = [
         InputSet(f"{item.label} shaken", {name: _shaken(x) for name, x in item.feeds.items()})
         for item in sets
     ]
     moved = _attempt(original, provider, Level.DISABLED, shaken, report)
     if isinstance(moved, str):
-        return {}
-    return {row.name: row.max_rel for row in judge.rows("disabled", truth, moved)}
+        return [{} for _ in sets]
+    return [
+        {name: relative_error(*both(name, before, after)) for name in before}
+        for before, after in zip(plain, moved, strict=True)
+    ]
 
 
 def _shaken(array: Array) -> Array:
@@ -221,5 +265,11 @@ def _shaken(array: Array) -> Array:
     return np.asarray(np.nextafter(array, np.asarray(np.inf, array.dtype)))
 
 
-def _noted(row: OutputParity, note: str) -> OutputParity:
-    return row if row.note else msgspec.structs.replace(row, note=note)
+def _noted(cells: Cells, note: str) -> Cells:
+    return {
+        name: {
+            number: cell if cell.note else msgspec.structs.replace(cell, note=note)
+            for number, cell in row.items()
+        }
+        for name, row in cells.items()
+    }

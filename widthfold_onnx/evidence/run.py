@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
-from widthfold_onnx.evidence.environment import environment, load_average
+from widthfold_onnx.evidence.environment import Before, environment
 from widthfold_onnx.evidence.exact import probe_sites
 from widthfold_onnx.evidence.models import compare_models
 from widthfold_onnx.evidence.rows import ILL_CONDITIONED
@@ -42,7 +42,7 @@ def verify_files(
         # An output that is a sequence has the names out[0], out[1], ...
         if name not in outputs and name.rpartition("[")[0] not in outputs:
             raise UsageError(f"a tolerance is given for {quoted(name)}, which is no output")
-    busy = load_average()
+    before = Before()
     try:
         return isolated(_verify, original, rewritten, options, on_progress=on_progress)
     except UnverifiedError as error:
@@ -56,14 +56,14 @@ def verify_files(
             verdict="unverified",
             reasons=[str(error)],
             input_sets=0,
-            environment=environment(options.provider.value, busy),
+            environment=environment(options.provider.value, before),
         )
 
 
 def _verify(
     original: Path, rewritten: Path, options: VerifyOptions, *, report: Report
 ) -> VerifyReport:
-    busy = load_average()
+    before = Before()
     parity = compare_models(original, rewritten, options, report=report)
     provider = Provider(parity.provider) if parity.provider else options.provider
     exact: list[ExactSite] = []
@@ -98,5 +98,5 @@ def _verify(
         verdict=verdict,
         reasons=[*wrong, *parity.reasons, *unknown, *limits],
         input_sets=parity.input_sets,
-        environment=environment(provider.value, busy),
+        environment=environment(provider.value, before),
     )

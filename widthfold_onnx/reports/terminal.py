@@ -1,72 +1,32 @@
-"""Results as tables: framed on a terminal, plain columns in a pipe. The only file that prints."""
+"""Results as tables on standard output."""
 
 from __future__ import annotations
 
-import contextlib
-import io
-import os
-import sys
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Sequence
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from widthfold_onnx.errors import UsageError
-from widthfold_onnx.evidence.rows import ILL_CONDITIONED
+from widthfold_onnx.reports import wording
+from widthfold_onnx.reports.console import Cell, printing, say, table
+from widthfold_onnx.reports.wording import figure, size
 from widthfold_onnx.results import (
     InspectReport,
     InspectSite,
+    NodeTime,
     OptimizeReport,
     OutputParity,
     SiteReport,
     Timing,
     VerifyReport,
 )
-from widthfold_onnx.text import printable
 
-STYLES = {
-    "folded": "green",
-    "kept": "cyan",
-    "refused": "dim",
-    "pass": "bold green",
-    "exact": "green",
-    "fail": "bold red",
-    "different": "bold red",
-    "unverified": "bold yellow",
-    "skipped": "yellow",
-}
-Cell = str | list[str]
-"""The text of a cell, or its lines."""
-
-_PIPE_WIDTH = 10_000
-_LONGEST = 400
-_NAME_WIDTH = 36
+SLOWEST = 8
+"""Nodes of each model that are shown."""
 
 
-@contextlib.contextmanager
-def _printing() -> Iterator[None]:
-    """Print whatever the encoding; a reader that left early is no fault, a full disk is one."""
-    if sys.stdout is None:  # the caller closed it: there is nobody to print for
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
-    try:
-        yield
-        sys.stdout.flush()
-    except OSError as error:
-        # What is still buffered would fail again when the interpreter ends.
-        with open(os.devnull, "wb") as nothing:  # noqa: PTH123 - os.devnull is no path of ours
-            os.dup2(nothing.fileno(), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):
-            raise UsageError(f"cannot write the table: {error.strerror}") from error
-
-
-@_printing()
+@printing()
 def show_optimize(report: OptimizeReport) -> None:
     """What became of every site, then the sum."""
-    _table(
+    table(
         ["node", "status", "axis", "factor", "form", "MACs", "why"],
         [_site(site) for site in report.sites],
     )
@@ -77,19 +37,19 @@ def show_optimize(report: OptimizeReport) -> None:
     if report.written is None:
         line += "; nothing written"
     elif counts.folded:
-        sizes = f"{_bytes(counts.bytes_before)} -> {_bytes(counts.bytes_after)}"
+        sizes = f"{size(counts.bytes_before)} -> {size(counts.bytes_after)}"
         line += f"; wrote {report.written} ({sizes})"
     else:
         line += f"; {report.written} is a copy of {report.model}"
-    _say(line)
+    say(line)
     if report.verification is not None:
-        _say(_verdict(report.verification))
+        say(f"verdict: {wording.verdict(report.verification)}")
 
 
-@_printing()
+@printing()
 def show_verify(report: VerifyReport) -> None:
     """Verdict, outputs, probed sites and time."""
-    _table(
+    table(
         [
             "output",
             "runtime level",
@@ -104,21 +64,55 @@ def show_verify(report: VerifyReport) -> None:
         [_output(row) for row in report.outputs],
     )
     if report.exact:
-        _table(
+        table(
             ["rewritten node", "probe", "how"],
             [[s.node, s.verdict, s.reason] for s in report.exact],
         )
     if report.timing is not None:
-        _say(_timing(report.timing))
-    _say(_verdict(report))
+        _show_timing(report.timing)
+    say(f"verdict: {wording.verdict(report)}")
     for reason in report.reasons:
-        _say(f"  {reason}")
+        say(f"  {reason}")
 
 
-@_printing()
+def _show_timing(timing: Timing) -> None:
+    """The two models beside each other, then where the time of each goes."""
+    sides = (("original", timing.original), ("rewritten", timing.rewritten))
+    table(
+        ["model", "level", "p50 ms", "p90 ms", "p99 ms", "peak memory", "file", "ran on"],
+        [
+            [
+                name,
+                side.level,
+                f"{side.median_ms:.3f}",
+                f"{side.p90:.3f}",
+                f"{side.p99:.3f}",
+                f"{side.peak_mib:.0f} MiB",
+                size(side.file_bytes),
+                ", ".join(f"{count} on {where}" for where, count in side.providers.items()),
+            ]
+            for name, side in sides
+        ],
+    )
+    columns = [side.nodes[:SLOWEST] for _, side in sides]
+    table(
+        ["slowest nodes of the original", "op", "us", "of the rewritten", "op ", "us "],
+        [
+            [cell for node in pair for cell in _node(node)]
+            for pair in itertools.zip_longest(*columns)
+        ],
+    )
+    say(f"time: {wording.speed(timing)}")
+
+
+def _node(node: NodeTime | None) -> list[str]:
+    return ["", "", ""] if node is None else [node.name, node.op, f"{node.us:.0f}"]
+
+
+@printing()
 def show_inspect(report: InspectReport) -> None:
     """Every site, its cost and what each fold would do."""
-    _table(
+    table(
         [
             "node",
             "input",
@@ -131,7 +125,7 @@ def show_inspect(report: InspectReport) -> None:
         ],
         [_inspected(site) for site in report.sites],
     )
-    _say(f"{report.model}: {report.nodes} nodes, {len(report.sites)} Conv, opset {report.opset}")
+    say(f"{report.model}: {report.nodes} nodes, {len(report.sites)} Conv, opset {report.opset}")
 
 
 def _site(site: SiteReport) -> list[str]:
@@ -143,9 +137,6 @@ def _site(site: SiteReport) -> list[str]:
 
 
 def _output(row: OutputParity) -> list[str]:
-    def figure(value: float | None) -> str:
-        return "-" if value is None else f"{value:.2g}"
-
     return [
         row.name,
         row.level,
@@ -179,98 +170,5 @@ def _inspected(site: InspectSite) -> list[Cell]:
     ]
 
 
-def _verdict(report: VerifyReport) -> str:
-    exact = sum(site.verdict == "exact" for site in report.exact)
-    errors = [row.max_rel for row in report.outputs if row.max_rel is not None]
-    forgiven = {row.name for row in report.outputs if row.note.startswith(ILL_CONDITIONED)}
-    line = f"verdict: {report.verdict}; {report.input_sets} input sets"
-    if errors:
-        line += f", largest relative error {max(errors):.1e}"
-    if forgiven:
-        line += (
-            f" ({len(forgiven)} outputs judged by how far one rounding of the inputs moves them)"
-        )
-    if report.exact:
-        line += f"; {exact} of {len(report.exact)} rewritten nodes exact on integers"
-    return line
-
-
-def _timing(timing: Timing) -> str:
-    return (
-        f"time: {timing.verdict}; original / rewritten = {timing.speedup:.3f} "
-        f"[{timing.low:.3f}, {timing.high:.3f}], A/A control {1 + timing.control:.3f}, "
-        f"{timing.pairs} pairs, {timing.original_ms:.3f} ms and {timing.rewritten_ms:.3f} ms "
-        f"on {timing.provider}, {timing.threads} thread(s), level {timing.level}"
-    )
-
-
 def _shape(dims: Sequence[int | str] | None) -> str:
     return "" if dims is None else "x".join(map(str, dims))
-
-
-def _bytes(count: int) -> str:
-    return f"{count / 1024:.1f} KiB" if count < 1 << 20 else f"{count / (1 << 20):.1f} MiB"
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
-    if not rows:
-        return
-    console = _console()
-    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold", no_wrap=not console.is_terminal)
-    used = [i for i in range(len(columns)) if any(row[i] for row in rows)]
-    table.columns = [table.columns[i] for i in used]
-    for row in rows:
-        cells = ([cell] if isinstance(cell := row[i], str) else cell for i in used)
-        lines = ([printable(line, _LONGEST) for line in cell] for cell in cells)
-        shown = [("\n" if console.is_terminal else "; ").join(cell) for cell in lines]
-        if console.is_terminal:
-            shown[0] = _shortened(shown[0])
-        table.add_row(*(Text(text, STYLES.get(text, "")) for text in shown))
-    if console.is_terminal:
-        console.print(table)
-        return
-    with console.capture() as captured:
-        console.print(table)
-    for line in captured.get().splitlines():
-        sys.stdout.write(f"{_tame(line.rstrip())}\n")
-
-
-def _shortened(name: str) -> str:
-    """Exporters write names of hundreds of characters; on a terminal both ends tell enough."""
-    if len(name) <= _NAME_WIDTH:
-        return name
-    half = _NAME_WIDTH // 2
-    return f"{name[: half - 1]}…{name[-half:]}"
-
-
-def _tame(line: str) -> str:
-    """A line that begins with two colons would be a command to the log of some CI services."""
-    return f"| {line}" if line.lstrip().startswith("::") else line
-
-
-def say(line: str) -> None:
-    """Print one line, escaped."""
-    with _printing():
-        _say(line)
-
-
-def _say(line: str) -> None:
-    _console().print(Text(_tame(printable(line, 2000))), soft_wrap=True)
-
-
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        """Say so, where rich would exit with a code of its own."""
-        raise BrokenPipeError
-
-
-def _console() -> Console:
-    terminal = sys.stdout.isatty()
-    return _Console(
-        width=None if terminal else _PIPE_WIDTH,
-        force_terminal=terminal,  # not even FORCE_COLOR puts control codes into a pipe
-        highlight=False,
-        soft_wrap=False,
-    )

@@ -42,14 +42,12 @@ _RESAMPLES = 4000
 _NANO = 1e-9
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pairing:
     """What the pairs say.
 
     Attributes:
-        pairs: number of rounds.
-        original: median seconds of one run.
-        rewritten: median seconds of one run.
+        samples: seconds of every run, [rounds, 3]: original, rewritten, copy.
         ratio: exp of the median log of original / rewritten; above 1 the rewritten is faster.
         low: lower end of its bootstrap 95 % interval.
         high: upper end.
@@ -57,9 +55,7 @@ class Pairing:
         verdict: see `judge`; inconclusive where the budget ended before the interval was narrow.
     """
 
-    pairs: int
-    original: float
-    rewritten: float
+    samples: npt.NDArray[np.float64]
     ratio: float
     low: float
     high: float
@@ -111,11 +107,8 @@ def paired(
             check_at += max(check_at // 4, 1)  # sparse checks: each one sorts all the rounds
     control = math.expm1(max(map(abs, _interval(np.log(samples[:, 0] / samples[:, 2])))))
     low, high = math.exp(low), math.exp(high)
-    medians = np.median(samples, axis=0)
     return Pairing(
-        pairs=len(rounds),
-        original=float(medians[0]),
-        rewritten=float(medians[1]),
+        samples=samples,
         ratio=math.exp(ratio),
         low=low,
         high=high,

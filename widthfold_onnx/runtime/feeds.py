@@ -9,12 +9,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Shapes
+from widthfold_onnx.runtime.distributions import Distribution, distribution_of, draw
 from widthfold_onnx.runtime.session import Array, Port, Session
+from widthfold_onnx.runtime.stored import InputSet
 from widthfold_onnx.text import printable
 
 Key = str | tuple[str, int]
@@ -35,27 +38,88 @@ ENOUGH = 2000
 SMALL_ELEMENTS = 750_000
 """Largest input set for the second shapes, where a much larger size is tried first."""
 
+BATCHES = {2: 2, 3: 7}
+"""By seed: the batch of its set, where the model leaves that open; the others have batch 1."""
+
 _WORDS = ("fold", "width", "", "unicode \u00e9")
 
 
-def random_feeds(inputs: Sequence[Port], seed: int, shapes: Shapes) -> dict[str, Array]:
-    """One array per input, the same for the same (seed, input name).
+@dataclass(frozen=True)
+class MadeUp:
+    """Input sets that nobody stored.
 
-    Floats are normal: zeros would time faster and hide faults. Integers are 0 or 1, which is
-    a valid index wherever two exist.
+    Attributes:
+        sets: one per seed; the label says how its floats are distributed.
+        shapes: of the first set.
+        limits: what could not be covered, one line each.
+    """
+
+    sets: list[InputSet]
+    shapes: Shapes
+    limits: list[str]
+
+
+def made_up(session: Session, fixed: Shapes, count: int, *, varied: bool = True) -> MadeUp:
+    """Sets of several distributions, batches and sizes.
+
+    Args:
+        session: of the original, at any level.
+        fixed: shapes that the caller demands.
+        count: how many; five cover all distributions, four all batches, two both sizes.
+        varied: several distributions and batches; otherwise normal numbers only.
+
+    Raises:
+        UsageError: as `open_dimensions`.
+        UnverifiedError: as `find_shapes`.
+    """
+    shapes = find_shapes(session, fixed)
+    special: dict[int, Shapes] = {}
+    limits = []
+    if count > 1:  # they may be long, so one set is enough
+        special[1] = other_shapes(session, fixed, shapes) or shapes
+    missing = []
+    for seed, batch in BATCHES.items() if varied else ():
+        if seed < count and any(open_dimensions(session.inputs, fixed).values()):
+            found = _with_batch(session, fixed, shapes, batch)
+            if found is None:
+                missing.append(str(batch))
+            else:
+                special[seed] = found
+    if missing:
+        limits.append(f"not compared at batch {' or '.join(missing)}: the original does not run")
+    sets = []
+    for seed in range(count):
+        kind = distribution_of(seed) if varied else Distribution.NORMAL
+        feeds = random_feeds(session.inputs, seed, special.get(seed, shapes), kind)
+        size = f", batch {BATCHES[seed]}" if varied and seed in BATCHES and seed in special else ""
+        sets.append(InputSet(f"seed {seed}, {kind}{size}", feeds, made_up=True))
+    return MadeUp(sets, shapes, limits)
+
+
+def random_feeds(
+    inputs: Sequence[Port],
+    seed: int,
+    shapes: Shapes,
+    kind: Distribution = Distribution.NORMAL,
+) -> dict[str, Array]:
+    """One array per input, the same for the same (seed, input name, kind).
+
+    Floats are of that kind, by default normal: zeros would time faster and hide faults. Integers
+    are 0 or 1, which is a valid index wherever two exist.
 
     Args:
         inputs: of the model; overridable initializers keep their own values.
         seed: of the set.
         shapes: the shape of every input, from `find_shapes`.
+        kind: how floats are distributed.
 
     Raises:
         UnverifiedError: an element type that cannot be made up.
     """
-    return {port.name: _random(port, seed, shapes[port.name]) for port in inputs}
+    return {port.name: _random(port, seed, shapes[port.name], kind) for port in inputs}
 
 
-def _random(port: Port, seed: int, shape: tuple[int, ...]) -> Array:
+def _random(port: Port, seed: int, shape: tuple[int, ...], kind: Distribution) -> Array:
     generator = np.random.default_rng([seed, *port.name.encode()])
     if port.dtype == "bool":
         return np.asarray(generator.integers(0, 2, shape, np.uint8).astype(np.bool_))
@@ -63,7 +127,7 @@ def _random(port: Port, seed: int, shape: tuple[int, ...]) -> Array:
         words = np.array(_WORDS, dtype=object)
         return np.asarray(words[generator.integers(0, len(words), shape)], dtype=object)
     if port.dtype in ("float16", "float32", "float64"):
-        return np.asarray(generator.standard_normal(shape)).astype(port.dtype)
+        return draw(kind, generator, shape).astype(port.dtype)
     if port.dtype.removeprefix("u") in ("int8", "int16", "int32", "int64"):
         return np.asarray(generator.integers(0, 2, shape)).astype(port.dtype)
     raise UnverifiedError(
@@ -127,18 +191,30 @@ def other_shapes(session: Session, fixed: Shapes, found: Shapes) -> Shapes | Non
     A rewrite that bakes one size in passes at that size, so a second one is compared as well.
     """
     opened = open_dimensions(session.inputs, fixed)
-    sizes = {
-        key: found[port.name][axis]
-        for port in session.inputs
-        for axis in range(len(port.dims))
-        if (key := _key(port, axis)) in opened
-    }
+    sizes = _open_sizes(session, opened, found)
     long, _ = _first(session, fixed, _grown(sizes, opened), most=SMALL_ELEMENTS)
     if long is not None:
         return long
     double = {key: size * 2 for key, size in sizes.items()}
     tries = (item for item in (double, _batched(sizes, opened)) if item != sizes)
     return _first(session, fixed, tries)[0]
+
+
+def _with_batch(session: Session, fixed: Shapes, found: Shapes, batch: int) -> Shapes | None:
+    """The found shapes with another batch, None where the model does not run so."""
+    opened = open_dimensions(session.inputs, fixed)
+    sizes = _open_sizes(session, opened, found)
+    wanted = {key: batch if opened[key] else size for key, size in sizes.items()}
+    return _first(session, fixed, [wanted])[0]
+
+
+def _open_sizes(session: Session, opened: Mapping[Key, bool], found: Shapes) -> dict[Key, int]:
+    return {
+        key: found[port.name][axis]
+        for port in session.inputs
+        for axis in range(len(port.dims))
+        if (key := _key(port, axis)) in opened
+    }
 
 
 def _batched(sizes: Mapping[Key, int], opened: Mapping[Key, bool]) -> dict[Key, int]:

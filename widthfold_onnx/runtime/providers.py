@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import io
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -41,11 +42,18 @@ Failures = tuple[type[Exception], ...]
 """What the runtime raises."""
 
 
-def chain(provider: Provider, *, tf32: bool) -> list[tuple[str, dict[str, str]]]:
-    """The provider and what takes the nodes that it does not, with their options."""
+def chain(
+    provider: Provider, chosen: Mapping[str, str], *, tf32: bool
+) -> list[tuple[str, dict[str, str]]]:
+    """The provider and what takes the nodes that it does not, with their options.
+
+    `chosen` are options of the provider itself.
+    """
     # cuDNN's default algorithm was measured at a tenth of the speed of its heuristic choice.
     cuda = {"cudnn_conv_algo_search": "HEURISTIC", "use_tf32": str(int(tf32))}
-    return [(NAMES[item], cuda if item is Provider.CUDA else {}) for item in _CHAINS[provider]]
+    ours = {item: cuda if item is Provider.CUDA else {} for item in _CHAINS[provider]}
+    ours[provider] = {**ours[provider], **chosen}
+    return [(NAMES[item], options) for item, options in ours.items()]
 
 
 def choose(runtime: Any, failures: Failures, provider: Provider) -> Provider:
@@ -80,7 +88,7 @@ def obstacle(runtime: Any, failures: Failures, provider: Provider) -> str | None
     options.log_severity_level = FATAL
     options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     cpu = NAMES[Provider.CPU]
-    providers = [item for item in chain(provider, tf32=False) if item[0] != cpu]
+    providers = [item for item in chain(provider, {}, tf32=False) if item[0] != cpu]
     try:
         session = runtime.InferenceSession(
             _one_node(), options, providers=providers, enable_fallback=0

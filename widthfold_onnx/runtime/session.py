@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -106,6 +107,10 @@ class Session:
 
         return once
 
+    def end_profile(self) -> Path:
+        """Stop profiling and return the file that holds the profile."""
+        return Path(self._session.end_profiling())
+
     def _plain(self, feeds: Feeds) -> None:
         self.run(feeds)
 
@@ -133,6 +138,8 @@ def open_session(
     threads: int = 1,
     *,
     tf32: bool = False,
+    provider_options: Mapping[str, str] = MappingProxyType({}),
+    profile: Path | None = None,
 ) -> Session:
     """Load a model; its external data is found because it is opened by path.
 
@@ -144,6 +151,8 @@ def open_session(
         level: the runtime's own optimization level.
         threads: threads inside one operator.
         tf32: let CUDA round float32 products to 10 bits; right for timing, wrong for parity.
+        provider_options: further options of the provider, which win over ours.
+        profile: prefix of a file into which the runtime writes the time of every node.
 
     Raises:
         UnverifiedError: no runtime, no such provider, or a model that does not load.
@@ -152,9 +161,15 @@ def open_session(
     used = choose(runtime, _failures(), provider)
     label = printable(model.name)
     options = _options(level, threads)
+    if profile is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(profile)
     try:
         session = runtime.InferenceSession(
-            str(model), options, providers=chain(used, tf32=tf32), enable_fallback=0
+            str(model),
+            options,
+            providers=chain(used, provider_options, tf32=tf32),
+            enable_fallback=0,
         )
     except _failures() as error:
         reason = printable(str(error).replace(str(model), model.name))

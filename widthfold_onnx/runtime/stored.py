@@ -34,14 +34,16 @@ class InputSet:
     """One set of inputs.
 
     Attributes:
-        label: what messages call it: a file or folder name, escaped, or "seed 3".
+        label: what messages call it: a file or folder name, escaped, or "seed 0, normal".
         feeds: array by input name.
         expected: outputs in graph order, () where none are stored.
+        made_up: nobody stored it.
     """
 
     label: str
     feeds: dict[str, Array]
     expected: tuple[Array, ...] = ()
+    made_up: bool = False
 
 
 def stored_feeds(path: Path, inputs: Sequence[Port]) -> list[InputSet]:

@@ -1,0 +1,173 @@
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from widthfold_onnx import FoldOptions, optimize
+from widthfold_onnx.evidence import bisect
+from widthfold_onnx.evidence.bisect import first_difference
+from widthfold_onnx.evidence.models import compare_models, silent
+from widthfold_onnx.options import Provider, Tolerance, VerifyOptions
+from widthfold_onnx.rewrite.record import FOLD_KEY
+from widthfold_onnx.runtime.stored import InputSet
+
+OPTIONS = VerifyOptions(provider=Provider.CPU, seeds=2, truth_budget=0)
+NAMES = ("first", "second", "third")
+
+
+def three_convs():
+    """x -> first -> Relu -> second -> Relu -> third -> y, each 3 to 3 channels."""
+    rng = np.random.default_rng(1)
+    nodes, constants, value = [], [], "x"
+    for name in NAMES:
+        weight = rng.standard_normal((3, 3, 3, 3)).astype(np.float32)
+        constants.append(numpy_helper.from_array(weight, f"{name}_w"))
+        nodes.append(
+            helper.make_node("Conv", [value, f"{name}_w"], [f"{name}_y"], name, pads=[1] * 4)
+        )
+        nodes.append(helper.make_node("Relu", [f"{name}_y"], [f"{name}_r"], f"{name}_relu"))
+        value = f"{name}_r"
+    nodes.append(helper.make_node("Tanh", [value], ["y"], "last"))
+    ends = [
+        helper.make_tensor_value_info(item, TensorProto.FLOAT, [1, 3, 16, 32])
+        for item in ("x", "y")
+    ]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.fixture
+def pair(tmp_path):
+    original, folded = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    onnx.save(three_convs(), original)
+    assert optimize(original, folded, FoldOptions(factor=4), None).summary.folded == 3
+    return original, folded
+
+
+def plant(path, *names):
+    """Change one weight of the folded Convs of these names."""
+    model = onnx.load(path)
+    for node in model.graph.node:
+        if node.name in names and node.op_type == "Conv":
+            assert any(entry.key == FOLD_KEY for entry in node.metadata_props)
+            tensor = next(t for t in model.graph.initializer if t.name == node.input[1])
+            array = numpy_helper.to_array(tensor).copy()
+            at = np.unravel_index(np.abs(array).argmax(), array.shape)
+            array[at] *= np.float32(1.5)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    onnx.save(model, path)
+
+
+@pytest.mark.parametrize("guilty", NAMES)
+def test_the_guilty_site_is_named(pair, guilty):
+    plant(pair[1], guilty)
+    result = compare_models(*pair, OPTIONS)
+    assert result.verdict == "fail"
+    (line,) = (reason for reason in result.reasons if reason.startswith("first differs at"))
+    assert line.startswith(f"first differs at {guilty}: max_rel ")
+    assert line.endswith(("on seed 0, normal", "on seed 1, uniform 0 to 1"))
+
+
+def test_the_first_of_two_guilty_sites_is_named(pair):
+    plant(pair[1], "second", "third")
+    result = compare_models(*pair, OPTIONS)
+    assert any(reason.startswith("first differs at second: ") for reason in result.reasons)
+
+
+def test_a_fold_that_is_right_is_not_bisected(pair):
+    result = compare_models(*pair, OPTIONS)
+    assert (result.verdict, result.reasons) == ("pass", ())
+
+
+def named(pair):
+    x = np.random.default_rng(0).standard_normal((1, 3, 16, 32)).astype(np.float32)
+    return first_difference(*pair, InputSet("here", {"x": x}), Provider.CPU, Tolerance(), silent)
+
+
+def test_a_fault_outside_every_fold_is_told_apart(pair):
+    model = onnx.load(pair[1])
+    (last,) = (node for node in model.graph.node if node.name == "last")
+    last.op_type = "Sin"
+    onnx.save(model, pair[1])
+    assert named(pair) == "no folded site differs by itself: the cause lies elsewhere"
+
+
+def test_a_missing_output_is_named(pair):
+    model = onnx.load(pair[1])
+    for node in model.graph.node:
+        for names in (node.input, node.output):
+            names[:] = ["moved" if name == "second_y" else name for name in names]
+    onnx.save(model, pair[1])
+    assert named(pair) == "first differs at second: its output second_y is gone"
+
+
+def test_nan_is_a_difference(pair):
+    model = onnx.load(pair[1])
+    tensor = next(t for t in model.graph.initializer if t.name == "third_w/widthfold")
+    array = numpy_helper.to_array(tensor).copy()
+    array.flat[0] = np.nan
+    tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    onnx.save(model, pair[1])
+    assert named(pair) == "first differs at third: NaN or Inf at other places on here"
+
+
+def test_data_in_other_files_are_found_and_nothing_is_left_behind(pair, tmp_path):
+    folder = tmp_path / "external"
+    folder.mkdir()
+    plant(pair[1], "second")
+    moved = []
+    for path in pair:
+        moved.append(folder / path.name)
+        onnx.save(
+            onnx.load(path),
+            moved[-1],
+            save_as_external_data=True,
+            location=f"{path.stem}.data",
+            size_threshold=0,
+        )
+    before = sorted(folder.iterdir())
+    assert named(moved).startswith("first differs at second: ")
+    assert sorted(folder.iterdir()) == before
+
+
+def test_models_too_large_for_memory_are_not_bisected(pair, monkeypatch):
+    monkeypatch.setattr(bisect, "MAX_BYTES", 100)
+    assert named(pair) == "not bisected: the model has more than 0 MiB"
+
+
+def inside(model):
+    """The same model as the body of an If that is always taken."""
+    then, other = onnx.GraphProto(), onnx.GraphProto()
+    for branch, name in ((then, "t"), (other, "o")):
+        branch.name = name
+        branch.node.extend(model.graph.node)
+        branch.output.extend(model.graph.output)
+        for node in branch.node:
+            for names in (node.input, node.output):
+                names[:] = [n if n == "x" or n.endswith("_w") else f"{name}_{n}" for n in names]
+        branch.output[0].name = f"{name}_y"
+    graph = helper.make_graph(
+        [helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other)],
+        "g",
+        list(model.graph.input),
+        list(model.graph.output),
+        [*model.graph.initializer, numpy_helper.from_array(np.array(True), "c")],
+    )
+    return helper.make_model(graph, opset_imports=model.opset_import, ir_version=8)
+
+
+def test_sites_in_subgraphs_are_said_to_be_left_out(tmp_path):
+    original, folded = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    onnx.save(inside(three_convs()), original)
+    report = optimize(original, folded, FoldOptions(factor=4), None)
+    assert report.summary.folded == 6
+    assert named((original, folded)) == (
+        "not bisected: 6 folded sites, none of them in the main graph"
+    )
+
+
+def test_progress_is_told(pair):
+    lines = []
+    plant(pair[1], "first")
+    compare_models(*pair, OPTIONS, report=lines.append)
+    assert lines[-1] == "bisecting 3 folded sites"

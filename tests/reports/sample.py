@@ -1,0 +1,195 @@
+"""A result of `verify` as a run gives it, built by hand; and one whose every name is hostile."""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec.structs import replace
+
+from widthfold_onnx.fold.axis import ConvAxis, FoldedAxis, fold_axis
+from widthfold_onnx.results import (
+    AxisPattern,
+    Environment,
+    ExactSite,
+    NodeTime,
+    OutputParity,
+    Side,
+    Timing,
+    VerifyReport,
+    WorstElement,
+)
+
+HOSTILE = (
+    "\x1b[2J<script>alert(1)</script>]]>|`$x^2$`@you\u202e--> ::error::\n::%0A,a:b\uffff&amp;\"'名"
+)
+"""What a model may call its nodes."""
+
+
+def pattern(name: str, axis: ConvAxis, out_digits: int, in_digits: int, *, blocked=False):
+    folded = fold_axis(axis, out_digits, in_digits, blocked=blocked)
+    assert isinstance(folded, FoldedAxis)
+    return AxisPattern(
+        axis=name,
+        in_digits=in_digits,
+        out_digits=out_digits,
+        blocked=blocked,
+        in_length=folded.in_length,
+        original_kernel=axis.kernel,
+        kernel=folded.kernel,
+        stride=folded.stride,
+        taps=[tuple(map(int, t)) for t in zip(folded.g, folded.f, folded.q, folded.k, strict=True)],
+    )
+
+
+def output(name: str, level: str, error: float = 3e-7, *, passed: bool = True) -> OutputParity:
+    return OutputParity(
+        name=name,
+        dtype="float32",
+        level=level,
+        max_abs=error * 3,
+        mean_abs=error / 9,
+        max_rel=error,
+        ulp=5,
+        ulp_histogram=[90_000, 4_000, 700, 31],
+        cosine=0.9999999,
+        psnr=121.5,
+        argmax_agreement=1.0,
+        nonfinite_match=True,
+        worst=WorstElement(index=[0, 3, 8, 8], original=0.7, rewritten=0.7 + error),
+        truth_original=2.1e-7,
+        truth_rewritten=2.4e-7,
+        tolerance=1e-5,
+        passed=passed,
+    )
+
+
+def site(name: str, axes: list[AxisPattern]) -> ExactSite:
+    return ExactSite(
+        node=name,
+        verdict="exact",
+        reason="every weight multiplies the input element that it multiplied before",
+        channels="8 -> 8, folded 64 -> 64",
+        fold="Eight neighbouring columns became channels.",
+        axes=axes,
+    )
+
+
+def side(median: float, names: list[str], seed: int) -> Side:
+    rng = np.random.default_rng(seed)
+    samples = (median * np.exp(np.abs(rng.normal(0, 0.03, 500)))).round(5).tolist()
+    p50, p90, p99 = np.percentile(samples, [50, 90, 99]).tolist()
+    times = np.geomspace(400, 3, len(names)).round(2).tolist()
+    return Side(
+        level="all",
+        median_ms=p50,
+        p90=p90,
+        p99=p99,
+        samples_ms=samples,
+        file_bytes=int(median * 123_456),
+        peak_mib=61.5 + median,
+        providers={"CPUExecutionProvider": len(names)},
+        nodes=[
+            NodeTime(name=n, op="Conv", provider="CPUExecutionProvider", us=t)
+            for n, t in zip(names, times, strict=True)
+        ],
+    )
+
+
+def timing() -> Timing:
+    layers = [f"StatefulPartitionedCall/model/conv2d_{i}/Conv2D__{i}" for i in range(12)]
+    return Timing(
+        provider="CPUExecutionProvider",
+        threads=1,
+        pairs=240,
+        speedup=1.702,
+        low=1.691,
+        high=1.713,
+        control=0.021,
+        control_ms=[1.94, 1.95],
+        same_level=1.68,
+        original=side(1.94, layers, 1),
+        rewritten=side(1.14, [*layers[:9], "widthfold/reshape_1", "widthfold/reshape_2"], 2),
+        verdict="faster",
+    )
+
+
+def axes() -> list[AxisPattern]:
+    """Folds of every kind: banded, strided, blocked, space-to-depth, batch, large."""
+    three = ConvAxis(length=64, kernel=3, pad_begin=1, pad_end=1)
+    one = ConvAxis(length=64, kernel=1)
+    return [
+        pattern("width", three, 8, 8),
+        pattern("height", ConvAxis(length=60, kernel=5, stride=3, pad_begin=2, pad_end=2), 4, 12),
+        pattern("width", one, 4, 4, blocked=True),
+        pattern("depth", ConvAxis(length=32, kernel=2, stride=2), 1, 2),
+        pattern("batch", ConvAxis(length=8, kernel=1), 8, 8),
+        pattern("width", ConvAxis(length=1024, kernel=39, pad_begin=19, pad_end=19), 64, 64),
+    ]
+
+
+def passing() -> VerifyReport:
+    kinds = axes()
+    return VerifyReport(
+        original="pitch_cnn.onnx",
+        rewritten="pitch_cnn.folded.onnx",
+        outputs=[output(n, level) for n in ("note", "onset") for level in ("disabled", "all")],
+        exact=[
+            site("contour/conv_1/Conv", [kinds[0]]),
+            site("contour/conv_2/Conv", [kinds[1], kinds[2]]),
+            *(site(f"onset/conv_{i}/Conv", [kind]) for i, kind in enumerate(kinds[3:])),
+        ],
+        timing=timing(),
+        verdict="pass",
+        reasons=[],
+        input_sets=12,
+        environment=Environment(
+            widthfold="0.1.0",
+            onnxruntime="1.31.1",
+            python="3.11.7",
+            provider="CPUExecutionProvider",
+            machine="Linux x86_64 Some Processor",
+            cores=2,
+            load_before=0.41,
+            load_after=1.02,
+            mhz_before=2600.0,
+            mhz_after=None,
+            command="widthfold verify pitch_cnn.onnx pitch_cnn.folded.onnx --threads 1",
+        ),
+    )
+
+
+def failing(name: str = "note", node: str = "contour/conv_1/Conv") -> VerifyReport:
+    """One output and one site differ; another site could not be run."""
+    report = passing()
+    first, second, *rest = report.exact
+    return replace(
+        report,
+        outputs=[output(name, "disabled", 7e-3, passed=False), *report.outputs[1:]],
+        exact=[
+            replace(first, node=node, verdict="different", reason=f"{node}: tap 2 is missing"),
+            replace(second, verdict="skipped", reason="the runtime has no kernel"),
+            *rest,
+        ],
+        verdict="fail",
+        reasons=[f"output {name} differs", f"{node} differs"],
+    )
+
+
+def hostile() -> VerifyReport:
+    """Every string that can come from a model or the system is `HOSTILE`."""
+    report = failing(HOSTILE, HOSTILE)
+    assert report.timing is not None
+    nodes = [NodeTime(name=HOSTILE, op=HOSTILE, provider=HOSTILE, us=9.0)]
+    before = replace(report.timing.original, nodes=nodes, level=HOSTILE, providers={HOSTILE: 1})
+    return replace(
+        report,
+        original=HOSTILE,
+        rewritten=HOSTILE,
+        outputs=[replace(row, name=HOSTILE, dtype=HOSTILE, note=HOSTILE) for row in report.outputs],
+        exact=[
+            replace(s, node=HOSTILE, reason=HOSTILE, channels=HOSTILE, fold=HOSTILE)
+            for s in report.exact
+        ],
+        timing=replace(report.timing, original=before, note=HOSTILE, provider=HOSTILE),
+        reasons=[HOSTILE],
+        environment=replace(report.environment, machine=HOSTILE, command=HOSTILE, provider=HOSTILE),
+    )

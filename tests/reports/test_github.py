@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from tests.reports.sample import HOSTILE, failing, hostile, passing, site
+from widthfold_onnx import FoldOptions
+from widthfold_onnx.pipeline import optimize
+from widthfold_onnx.reports.github import MOST, render
+
+MODELS = Path(__file__).parents[2] / "models"
+
+
+def read(text: str) -> list[tuple[str, dict[str, str], str]]:
+    """Kind, properties and message of every command, as the runner reads them."""
+
+    def plain(part: str) -> str:
+        for sign, escape in (
+            (":", "%3A"),
+            (",", "%2C"),
+            ("\r", "%0D"),
+            ("\n", "%0A"),
+            ("%", "%25"),
+        ):
+            part = part.replace(escape, sign)
+        return part
+
+    found = []
+    for line in text.splitlines():
+        if not line.lstrip().startswith("::"):
+            continue
+        command, message = line.lstrip()[2:].split("::", 1)
+        kind, _, rest = command.partition(" ")
+        pairs = (pair.split("=", 1) for pair in rest.split(","))
+        found.append((kind, {k: plain(v) for k, v in pairs}, plain(message)))
+    return found
+
+
+def test_nothing_to_say_is_one_line() -> None:
+    text = render(passing(), Path("m.onnx"))
+    assert text.startswith("widthfold: pass; 12 input sets")
+    assert text.count("\n") == 1
+
+
+def test_what_failed_is_an_error_at_the_file() -> None:
+    first, second, third = read(render(failing(), Path("models/a,b.onnx")))
+    assert {kind for kind, _, _ in (first, second, third)} == {"error"}
+    assert first[1] == {"file": "models/a,b.onnx", "title": "output note differs"}
+    assert first[2].startswith("max_rel 0.007 > 1e-05 at [0,3,8,8]")
+    assert second[1]["title"] == "contour/conv_1/Conv is not exact"
+
+
+def test_hostile_names_stay_in_their_place() -> None:
+    text = render(hostile(), Path(HOSTILE))
+    shown = r"\x1b[2J<script>alert(1)</script>]]>|`$x^2$`@you\u202e--> ::error::\x0a::%0A,a:b\uffff"
+    commands = read(text)
+    assert len(commands) == 3
+    for kind, properties, _ in commands:
+        assert kind == "error"
+        assert properties.keys() == {"file", "title"}
+        assert properties["file"].startswith(shown)
+    assert commands[1][2].startswith(shown)
+
+
+def test_ten_at_most_and_the_rest_is_counted() -> None:
+    report = replace(
+        failing(), exact=[replace(site(f"c{i}", []), verdict="different") for i in range(30)]
+    )
+    commands = read(render(report, Path("m.onnx")))
+    assert len(commands) == MOST
+    assert commands[-1][1]["title"] == "22 more"
+
+
+def test_a_verdict_without_a_place_is_said_too() -> None:
+    report = replace(passing(), verdict="unverified", reasons=["no runtime"])
+    assert read(render(report, Path("m")))[0][2] == "no runtime"
+
+
+@pytest.mark.parametrize(("model", "count"), [("pitch_cnn.onnx", 4), ("ragged.onnx", 0)])
+def test_a_plan_warns_of_what_can_be_folded(model: str, count: int) -> None:
+    commands = read(render(optimize(MODELS / model, None, FoldOptions(factor=8)), Path(model)))
+    assert [kind for kind, _, _ in commands] == ["warning"] * count

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from PIL import Image
+
+from tests.reports.sample import axes, failing, hostile, output, passing, pattern, site
+from widthfold_onnx.fold.axis import ConvAxis
+from widthfold_onnx.reports import html
+from widthfold_onnx.results import VerifyReport
+
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="no chromium to open the report in")
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--hide-scrollbars", "--enable-logging=stderr", "--v=0"),
+)
+
+
+class Page(HTMLParser):
+    """Counts tags, and keeps ids, references and text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: Counter[str] = Counter()
+        self.ids: list[str] = []
+        self.references: set[str] = set()
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        for name, value in attrs:
+            assert not name.startswith("on"), name
+            if name == "id":
+                self.ids.append(value or "")
+            self.references.update(re.findall(r"(?:^|url\()#([\w.-]+)", value or ""))
+            if name in ("src", "href", "action"):
+                assert (value or "").startswith("#"), value
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    reports = {"passing": passing(), "failing": failing(), "hostile": hostile()}
+    return {name: html.render(report) for name, report in reports.items()}
+
+
+def drawings(report: VerifyReport) -> int:
+    """Three of the timing, one for each output, two for each folded axis."""
+    return 3 + len(report.outputs) + 2 * sum(len(s.axes) for s in report.exact)
+
+
+# ---------------------------------------------------------------- the file
+
+
+def test_one_file_that_asks_for_nothing(pages: dict[str, str]) -> None:
+    for text in pages.values():
+        page = Page(text)
+        assert len(text) < 1_000_000
+        assert not {"script", "link", "iframe", "img", "object", "form"} & page.tags.keys()
+        assert re.search("http-equiv=.Content-Security-Policy. content=.default-src 'none'; ", text)
+        assert "@import" not in text
+        assert not re.findall(r"https?://", text)
+
+
+def test_pictures_are_named_and_their_ids_unique(pages: dict[str, str]) -> None:
+    text = pages["passing"]
+    page = Page(text)
+    assert page.tags["svg"] == drawings(passing()) == text.count('role="img"')
+    assert len(page.ids) == len(set(page.ids))
+    assert page.references == set(page.ids)
+
+
+def test_the_same_result_is_the_same_file(pages: dict[str, str]) -> None:
+    assert html.render(passing()) == pages["passing"]
+
+
+def test_hostile_names_are_text(pages: dict[str, str]) -> None:
+    page = Page(pages["hostile"])
+    assert page.tags.keys() == Page(pages["failing"]).tags.keys()
+    assert r"\x1b[2J<script>alert(1)</script>]]>|`$x^2$`@you\u202e-->" in page.text
+    assert not set("\x1b\u202e\uffff") & set(pages["hostile"])
+
+
+def test_verdict_reasons_and_command_are_said(pages: dict[str, str]) -> None:
+    page = Page(pages["failing"])
+    before, _, after = page.text.partition("Time: faster, 1.702x")
+    assert "the rewritten model is not the original" in before
+    assert "contour/conv_1/Conv differs" in before
+    assert "max_rel 0.007 > 1e-05 at [0,3,8,8]" in after
+    assert "8 neighbouring positions of the input become channels" in after
+    assert "--threads 1" in after
+
+
+def test_a_result_without_time_or_sites_is_a_page_too() -> None:
+    bare = replace(passing(), timing=None, exact=[], outputs=[], reasons=["crashed"])
+    page = Page(html.render(replace(bare, verdict="unverified")))
+    assert page.tags["svg"] == 0
+    assert "crashed" in page.text
+
+
+def test_equal_folds_are_drawn_once_and_what_is_left_out_is_counted() -> None:
+    wide = pattern("width", ConvAxis(length=64, kernel=3, pad_begin=1, pad_end=1), 8, 8)
+    alike = [site(f"same_{i}", [wide]) for i in range(30)]
+    others = [replace(site(f"other_{i}", axes()[3:4]), fold=f"fold {i}") for i in range(30)]
+    report = replace(passing(), exact=[*alike, *others], outputs=[], timing=None)
+    text = html.render(report)
+    assert text.count("<svg") == 2 * html.MOST_FOLDS
+    assert "same_0 and 29 more" in text
+    assert f"{30 - (html.MOST_FOLDS - 1)} more folded nodes are not drawn" in text
+
+
+def test_a_huge_result_stays_small() -> None:
+    name = "<&\u202e>" * 60
+    big = [replace(site(f"{name}{i}", axes()), fold=f"{name}{i}") for i in range(3000)]
+    outputs = [output(f"{name}{i}", "all", 1.0, passed=False) for i in range(3000)]
+    text = html.render(replace(passing(), exact=big, outputs=outputs, reasons=[name * 9] * 3000))
+    assert len(text.encode()) < 3_000_000
+    assert "more outputs are in the JSON report" in text
+    assert "more folded nodes are not drawn" in text
+
+
+# ---------------------------------------------------------------- in a browser
+
+
+def browse(page: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    profile = page.with_name("profile")
+    done = subprocess.run(
+        [BROWSER or "", *FLAGS, f"--user-data-dir={profile}", *flags, page.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    shutil.rmtree(profile, ignore_errors=True)
+    assert "CONSOLE" not in done.stderr, done.stderr
+    assert "Content Security Policy" not in done.stderr, done.stderr
+    return done
+
+
+@needs_browser
+@pytest.mark.parametrize("name", ["passing", "failing", "hostile"])
+def test_a_browser_shows_verdict_and_drawings(
+    name: str, pages: dict[str, str], tmp_path: Path
+) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(pages[name])
+    dom = Page(browse(path, "--dump-dom").stdout)
+    assert "computes what the original" in dom.text or "is not the original" in dom.text
+    assert dom.tags == Page(pages[name]).tags + Counter(tbody=dom.tags["tbody"])
+    assert dom.tags["svg"] == drawings(passing())
+
+
+@needs_browser
+def test_the_browser_tells_of_a_violation(tmp_path: Path, pages: dict[str, str]) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(pages["passing"].replace("<body>", "<body><script>alert(1)</script>"))
+    with pytest.raises(AssertionError, match="Content Security Policy"):
+        browse(path, "--dump-dom")
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [390, 1200])
+@pytest.mark.parametrize("dark", [False, True])
+def test_it_is_painted_on_phones_and_in_the_dark(
+    width: int, dark: bool, pages: dict[str, str], tmp_path: Path
+) -> None:
+    path, shot = tmp_path / "report.html", tmp_path / "shot.png"
+    path.write_text(pages["passing"])
+    flags = [f"--screenshot={shot}", f"--window-size={width},844"]
+    browse(path, *flags, *(["--blink-settings=preferredColorScheme=0"] if dark else []))
+    with Image.open(shot) as image:
+        assert image.size == (width, 844)
+        colours = image.convert("RGB").getcolors(1 << 24) or []
+    ((_, paper),) = [max(colours)]
+    assert paper == ((20, 23, 27) if dark else (255, 255, 255))
+    assert len(colours) > 50

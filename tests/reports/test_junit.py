@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+from junitparser import JUnitXml
+from msgspec.structs import replace
+
+from tests.reports.sample import failing, hostile, passing
+from widthfold_onnx.reports.junit import render
+from widthfold_onnx.results import VerifyReport
+
+
+def outcomes(report: VerifyReport) -> dict[tuple[str, str], str]:
+    root = ElementTree.fromstring(render(report))
+    return {
+        (case.get("classname", ""), case.get("name", "")): "".join(
+            child.tag for child in case if child.tag != "system-out"
+        )
+        for case in root.iter("testcase")
+    }
+
+
+def test_a_case_for_every_output_site_and_the_time() -> None:
+    report = passing()
+    cases = outcomes(report)
+    assert len(cases) == len(report.outputs) + len(report.exact) + 2
+    assert set(cases.values()) == {""}
+    assert ("outputs", "note at level disabled") in cases
+    assert ("exact", "contour/conv_1/Conv") in cases
+    assert outcomes(failing()).keys() == cases.keys()
+
+
+def test_failures_say_how_much_and_where() -> None:
+    cases = outcomes(failing())
+    assert cases["outputs", "note at level disabled"] == "failure"
+    assert cases["exact", "contour/conv_1/Conv"] == "failure"
+    assert cases["exact", "contour/conv_2/Conv"] == "skipped"
+    assert cases["verdict", "verdict"] == "failure"
+    text = render(failing())
+    assert 'message="max_rel 0.007 &gt; 1e-05 at [0,3,8,8]: 0.7 became 0.707"' in text
+
+
+def test_no_statement_is_an_error_and_no_verdict_on_speed_is_skipped() -> None:
+    report = passing()
+    assert report.timing is not None
+    unsure = replace(report.timing, verdict="inconclusive")
+    cases = outcomes(replace(report, verdict="unverified", timing=unsure))
+    assert cases["verdict", "verdict"] == "error"
+    assert cases["timing", "original / rewritten"] == "skipped"
+    assert ("timing", "original / rewritten") not in outcomes(replace(report, timing=None))
+
+
+def test_counts_times_and_properties_are_read_back() -> None:
+    (suite,) = JUnitXml.fromstring(render(failing()).encode())
+    assert (suite.tests, suite.failures, suite.errors, suite.skipped) == (11, 3, 0, 1)
+    properties = {p.name: p.value for p in suite.properties()}
+    assert suite.name == properties["rewritten"] == "pitch_cnn.folded.onnx"
+    assert properties["onnxruntime"] == "1.31.1"
+    assert properties["speedup"] == "1.7020"
+    assert 0 < suite.time < 0.01
+
+
+def test_hostile_names_are_text() -> None:
+    text = render(hostile())
+    (suite,) = JUnitXml.fromstring(text.encode())
+    assert suite.name.startswith(r"\x1b[2J<script>alert(1)</script>]]>|`$x^2$`@you\u202e-->")

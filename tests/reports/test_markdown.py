@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from msgspec.structs import replace
+
+from tests.reports.sample import HOSTILE, failing, hostile, output, passing, site
+from widthfold_onnx.reports.markdown import LIMIT, code, render
+
+ENTITY = re.compile(r"&#\d+;")
+
+
+def test_the_verdict_is_the_first_line() -> None:
+    mark, blank, first, *_ = render(passing()).splitlines()
+    assert (mark, blank) == ("<!-- widthfold.verify/2 -->", "")
+    assert "**pass**: the rewritten model computes what the original computes" in first
+    assert "**fail**" in render(failing()).splitlines()[2]
+
+
+def test_tables_have_as_many_cells_as_columns() -> None:
+    for report in (passing(), failing(), hostile()):
+        tables = re.findall(r"(?:^\|.*\n)+", render(report), re.MULTILINE)
+        assert len(tables) == 3
+        for table in tables:
+            assert len({line.count("|") for line in table.splitlines()}) == 1
+
+
+def test_speed_memory_and_size_are_there() -> None:
+    text = render(passing())
+    for part in ("**faster**: 1.702x, 95 % [1.691, 1.713]", "p99 ms", "peak MiB", "KiB"):
+        assert part in text
+
+
+def test_names_hold_no_sign_that_means_anything() -> None:
+    for name in (HOSTILE, "*a* _b_ [c](d) #1 ~x~ \\ {e} www.f.g http://h :i:", "a|b"):
+        inner = code(name).removeprefix("<code>").removesuffix("</code>")
+        left = ENTITY.sub("", inner)
+        assert re.fullmatch(r"[\w /-]*", left.replace("…", "")), left
+        assert "_" not in left
+    assert code("") == ""
+
+
+def test_long_tables_fold_and_huge_ones_are_cut() -> None:
+    report = passing()
+    many = replace(report, exact=[site(f"conv_{i}", []) for i in range(30)])
+    text = render(many)
+    assert "<details><summary>30 rewritten nodes</summary>\n\n| node" in text
+    assert "are not shown" not in text
+
+
+@pytest.mark.parametrize("name", ["conv", HOSTILE, "名" * 300, "|" * 300])
+def test_it_always_fits_a_comment(name: str) -> None:
+    huge = replace(
+        hostile(),
+        original=name,
+        outputs=[output(f"{name}{i}", "all", 1.0, passed=False) for i in range(3000)],
+        exact=[replace(site(f"{name}{i}", []), reason=name * 9) for i in range(3000)],
+        reasons=[name * 9] * 3000,
+    )
+    text = render(huge)
+    assert 1000 < len(text.encode()) < LIMIT
+    assert text.count("more") == 3

@@ -1,0 +1,149 @@
+"""The GitHub Action and the pre-commit hook, as far as they run without their services."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from widthfold_onnx.cli.precommit import precommit_command
+
+ROOT = Path(__file__).resolve().parents[2]
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
+(HOOK,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+BASH = shutil.which("bash") or "bash"
+
+# Plays widthfold: says what it got, and writes the report it was asked for.
+PLAYED = """printf '<%s>' "$@" >>"$LOG"
+while [[ $1 != --report ]]; do shift; done
+[[ -z ${SILENT:-} ]] && echo 'the summary' >"$2"
+exit "${CODE:-0}" """
+
+
+def run_step(name: str, folder: Path, **variables: str) -> tuple[int, str, str]:
+    """Run a step as the runner does; returns its code, what was called, and the summary."""
+    (step,) = [step for step in ACTION["runs"]["steps"] if step.get("name") == name]
+    tools = folder / "bin"
+    tools.mkdir(exist_ok=True)
+    for tool, body in (("widthfold", PLAYED), ("python", """printf '<%s>' "$@" >>"$LOG" """)):
+        (tools / tool).write_text(f"#!{BASH}\n{body}\n")
+        (tools / tool).chmod(0o755)
+    log, summary = folder / "log", folder / "summary"
+    summary.write_text("before\n")
+    unset = {key: "" for key in step["env"] if key not in variables}
+    done = subprocess.run(
+        [BASH, "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
+        env={
+            **os.environ,
+            **unset,
+            **variables,
+            "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
+            "LOG": str(log),
+            "GITHUB_STEP_SUMMARY": str(summary),
+            "GITHUB_ACTION_PATH": str(ROOT),
+        },
+        cwd=folder,
+        check=False,
+    )
+    called = log.read_text().replace(str(ROOT), "ROOT")
+    return done.returncode, called, summary.read_text()
+
+
+def test_the_action_is_composite_and_hands_inputs_over_as_variables() -> None:
+    assert ACTION["runs"]["using"] == "composite"
+    assert {name for name, entry in ACTION["inputs"].items() if entry.get("required")} == {"model"}
+    used = set()
+    for step in ACTION["runs"]["steps"]:
+        assert "${{" not in step.get("run", "")
+        assert ("run" in step) == ("shell" in step)
+        for value in (step.get("env") or step["with"]).values():
+            used.add(value.removeprefix("${{ inputs.").removesuffix(" }}"))
+    assert used == ACTION["inputs"].keys()
+
+
+def test_it_installs_itself_with_a_runtime(tmp_path: Path) -> None:
+    code, called, _ = run_step("Install widthfold", tmp_path, RUNTIME="gpu")
+    assert (code, called) == (0, "<-m><pip><install><--quiet><ROOT[gpu]>")
+
+
+def test_it_verifies_a_pair(tmp_path: Path) -> None:
+    arguments = {"MODEL": "a b.onnx", "REWRITTEN": "-c.onnx", "ARGUMENTS": "--seeds 1\n--rtol '*'"}
+    code, called, summary = run_step("Run widthfold", tmp_path, **arguments)
+    assert called.startswith("<verify><--seeds><1><--rtol><'*'><--format><github><--report>")
+    assert called.endswith("<--><a b.onnx><-c.onnx>")
+    assert (code, summary) == (0, "before\nthe summary\n")
+
+
+@pytest.mark.parametrize("code", ["1", "3"])
+def test_it_checks_a_model_and_keeps_the_code(code: str, tmp_path: Path) -> None:
+    given = {"MODEL": "$(touch hacked)", "ARGUMENTS": "--factor 8", "CODE": code}
+    if code == "3":
+        given["SILENT"] = "yes"
+    got, called, summary = run_step("Run widthfold", tmp_path, **given)
+    assert called.startswith("<optimize><--check><--factor><8><--format><github>")
+    assert called.endswith("<--><$(touch hacked)>")
+    assert got == int(code)
+    assert summary == ("before\n" if code == "3" else "before\nthe summary\n")
+    assert not (tmp_path / "hacked").exists()
+
+
+def test_the_real_command_understands_what_the_action_says(tmp_path: Path) -> None:
+    model, summary = ROOT / "models" / "pitch_cnn.onnx", tmp_path / "summary.md"
+    options = ["--factor", "8", "--format", "github", "--report", summary]
+    done = subprocess.run(
+        [sys.executable, "-c", "from widthfold_onnx.cli import main; main()"]
+        + [str(part) for part in ("optimize", "--check", *options, "--", model)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.count("::warning file=") == 4
+    assert "Conv nodes of <code>pitch&#95;cnn&#46;onnx</code> folded" in summary.read_text()
+
+
+# ---------------------------------------------------------------- pre-commit
+
+
+def hook(*files: Path) -> tuple[int, str]:
+    """Run the hook's entry in this process, as pre-commit would with these files."""
+    arguments = [*HOOK["args"], *map(str, files)]
+    result = CliRunner().invoke(precommit_command, arguments)
+    return result.exit_code, result.output
+
+
+def test_the_hook_lists_every_model_with_work(tmp_path: Path) -> None:
+    models = ROOT / "models"
+    files = [models / name for name in ("pitch_cnn.onnx", "ragged.onnx", "volume_3d.onnx")]
+    code, out = hook(*files)
+    assert code == 1
+    assert "pitch_cnn.onnx': 4 nodes would be folded; " in out
+    assert "volume_3d.onnx': 1 nodes would be folded\n" in out
+    assert hook(models / "ragged.onnx") == (0, "")
+    assert hook() == (0, "")
+
+
+def test_a_pointer_of_git_lfs_is_named(tmp_path: Path) -> None:
+    pointer = tmp_path / "model.onnx"
+    pointer.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    code, out = hook(pointer)
+    assert code == 3
+    assert "git lfs pull" in out
+
+
+def test_the_hook_is_for_onnx_files_and_can_be_run() -> None:
+    assert (HOOK["id"], HOOK["language"], HOOK["files"]) == (
+        "widthfold-check",
+        "python",
+        r"\.onnx$",
+    )
+    command = [sys.executable, *shlex.split(HOOK["entry"])[1:], "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "nothing is written" in done.stdout

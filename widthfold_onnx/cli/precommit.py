@@ -1,0 +1,36 @@
+"""The pre-commit hook: `optimize --check` on every file that was changed.
+
+`optimize` takes one model and its OUT, pre-commit hands over all files at once: hence this command.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from widthfold_onnx.cli.common import MODEL, fold_options, guarded, leave
+from widthfold_onnx.errors import CheckFailedError
+from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.text import quoted
+
+
+@click.command("precommit")
+@guarded
+@click.argument("models", nargs=-1, type=MODEL)
+@fold_options(default_factor=8)
+def precommit_command(models: tuple[Path, ...], fold: FoldOptions) -> None:
+    """Exit 1 if any Conv of MODELS would be folded; nothing is written."""
+    from widthfold_onnx.pipeline import optimize
+
+    found = []
+    for model in models:
+        sites = optimize(model, None, fold, None).sites
+        if folded := sum(site.status == "folded" for site in sites):
+            found.append(f"{quoted(str(model))}: {folded} nodes would be folded")
+    if found:
+        leave("; ".join(found), CheckFailedError.exit_code)
+
+
+if __name__ == "__main__":
+    precommit_command()

@@ -1,0 +1,84 @@
+"""The options that say where a result goes, shared by all commands that have one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from widthfold_onnx.reports import SUFFIXES, Form
+
+if TYPE_CHECKING:
+    from widthfold_onnx.reports.forms import Destinations
+    from widthfold_onnx.results import InspectReport, OptimizeReport, VerifyReport
+
+    R = TypeVar("R", VerifyReport, OptimizeReport, InspectReport)
+
+
+@dataclass(frozen=True)
+class ReportArguments:
+    """The arguments as typed."""
+
+    paths: tuple[Path, ...]
+    wanted: Form | None
+
+    def destinations(self, kind: type[R], protected: Sequence[Path]) -> Destinations:
+        """Where a result of `kind` goes, checked before the work.
+
+        Raises:
+            UsageError: an unknown suffix, a form that is not offered, or an unfit path.
+        """
+        from widthfold_onnx.reports.forms import destinations
+
+        return destinations(self.paths, self.wanted, kind, protected)
+
+
+def deliver(result: R, to: Destinations, model: Path, show: Callable[[R], None]) -> None:
+    """Write the files, then print the wanted form, or the tables of `show`.
+
+    Raises:
+        UsageError: a path is no place for a file, or the disk is full.
+    """
+    from widthfold_onnx.reports.console import printing, write
+    from widthfold_onnx.reports.forms import render
+
+    to.write(result, model)
+    if to.printed is None:
+        show(result)
+        return
+    with printing():
+        write(render(to.printed, result, model))
+
+
+def report_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The shared options; the command gets one `reporting` argument of type ReportArguments."""
+
+    @functools.wraps(command)
+    def collect(**arguments: Any) -> Any:
+        wanted = arguments.pop("wanted")
+        reporting = ReportArguments(arguments.pop("paths"), Form(wanted) if wanted else None)
+        return command(reporting=reporting, **arguments)
+
+    decorators = [
+        click.option(
+            "--report",
+            "paths",
+            type=click.Path(path_type=Path, dir_okay=False),
+            multiple=True,
+            metavar="FILE",
+            help=f"Write the result as well; its suffix says how: {', '.join(SUFFIXES)}.",
+        ),
+        click.option(
+            "--format",
+            "wanted",
+            type=click.Choice([str(form) for form in Form]),
+            help="Form of report files whose suffix says none, else of standard output.",
+        ),
+    ]
+    for decorator in reversed(decorators):
+        collect = decorator(collect)
+    return collect

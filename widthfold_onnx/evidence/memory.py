@@ -1,0 +1,40 @@
+"""How much memory a model takes: a process that does nothing but load it and run it once."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from pathlib import Path
+
+from widthfold_onnx.model.external import check_external, external_tensors
+from widthfold_onnx.model.loader import load
+from widthfold_onnx.options import Provider, Shapes
+from widthfold_onnx.runtime.feeds import random_feeds
+from widthfold_onnx.runtime.session import Level, open_session
+from widthfold_onnx.runtime.worker import isolated
+
+_RSS_UNIT = 1 if sys.platform == "darwin" else 1024
+"""Bytes of a unit of ru_maxrss (getrusage(2))."""
+
+
+def peak_mib(model: Path, provider: Provider, level: Level, shapes: Shapes) -> float:
+    """Peak resident memory in MiB of a process of its own that runs the model once.
+
+    Raises:
+        UnverifiedError: the model does not run.
+    """
+    return isolated(_run_once, model, provider, level, dict(shapes))
+
+
+def _run_once(model: Path, provider: Provider, level: Level, shapes: Shapes) -> float:
+    session = open_session(model, provider, level)
+    session.run(random_feeds(session.inputs, 0, shapes))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT / (1 << 20)
+
+
+def file_bytes(model: Path) -> int:
+    """Size of a model with the files of its external data."""
+    loaded = load(model)
+    files = {check_external(t, loaded.folder).location for t in external_tensors(loaded.proto)}
+    sizes = ((loaded.folder / location).stat().st_size for location in files)
+    return model.stat().st_size + sum(sizes)

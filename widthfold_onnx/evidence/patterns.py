@@ -1,0 +1,74 @@
+"""A fold in words and numbers, for people who look at a report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from widthfold_onnx.fold.axis import ConvAxis, FoldedAxis
+from widthfold_onnx.fold.conv import ConvFold
+from widthfold_onnx.results import AxisPattern
+from widthfold_onnx.rules.base import axis_names
+
+
+def patterns(fold: ConvFold, axes: Sequence[ConvAxis], samples: int | None) -> list[AxisPattern]:
+    """The folded axes of a site, the batch first.
+
+    Args:
+        fold: how the Conv was folded.
+        axes: geometry of the original.
+        samples: batch that was planned with; None for any.
+    """
+    names = axis_names(len(axes))
+    result = []
+    if fold.batch > 1:
+        result.append(
+            AxisPattern(
+                axis=names[0],
+                in_digits=fold.batch,
+                out_digits=fold.batch,
+                blocked=False,
+                in_length=samples,
+                original_kernel=1,
+                kernel=1,
+                stride=1,
+                taps=[(b, b, 0, 0) for b in range(fold.batch)],
+            )
+        )
+    for name, axis, folded in zip(names[2:], axes, fold.axes, strict=True):
+        if folded.folded:
+            result.append(_pattern(name, axis, folded))
+    return result
+
+
+def _pattern(name: str, axis: ConvAxis, folded: FoldedAxis) -> AxisPattern:
+    columns = (folded.g, folded.f, folded.q, folded.k)
+    return AxisPattern(
+        axis=name,
+        in_digits=folded.in_digits,
+        out_digits=folded.out_digits,
+        blocked=folded.blocked,
+        in_length=axis.length,
+        original_kernel=folded.original_kernel,
+        kernel=folded.kernel,
+        stride=folded.stride,
+        taps=[(int(g), int(f), int(q), int(k)) for g, f, q, k in zip(*columns, strict=True)],
+    )
+
+
+def sentence(fold: ConvFold, folded: Sequence[AxisPattern]) -> str:
+    """What was done, in one sentence."""
+    parts = []
+    for axis in folded:
+        if axis.axis == "batch":
+            way = "one dense group" if fold.dense else f"{axis.in_digits} groups"
+            parts.append(f"every {axis.in_digits} samples became {way} of channels")
+            continue
+        layout = "blocks" if axis.blocked else "neighbours"
+        parts.append(
+            f"along the {axis.axis}, {axis.in_digits} input positions ({layout}) and "
+            f"{axis.out_digits} output positions became channels, and {axis.original_kernel} taps "
+            f"a kernel of {axis.kernel} at stride {axis.stride}"
+        )
+    return (
+        f"{'; '.join(parts)}; {fold.structural_zeros():.0%} of the new weight is zero by structure"
+    )

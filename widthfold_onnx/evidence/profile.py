@@ -1,0 +1,68 @@
+"""Where the time of a model goes, node by node, as the runtime's own profiler says it.
+
+Such times show what is slow; they are no measurement of the model, because profiling costs time.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from widthfold_onnx.results import NodeTime
+from widthfold_onnx.runtime.session import Feeds, Session
+
+WARM_RUNS = 3
+PROFILED_RUNS = 10
+
+
+def profile(open_with: Callable[[Path], Session], feeds: Feeds) -> list[NodeTime]:
+    """Profile a model.
+
+    Args:
+        open_with: opens the session with profiling into the given prefix.
+        feeds: one input set.
+
+    Returns:
+        All nodes of the optimized graph that ran, slowest first; time in microseconds per run.
+
+    Raises:
+        UnverifiedError: the model does not run.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        session = open_with(Path(folder) / "profile")
+        once = session.bound(feeds)
+        for _ in range(WARM_RUNS + PROFILED_RUNS):
+            once()
+        events = json.loads(session.end_profile().read_bytes())
+    return sorted(_nodes(events), key=lambda node: (-node.us, node.name))
+
+
+def placement(nodes: list[NodeTime]) -> dict[str, int]:
+    """How many nodes ran on which provider."""
+    counts: dict[str, int] = defaultdict(int)
+    for node in nodes:
+        counts[node.provider] += 1
+    return dict(counts)
+
+
+def _nodes(events: list[dict[str, Any]]) -> list[NodeTime]:
+    """Mean time of every node over the runs after the warm ones."""
+    times: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+    for event in events:
+        name = event.get("name", "")
+        if event.get("cat") == "Node" and name.endswith("_kernel_time"):
+            details = event["args"]
+            key = (name.removesuffix("_kernel_time"), details["op_name"], details["provider"])
+            times[key].append(event["dur"])
+    results = []
+    for (name, op, provider), durations in times.items():
+        # A node of a loop body runs several times in a run: the sum of a run is what counts.
+        per_run = max(len(durations) // (WARM_RUNS + PROFILED_RUNS), 1)
+        kept = durations[WARM_RUNS * per_run :]
+        mean = sum(kept) / max(len(kept) / per_run, 1)
+        results.append(NodeTime(name=name, op=op, provider=provider, us=round(mean, 2)))
+    return results

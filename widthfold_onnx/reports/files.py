@@ -1,0 +1,62 @@
+"""Report files: written in one step, and never in the place of what is not a report of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from widthfold_onnx.errors import UsageError
+from widthfold_onnx.model.atomic import check_target, temporary, writing
+from widthfold_onnx.text import quoted
+
+_SIGNATURES = (b'"schema": "widthfold.', b"<!-- widthfold.")
+_HEAD = 200
+"""The first bytes of a file, among which every report has one of the signatures."""
+
+
+def signature(schema: str) -> str:
+    """The comment by which a report in XML, Markdown or HTML is known as ours."""
+    return f"<!-- {schema} -->"
+
+
+def check_report(path: Path, protected: Sequence[Path]) -> None:
+    """Check, before the work, that a report may be written.
+
+    Args:
+        path: the file; one that is there must be empty or a report of ours.
+        protected: files that it must not replace, whether they are there or not.
+
+    Raises:
+        UsageError: the path is no place for a report.
+    """
+    check_target(path, [])
+    place = (path.parent.resolve(), path.name)
+    if any((other.parent.resolve(), other.name) == place for other in protected):
+        raise UsageError(f"the report would replace {quoted(str(path))}; choose another name")
+    with writing(path):
+        if path.exists() and path.stat().st_size and not _is_report(path):
+            raise UsageError(f"{quoted(str(path))} exists and is no report; choose another name")
+
+
+def _is_report(path: Path) -> bool:
+    with path.open("rb") as file:
+        head = file.read(_HEAD)
+    return any(mark in head for mark in _SIGNATURES)
+
+
+def write_report(text: str, path: Path, protected: Sequence[Path]) -> None:
+    """Write a rendered report in one step.
+
+    Args:
+        text: the report.
+        path: the file.
+        protected: files that it must not replace.
+
+    Raises:
+        UsageError: the path is no place for a file, or the disk is full.
+    """
+    check_report(path, protected)
+    with temporary(path) as file, writing(path):
+        file.write(text.encode())
+        file.finish()
+        file.publish()

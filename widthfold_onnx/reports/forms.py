@@ -1,0 +1,119 @@
+"""The forms that a result can take, and who chooses: the suffix of a file, or `--format`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import assert_never
+
+from widthfold_onnx.errors import UsageError
+from widthfold_onnx.reports import SUFFIXES, Form, github, html, json, junit, markdown
+from widthfold_onnx.reports.files import check_report, write_report
+from widthfold_onnx.results import InspectReport, OptimizeReport, VerifyReport
+from widthfold_onnx.text import quoted
+
+Report = VerifyReport | OptimizeReport | InspectReport
+
+
+OFFERED: dict[type[Report], tuple[Form, ...]] = {
+    VerifyReport: tuple(Form),
+    OptimizeReport: (Form.JSON, Form.MARKDOWN, Form.GITHUB),
+    InspectReport: (Form.JSON, Form.MARKDOWN),
+}
+
+
+@dataclass(frozen=True)
+class Destinations:
+    """Where a result goes.
+
+    Attributes:
+        files: report files with their forms.
+        printed: the form on standard output; None means tables.
+        protected: files that no report may replace.
+    """
+
+    files: tuple[tuple[Path, Form], ...]
+    printed: Form | None
+    protected: tuple[Path, ...]
+
+    def write(self, result: Report, model: Path) -> None:
+        """Write every file, each in one step.
+
+        Raises:
+            UsageError: a path is no place for a file, or the disk is full.
+        """
+        for path, form in self.files:
+            write_report(render(form, result, model), path, self.protected)
+
+
+def destinations(
+    paths: Sequence[Path], wanted: Form | None, kind: type[Report], protected: Sequence[Path]
+) -> Destinations:
+    """Decide, before the work, which forms are made, and check that they can be.
+
+    Args:
+        paths: the report files; a known suffix decides the form of a file.
+        wanted: the form of the other files; without such a file, of standard output.
+        kind: which result it will be.
+        protected: files that no report may replace.
+
+    Raises:
+        UsageError: an unknown suffix, a form that this result or machine does not offer, or a
+            path that is no place for a report.
+    """
+    files: list[tuple[Path, Form]] = []
+    printed = wanted
+    for path in paths:
+        check_report(path, [*protected, *(other for other, _ in files)])
+        form = SUFFIXES.get(path.suffix.lower())
+        if form is None:
+            form, printed = wanted, None
+        if form is None or form is Form.GITHUB:
+            raise UsageError(
+                f"the suffix of report {quoted(str(path))} says no form: use "
+                f"{', '.join(SUFFIXES)}, or --format json, junit, markdown or html"
+            )
+        files.append((path, form))
+    for form in {form for _, form in files} | ({printed} if printed else set()):
+        _check_offered(form, kind)
+    return Destinations(tuple(files), printed, tuple(protected))
+
+
+def _check_offered(form: Form, kind: type[Report]) -> None:
+    if form not in OFFERED[kind]:
+        offered = ", ".join(OFFERED[kind])
+        raise UsageError(f"no {form} report of this command; it offers {offered}")
+    if form is Form.HTML and find_spec("matplotlib") is None:
+        raise UsageError(html.MISSING)
+
+
+def render(form: Form, result: Report, model: Path) -> str:
+    """A result in one form.
+
+    Args:
+        form: one that is offered for this result.
+        result: the result of a verb.
+        model: the model file as the caller named it, for annotations of that file.
+
+    Raises:
+        UsageError: the result does not offer the form, or a library for it is missing.
+    """
+    _check_offered(form, type(result))
+    match form:
+        case Form.JSON:
+            return json.encode(result).decode("ascii")
+        case Form.MARKDOWN:
+            return markdown.render(result)
+        case Form.GITHUB:
+            assert not isinstance(result, InspectReport)
+            return github.render(result, model)
+        case Form.JUNIT:
+            assert isinstance(result, VerifyReport)
+            return junit.render(result)
+        case Form.HTML:
+            assert isinstance(result, VerifyReport)
+            return html.render(result)
+        case _:
+            assert_never(form)

@@ -1,0 +1,84 @@
+"""Annotations of a GitHub workflow: one `::error` line per finding, ten at most.
+
+The runner takes every line that starts with `::` for a command, so this form prints nothing
+else, and no text of a model ever reaches the start of a line.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from widthfold_onnx.reports import wording
+from widthfold_onnx.reports.wording import short
+from widthfold_onnx.results import OptimizeReport, VerifyReport
+from widthfold_onnx.text import printable
+
+MOST = 10
+"""GitHub shows this many annotations of a kind and step; the rest would vanish unsaid."""
+
+_NAME = 80
+
+Finding = tuple[str, str]
+"""Title and message."""
+
+
+def render(report: VerifyReport | OptimizeReport, file: Path) -> str:
+    """The annotations and a last line that sums up.
+
+    Args:
+        report: what was found; nodes that `optimize` only planned to fold become warnings.
+        file: the model file that the annotations belong to, as the caller named it.
+    """
+    if isinstance(report, VerifyReport):
+        return _lines("error", _failures(report), file) + _last(wording.verdict(report))
+    lines = ""
+    if report.verification is not None:
+        lines += _lines("error", _failures(report.verification), file)
+    planned = [s for s in report.sites if s.status == "folded"] if report.written is None else []
+    if report.verification is None:
+        lines += _lines(
+            "warning", [(f"{short(s.node, _NAME)} can be folded", s.reason) for s in planned], file
+        )
+    return lines + _last(f"{report.summary.folded} of {len(report.sites)} Conv nodes folded")
+
+
+def _failures(report: VerifyReport) -> list[Finding]:
+    found = [
+        (
+            f"output {short(row.name, _NAME)} differs",
+            f"{wording.difference(row)} (level {row.level})",
+        )
+        for row in report.outputs
+        if not row.passed
+    ]
+    found += [
+        (f"{short(s.node, _NAME)} is not exact", s.reason)
+        for s in report.exact
+        if s.verdict != "exact"
+    ]
+    if report.verdict != "pass" and not found:
+        found = [(report.verdict, reason) for reason in report.reasons]
+    return found
+
+
+def _lines(kind: str, findings: list[Finding], file: Path) -> str:
+    shown = findings if len(findings) <= MOST else findings[: MOST - 1]
+    if rest := len(findings) - len(shown):
+        shown = [*shown, (f"{rest} more", "the report lists them")]
+    return "".join(
+        f"::{kind} file={_property(str(file))},title={_property(title)}::{_data(message)}\n"
+        for title, message in shown
+    )
+
+
+def _last(line: str) -> str:
+    return f"widthfold: {printable(line, 1000)}\n"
+
+
+def _data(text: str) -> str:
+    """Line breaks are gone after `printable`; what is left to escape is the escape itself."""
+    return printable(text, 1000).replace("%", "%25")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,102 @@
+"""A verification as JUnit XML: one suite, one case per output and level, site and timing.
+
+Jenkins, GitLab and Azure read it. Case names do not depend on results, so that a service can
+follow one case through many runs.
+"""
+
+from __future__ import annotations
+
+from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
+
+from widthfold_onnx.reports import wording
+from widthfold_onnx.reports.files import signature
+from widthfold_onnx.results import ExactSite, OutputParity, Timing, VerifyReport
+from widthfold_onnx.text import printable
+
+_LONGEST = 2000
+
+
+def render(report: VerifyReport) -> str:
+    """The report as an XML document."""
+    suite = TestSuite(printable(report.rewritten))
+    for name, value in _properties(report).items():
+        suite.add_property(name, printable(value, _LONGEST))
+    suite.add_testcases([_output(row) for row in report.outputs])
+    suite.add_testcases([_site(site) for site in report.exact])
+    if report.timing is not None:
+        suite.add_testcase(_timing(report.timing))
+    suite.add_testcase(_verdict(report))
+    document = JUnitXml("widthfold")
+    document.add_testsuite(suite)
+    document.update_statistics()  # type: ignore[no-untyped-call]
+    text = document.tostring().decode()  # type: ignore[no-untyped-call]
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{signature(report.schema)}\n{text}\n'
+
+
+def _properties(report: VerifyReport) -> dict[str, str]:
+    env, timing = report.environment, report.timing
+    found = {
+        "original": report.original,
+        "rewritten": report.rewritten,
+        "widthfold": env.widthfold,
+        "onnxruntime": env.onnxruntime,
+        "python": env.python,
+        "provider": env.provider,
+        "machine": env.machine,
+        "cores": str(env.cores),
+        "input_sets": str(report.input_sets),
+        "command": env.command,
+    }
+    if timing is not None:
+        found |= {
+            "threads": str(timing.threads),
+            "speedup": f"{timing.speedup:.4f}",
+            "speedup_low": f"{timing.low:.4f}",
+            "speedup_high": f"{timing.high:.4f}",
+            "control": f"{timing.control:.4f}",
+        }
+    return found
+
+
+def _output(row: OutputParity) -> TestCase:
+    case = TestCase(f"{printable(row.name, _LONGEST)} at level {row.level}", "outputs", 0.0)
+    if not row.passed:
+        case.result = [Failure(printable(wording.difference(row), _LONGEST), "difference")]
+    elif row.note:
+        case.system_out = printable(row.note, _LONGEST)
+    return case
+
+
+def _site(site: ExactSite) -> TestCase:
+    case = TestCase(printable(site.node, _LONGEST), "exact", 0.0)
+    reason = printable(site.reason, _LONGEST)
+    if site.verdict == "different":
+        case.result = [Failure(reason, "different")]
+    elif site.verdict == "skipped":
+        case.result = [Skipped(reason)]
+    else:
+        case.system_out = reason
+    return case
+
+
+def _timing(timing: Timing) -> TestCase:
+    """Slower is no failure by itself; where the caller made it one, the verdict's case says so."""
+    case = TestCase("original / rewritten", "timing", timing.rewritten.median_ms / 1000)
+    line = printable(wording.speed(timing), _LONGEST)
+    if timing.verdict == "inconclusive":
+        case.result = [Skipped(line)]
+    else:
+        case.system_out = line
+    return case
+
+
+def _verdict(report: VerifyReport) -> TestCase:
+    case = TestCase("verdict", "verdict", 0.0)
+    why = printable("; ".join([wording.verdict(report), *report.reasons]), _LONGEST)
+    if report.verdict == "fail":
+        case.result = [Failure(why, "fail")]
+    elif report.verdict == "unverified":
+        case.result = [Error(why, "unverified")]
+    else:
+        case.system_out = why
+    return case

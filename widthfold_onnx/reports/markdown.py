@@ -1,0 +1,197 @@
+"""A result as Markdown for a pull-request comment or a step summary: verdict first, 60 kB at most.
+
+Names from a model stand in <code> with every sign as a character reference: neither Markdown, HTML,
+mathematics, mentions nor links come to life there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from widthfold_onnx.reports import wording
+from widthfold_onnx.reports.files import signature
+from widthfold_onnx.results import InspectReport, OptimizeReport, Timing, VerifyReport
+
+LIMIT = 60_000
+"""Bytes; GitHub refuses a comment of more than 65 536 characters."""
+
+_OPEN_ROWS = 10
+_ROW_LIMITS = (200, 100, 50, 20, 5)
+_PLAIN = " /-"
+_SIGNS = {"pass": "✅", "fail": "❌", "unverified": "⚠️"}
+
+
+def render(report: VerifyReport | OptimizeReport | InspectReport) -> str:
+    """The report; tables that do not fit are cut, and say so."""
+    text = ""
+    for rows in _ROW_LIMITS:
+        text = _Page(rows).of(report)
+        if len(text.encode()) < LIMIT:
+            break
+    return text
+
+
+def code(text: str, limit: int = 80) -> str:
+    """Text of unknown origin, as code that is only text."""
+    signs = (
+        char if char.isalnum() or char in _PLAIN else f"&#{ord(char)};"
+        for char in wording.short(text, limit)
+    )
+    return f"<code>{''.join(signs)}</code>" if text else ""
+
+
+class _Page:
+    """Writes one report with at most `rows` rows in each table."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+    def of(self, report: VerifyReport | OptimizeReport | InspectReport) -> str:
+        parts = [signature(report.schema)]
+        if isinstance(report, VerifyReport):
+            parts += self._verify(report)
+        elif isinstance(report, OptimizeReport):
+            parts += self._optimize(report)
+        else:
+            parts += self._inspect(report)
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+    def _verify(self, report: VerifyReport) -> list[str]:
+        env = report.environment
+        where = ", ".join(
+            code(part)
+            for part in (
+                f"widthfold {env.widthfold}",
+                f"onnxruntime {env.onnxruntime}",
+                env.provider,
+                env.machine,
+            )
+        )
+        return [
+            f"{_SIGNS[report.verdict]} **{report.verdict}**: {wording.meaning(report)} "
+            f"({code(report.original)} → {code(report.rewritten)})",
+            _bullets([code(reason, 300) for reason in report.reasons], self.rows),
+            self._timing(report.timing),
+            self._table(
+                "outputs",
+                ["output", "level", "max abs", "max rel", "allowed", "ULP", "passed", "note"],
+                [
+                    [
+                        code(row.name),
+                        row.level,
+                        wording.figure(row.max_abs),
+                        wording.figure(row.max_rel),
+                        wording.figure(row.tolerance),
+                        "-" if row.ulp is None else str(row.ulp),
+                        "yes" if row.passed else "**no**",
+                        code(row.note) if row.passed else code(wording.difference(row), 200),
+                    ]
+                    for row in report.outputs
+                ],
+            ),
+            self._table(
+                "rewritten nodes",
+                ["node", "probe", "channels", "how"],
+                [
+                    [
+                        code(site.node),
+                        site.verdict if site.verdict == "exact" else f"**{site.verdict}**",
+                        code(site.channels),
+                        code(site.reason, 200),
+                    ]
+                    for site in report.exact
+                ],
+            ),
+            f"{report.input_sets} input sets; {where}",
+            f"Repeat: {code(env.command, 500)}" if env.command else "",
+        ]
+
+    def _timing(self, timing: Timing | None) -> str:
+        if timing is None:
+            return ""
+        before, after = timing.original, timing.rewritten
+        head = (
+            f"**{timing.verdict}**: {timing.speedup:.3f}x, 95 % [{timing.low:.3f}, "
+            f"{timing.high:.3f}], A/A control ±{timing.control:.1%}, {timing.pairs} pairs"
+        )
+        rows = [
+            ["p50 ms", f"{before.median_ms:.3f}", f"{after.median_ms:.3f}"],
+            ["p90 ms", f"{before.p90:.3f}", f"{after.p90:.3f}"],
+            ["p99 ms", f"{before.p99:.3f}", f"{after.p99:.3f}"],
+            ["peak MiB", f"{before.peak_mib:.1f}", f"{after.peak_mib:.1f}"],
+            ["file", wording.size(before.file_bytes), wording.size(after.file_bytes)],
+            ["best level", code(before.level), code(after.level)],
+        ]
+        note = f"\n\n{code(timing.note, 300)}" if timing.note else ""
+        return f"{head}{note}\n\n{_grid(['', 'original', 'rewritten'], rows)}"
+
+    def _optimize(self, report: OptimizeReport) -> list[str]:
+        counts = report.summary
+        written = f"wrote {code(report.written)}" if report.written else "nothing written"
+        proof = report.verification
+        return [
+            f"**{counts.folded} of {len(report.sites)}** Conv nodes of {code(report.model)} "
+            f"folded, {counts.kept} kept, {counts.refused} refused; {written}",
+            self._table(
+                "sites",
+                ["node", "status", "axis", "factor", "MACs", "why"],
+                [
+                    [
+                        code(f"{site.node} in {site.graph}" if site.graph else site.node),
+                        site.status,
+                        code(site.axis or ""),
+                        "" if site.factor is None else str(site.factor),
+                        "" if site.flops_ratio is None else f"{site.flops_ratio:.2f}x",
+                        code(site.reason, 200),
+                    ]
+                    for site in report.sites
+                ],
+            ),
+            *(self._verify(proof) if proof is not None else []),
+        ]
+
+    def _inspect(self, report: InspectReport) -> list[str]:
+        return [
+            f"{code(report.model)}: {report.nodes} nodes, {len(report.sites)} Conv, "
+            f"opset {report.opset}",
+            self._table(
+                "sites",
+                ["node", "channels", "cheapest fold", "not folded along"],
+                [
+                    [
+                        code(f"{site.node} in {site.graph}" if site.graph else site.node),
+                        code(site.channels),
+                        *(
+                            f"{code(c.axis)} by {c.factor}: {code(c.channels)}, "
+                            f"{c.flops_ratio:.2f}x MACs"
+                            for c in site.choices[:1]
+                        ),
+                        *([] if site.choices else [code(site.folded_as or "none")]),
+                        ", ".join(code(axis) for axis in site.refusals),
+                    ]
+                    for site in report.sites
+                ],
+            ),
+        ]
+
+    def _table(self, title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+        if not rows:
+            return ""
+        grid = _grid(head, rows[: self.rows])
+        if rest := len(rows) - self.rows:
+            grid += f"\n\n{rest} more {title} are not shown." if rest > 0 else ""
+        if len(rows) <= _OPEN_ROWS:
+            return grid
+        return f"<details><summary>{len(rows)} {title}</summary>\n\n{grid}\n\n</details>"
+
+
+def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _bullets(items: Sequence[str], most: int) -> str:
+    lines = [f"- {item}" for item in items[:most]]
+    if len(items) > most:
+        lines.append(f"- {len(items) - most} more are not shown.")
+    return "\n".join(lines)

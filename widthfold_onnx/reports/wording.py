@@ -1,0 +1,78 @@
+"""Sentences and figures that several forms of a report share, so that they never disagree."""
+
+from __future__ import annotations
+
+from widthfold_onnx.evidence.rows import ILL_CONDITIONED
+from widthfold_onnx.results import OutputParity, Timing, VerifyReport
+from widthfold_onnx.text import printable
+
+
+def figure(value: float | None, digits: int = 2) -> str:
+    """A number with few digits, "-" where there is none."""
+    return "-" if value is None else f"{value:.{digits}g}"
+
+
+def size(count: int) -> str:
+    """Bytes for people."""
+    return f"{count / 1024:.1f} KiB" if count < 1 << 20 else f"{count / (1 << 20):.1f} MiB"
+
+
+def short(name: str, limit: int) -> str:
+    """Both ends of a name, escaped; exporters write hundreds of characters, alike at the start."""
+    shown = printable(name, 10_000)
+    if len(shown) <= limit:
+        return shown
+    return f"{shown[: limit // 2 - 1]}…{shown[-(limit // 2) :]}"
+
+
+def meaning(report: VerifyReport) -> str:
+    """What the verdict says about the models, without their names."""
+    return {
+        "pass": "the rewritten model computes what the original computes",
+        "fail": "the rewritten model is not the original",
+        "unverified": "no statement about the rewritten model is possible",
+    }[report.verdict]
+
+
+def verdict(report: VerifyReport) -> str:
+    """The verdict and the figures that it rests on."""
+    exact = sum(site.verdict == "exact" for site in report.exact)
+    errors = [row.max_rel for row in report.outputs if row.max_rel is not None]
+    line = f"{report.verdict}; {report.input_sets} input sets"
+    forgiven = {row.name for row in report.outputs if row.note.startswith(ILL_CONDITIONED)}
+    if errors:
+        line += f", largest relative error {max(errors):.1e}"
+    if forgiven:
+        line += (
+            f" ({len(forgiven)} outputs judged by how far one rounding of the inputs moves them)"
+        )
+    if report.exact:
+        line += f"; {exact} of {len(report.exact)} rewritten nodes exact on integers"
+    return line
+
+
+def speed(timing: Timing) -> str:
+    """The verdict on speed and the figures that it rests on."""
+    before, after = timing.original, timing.rewritten
+    line = (
+        f"{timing.verdict}; original / rewritten = {timing.speedup:.3f} "
+        f"[{timing.low:.3f}, {timing.high:.3f}], A/A control {1 + timing.control:.3f}, "
+        f"{timing.pairs} pairs, {before.median_ms:.3f} ms (level {before.level}) and "
+        f"{after.median_ms:.3f} ms (level {after.level}) on {timing.provider}, "
+        f"{timing.threads} thread(s); {timing.same_level:.3f} with both at level all"
+    )
+    return f"{line}; {timing.note}" if timing.note else line
+
+
+def difference(row: OutputParity) -> str:
+    """What is wrong with an output that did not pass."""
+    if not row.nonfinite_match:
+        line = "NaN or Inf at other positions"
+    elif row.max_rel is None:
+        line = "not comparable"
+    else:
+        line = f"max_rel {figure(row.max_rel)} > {figure(row.tolerance)}"
+    if row.worst is not None:
+        where = ",".join(map(str, row.worst.index))
+        line += f" at [{where}]: {row.worst.original:.9g} became {row.worst.rewritten:.9g}"
+    return f"{line}; {row.note}" if row.note else line

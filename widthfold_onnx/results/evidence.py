@@ -1,0 +1,208 @@
+"""What `verify` returns: outputs compared, sites proved, both models timed.
+
+Numbers that can be infinite or undefined are None in that case: JSON has no NaN.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from widthfold_onnx.results.base import Result
+
+VERIFY_SCHEMA = "widthfold.verify/2"
+
+
+class WorstElement(Result, kw_only=True, frozen=True):
+    """The element with the largest finite difference, of the input set that showed it."""
+
+    index: list[int]
+    original: float
+    rewritten: float
+
+
+class OutputParity(Result, kw_only=True, frozen=True):
+    """The comparison of one output over all input sets; the worst figure of each kind.
+
+    Attributes:
+        max_abs: largest |a - b| over elements finite in both.
+        mean_abs: mean |a - b| over the same elements.
+        max_rel: `max_abs` over the largest finite |reference| of the output.
+        ulp: largest distance in units in the last place, None for non-float outputs.
+        ulp_histogram: elements at distance 0, 1, 2-3, 4-7, ... (powers of two), summed over sets.
+        cosine: smallest cosine similarity, None where a side is all zero or not finite.
+        psnr: smallest peak signal-to-noise ratio in dB, None where the outputs are equal.
+        argmax_agreement: share of rows (last axis) with the same largest element, 0 to 1; None
+            where the last axis has one element.
+        nonfinite_match: same NaN positions, same Inf positions and signs.
+        worst: the element that differs most, None where none differs.
+        truth_original: relative error of the original against a float64 run, None without one.
+        truth_rewritten: the same of the rewritten model.
+        tolerance: the rtol that was applied to `max_rel`.
+    """
+
+    name: str
+    dtype: str
+    level: Literal["disabled", "all"]
+    max_abs: float | None
+    mean_abs: float | None
+    max_rel: float | None
+    ulp: int | None
+    ulp_histogram: list[int]
+    cosine: float | None
+    psnr: float | None
+    argmax_agreement: float | None
+    nonfinite_match: bool
+    worst: WorstElement | None
+    truth_original: float | None
+    truth_rewritten: float | None
+    tolerance: float
+    passed: bool
+    note: str = ""
+
+
+class AxisPattern(Result, kw_only=True, frozen=True):
+    """How one axis of a site was folded, for drawing.
+
+    Attributes:
+        axis: batch, depth, height or width.
+        in_digits: input positions per folded position, P.
+        out_digits: output positions per folded position, F.
+        blocked: digits are the outer part of the index.
+        in_length: input extent that was planned with; None where any will do.
+        original_kernel: taps of the original.
+        kernel: taps of the folded Conv.
+        stride: of the folded Conv.
+        taps: (output digit, input digit, kernel position, original tap) of every placed weight.
+    """
+
+    axis: str
+    in_digits: int
+    out_digits: int
+    blocked: bool
+    in_length: int | None
+    original_kernel: int
+    kernel: int
+    stride: int
+    taps: list[tuple[int, int, int, int]]
+
+
+class ExactSite(Result, kw_only=True, frozen=True):
+    """The proof of one rewritten site.
+
+    Attributes:
+        node: name of the Conv.
+        verdict: exact, different, or skipped where the runtime could not run it.
+        reason: the certificate, or where the site differs.
+        channels: of the original and of the folded Conv, e.g. "8 -> 8, folded 64 -> 64".
+        fold: one sentence that says what was done.
+        axes: the folded axes; empty where the record could not be read.
+    """
+
+    node: str
+    verdict: Literal["exact", "different", "skipped"]
+    reason: str
+    channels: str = ""
+    fold: str = ""
+    axes: list[AxisPattern] = msgspec.field(default_factory=list)
+
+
+class NodeTime(Result, kw_only=True, frozen=True):
+    """One node of the runtime's optimized graph in a profile; `us` is the mean of a run."""
+
+    name: str
+    op: str
+    provider: str
+    us: float
+
+
+class Side(Result, kw_only=True, frozen=True):
+    """One model of a timing.
+
+    Attributes:
+        level: the runtime's optimization level at which it was fastest.
+        median_ms: wall time of one run.
+        p90: 90th percentile in ms; p99 likewise. The median is p50.
+        samples_ms: up to 500 samples, evenly taken from the run.
+        file_bytes: size of the model file, external data included.
+        peak_mib: peak resident memory of a process that loads the model and runs it once.
+        providers: how many nodes ran on which provider.
+        nodes: where the time goes, slowest first.
+    """
+
+    level: str
+    median_ms: float
+    p90: float
+    p99: float
+    samples_ms: list[float]
+    file_bytes: int
+    peak_mib: float
+    providers: dict[str, int]
+    nodes: list[NodeTime]
+
+
+class Timing(Result, kw_only=True, frozen=True):
+    """Paired timing of both models; `speedup` is original / rewritten, so above 1 is faster.
+
+    Attributes:
+        speedup: exp of the median log ratio of the pairs, each model at its best level.
+        low: lower end of the bootstrap 95 % interval of `speedup`.
+        high: upper end.
+        control: largest deviation from 1 that the A/A control showed in the same run.
+        same_level: speed-up with both models at the level ALL.
+        pairs: how many pairs were run.
+        verdict: faster or slower beyond the control, no difference, or inconclusive.
+        note: what limits the verdict, "" if nothing.
+    """
+
+    provider: str
+    threads: int
+    pairs: int
+    speedup: float
+    low: float
+    high: float
+    control: float
+    control_ms: list[float]
+    same_level: float
+    original: Side
+    rewritten: Side
+    verdict: Literal["faster", "slower", "no difference", "inconclusive"]
+    note: str = ""
+
+
+class Environment(Result, kw_only=True, frozen=True):
+    """What a figure depends on.
+
+    Attributes:
+        mhz_before: mean clock of the cores before the work, None where the system does not say.
+        mhz_after: the same afterwards.
+        command: the command line that repeats the run, "" from Python.
+    """
+
+    widthfold: str
+    onnxruntime: str
+    python: str
+    provider: str
+    machine: str
+    cores: int
+    load_before: float
+    load_after: float
+    mhz_before: float | None
+    mhz_after: float | None
+    command: str
+
+
+class VerifyReport(Result, kw_only=True, frozen=True):
+    """Result of `verify`; `verdict` is what the exit code says."""
+
+    schema: str = VERIFY_SCHEMA
+    original: str
+    rewritten: str
+    outputs: list[OutputParity]
+    exact: list[ExactSite]
+    timing: Timing | None
+    verdict: Literal["pass", "fail", "unverified"]
+    reasons: list[str]
+    input_sets: int
+    environment: Environment

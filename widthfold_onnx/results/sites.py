@@ -1,0 +1,101 @@
+"""What `optimize` and `inspect` return: every site and what became of it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from widthfold_onnx.results.base import Result
+from widthfold_onnx.results.evidence import VerifyReport
+
+OPTIMIZE_SCHEMA = "widthfold.optimize/2"
+INSPECT_SCHEMA = "widthfold.inspect/1"
+
+
+class SiteReport(Result, kw_only=True, frozen=True):
+    """What became of one site.
+
+    Attributes:
+        node: name of the node, or its op and first output where it has no name.
+        graph: where the node is: "" for the main graph, else the path of names to it.
+        op: operator type.
+        status: folded; kept (foldable, but left alone on request or folded before); refused.
+        axis: folded axes of the input, by name, joined by "+"; None unless folded.
+        factor: output channels after / before; None unless folded.
+        form: view or move, and the kind of fold, e.g. "view blocked"; None unless folded.
+        code: stable word for the outcome, e.g. "folded", "already-wide".
+        reason: one sentence with the numbers in it.
+        flops_ratio: multiply-adds after / before; None unless folded.
+    """
+
+    node: str
+    graph: str
+    op: str
+    status: Literal["folded", "kept", "refused"]
+    axis: str | None = None
+    factor: int | None = None
+    form: str | None = None
+    code: str
+    reason: str
+    flops_ratio: float | None = None
+
+
+class OptimizeSummary(Result, kw_only=True, frozen=True):
+    """Counts over all sites, and the size of the model file in bytes."""
+
+    folded: int
+    kept: int
+    refused: int
+    bytes_before: int
+    bytes_after: int
+
+
+class OptimizeReport(Result, kw_only=True, frozen=True):
+    """Result of `optimize`; `verification` is None where nothing was written or it was off."""
+
+    schema: str = OPTIMIZE_SCHEMA
+    model: str
+    sites: list[SiteReport]
+    summary: OptimizeSummary
+    written: str | None
+    verification: VerifyReport | None
+
+
+class Choice(Result, kw_only=True, frozen=True):
+    """One legal reformulation of a site, with its cost on paper."""
+
+    axis: str
+    factor: int
+    form: str
+    channels: str
+    flops_ratio: float
+    bytes_ratio: float
+    structural_zeros: float
+
+
+class InspectSite(Result, kw_only=True, frozen=True):
+    """All that `inspect` knows about a site; None where a shape is not known."""
+
+    node: str
+    graph: str
+    op: str
+    input_shape: list[int | str] | None
+    weight_shape: list[int] | None
+    output_shape: list[int | str] | None
+    attributes: str
+    channels: str
+    alignment: str
+    flops: int | None
+    folded_as: str | None
+    choices: list[Choice]
+    refusals: dict[str, str]
+
+
+class InspectReport(Result, kw_only=True, frozen=True):
+    """Result of `inspect`."""
+
+    schema: str = INSPECT_SCHEMA
+    model: str
+    opset: int
+    ir_version: int
+    nodes: int
+    sites: list[InspectSite]

@@ -1,0 +1,56 @@
+"""What made-up floats look like: each kind shows faults that the others hide."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import assert_never
+
+import numpy as np
+
+from widthfold_onnx.runtime.session import Array
+
+SPREAD = 1e-3
+"""Standard deviation of nearly constant values, relative to their mean."""
+
+DECADES = (-6.0, 2.0)
+"""Powers of ten between which magnitudes lie; float16 holds both ends."""
+
+
+class Distribution(StrEnum):
+    """A kind of values; the name is what reports call it.
+
+    NORMAL has every sign and hardly a zero; UNIFORM never averages out; BYTES are pixels that
+    nobody scaled; CONSTANT cancels in every difference; RANGE buries small values under large.
+    """
+
+    NORMAL = "normal"
+    UNIFORM = "uniform 0 to 1"
+    BYTES = "integers 0 to 255"
+    CONSTANT = "nearly constant"
+    RANGE = "8 decades"
+
+
+def distribution_of(seed: int) -> Distribution:
+    """The kinds in turn, so that five seeds cover all of them."""
+    kinds = list(Distribution)
+    return kinds[seed % len(kinds)]
+
+
+def draw(kind: Distribution, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Finite float64 values of a kind, which stay finite in float16."""
+    match kind:
+        case Distribution.NORMAL:
+            values = generator.standard_normal(shape)
+        case Distribution.UNIFORM:
+            values = generator.random(shape)
+        case Distribution.BYTES:
+            values = generator.integers(0, 255, shape, endpoint=True).astype(np.float64)
+        case Distribution.CONSTANT:
+            level = generator.uniform(0.5, 2.0) * generator.choice([-1.0, 1.0])
+            values = level * (1 + SPREAD * generator.standard_normal(shape))
+        case Distribution.RANGE:
+            sign = generator.choice([-1.0, 1.0], shape)
+            values = sign * 10.0 ** generator.uniform(*DECADES, shape)
+        case _:
+            assert_never(kind)
+    return np.asarray(values)
