@@ -66,7 +66,7 @@ def made_up(session: Session, fixed: Shapes, count: int, *, varied: bool = True)
         session: of the original, at any level.
         fixed: shapes that the caller demands.
         count: how many; five cover all distributions, four all batches, two both sizes.
-        varied: several distributions and batches; otherwise normal numbers only.
+        varied: several distributions, batches and sizes; otherwise normal numbers only.
 
     Raises:
         UsageError: as `open_dimensions`.
@@ -75,7 +75,7 @@ def made_up(session: Session, fixed: Shapes, count: int, *, varied: bool = True)
     shapes = find_shapes(session, fixed)
     special: dict[int, Shapes] = {}
     limits = []
-    if count > 1:  # they may be long, so one set is enough
+    if count > 1 and varied:  # they may be long, so one set is enough
         special[1] = other_shapes(session, fixed, shapes) or shapes
     missing = []
     for seed, batch in BATCHES.items() if varied else ():
