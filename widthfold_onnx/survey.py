@@ -14,8 +14,9 @@ from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Choice, InspectSite
 from widthfold_onnx.rewrite.record import FOLD_KEY, read_record
 from widthfold_onnx.rules.base import ConvSite, Reformulation, Site
-from widthfold_onnx.rules.conv import candidates, cost, furthest, is_wide
+from widthfold_onnx.rules.conv import cost, furthest, is_wide
 from widthfold_onnx.rules.conv_site import read_conv
+from widthfold_onnx.rules.forms import candidates
 
 LANES = 8
 """Channels of one tensor-core tile in half precision (NVIDIA convolution guide)."""

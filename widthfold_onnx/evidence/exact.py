@@ -254,8 +254,8 @@ def _check_record(record: FoldRecord) -> None:
     numbers = [record.batch, 1 if record.samples is None else record.samples]
     for axis in record.axes:
         numbers += [axis.out_digits, axis.in_digits, 1 if axis.length is None else axis.length]
-    if min(numbers) < 1:
-        raise _DifferentError("its record holds a number below 1")
+    if min(numbers) < 1 or record.lift not in (0, 1):
+        raise _DifferentError("its record holds a number out of range")
     # Bounded one by one first: a product of numbers of any size takes any time.
     if len(record.axes) > MAX_AXES or max(numbers) > MAX_ELEMENTS:
         raise _too_large()

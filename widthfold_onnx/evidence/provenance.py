@@ -57,7 +57,7 @@ def prove(
     check_moves(chain)
     inputs = replay(chain.before, chain, labels_of(original.shape))
     fits = (
-        inputs.ndim == len(original.shape) == folded.ndim
+        inputs.ndim == folded.ndim
         and inputs.shape[1] == folded.shape[1] * chain.group
         and folded.shape[0] % chain.group == 0
     )

@@ -34,6 +34,8 @@ class ConvFold:
         batch: samples moved into channels.
         dense: merge all groups of the folded Conv into one, with structural zeros between them.
         digit_major: channel order, see the module.
+        lift: axes of extent 1 put before the spatial ones ([N, C, H, W] as [N, C, 1, H, W]): no
+            arithmetic changes, but a runtime picks another kernel for another rank.
     """
 
     axes: tuple[FoldedAxis, ...]
@@ -41,6 +43,7 @@ class ConvFold:
     batch: int = 1
     dense: bool = False
     digit_major: bool = False
+    lift: int = 0
 
     @property
     def out_factor(self) -> int:
@@ -60,7 +63,7 @@ class ConvFold:
     @property
     def kernel(self) -> tuple[int, ...]:
         """Kernel extents of the folded Conv."""
-        return tuple(a.kernel for a in self.axes)
+        return (1,) * self.lift + tuple(a.kernel for a in self.axes)
 
     def weight_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of the folded weight for an original of `shape` [O, C/group, *kernel]."""

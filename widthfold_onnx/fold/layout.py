@@ -94,6 +94,7 @@ def pack(
     *,
     group: int = 1,
     batch: int = 1,
+    lift: int = 0,
 ) -> Packing:
     """Describe the fold of a tensor.
 
@@ -102,6 +103,7 @@ def pack(
         digits: per spatial axis the number of digits and whether they are blocked.
         group: groups of the channels.
         batch: samples moved into channels.
+        lift: axes of extent 1 put before the spatial ones, at most one.
     """
     n, c, *lengths = shape
     if c is None:
@@ -142,20 +144,21 @@ def pack(
     nchw = (*cut(samples), channels, *cut(*spatial))
     nhwc = cut(samples, *spatial, channels)
     rests = [a for (a,) in rest]
+    lifted: State = ((),) * lift
     return Packing(
         atoms,
         (
             (samples, channels, *spatial),
             nchw,
             ordered(nchw, "n", "b", "r", "c", *digit, *rests),
-            (("n",), ("b", *channels, *digit), *rest),
+            (("n",), ("b", *channels, *digit), *lifted, *rest),
         ),
         (
             (samples, channels, *spatial),
             (samples, *spatial, channels),
             nhwc,
             ordered(nhwc, "n", *rests, "b", "r", *digit, "c"),
-            (("n",), *rest, ("b", "r", *digit, "c")),
-            (("n",), ("b", "r", *digit, "c"), *rest),
+            (("n",), *lifted, *rest, ("b", "r", *digit, "c")),
+            (("n",), ("b", "r", *digit, "c"), *lifted, *rest),
         ),
     )

@@ -25,7 +25,7 @@ class Engine:
     def apply(self, site: ConvSite, plan: Reformulation) -> None:
         """Replace the site's node."""
         fold, node = plan.fold, site.node
-        data = node.inputs[0]
+        data, lift = node.inputs[0], fold.lift
         assert data is not None
         chain = Chain(self._document, data, node)
         rank = len(site.planned)
@@ -43,11 +43,14 @@ class Engine:
             "conv",
             self._parameters(site, fold, record),
             {
-                "dilations": [a.dilation for a in fold.axes],
+                "dilations": [1] * lift + [a.dilation for a in fold.axes],
                 "group": fold.new_group,
                 "kernel_shape": fold.kernel,
-                "pads": [a.pad_begin for a in fold.axes] + [a.pad_end for a in fold.axes],
-                "strides": [a.stride for a in fold.axes],
+                "pads": [0] * lift
+                + [a.pad_begin for a in fold.axes]
+                + [0] * lift
+                + [a.pad_end for a in fold.axes],
+                "strides": [1] * lift + [a.stride for a in fold.axes],
             },
             {FOLD_KEY: record},
         )

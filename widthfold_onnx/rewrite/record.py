@@ -38,6 +38,7 @@ class FoldRecord(msgspec.Struct, frozen=True):
     batch: int
     dense: bool
     digit_major: bool
+    lift: int
     axes: list[AxisRecord]
 
 
@@ -52,6 +53,7 @@ def record_of(site: ConvSite, plan: Reformulation) -> FoldRecord:
         batch=plan.fold.batch,
         dense=plan.fold.dense,
         digit_major=plan.fold.digit_major,
+        lift=plan.fold.lift,
         axes=[
             AxisRecord(folded.out_digits, folded.in_digits, folded.blocked, axis.length)
             for folded, axis in zip(plan.fold.axes, site.axes, strict=True)
@@ -90,4 +92,5 @@ def fold_again(record: FoldRecord, axes: tuple[ConvAxis, ...], group: int) -> Co
         batch=record.batch,
         dense=record.dense,
         digit_major=record.digit_major,
+        lift=record.lift,
     )

@@ -1,25 +1,13 @@
-"""All equivalent forms of a Conv at a given factor, and which of them is cheapest.
-
-Rule: replaces Conv with fold - Conv - unfold.
-Requires: a ConvSite; the factor divides the folded extents, unless `ragged`.
-Rewrites: batch folds (grouped, no structural zeros), axis folds blocked, interleaved or of the
-    whole axis, and products of folds of several axes.
-Refuses: what would grow past the limits, mix samples, or spread Inf and NaN under `ieee_strict`.
-"""
+"""Which form of a Conv a fixed factor means: the cheapest on paper, or why there is none."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from widthfold_onnx.fold.axis import ConvAxis, FoldedAxis, fold_axis, keep_axis
-from widthfold_onnx.fold.conv import ConvFold
-from widthfold_onnx.options import AxisName, FoldOptions
+from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import ConvSite, Reformulation, axis_names
-from widthfold_onnx.rules.legality import judge
-
-Split = tuple[int, ...]
-"""Factor per axis: the batch first, then every spatial axis; their product is the factor."""
+from widthfold_onnx.rules.base import ConvSite, Reformulation
+from widthfold_onnx.rules.forms import candidates
 
 # How far a candidate got before it was refused, worst first: the site reports the one that got
 # furthest.
@@ -39,11 +27,9 @@ PROGRESS = (
     "flops-growth",
 )
 
-Outcome = tuple[str, Reformulation | Refusal]
 
-
-def reformulate(site: ConvSite, options: FoldOptions) -> Reformulation | Refusal:
-    """The cheapest legal form, or why there is none.
+def reformulate(site: ConvSite, options: FoldOptions, factor: int) -> Reformulation | Refusal:
+    """The cheapest legal form at a factor, or why there is none.
 
     Cheapest: a view before a move, one axis before several, then the fewest multiply-adds, then
     the fewest copies.
@@ -51,7 +37,7 @@ def reformulate(site: ConvSite, options: FoldOptions) -> Reformulation | Refusal
     wide = is_wide(site, options)
     if wide is not None:
         return wide
-    outcomes = list(candidates(site, options))
+    outcomes = list(candidates(site, options, factor))
     legal = [r for _, r in outcomes if isinstance(r, Reformulation)]
     if legal:
         return min(legal, key=cost)
@@ -71,84 +57,6 @@ def is_wide(site: ConvSite, options: FoldOptions) -> Refusal | None:
         f"{inputs} -> {outputs} channels; both sides have at least {options.max_channels} "
         "(--max-channels)",
     )
-
-
-def candidates(site: ConvSite, options: FoldOptions) -> Iterator[Outcome]:
-    """Every form at the factor, each with the name of its axes: legal ones and refused ones."""
-    names = axis_names(len(site.axes))
-    for split in _splits(site, options):
-        label = "+".join(names[i + 1 if i else 0] for i, n in enumerate(split) if n > 1)
-        forms = _axis_forms(site.axes, split[1:])
-        for kinds, axes in forms:
-            kind = "+".join([*(["batch"] if split[0] > 1 else []), *kinds])
-            if isinstance(axes, Refusal):
-                yield label, axes
-                continue
-            for dense in (False, True) if split[0] > 1 else (False,):
-                fold = ConvFold(axes=axes, group=site.group, batch=split[0], dense=dense)
-                yield label, judge(site, options, fold, label, kind)
-
-
-def _splits(site: ConvSite, options: FoldOptions) -> Iterator[Split]:
-    """How the factor may be shared out over batch and spatial axes."""
-    slots = 1 + len(site.axes)
-    wanted = _slot(options.axis, len(site.axes))
-    single = [tuple(options.factor if i == j else 1 for i in range(slots)) for j in range(slots)]
-    if wanted is not None:
-        yield from single[wanted : wanted + 1]
-        return
-    yield from single
-    for split in _factorizations(options.factor, slots):
-        if sum(n > 1 for n in split) > 1:
-            yield split
-
-
-def _slot(axis: AxisName | int, rank: int) -> int | None:
-    """Position of an axis in a split: 0 the batch, then the spatial axes; None for any."""
-    if axis is AxisName.AUTO:
-        return None
-    names = axis_names(rank)
-    index = axis if isinstance(axis, int) else names.index(axis) if axis in names else len(names)
-    return 0 if index == 0 else index - 1 if 2 <= index < rank + 2 else rank + 1
-
-
-def _factorizations(factor: int, slots: int) -> Iterator[Split]:
-    if slots == 1:
-        yield (factor,)
-        return
-    for first in range(1, factor + 1):
-        if factor % first == 0:
-            for rest in _factorizations(factor // first, slots - 1):
-                yield (first, *rest)
-
-
-def _axis_forms(
-    axes: Sequence[ConvAxis], split: Split
-) -> Iterator[tuple[list[str], tuple[FoldedAxis, ...] | Refusal]]:
-    """All combinations of forms of the folded axes; a refused axis refuses the combination."""
-    if not axes:
-        yield [], ()
-        return
-    for rest_kinds, rest in _axis_forms(axes[1:], split[1:]):
-        for kind, first in _forms(axes[0], split[0]):
-            if isinstance(rest, Refusal):
-                yield [], rest
-            elif isinstance(first, Refusal):
-                yield [], first
-            else:
-                yield [*kind, *rest_kinds], (first, *rest)
-
-
-def _forms(axis: ConvAxis, factor: int) -> Iterator[tuple[list[str], FoldedAxis | Refusal]]:
-    if factor == 1:
-        yield [], keep_axis(axis)
-        return
-    if axis.length is not None and axis.out_length == factor:
-        yield ["whole"], fold_axis(axis, factor, axis.length)
-        return
-    yield ["blocked"], fold_axis(axis, factor, factor, blocked=True)
-    for in_digits in sorted({factor * axis.stride, factor}, reverse=True):
-        yield ["interleaved"], fold_axis(axis, factor, in_digits)
 
 
 def cost(r: Reformulation) -> tuple[bool, int, float, int, float]:

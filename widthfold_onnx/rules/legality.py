@@ -48,7 +48,7 @@ def judge(
             "structural-zeros", f"{zeros:.0%} of the weight would be zeros that spread Inf and NaN"
         )
     packings = [
-        pack(shape, digits, group=site.group, batch=fold.batch)
+        pack(shape, digits, group=site.group, batch=fold.batch, lift=fold.lift)
         for shape, digits in (
             (_kept(site, in_shape, fold), [(a.in_digits, a.blocked) for a in fold.axes]),
             (_kept(site, out_shape, fold), [(a.out_digits, a.blocked) for a in fold.axes]),
@@ -63,7 +63,7 @@ def judge(
         in_shape=in_shape,
         out_shape=out_shape,
         axis=label,
-        factor=options.factor,
+        factor=fold.out_factor,
         is_view=views and fits,
         kind=kind,
         flops_ratio=fold.flops_growth(_elements(out_shape) / _elements(site.output)),

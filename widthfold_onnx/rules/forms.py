@@ -1,0 +1,122 @@
+"""All equivalent forms of a Conv at a given factor.
+
+Rule: replaces Conv with fold - Conv - unfold.
+Requires: a ConvSite; the factor divides the folded extents, unless `ragged`.
+Rewrites: batch folds (grouped, no structural zeros), axis folds blocked, interleaved or of the
+    whole axis, products of folds of several axes; at factor 1 space-to-depth of strided axes; all
+    of them also lifted by one rank.
+Refuses: what would grow past the limits, mix samples, or spread Inf and NaN under `ieee_strict`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from widthfold_onnx.fold.axis import ConvAxis, FoldedAxis, fold_axis, keep_axis
+from widthfold_onnx.fold.conv import ConvFold
+from widthfold_onnx.options import AxisName, FoldOptions
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.base import ConvSite, Reformulation, axis_names
+from widthfold_onnx.rules.legality import judge
+
+Split = tuple[int, ...]
+"""Factor per axis: the batch first, then every spatial axis; their product is the factor."""
+
+Outcome = tuple[str, Reformulation | Refusal]
+
+
+def candidates(
+    site: ConvSite, options: FoldOptions, factor: int, *, lift: int = 0
+) -> Iterator[Outcome]:
+    """Every form at a factor, each with the name of its axes: legal ones and refused ones.
+
+    Args:
+        site: the Conv.
+        options: axis, layout and limits are used.
+        factor: positions that become channels, F >= 1; 1 folds the strides of the input only.
+        lift: axes of extent 1 put before the spatial ones.
+    """
+    names = axis_names(len(site.axes))
+    for split in _splits(options.axis, factor, len(site.axes)):
+        label = "+".join(names[i + 1 if i else 0] for i, n in enumerate(split) if n > 1)
+        for kinds, axes in _axis_forms(site.axes, split[1:], strides=factor == 1):
+            kind = [*(["batch"] if split[0] > 1 else []), *kinds, *(["lifted"] if lift else [])]
+            if not kind:
+                continue  # the Conv as it is
+            if isinstance(axes, Refusal):
+                yield label, axes
+                continue
+            for dense in (False, True) if split[0] > 1 else (False,):
+                fold = ConvFold(
+                    axes=axes, group=site.group, batch=split[0], dense=dense, lift=lift
+                )
+                yield label, judge(site, options, fold, label or "rank", "+".join(kind))
+
+
+def _splits(axis: AxisName | int, factor: int, rank: int) -> Iterator[Split]:
+    """How the factor may be shared out over batch and spatial axes."""
+    slots = 1 + rank
+    if factor == 1:
+        yield (1,) * slots
+        return
+    wanted = _slot(axis, rank)
+    single = [tuple(factor if i == j else 1 for i in range(slots)) for j in range(slots)]
+    if wanted is not None:
+        yield from single[wanted : wanted + 1]
+        return
+    yield from single
+    for split in _factorizations(factor, slots):
+        if sum(n > 1 for n in split) > 1:
+            yield split
+
+
+def _slot(axis: AxisName | int, rank: int) -> int | None:
+    """Position of an axis in a split: 0 the batch, then the spatial axes; None for any."""
+    if axis is AxisName.AUTO:
+        return None
+    names = axis_names(rank)
+    index = axis if isinstance(axis, int) else names.index(axis) if axis in names else len(names)
+    return 0 if index == 0 else index - 1 if 2 <= index < rank + 2 else rank + 1
+
+
+def _factorizations(factor: int, slots: int) -> Iterator[Split]:
+    if slots == 1:
+        yield (factor,)
+        return
+    for first in range(1, factor + 1):
+        if factor % first == 0:
+            for rest in _factorizations(factor // first, slots - 1):
+                yield (first, *rest)
+
+
+def _axis_forms(
+    axes: Sequence[ConvAxis], split: Split, *, strides: bool
+) -> Iterator[tuple[list[str], tuple[FoldedAxis, ...] | Refusal]]:
+    """All combinations of forms of the folded axes; a refused axis refuses the combination."""
+    if not axes:
+        yield [], ()
+        return
+    for rest_kinds, rest in _axis_forms(axes[1:], split[1:], strides=strides):
+        for kind, first in _forms(axes[0], split[0], strides=strides):
+            if isinstance(rest, Refusal):
+                yield rest_kinds, rest
+            elif isinstance(first, Refusal):
+                yield kind, first
+            else:
+                yield [*kind, *rest_kinds], (first, *rest)
+
+
+def _forms(
+    axis: ConvAxis, factor: int, *, strides: bool
+) -> Iterator[tuple[list[str], FoldedAxis | Refusal]]:
+    if factor == 1:
+        yield [], keep_axis(axis)
+        if strides and axis.stride > 1:
+            yield ["space-to-depth"], fold_axis(axis, 1, axis.stride)
+        return
+    if axis.length is not None and axis.out_length == factor:
+        yield ["whole"], fold_axis(axis, factor, axis.length)
+        return
+    yield ["blocked"], fold_axis(axis, factor, factor, blocked=True)
+    for in_digits in sorted({factor * axis.stride, factor}, reverse=True):
+        yield ["interleaved"], fold_axis(axis, factor, in_digits)
