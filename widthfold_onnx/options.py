@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 
 from widthfold_onnx.errors import UsageError
 
@@ -49,7 +50,7 @@ class FoldOptions:
     """How `optimize` and `inspect` plan.
 
     Attributes:
-        factor: positions moved into channels, F >= 2.
+        factor: positions moved into channels, F >= 2; None: chosen for each site by measurement.
         axis: a name, or an index into the Conv's input shape.
         layout: the emitted form.
         ragged: fold extents that the factor does not divide (zero-extend, then cut).
@@ -63,7 +64,7 @@ class FoldOptions:
         input_shapes: dimensions assumed for planning; the model's interface keeps its symbols.
     """
 
-    factor: int
+    factor: int | None = None
     axis: AxisName | int = AxisName.AUTO
     layout: Layout = Layout.NCHW
     ragged: bool = False
@@ -77,8 +78,8 @@ class FoldOptions:
     input_shapes: Shapes = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.factor, int):
-            raise UsageError(f"factor is {self.factor!r}; it must be a whole number")
+        if not isinstance(self.factor, int | None):
+            raise UsageError(f"factor is {self.factor!r}; it must be a whole number or None")
         if self.layout not in list(Layout):
             raise UsageError(f"layout is {self.layout!r}, none of {', '.join(Layout)}")
         if isinstance(self.axis, str) and self.axis not in list(AxisName):
@@ -89,7 +90,7 @@ class FoldOptions:
         for name in ("max_flops_growth", "max_bytes_growth"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must be above 0")
-        if not 2 <= self.factor <= MAX_FACTOR:
+        if self.factor is not None and not 2 <= self.factor <= MAX_FACTOR:
             raise UsageError(f"factor is {self.factor}; it must lie in 2..{MAX_FACTOR}")
         if self.max_channels < 1:
             raise UsageError(f"max_channels is {self.max_channels}; it must be at least 1")
@@ -142,3 +143,22 @@ class VerifyOptions:
     timing: bool = True
     threads: int = 1
     time_budget: float = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """How `optimize` measures which forms pay.
+
+    Attributes:
+        provider: where layers and models run.
+        provider_options: options of the provider, as the runtime names them.
+        threads: intra-op threads.
+        time_budget: seconds that racing the layers may take; deciding comes on top.
+        store: file that keeps measurements; None keeps them for this run only.
+    """
+
+    provider: Provider = Provider.AUTO
+    provider_options: Mapping[str, str] = field(default_factory=dict)
+    threads: int = 1
+    time_budget: float = 150.0
+    store: Path | None = None

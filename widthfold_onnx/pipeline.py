@@ -17,7 +17,9 @@ from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.model.writer import copy_model, write_model
 from widthfold_onnx.options import FoldOptions, VerifyOptions
-from widthfold_onnx.plan.decisions import Decision, find_sites, plan
+from widthfold_onnx.plan.decisions import applied, find_sites, plan
+from widthfold_onnx.plan.search import Search
+from widthfold_onnx.plan.store import Store
 from widthfold_onnx.results import (
     InspectReport,
     OptimizeReport,
@@ -25,8 +27,7 @@ from widthfold_onnx.results import (
     SiteReport,
     VerifyReport,
 )
-from widthfold_onnx.rewrite.engine import Engine
-from widthfold_onnx.rules.base import Reformulation
+from widthfold_onnx.rules.conv import reformulate
 from widthfold_onnx.survey import survey
 
 Progress = Callable[[str], None]
@@ -99,7 +100,7 @@ def optimize(
     if verify_options is not None:
         shapes = {**options.input_shapes, **verify_options.input_shapes}
         verify_options = dataclasses.replace(verify_options, input_shapes=shapes)
-    proto = _apply(document, decisions)
+    proto = applied(document, decisions)
     verification: list[VerifyReport] = []
 
     def check(written: Path) -> None:
@@ -159,7 +160,7 @@ def fold_model(
     copy.CopyFrom(proto)
     document = Document(copy, folder)
     decisions = plan(document, options)
-    return _apply(document, decisions), [decision.report() for decision in decisions]
+    return applied(document, decisions), [decision.report() for decision in decisions]
 
 
 def verify(
@@ -208,14 +209,6 @@ def inspect(model: Path | str, options: FoldOptions) -> InspectReport:
         nodes=len(loaded.proto.graph.node),
         sites=survey(document, find_sites(document, options), options),
     )
-
-
-def _apply(document: Document, decisions: Sequence[Decision]) -> onnx.ModelProto:
-    engine = Engine(document)
-    for decision in decisions:
-        if decision.conv is not None and isinstance(decision.outcome, Reformulation):
-            engine.apply(decision.conv, decision.outcome)
-    return document.finish()
 
 
 def _renamed(report: VerifyReport, temporary: str, final: str) -> VerifyReport:

@@ -22,19 +22,26 @@ LANES = 8
 """Channels of one tensor-core tile in half precision (NVIDIA convolution guide)."""
 
 
-def survey(document: Document, sites: list[Site], options: FoldOptions) -> list[InspectSite]:
-    """Describe every site; legal and refused forms are those at the factor of the options.
+def survey(
+    document: Document, sites: list[Site], options: FoldOptions, factor: int
+) -> list[InspectSite]:
+    """Describe every site; legal and refused forms are those at the factor.
 
     Raises:
         UsageError: an assumed input shape does not fit.
     """
     static = ShapeTable(document.proto, {})
     planned = ShapeTable(document.proto, options.input_shapes) if options.input_shapes else static
-    return [_describe(document, site, static, planned, options) for site in sites]
+    return [_describe(document, site, static, planned, options, factor) for site in sites]
 
 
 def _describe(
-    document: Document, site: Site, static: ShapeTable, planned: ShapeTable, options: FoldOptions
+    document: Document,
+    site: Site,
+    static: ShapeTable,
+    planned: ShapeTable,
+    options: FoldOptions,
+    factor: int,
 ) -> InspectSite:
     conv = read_conv(document, site, static, planned)
     place = {"node": site.name, "graph": site.scope.path, "op": site.op}
@@ -59,7 +66,7 @@ def _describe(
     refused: list[tuple[str, Refusal]] = []
     wide = is_wide(conv, options)
     if wide is None and folded_as is None:
-        for axis, outcome in candidates(conv, options):
+        for axis, outcome in candidates(conv, options, factor):
             if isinstance(outcome, Refusal):
                 refused.append((axis, outcome))
             elif axis not in legal or cost(outcome) < cost(legal[axis]):

@@ -3,7 +3,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from widthfold_onnx.runtime.clock import _interval, judge, paired
+from widthfold_onnx.runtime.clock import interval, judge, paired
 
 MILLI = 1_000_000
 
@@ -117,19 +117,19 @@ def test_a_slow_copy_shows_as_control():
     assert result.verdict == "no difference"
 
 
-def test_the_interval_agrees_with_plain_resampling():
+def test_theinterval_agrees_with_plain_resampling():
     values = np.random.default_rng(5).standard_t(3, 41)
     draws = np.random.default_rng(6).choice(values, (20_000, 41))
     expected = np.quantile(np.median(draws, axis=1), (0.025, 0.975))
-    median, low, high = _interval(values)
+    median, low, high = interval(values)
     assert median == np.median(values)
     np.testing.assert_allclose((low, high), expected, atol=0.08)
 
 
-def test_the_interval_covers_the_true_median_as_often_as_it_says():
+def test_theinterval_covers_the_true_median_as_often_as_it_says():
     random = np.random.default_rng(7)
     hits = 0
     for _ in range(400):
-        _, low, high = _interval(random.standard_t(2, 60))
+        _, low, high = interval(random.standard_t(2, 60))
         hits += low <= 0 <= high
     assert hits >= 0.92 * 400

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import numpy as np
+import onnx
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.graph import Document, Node
@@ -13,14 +15,16 @@ from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import SiteReport
+from widthfold_onnx.rewrite.engine import Engine
 from widthfold_onnx.rewrite.emit import FOLDED_OUTPUT
 from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.rules.base import ConvSite, Reformulation, Site
-from widthfold_onnx.rules.conv import reformulate
 from widthfold_onnx.rules.conv_site import read_conv
 from widthfold_onnx.text import quoted
 
-KEPT = frozenset({"already-folded", "not-selected"})
+Choose = Callable[[ConvSite], Reformulation | Refusal]
+
+KEPT = frozenset({"already-folded", "not-selected", "no-gain"})
 """Codes of sites that are left alone although nothing is wrong with them."""
 
 
@@ -62,33 +66,55 @@ class Decision:
         )
 
 
-def plan(document: Document, options: FoldOptions) -> list[Decision]:
+def plan(document: Document, options: FoldOptions, choose: Choose) -> list[Decision]:
     """One decision for every site of the model, in graph order.
+
+    Args:
+        document: the model.
+        options: which sites, and the shapes to assume.
+        choose: what to make of a site that can be read.
+
+    Raises:
+        UsageError: a node pattern matches no site, or an assumed input shape does not fit.
+    """
+    decisions = []
+    for site, conv in read_sites(document, options):
+        if isinstance(conv, Refusal):
+            decisions.append(Decision(site, None, conv))
+            continue
+        outcome = choose(conv)
+        if isinstance(outcome, Reformulation):
+            outcome = _finite(document, conv) or outcome
+        decisions.append(Decision(site, conv, outcome))
+    return decisions
+
+
+def applied(document: Document, decisions: Sequence[Decision]) -> onnx.ModelProto:
+    """The model with every decision carried out; the document is used up."""
+    engine = Engine(document)
+    for decision in decisions:
+        if decision.conv is not None and isinstance(decision.outcome, Reformulation):
+            engine.apply(decision.conv, decision.outcome)
+    return document.finish()
+
+
+def read_sites(
+    document: Document, options: FoldOptions
+) -> Iterator[tuple[Site, ConvSite | Refusal]]:
+    """Every site in graph order, read or refused.
 
     Raises:
         UsageError: a node pattern matches no site, or an assumed input shape does not fit.
     """
     static = ShapeTable(document.proto, {})
     planned = ShapeTable(document.proto, options.input_shapes) if options.input_shapes else static
-    sites = find_sites(document, options)
-    decisions = []
-    for site in sites:
-        conv: ConvSite | None = None
-        outcome: Reformulation | Refusal
+    for site in find_sites(document, options):
         if was_folded(site.node):
-            outcome = Refusal("already-folded", "an earlier run folded this node")
+            yield site, Refusal("already-folded", "an earlier run folded this node")
         elif not _selected(site.name, options):
-            outcome = Refusal("not-selected", "left alone by --nodes or --skip")
+            yield site, Refusal("not-selected", "left alone by --nodes or --skip")
         else:
-            read = read_conv(document, site, static, planned)
-            if isinstance(read, Refusal):
-                outcome = read
-            else:
-                conv, outcome = read, reformulate(read, options)
-                if isinstance(outcome, Reformulation):
-                    outcome = _finite(document, read) or outcome
-        decisions.append(Decision(site, conv, outcome))
-    return decisions
+            yield site, read_conv(document, site, static, planned)
 
 
 def was_folded(node: Node) -> bool:

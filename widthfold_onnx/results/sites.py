@@ -6,8 +6,9 @@ from typing import Literal
 
 from widthfold_onnx.results.base import Result
 from widthfold_onnx.results.evidence import VerifyReport
+from widthfold_onnx.results.search import Gain, SearchReport
 
-OPTIMIZE_SCHEMA = "widthfold.optimize/2"
+OPTIMIZE_SCHEMA = "widthfold.optimize/3"
 INSPECT_SCHEMA = "widthfold.inspect/1"
 
 
@@ -25,6 +26,7 @@ class SiteReport(Result, kw_only=True, frozen=True):
         code: stable word for the outcome, e.g. "folded", "already-wide".
         reason: one sentence with the numbers in it.
         flops_ratio: multiply-adds after / before; None unless folded.
+        gain: of its best form, measured alone; None where nothing was measured.
     """
 
     node: str
@@ -37,6 +39,7 @@ class SiteReport(Result, kw_only=True, frozen=True):
     code: str
     reason: str
     flops_ratio: float | None = None
+    gain: Gain | None = None
 
 
 class OptimizeSummary(Result, kw_only=True, frozen=True):
@@ -50,12 +53,16 @@ class OptimizeSummary(Result, kw_only=True, frozen=True):
 
 
 class OptimizeReport(Result, kw_only=True, frozen=True):
-    """Result of `optimize`; `verification` is None where nothing was written or it was off."""
+    """Result of `optimize`.
+
+    `search` is None at a fixed factor, `verification` where nothing was written or it was off.
+    """
 
     schema: str = OPTIMIZE_SCHEMA
     model: str
     sites: list[SiteReport]
     summary: OptimizeSummary
+    search: SearchReport | None = None
     written: str | None
     verification: VerifyReport | None
 

@@ -99,13 +99,13 @@ def paired(
         late = (clock() - start) * _NANO >= budget
         if late or len(rounds) >= check_at:
             samples = np.array(rounds, dtype=np.float64) * _NANO
-            ratio, low, high = _interval(np.log(samples[:, 0] / samples[:, 1]))
+            ratio, low, high = interval(np.log(samples[:, 0] / samples[:, 1]))
             narrow = (high - low) / 2 <= HALF_WIDTH and len(rounds) >= MIN_PAIRS
             enough = samples[:, :2].sum(axis=0).min() >= MIN_SECONDS
             if late or (narrow and enough):
                 break
             check_at += max(check_at // 4, 1)  # sparse checks: each one sorts all the rounds
-    control = math.expm1(max(map(abs, _interval(np.log(samples[:, 0] / samples[:, 2])))))
+    control = math.expm1(max(map(abs, interval(np.log(samples[:, 0] / samples[:, 2])))))
     low, high = math.exp(low), math.exp(high)
     return Pairing(
         samples=samples,
@@ -150,7 +150,7 @@ def _warm_up(sides: tuple[Run, ...], limit: float, clock: Clock) -> None:
             return
 
 
-def _interval(values: npt.NDArray[Any]) -> tuple[float, float, float]:
+def interval(values: npt.NDArray[Any]) -> tuple[float, float, float]:
     """Median and its bootstrap 95 % interval.
 
     A resample of n values is n uniform ranks; the median of n uniforms is Beta((n + 1) / 2,

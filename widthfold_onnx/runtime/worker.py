@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import os
 import pickle
 import queue
@@ -44,18 +45,20 @@ def isolated(
     function: Callable[..., Result],
     *args: object,
     timeout: float | None = None,
+    silence: float | None = None,
     memory: int | None = None,
-    on_progress: Callable[[str], None] | None = None,
+    on_progress: Callable[[Any], None] | None = None,
 ) -> Result:
     """Call ``function(*args)`` in a child process and return its result.
 
     Args:
         function: module-level, importable; with `on_progress` it also gets ``report=``, a
-            callable that takes a line of text.
+            callable that takes something picklable, mostly a line of text.
         args: picklable.
         timeout: seconds until the child is killed.
+        silence: seconds without a report until the child is killed.
         memory: most bytes of address space; leave it None for CUDA, which reserves far more.
-        on_progress: called in this process with each reported line.
+        on_progress: called in this process with whatever is reported.
 
     Raises:
         UnverifiedError: the child crashed, ran out of time or out of memory.
@@ -69,11 +72,13 @@ def isolated(
     with tempfile.TemporaryFile() as noise, _child(noise) as child:
         messages = _messages(child, task)
         while True:
-            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+            left = math.inf if deadline is None else max(deadline - time.monotonic(), 0.0)
+            wait = min(left, math.inf if silence is None else silence)
             try:
-                kind, value = messages.get(timeout=left)
+                kind, value = messages.get(timeout=None if wait == math.inf else wait)
             except queue.Empty:
-                raise UnverifiedError(f"no result after {timeout:g} s; stopped") from None
+                late = f"no result after {timeout:g} s" if left == wait else f"silent for {wait:g} s"
+                raise UnverifiedError(f"{late}; stopped") from None
             if kind == "progress" and on_progress is not None:
                 on_progress(value)
             elif kind == "result":

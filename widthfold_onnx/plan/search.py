@@ -1,0 +1,194 @@
+"""Which forms make the model faster? Measured layer by layer, decided by the whole model.
+
+1. Every layer races in all its forms (`plan.measure`); the best form of each is chosen where it is
+   surely faster.
+2. The weaker choices are tried without: what does not help in its place is dropped.
+3. The rest must beat the original at its strongest setting beyond the noise, or nothing is folded.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+
+from widthfold_onnx.model.graph import Document
+from widthfold_onnx.model.loader import LoadedModel
+from widthfold_onnx.options import FoldOptions, SearchOptions
+from widthfold_onnx.plan.decisions import applied, plan
+from widthfold_onnx.plan.identity import machine_identity, setting_identity
+from widthfold_onnx.plan.layers import Layers, running
+from widthfold_onnx.plan.measure import AS_IS, Bench
+from widthfold_onnx.plan.race import Setup
+from widthfold_onnx.plan.store import Measurement, Store
+from widthfold_onnx.plan.trials import Choice, Trials
+from widthfold_onnx.plan.units import every_form, form_key
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.results import Gain, SearchReport
+from widthfold_onnx.rules.base import ConvSite, Reformulation
+from widthfold_onnx.rules.conv import is_wide, reformulate
+from widthfold_onnx.runtime.worker import isolated
+
+SMALLEST_GAIN = 1.03
+"""A form is chosen if the low end of its ratio is above this."""
+
+WEAK_SHARE = 0.1
+"""Choices that save less than this share of all that is saved are tried without."""
+
+TRIAL_SECONDS = 3.0
+FINAL_SECONDS = 10.0
+
+Progress = Callable[[str], None]
+
+
+class Search:
+    """The search for one model.
+
+    Args:
+        loaded: the model.
+        fold: which sites may be folded, and limits.
+        options: where and how long to measure.
+        store: what is known, and where the rest is kept.
+        on_progress: gets a line of text per step.
+
+    Raises:
+        UnverifiedError: the runtime cannot be used, or the model does not run.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        fold: FoldOptions,
+        options: SearchOptions,
+        store: Store,
+        on_progress: Progress,
+    ) -> None:
+        self._loaded = loaded
+        self._fold = fold
+        self._say = on_progress
+        on_progress("looking for the provider and the shapes of the inputs")
+        provider, self._shapes = isolated(
+            running, loaded.path, options.provider, dict(fold.input_shapes)
+        )
+        self._options = replace(options, provider=provider)
+        given = dict(options.provider_options)
+        self._bench = Bench(
+            Setup(provider, tuple(sorted(given.items())), options.threads, fold),
+            store,
+            setting_identity(provider, given, "all", options.threads),
+            machine_identity(provider),
+        )
+        self._layers = Layers.of(self._document(), fold, self._shapes)
+        self._accepted: Choice = {}
+
+    def run(self) -> SearchReport:
+        """Measure, choose, try, decide.
+
+        Raises:
+            UnverifiedError: the model does not run, or the runtime crashed on it.
+        """
+        deadline = time.monotonic() + self._options.time_budget
+        interrupted = False
+        try:
+            self._bench.measure(self._layers.in_order(), deadline, self._say)
+        except KeyboardInterrupt:
+            interrupted = True
+        best = {subject: self._best(subject) for subject in self._layers.units}
+        chosen = {s: b[0] for s, b in best.items() if b is not None and b[1].low > SMALLEST_GAIN}
+        whole = self._settle(chosen) if chosen else None
+        return SearchReport(
+            provider=self._options.provider.value,
+            threads=self._options.threads,
+            shapes={name: list(dims) for name, dims in self._shapes.items()},
+            layers=len(self._layers.units),
+            forms=sum(len(unit.forms) for unit in self._layers.units.values()),
+            measured=self._bench.measured,
+            interrupted=interrupted,
+            whole=whole,
+            accepted=bool(self._accepted),
+        )
+
+    def choose(self, site: ConvSite) -> Reformulation | Refusal:
+        """What the search decided for a site."""
+        return self._form(site, self._accepted)
+
+    def gain(self, site: ConvSite) -> Gain | None:
+        """What the best form of a site gained, measured alone."""
+        subject = self._layers.subject(site)
+        best = None if subject is None else self._best(subject)
+        return None if best is None else _gain(best[1])
+
+    def _settle(self, chosen: dict[str, str]) -> Gain:
+        """Drop what does not help, and accept the rest if it is faster than the original."""
+        saved = {subject: self._saved(subject, key) for subject, key in chosen.items()}
+        weak = [s for s in chosen if saved[s] < WEAK_SHARE * sum(saved.values())]
+        with tempfile.TemporaryDirectory() as folder:
+            trials = Trials(
+                self._loaded, self._built, self._bench, self._options, self._shapes, Path(folder)
+            )
+            for count, subject in enumerate(sorted(weak, key=lambda s: (saved[s], s))):
+                self._say(f"trying without {count + 1} of {len(weak)} folds")
+                without = {s: key for s, key in chosen.items() if s != subject}
+                if without and trials.compare(without, chosen, TRIAL_SECONDS).ratio < 1:
+                    chosen = without
+            self._say("timing the whole model")
+            final = trials.compare({}, chosen, FINAL_SECONDS)
+        if final.reason == "faster":
+            self._accepted = chosen
+        return _gain(final)
+
+    def _built(self, choice: Choice) -> tuple[onnx.ModelProto, set[str]]:
+        document = self._document()
+        decisions = plan(document, self._fold, lambda site: self._form(site, choice))
+        return applied(document, decisions), document.external_names
+
+    def _form(self, site: ConvSite, choice: Choice) -> Reformulation | Refusal:
+        wide = is_wide(site, self._fold)
+        if wide is not None:
+            return wide
+        forms = {form_key(site, form): form for form in every_form(site, self._fold)}
+        if not forms:
+            return reformulate(site, self._fold, 2)
+        subject = self._layers.subject(site)
+        if subject is None:
+            return Refusal("unknown-extent", "its extents are not known, so it cannot be measured")
+        if subject in choice:
+            return forms[choice[subject]]
+        best = self._best(subject)
+        if best is None:
+            return Refusal("no-gain", f"none of its {len(forms)} forms could be measured")
+        ratio, low, high = best[1].ratio, best[1].low, best[1].high
+        return Refusal(
+            "no-gain",
+            f"the best of its {len(forms)} forms ran at {ratio:.2f}x [{low:.2f}, {high:.2f}]"
+            + (", but not in the whole model" if low > SMALLEST_GAIN else ""),
+        )
+
+    def _best(self, subject: str) -> tuple[str, Measurement] | None:
+        known = [
+            (key, found)
+            for key, _ in self._layers.units[subject].forms
+            if (found := self._bench.known(subject, key)) is not None and found.status == "ok"
+        ]
+        return max(known, key=lambda item: (item[1].low, item[0]), default=None)
+
+    def _saved(self, subject: str, key: str) -> float:
+        own, form = self._bench.known(subject, AS_IS), self._bench.known(subject, key)
+        assert own is not None
+        assert form is not None
+        return self._layers.count(subject) * own.seconds * (1 - 1 / form.ratio)
+
+    def _document(self) -> Document:
+        copy = onnx.ModelProto()
+        copy.CopyFrom(self._loaded.proto)
+        return Document(copy, self._loaded.folder)
+
+
+def _gain(measured: Measurement) -> Gain:
+    return Gain(
+        ratio=measured.ratio, low=measured.low, high=measured.high, pairs=measured.rounds
+    )

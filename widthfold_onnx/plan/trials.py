@@ -1,0 +1,112 @@
+"""Whole models against each other: a layer that is faster alone may not be in its place."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+import onnx
+
+from widthfold_onnx.evidence.speed import time_models
+from widthfold_onnx.model.loader import LoadedModel
+from widthfold_onnx.model.writer import write_model
+from widthfold_onnx.options import SearchOptions, Shapes, VerifyOptions
+from widthfold_onnx.plan.measure import Bench, now
+from widthfold_onnx.plan.store import Measurement
+from widthfold_onnx.runtime.worker import isolated
+
+Choice = Mapping[str, str]
+"""Subject of a layer -> its form; a layer that is not named stays as it is."""
+
+
+class Trials:
+    """Times rewritten models; what was tried before is in the store.
+
+    Args:
+        loaded: the original model.
+        build: makes the model of a choice.
+        bench: the store, setting and machine.
+        options: provider, threads.
+        shapes: of every input.
+        folder: for the models that are built.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        build: Callable[[Choice], tuple[onnx.ModelProto, set[str]]],
+        bench: Bench,
+        options: SearchOptions,
+        shapes: Shapes,
+        folder: Path,
+    ) -> None:
+        self._loaded = loaded
+        self._build = build
+        self._bench = bench
+        self._options = options
+        self._shapes = shapes
+        self._folder = folder
+        digest = hashlib.sha256(loaded.path.read_bytes()).hexdigest()
+        self._subject = _canonical({"model": digest, "shapes": shapes})
+
+    def compare(self, base: Choice, other: Choice, seconds: float) -> Measurement:
+        """Time the model of `other` against that of `base`, each at its strongest setting.
+
+        Args:
+            base: the choice of the slower side, if all goes well; {} is the original.
+            other: the choice that should be faster.
+            seconds: that timing may take.
+
+        Returns:
+            The ratio time of base / time of other; its reason is the verdict.
+
+        Raises:
+            UnverifiedError: one of them does not run.
+        """
+        candidate = _canonical({"than": base, "is": other})
+        known = self._bench.known(self._subject, candidate)
+        if known is not None:
+            return known
+        options = VerifyOptions(
+            provider=self._options.provider,
+            provider_options=self._options.provider_options,
+            threads=self._options.threads,
+            time_budget=seconds,
+        )
+        timing = isolated(
+            time_models, self._file(base), self._file(other), options, dict(self._shapes)
+        )
+        measured = Measurement(
+            status="ok",
+            ratio=timing.speedup,
+            low=timing.low,
+            high=timing.high,
+            seconds=timing.rewritten.median_ms / 1e3,
+            rounds=timing.pairs,
+            reason=timing.verdict,
+            taken=now(),
+        )
+        self._bench.keep(self._subject, candidate, measured)
+        return measured
+
+    def _file(self, choice: Choice) -> Path:
+        if not choice:
+            return self._loaded.path
+        name = hashlib.sha256(_canonical(choice).encode()).hexdigest()[:16]
+        path = self._folder / f"{name}.onnx"
+        if not path.exists():
+            proto, external = self._build(choice)
+            write_model(
+                proto,
+                path,
+                source_folder=self._loaded.folder,
+                check=lambda written: None,
+                externalize=external,
+            )
+        return path
+
+
+def _canonical(value: object) -> str:
+    return msgspec.json.encode(value, order="deterministic").decode()

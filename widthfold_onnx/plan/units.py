@@ -1,0 +1,199 @@
+"""Units of measurement: one layer cut out of the model, as it is and in every form it may take.
+
+What is cut is the Conv at its real shapes with the operators behind it that a runtime fuses into
+it, and one more operator at the end, so that no form pays for writing a graph output: a Reshape in
+the middle of a graph is free, one that makes an output is a copy (reference: DESIGN, section 4).
+Layers that look alike are one unit, whatever their weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+import onnx
+from onnx import helper, numpy_helper
+
+from widthfold_onnx.model.graph import Document, Node, Value
+from widthfold_onnx.model.shapes import ShapeTable
+from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rewrite.engine import Engine
+from widthfold_onnx.rewrite.record import fold_again, read_record, record_of
+from widthfold_onnx.rules.base import ConvSite, Reformulation, Site
+from widthfold_onnx.rules.conv_site import read_conv
+from widthfold_onnx.rules.forms import candidates
+from widthfold_onnx.rules.legality import judge
+
+FACTORS = (2, 4, 8, 16, 32)
+MAX_WHOLE = 64
+"""An axis of at most so many positions may become channels as a whole."""
+
+FUSED = frozenset(
+    {"Relu", "LeakyRelu", "Sigmoid", "Tanh", "Clip", "HardSigmoid", "BatchNormalization"}
+    | {"Add", "Mul"}
+)
+"""What runtimes fuse into a Conv, where all other inputs are constants (conv_*_fusion.cc)."""
+
+LIFTED_RANK = 2
+"""Spatial axes of a Conv that may be lifted: the CPU's NCHWc kernels exist for two only."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A layer to be measured.
+
+    Attributes:
+        subject: what it is, as canonical JSON; equal for layers that take equally long.
+        model: the layer as it is, serialized.
+        forms: what else it may be: `form_key` and multiply-adds of one run.
+        macs: multiply-adds of one run as it is.
+    """
+
+    subject: str
+    model: bytes
+    forms: tuple[tuple[str, float], ...]
+    macs: int
+
+    def joined(self, other: Unit) -> Unit:
+        """The same layer with the forms of both."""
+        return replace(self, forms=tuple(dict.fromkeys((*self.forms, *other.forms))))
+
+
+def form_key(site: ConvSite, form: Reformulation) -> str:
+    """A form as canonical JSON, without what differs between layers of one subject."""
+    record = record_of(site, form)
+    axes = [msgspec.structs.replace(axis, length=None) for axis in record.axes]
+    bare = msgspec.structs.replace(record, samples=None, axes=axes, form="", flops_ratio=0.0)
+    return msgspec.json.encode(bare, order="deterministic").decode()
+
+
+def every_form(site: ConvSite, options: FoldOptions) -> Iterator[Reformulation]:
+    """Every legal form of a site, each once.
+
+    Extents need not be divisible: what extending and cutting cost is measured like the rest.
+    """
+    options = replace(options, ragged=True)
+    whole = [n for n in site.out_lengths if n is not None and n <= MAX_WHOLE]
+    factors = sorted({1, *FACTORS, *whole} - {0})
+    lifts = (0, 1) if len(site.axes) == LIFTED_RANK else (0,)
+    seen = set()
+    for factor in factors:
+        for lift in lifts:
+            for _, form in candidates(site, options, factor, lift=lift):
+                if isinstance(form, Reformulation) and (key := form_key(site, form)) not in seen:
+                    seen.add(key)
+                    yield form
+
+
+def cut(
+    document: Document, site: ConvSite, measured: ShapeTable, forms: Sequence[Reformulation]
+) -> Unit | None:
+    """Cut a site out of its model.
+
+    Args:
+        document: the model.
+        site: the Conv.
+        measured: a table without open dimensions, as far as the model allows.
+        forms: what to measure besides the layer as it is.
+
+    Returns:
+        The unit, or None where an extent stays unknown.
+    """
+    data = site.node.inputs[0]
+    assert data is not None
+    dims = measured.get(site.scope.path, data.name or "")
+    if dims is None or None in dims:
+        return None
+    shape = [int(d) for d in dims if d is not None]
+    nodes = [site.node, *_behind(document, site.node)]
+    proto = _model(document, nodes, shape)
+    site_again = _only_site(Document(proto, None))
+    if isinstance(site_again, Refusal):
+        return None
+    macs = math.prod(d or 0 for d in site_again.output) * math.prod(site.weight.shape[1:])
+    keys = tuple((form_key(site, form), macs * form.flops_ratio) for form in forms)
+    return Unit(_subject(site, shape, nodes[1:]), proto.SerializeToString(), keys, macs)
+
+
+def reformed(unit: Unit, key: str, options: FoldOptions) -> bytes | None:
+    """The layer in another form, serialized; None where the form does not exist at its extents.
+
+    Args:
+        unit: the layer.
+        key: see `form_key`.
+        options: layout and limits are used.
+    """
+    document = Document(onnx.ModelProto.FromString(unit.model), None)
+    site = _only_site(document)
+    record = read_record(key)
+    fold = fold_again(record, site.axes, site.group) if isinstance(site, ConvSite) else site
+    if isinstance(site, Refusal) or isinstance(fold, Refusal):
+        return None
+    form = judge(site, replace(options, ragged=True, input_shapes={}), fold, record.axis, "")
+    if isinstance(form, Refusal):
+        return None
+    Engine(document).apply(site, form)
+    return bytes(document.finish().SerializeToString())
+
+
+def _behind(document: Document, node: Node) -> list[Node]:
+    """The operators behind a node that a runtime fuses into it."""
+    found: list[Node] = []
+    value = node.outputs[0]
+    while len(uses := value.uses()) == 1 and not value.is_graph_output():
+        after = uses[0].node
+        others = [v for v in after.inputs if v is not None and v is not value]
+        fuses = after.op_type in FUSED and after.domain == "" and len(after.outputs) == 1
+        if not fuses or after.graph is not node.graph or not _constant(document, others):
+            break
+        found.append(after)
+        value = after.outputs[0]
+    return found
+
+
+def _constant(document: Document, values: Sequence[Value]) -> bool:
+    return not any(isinstance(document.constant(value), Refusal) for value in values)
+
+
+def _model(document: Document, nodes: Sequence[Node], shape: Sequence[int]) -> onnx.ModelProto:
+    constants = {}
+    for node in nodes:
+        for value in node.inputs:
+            constant = None if value is None else document.constant(value)
+            if value is not None and constant is not None and not isinstance(constant, Refusal):
+                constants[value.name] = document.read(constant)
+    first, last = nodes[0].inputs[0], nodes[-1].outputs[0]
+    assert first is not None
+    element = helper.np_dtype_to_tensor_dtype(next(iter(constants.values())).dtype)
+    graph = helper.make_graph(
+        [*map(document.message, nodes), helper.make_node("Neg", [last.name], ["negative"])],
+        "unit",
+        [helper.make_tensor_value_info(first.name, element, shape)],
+        [helper.make_tensor_value_info("negative", element, None)],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    opset = helper.make_opsetid("", document.opset)
+    return helper.make_model(graph, opset_imports=[opset], ir_version=8)
+
+
+def _only_site(document: Document) -> ConvSite | Refusal:
+    table = ShapeTable(document.proto, {})
+    scope, node = next(document.nodes("Conv"))
+    return read_conv(document, Site(node, scope, node.name or "", "Conv"), table, table)
+
+
+def _subject(site: ConvSite, shape: Sequence[int], behind: Sequence[Node]) -> str:
+    signature = {
+        "op": "Conv",
+        "dtype": site.weight.dtype,
+        "input": list(shape),
+        "weight": list(site.weight.shape),
+        "group": site.group,
+        "axes": [(a.stride, a.dilation, a.pad_begin, a.pad_end) for a in site.axes],
+        "bias": site.bias is not None,
+        "behind": [node.op_type for node in behind],
+    }
+    return msgspec.json.encode(signature, order="deterministic").decode()

@@ -1,0 +1,41 @@
+"""What the search for the fastest forms found."""
+
+from __future__ import annotations
+
+from widthfold_onnx.results.base import Result
+
+
+class Gain(Result, kw_only=True, frozen=True):
+    """Time as it is / time rewritten, with its bootstrap 95 % interval, from so many pairs."""
+
+    ratio: float
+    low: float
+    high: float
+    pairs: int
+
+
+class SearchReport(Result, kw_only=True, frozen=True):
+    """How the forms were chosen.
+
+    Attributes:
+        provider: where everything ran.
+        threads: intra-op threads.
+        shapes: of every input, at which layers and model were measured.
+        layers: different layers that can be reformulated.
+        forms: reformulations of all of them together.
+        measured: how many measurements this run took; the others were in the store.
+        interrupted: whether measuring was ended by hand.
+        whole: the whole model, folded where that pays, against the original at its strongest
+            setting; None where no layer gained.
+        accepted: whether that is faster beyond the noise; if not, nothing is folded.
+    """
+
+    provider: str
+    threads: int
+    shapes: dict[str, list[int]]
+    layers: int
+    forms: int
+    measured: int
+    interrupted: bool
+    whole: Gain | None
+    accepted: bool
