@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import onnx
 
-from widthfold_onnx.errors import CheckFailedError
+from widthfold_onnx.errors import CheckFailedError, UsageError
 from widthfold_onnx.evidence.run import verify_files
 from widthfold_onnx.model.check import check_model
 from widthfold_onnx.model.external import check_external, external_tensors
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.model.writer import copy_model, write_model
-from widthfold_onnx.options import FoldOptions, VerifyOptions
+from widthfold_onnx.options import FoldOptions, SearchOptions, VerifyOptions
 from widthfold_onnx.plan.decisions import applied, find_sites, plan
 from widthfold_onnx.plan.search import Search
 from widthfold_onnx.plan.store import Store
@@ -32,6 +33,7 @@ from widthfold_onnx.survey import survey
 
 Progress = Callable[[str], None]
 
+BY_DEFAULT = SearchOptions()
 PROVE_ONLY = VerifyOptions(thorough=False, timing=False)
 """How `optimize` verifies by default: what a wrong fold cannot pass; `verify` looks further."""
 
@@ -45,11 +47,12 @@ def optimize(
     out: Path | str | None,
     options: FoldOptions,
     verify_options: VerifyOptions | None = PROVE_ONLY,
+    search_options: SearchOptions = BY_DEFAULT,
     *,
     require_fold: bool = False,
     on_progress: Progress = silent,
 ) -> OptimizeReport:
-    """Fold every site that the rules allow and write the result.
+    """Fold the sites where it pays, or at a fixed factor every site that the rules allow.
 
     Args:
         model: the model file; it is never changed.
@@ -57,6 +60,7 @@ def optimize(
             None plans only. If nothing is folded it becomes a copy, byte for byte.
         options: which sites, how far, in which form.
         verify_options: how the result is verified; None writes it unverified.
+        search_options: how it is measured what pays; not used at a fixed factor.
         require_fold: write nothing where no site is folded.
         on_progress: gets a line of text per step.
 
@@ -66,14 +70,24 @@ def optimize(
     Raises:
         UsageError: an option or path that does not fit.
         InvalidModelError: the model is broken or not supported.
+        UnverifiedError: nothing can be measured, for want of a runtime or of usable inputs.
     """
     on_progress("reading the model")
     model, out = Path(model), None if out is None else Path(out)
     loaded = load(model)
     document = Document(loaded.proto, loaded.folder)
     on_progress("planning")
-    decisions = plan(document, options)
-    sites = [decision.report() for decision in decisions]
+    found = None
+    if options.factor is None:
+        with Store(search_options.store) as store:
+            search = Search(loaded, options, search_options, store, on_progress)
+            found = search.run()
+            decisions = plan(document, options, search.choose)
+            sites = [d.report(search.gain(d.conv)) for d in decisions]
+    else:
+        choose = functools.partial(reformulate, options=options, factor=options.factor)
+        decisions = plan(document, options, choose)
+        sites = [decision.report() for decision in decisions]
     folded = sum(site.status == "folded" for site in sites)
     size = model.stat().st_size
     report = OptimizeReport(
@@ -86,6 +100,7 @@ def optimize(
             bytes_before=size,
             bytes_after=size,
         ),
+        search=found,
         written=None,
         verification=None,
     )
@@ -145,7 +160,7 @@ def fold_model(
 
     Args:
         proto: the model; it stays as it is.
-        options: which sites, how far, in which form.
+        options: which sites, in which form; the factor must be given.
         folder: where its external data lies.
 
     Returns:
@@ -155,11 +170,14 @@ def fold_model(
         UsageError: an option that does not fit.
         InvalidModelError: the model is broken or not supported.
     """
+    if options.factor is None:
+        raise UsageError("fold_model runs nothing, so it takes a factor")
     check_model(proto, folder)
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     document = Document(copy, folder)
-    decisions = plan(document, options)
+    choose = functools.partial(reformulate, options=options, factor=options.factor)
+    decisions = plan(document, options, choose)
     return applied(document, decisions), [decision.report() for decision in decisions]
 
 
@@ -199,6 +217,8 @@ def inspect(model: Path | str, options: FoldOptions) -> InspectReport:
         UsageError: an option or path that does not fit.
         InvalidModelError: the model is broken or not supported.
     """
+    if options.factor is None:
+        raise UsageError("inspect lists the forms at one factor; give it")
     model = Path(model)
     loaded = load(model)
     document = Document(loaded.proto, loaded.folder)
@@ -207,7 +227,7 @@ def inspect(model: Path | str, options: FoldOptions) -> InspectReport:
         opset=document.opset,
         ir_version=loaded.proto.ir_version,
         nodes=len(loaded.proto.graph.node),
-        sites=survey(document, find_sites(document, options), options),
+        sites=survey(document, find_sites(document, options), options, options.factor),
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ class Constant:
     tensor: ir.TensorProtocol
     owner: ir.Graph
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """Extents of the tensor."""
         return tuple(int(d) for d in self.tensor.shape.numpy())

@@ -14,9 +14,9 @@ from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.results import SiteReport
-from widthfold_onnx.rewrite.engine import Engine
+from widthfold_onnx.results import Gain, SiteReport
 from widthfold_onnx.rewrite.emit import FOLDED_OUTPUT
+from widthfold_onnx.rewrite.engine import Engine
 from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.rules.base import ConvSite, Reformulation, Site
 from widthfold_onnx.rules.conv_site import read_conv
@@ -36,8 +36,8 @@ class Decision:
     conv: ConvSite | None
     outcome: Reformulation | Refusal
 
-    def report(self) -> SiteReport:
-        """The line of the report."""
+    def report(self, gain: Gain | None = None) -> SiteReport:
+        """The line of the report, with what was measured of the site alone."""
         node, graph, op = self.site.name, self.site.scope.path, self.site.op
         if isinstance(self.outcome, Refusal):
             return SiteReport(
@@ -47,6 +47,7 @@ class Decision:
                 status="kept" if self.outcome.code in KEPT else "refused",
                 code=self.outcome.code,
                 reason=self.outcome.reason,
+                gain=gain,
             )
         assert self.conv is not None
         inputs, outputs = self.conv.channels
@@ -63,6 +64,7 @@ class Decision:
             reason=f"{inputs} -> {outputs} channels became {inputs * fold.in_factor} -> "
             f"{outputs * fold.out_factor}",
             flops_ratio=round(self.outcome.flops_ratio, 4),
+            gain=gain,
         )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -13,10 +13,12 @@ from widthfold_onnx.options import FoldOptions, Provider, Shapes
 from widthfold_onnx.plan.decisions import read_sites
 from widthfold_onnx.plan.units import Unit, cut, every_form
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import ConvSite, Site
-from widthfold_onnx.rules.conv import is_wide
+from widthfold_onnx.rules.base import ConvSite, Reformulation, Site
+from widthfold_onnx.rules.conv import is_wide, reformulate
 from widthfold_onnx.runtime.feeds import find_shapes
 from widthfold_onnx.runtime.session import open_session
+
+SMALLEST_FACTOR = 2
 
 Place = tuple[str, str]
 """Scope path and first output of a node."""
@@ -24,10 +26,10 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True)
 class Layers:
-    """Units by subject, and the subject of every site that can be measured."""
+    """Units by subject, and the subject of every site, or why it has none."""
 
     units: Mapping[str, Unit] = field(default_factory=dict)
-    subjects: Mapping[Place, str] = field(default_factory=dict)
+    subjects: Mapping[Place, str | Refusal] = field(default_factory=dict)
 
     @classmethod
     def of(cls, document: Document, options: FoldOptions, shapes: Shapes) -> Self:
@@ -40,22 +42,25 @@ class Layers:
         """
         measured = ShapeTable(document.proto, shapes)
         units: dict[str, Unit] = {}
-        subjects: dict[Place, str] = {}
+        subjects: dict[Place, str | Refusal] = {}
+        known: dict[object, list[Reformulation]] = {}
         for _, conv in read_sites(document, options):
             if isinstance(conv, Refusal) or is_wide(conv, options):
                 continue
-            forms = list(every_form(conv, options))
-            unit = cut(document, conv, measured, forms) if forms else None
-            if unit is not None:
+            geometry = (conv.static, conv.planned, conv.weight.shape, conv.group, conv.axes)
+            if geometry not in known:
+                known[geometry] = list(every_form(conv, options))
+            unit = _unit(document, conv, measured, known[geometry], options)
+            if isinstance(unit, Unit):
                 # Alike layers may differ in what is legal, where one has an open extent.
-                known = units.get(unit.subject)
-                units[unit.subject] = unit if known is None else known.joined(unit)
-                subjects[_place(conv)] = unit.subject
+                like = units.get(unit.subject)
+                units[unit.subject] = unit if like is None else like.joined(unit)
+            subjects[_place(conv)] = unit.subject if isinstance(unit, Unit) else unit
         return cls(units, subjects)
 
-    def subject(self, site: ConvSite) -> str | None:
-        """The subject of a site, None where it cannot be measured."""
-        return self.subjects.get(_place(site))
+    def subject(self, site: ConvSite) -> str | Refusal:
+        """The subject of a site, or why it cannot be measured."""
+        return self.subjects[_place(site)]
 
     def count(self, subject: str) -> int:
         """How many layers of the model are this one."""
@@ -64,6 +69,21 @@ class Layers:
     def in_order(self) -> list[Unit]:
         """Those with the most work first: time may be short."""
         return sorted(self.units.values(), key=lambda unit: (-unit.macs, unit.subject))
+
+
+def _unit(
+    document: Document,
+    conv: ConvSite,
+    measured: ShapeTable,
+    forms: Sequence[Reformulation],
+    options: FoldOptions,
+) -> Unit | Refusal:
+    if not forms:
+        # Any factor will do: none is legal.
+        refusal = reformulate(conv, replace(options, ragged=True), SMALLEST_FACTOR)
+        assert isinstance(refusal, Refusal)
+        return refusal
+    return cut(document, conv, measured, forms)
 
 
 def running(model: Path, provider: Provider, fixed: Shapes) -> tuple[Provider, Shapes]:

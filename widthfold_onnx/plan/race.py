@@ -8,6 +8,8 @@ alone would take longer than the layer takes as it is, at a rate that no layer h
 
 from __future__ import annotations
 
+import itertools
+import math
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -81,7 +83,9 @@ class Done:
     subject: str
 
 
-def race(units: Iterable[Unit], setup: Setup, *, report: Callable[[Began | Ran | Done], None]) -> None:
+def race(
+    units: Iterable[Unit], setup: Setup, *, report: Callable[[Began | Ran | Done], None]
+) -> None:
     """Race all forms of all units, and report as they run.
 
     Raises:
@@ -96,9 +100,7 @@ def race(units: Iterable[Unit], setup: Setup, *, report: Callable[[Began | Ran |
             report(Done(unit.subject))
 
 
-def _race(
-    unit: Unit, track: _Track, peak: float, report: Callable[[Began | Ran | Done], None]
-) -> None:
+def _race(unit: Unit, track: _Track, peak: float, report: Report) -> None:
     start = time.perf_counter()
     original = track.runner(unit.model)
     _, own = _pairs(original, original, 2)
@@ -127,7 +129,7 @@ def _race(
             continue
         times[key] = pairs
     left = list(times)
-    for (_, kept), (rounds, _) in zip(RUNGS, RUNGS[1:], strict=False):
+    for (_, kept), (rounds, _) in itertools.pairwise(RUNGS):
         left = sorted(left, key=lambda key: -_ratio(*times[key]))[:kept]
         for key in left:
             model = reformed(unit, key, track.setup.fold)
@@ -135,7 +137,7 @@ def _race(
                 report(Began(unit.subject, key))
                 times[key] = _pairs(original, track.runner(model), rounds)
     for key, (base, form_times) in times.items():
-        middle, low, high = np.exp(interval(np.log(base / form_times)))
+        middle, low, high = map(math.exp, interval(np.log(base / form_times)))
         median = float(np.median(form_times))
         report(Ran(unit.subject, key, middle, low, high, median, len(base)))
 

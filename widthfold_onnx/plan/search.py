@@ -26,11 +26,13 @@ from widthfold_onnx.plan.measure import AS_IS, Bench
 from widthfold_onnx.plan.race import Setup
 from widthfold_onnx.plan.store import Measurement, Store
 from widthfold_onnx.plan.trials import Choice, Trials
-from widthfold_onnx.plan.units import every_form, form_key
+from widthfold_onnx.plan.units import form_of
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Gain, SearchReport
 from widthfold_onnx.rules.base import ConvSite, Reformulation
-from widthfold_onnx.rules.conv import is_wide, reformulate
+from widthfold_onnx.rules.conv import is_wide
+from widthfold_onnx.runtime.clock import judge
+from widthfold_onnx.runtime.session import Level
 from widthfold_onnx.runtime.worker import isolated
 
 SMALLEST_GAIN = 1.03
@@ -79,7 +81,7 @@ class Search:
         self._bench = Bench(
             Setup(provider, tuple(sorted(given.items())), options.threads, fold),
             store,
-            setting_identity(provider, given, "all", options.threads),
+            setting_identity(provider, given, Level.ALL, options.threads),
             machine_identity(provider),
         )
         self._layers = Layers.of(self._document(), fold, self._shapes)
@@ -116,10 +118,12 @@ class Search:
         """What the search decided for a site."""
         return self._form(site, self._accepted)
 
-    def gain(self, site: ConvSite) -> Gain | None:
-        """What the best form of a site gained, measured alone."""
+    def gain(self, site: ConvSite | None) -> Gain | None:
+        """What the best form of a site gained, measured alone; None where nothing was measured."""
+        if site is None or is_wide(site, self._fold):
+            return None
         subject = self._layers.subject(site)
-        best = None if subject is None else self._best(subject)
+        best = None if isinstance(subject, Refusal) else self._best(subject)
         return None if best is None else _gain(best[1])
 
     def _settle(self, chosen: dict[str, str]) -> Gain:
@@ -137,7 +141,7 @@ class Search:
                     chosen = without
             self._say("timing the whole model")
             final = trials.compare({}, chosen, FINAL_SECONDS)
-        if final.reason == "faster":
+        if judge(final.low, final.high, final.control, final.rounds, converged=True) == "faster":
             self._accepted = chosen
         return _gain(final)
 
@@ -150,21 +154,19 @@ class Search:
         wide = is_wide(site, self._fold)
         if wide is not None:
             return wide
-        forms = {form_key(site, form): form for form in every_form(site, self._fold)}
-        if not forms:
-            return reformulate(site, self._fold, 2)
         subject = self._layers.subject(site)
-        if subject is None:
-            return Refusal("unknown-extent", "its extents are not known, so it cannot be measured")
+        if isinstance(subject, Refusal):
+            return subject
         if subject in choice:
-            return forms[choice[subject]]
+            return form_of(site, choice[subject], self._fold)
+        count = len(self._layers.units[subject].forms)
         best = self._best(subject)
         if best is None:
-            return Refusal("no-gain", f"none of its {len(forms)} forms could be measured")
+            return Refusal("no-gain", f"none of its {count} forms could be measured")
         ratio, low, high = best[1].ratio, best[1].low, best[1].high
         return Refusal(
             "no-gain",
-            f"the best of its {len(forms)} forms ran at {ratio:.2f}x [{low:.2f}, {high:.2f}]"
+            f"the best of its {count} forms ran at {ratio:.2f}x [{low:.2f}, {high:.2f}]"
             + (", but not in the whole model" if low > SMALLEST_GAIN else ""),
         )
 
@@ -189,6 +191,4 @@ class Search:
 
 
 def _gain(measured: Measurement) -> Gain:
-    return Gain(
-        ratio=measured.ratio, low=measured.low, high=measured.high, pairs=measured.rounds
-    )
+    return Gain(ratio=measured.ratio, low=measured.low, high=measured.high, pairs=measured.rounds)

@@ -60,7 +60,7 @@ class Trials:
             seconds: that timing may take.
 
         Returns:
-            The ratio time of base / time of other; its reason is the verdict.
+            The ratio time of base / time of other.
 
         Raises:
             UnverifiedError: one of them does not run.
@@ -85,8 +85,9 @@ class Trials:
             high=timing.high,
             seconds=timing.rewritten.median_ms / 1e3,
             rounds=timing.pairs,
-            reason=timing.verdict,
+            reason="",
             taken=now(),
+            control=timing.control,
         )
         self._bench.keep(self._subject, candidate, measured)
         return measured

@@ -24,7 +24,7 @@ from widthfold_onnx.rewrite.engine import Engine
 from widthfold_onnx.rewrite.record import fold_again, read_record, record_of
 from widthfold_onnx.rules.base import ConvSite, Reformulation, Site
 from widthfold_onnx.rules.conv_site import read_conv
-from widthfold_onnx.rules.forms import candidates
+from widthfold_onnx.rules.forms import forms, splits
 from widthfold_onnx.rules.legality import judge
 
 FACTORS = (2, 4, 8, 16, 32)
@@ -66,8 +66,23 @@ def form_key(site: ConvSite, form: Reformulation) -> str:
     """A form as canonical JSON, without what differs between layers of one subject."""
     record = record_of(site, form)
     axes = [msgspec.structs.replace(axis, length=None) for axis in record.axes]
-    bare = msgspec.structs.replace(record, samples=None, axes=axes, form="", flops_ratio=0.0)
+    bare = msgspec.structs.replace(record, samples=None, axes=axes, form=form.kind, flops_ratio=0.0)
     return msgspec.json.encode(bare, order="deterministic").decode()
+
+
+def form_of(site: ConvSite, key: str, options: FoldOptions) -> Reformulation | Refusal:
+    """The form that a key describes, at the extents of a site.
+
+    Args:
+        site: the Conv.
+        key: see `form_key`.
+        options: layout and limits are used.
+    """
+    record = read_record(key)
+    fold = fold_again(record, site.axes, site.group)
+    if isinstance(fold, Refusal):
+        return fold
+    return judge(site, replace(options, ragged=True), fold, record.axis, record.form)
 
 
 def every_form(site: ConvSite, options: FoldOptions) -> Iterator[Reformulation]:
@@ -76,13 +91,15 @@ def every_form(site: ConvSite, options: FoldOptions) -> Iterator[Reformulation]:
     Extents need not be divisible: what extending and cutting cost is measured like the rest.
     """
     options = replace(options, ragged=True)
+    extents = (site.planned[0], *site.out_lengths)
     whole = [n for n in site.out_lengths if n is not None and n <= MAX_WHOLE]
-    factors = sorted({1, *FACTORS, *whole} - {0})
     lifts = (0, 1) if len(site.axes) == LIFTED_RANK else (0,)
     seen = set()
-    for factor in factors:
-        for lift in lifts:
-            for _, form in candidates(site, options, factor, lift=lift):
+    for factor in sorted({1, *FACTORS, *whole}):
+        for split in splits(options.axis, factor, len(site.axes)):
+            if any(n > 1 and e is not None and n > e for n, e in zip(split, extents, strict=True)):
+                continue  # only zeros would be added
+            for _, form in (f for lift in lifts for f in forms(site, options, split, lift=lift)):
                 if isinstance(form, Reformulation) and (key := form_key(site, form)) not in seen:
                     seen.add(key)
                     yield form
@@ -90,7 +107,7 @@ def every_form(site: ConvSite, options: FoldOptions) -> Iterator[Reformulation]:
 
 def cut(
     document: Document, site: ConvSite, measured: ShapeTable, forms: Sequence[Reformulation]
-) -> Unit | None:
+) -> Unit | Refusal:
     """Cut a site out of its model.
 
     Args:
@@ -100,19 +117,19 @@ def cut(
         forms: what to measure besides the layer as it is.
 
     Returns:
-        The unit, or None where an extent stays unknown.
+        The unit, or a refusal where an extent stays unknown.
     """
     data = site.node.inputs[0]
     assert data is not None
     dims = measured.get(site.scope.path, data.name or "")
     if dims is None or None in dims:
-        return None
+        return Refusal("unknown-extent", "an extent is not known, so it cannot be measured")
     shape = [int(d) for d in dims if d is not None]
     nodes = [site.node, *_behind(document, site.node)]
     proto = _model(document, nodes, shape)
     site_again = _only_site(Document(proto, None))
     if isinstance(site_again, Refusal):
-        return None
+        return site_again
     macs = math.prod(d or 0 for d in site_again.output) * math.prod(site.weight.shape[1:])
     keys = tuple((form_key(site, form), macs * form.flops_ratio) for form in forms)
     return Unit(_subject(site, shape, nodes[1:]), proto.SerializeToString(), keys, macs)
@@ -128,12 +145,8 @@ def reformed(unit: Unit, key: str, options: FoldOptions) -> bytes | None:
     """
     document = Document(onnx.ModelProto.FromString(unit.model), None)
     site = _only_site(document)
-    record = read_record(key)
-    fold = fold_again(record, site.axes, site.group) if isinstance(site, ConvSite) else site
-    if isinstance(site, Refusal) or isinstance(fold, Refusal):
-        return None
-    form = judge(site, replace(options, ragged=True, input_shapes={}), fold, record.axis, "")
-    if isinstance(form, Refusal):
+    form = form_of(site, key, options) if isinstance(site, ConvSite) else site
+    if isinstance(site, Refusal) or isinstance(form, Refusal):
         return None
     Engine(document).apply(site, form)
     return bytes(document.finish().SerializeToString())
@@ -143,7 +156,7 @@ def _behind(document: Document, node: Node) -> list[Node]:
     """The operators behind a node that a runtime fuses into it."""
     found: list[Node] = []
     value = node.outputs[0]
-    while len(uses := value.uses()) == 1 and not value.is_graph_output():
+    while len(uses := list(value.uses())) == 1 and not value.is_graph_output():
         after = uses[0].node
         others = [v for v in after.inputs if v is not None and v is not value]
         fuses = after.op_type in FUSED and after.domain == "" and len(after.outputs) == 1
@@ -158,20 +171,20 @@ def _constant(document: Document, values: Sequence[Value]) -> bool:
     return not any(isinstance(document.constant(value), Refusal) for value in values)
 
 
-def _model(document: Document, nodes: Sequence[Node], shape: Sequence[int]) -> onnx.ModelProto:
+def _model(document: Document, layer: Sequence[Node], shape: Sequence[int]) -> onnx.ModelProto:
+    nodes = [document.message(node) for node in layer]
     constants = {}
-    for node in nodes:
+    for node in layer:
         for value in node.inputs:
             constant = None if value is None else document.constant(value)
             if value is not None and constant is not None and not isinstance(constant, Refusal):
-                constants[value.name] = document.read(constant)
-    first, last = nodes[0].inputs[0], nodes[-1].outputs[0]
-    assert first is not None
+                constants[value.name or ""] = document.read(constant)
+    (first, *_), last = nodes[0].input, nodes[-1].output[0]
     element = helper.np_dtype_to_tensor_dtype(next(iter(constants.values())).dtype)
     graph = helper.make_graph(
-        [*map(document.message, nodes), helper.make_node("Neg", [last.name], ["negative"])],
+        [*nodes, helper.make_node("Neg", [last], ["negative"])],
         "unit",
-        [helper.make_tensor_value_info(first.name, element, shape)],
+        [helper.make_tensor_value_info(first, element, shape)],
         [helper.make_tensor_value_info("negative", element, None)],
         [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )

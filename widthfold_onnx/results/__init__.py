@@ -12,6 +12,7 @@ from widthfold_onnx.results.evidence import (
     VerifyReport,
     WorstElement,
 )
+from widthfold_onnx.results.search import Gain, SearchReport
 from widthfold_onnx.results.sites import (
     Choice,
     InspectReport,
@@ -20,21 +21,28 @@ from widthfold_onnx.results.sites import (
     OptimizeSummary,
     SiteReport,
 )
+from widthfold_onnx.results.store import Entry, Key, Measurement, StoreReport
 
 __all__ = [
     "AxisPattern",
     "Choice",
+    "Entry",
     "Environment",
     "ExactSite",
+    "Gain",
     "InspectReport",
     "InspectSite",
+    "Key",
+    "Measurement",
     "NodeTime",
     "OptimizeReport",
     "OptimizeSummary",
     "OutputParity",
     "Result",
+    "SearchReport",
     "Side",
     "SiteReport",
+    "StoreReport",
     "Timing",
     "VerifyReport",
     "WorstElement",

@@ -25,36 +25,45 @@ Split = tuple[int, ...]
 Outcome = tuple[str, Reformulation | Refusal]
 
 
-def candidates(
-    site: ConvSite, options: FoldOptions, factor: int, *, lift: int = 0
-) -> Iterator[Outcome]:
+def candidates(site: ConvSite, options: FoldOptions, factor: int) -> Iterator[Outcome]:
     """Every form at a factor, each with the name of its axes: legal ones and refused ones.
 
     Args:
         site: the Conv.
         options: axis, layout and limits are used.
-        factor: positions that become channels, F >= 1; 1 folds the strides of the input only.
+        factor: positions that become channels, F >= 2.
+    """
+    for split in splits(options.axis, factor, len(site.axes)):
+        yield from forms(site, options, split)
+
+
+def forms(
+    site: ConvSite, options: FoldOptions, split: Split, *, lift: int = 0
+) -> Iterator[Outcome]:
+    """Every form with a given factor per axis.
+
+    Args:
+        site: the Conv.
+        options: layout and limits are used.
+        split: where nothing is folded, strides of the input may be.
         lift: axes of extent 1 put before the spatial ones.
     """
     names = axis_names(len(site.axes))
-    for split in _splits(options.axis, factor, len(site.axes)):
-        label = "+".join(names[i + 1 if i else 0] for i, n in enumerate(split) if n > 1)
-        for kinds, axes in _axis_forms(site.axes, split[1:], strides=factor == 1):
-            kind = [*(["batch"] if split[0] > 1 else []), *kinds, *(["lifted"] if lift else [])]
-            if not kind:
-                continue  # the Conv as it is
-            if isinstance(axes, Refusal):
-                yield label, axes
-                continue
-            for dense in (False, True) if split[0] > 1 else (False,):
-                fold = ConvFold(
-                    axes=axes, group=site.group, batch=split[0], dense=dense, lift=lift
-                )
-                yield label, judge(site, options, fold, label or "rank", "+".join(kind))
+    label = "+".join(names[i + 1 if i else 0] for i, n in enumerate(split) if n > 1)
+    for kinds, axes in _axis_forms(site.axes, split[1:], strides=max(split) == 1):
+        kind = [*(["batch"] if split[0] > 1 else []), *kinds, *(["lifted"] if lift else [])]
+        if not kind:
+            continue  # the Conv as it is
+        if isinstance(axes, Refusal):
+            yield label, axes
+            continue
+        for dense in (False, True) if split[0] > 1 else (False,):
+            fold = ConvFold(axes=axes, group=site.group, batch=split[0], dense=dense, lift=lift)
+            yield label, judge(site, options, fold, label or "rank", "+".join(kind))
 
 
-def _splits(axis: AxisName | int, factor: int, rank: int) -> Iterator[Split]:
-    """How the factor may be shared out over batch and spatial axes."""
+def splits(axis: AxisName | int, factor: int, rank: int) -> Iterator[Split]:
+    """How a factor may be shared out over batch and spatial axes."""
     slots = 1 + rank
     if factor == 1:
         yield (1,) * slots

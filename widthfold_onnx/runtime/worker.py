@@ -77,7 +77,9 @@ def isolated(
             try:
                 kind, value = messages.get(timeout=None if wait == math.inf else wait)
             except queue.Empty:
-                late = f"no result after {timeout:g} s" if left == wait else f"silent for {wait:g} s"
+                late = (
+                    f"no result after {timeout:g} s" if left == wait else f"silent for {wait:g} s"
+                )
                 raise UnverifiedError(f"{late}; stopped") from None
             if kind == "progress" and on_progress is not None:
                 on_progress(value)
