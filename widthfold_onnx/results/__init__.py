@@ -20,14 +20,18 @@ from widthfold_onnx.results.sites import (
     OptimizeSummary,
     SiteReport,
 )
+from widthfold_onnx.results.store import Entry, Key, Measurement, StoreReport
 
 __all__ = [
     "AxisPattern",
     "Choice",
+    "Entry",
     "Environment",
     "ExactSite",
     "InspectReport",
     "InspectSite",
+    "Key",
+    "Measurement",
     "NodeTime",
     "OptimizeReport",
     "OptimizeSummary",
@@ -35,6 +39,7 @@ __all__ = [
     "Result",
     "Side",
     "SiteReport",
+    "StoreReport",
     "Timing",
     "VerifyReport",
     "WorstElement",
