@@ -91,19 +91,18 @@ def open_database(path: Path | None) -> sqlite3.Connection:
 
 
 def _prepare(connection: sqlite3.Connection, path: Path | None) -> None:
-    ours = (APPLICATION, FORMAT)
-    found = _marks(connection)
-    if found == (0, 0) and not connection.execute("SELECT * FROM sqlite_master").fetchone():
+    application, version, empty = _look(connection)
+    if (application, version, empty) == (0, 0, True):
         connection.execute("BEGIN IMMEDIATE")
         with connection:
             connection.execute(_TABLE)
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
             connection.execute(f"PRAGMA user_version = {FORMAT}")
-        found = _marks(connection)
-    if found[0] != APPLICATION:
+        application, version, empty = _look(connection)
+    if application != APPLICATION:
         raise unusable(path, "it is a database of another program")
-    if found != ours:
-        raise unusable(path, f"it has format {found[1]}, this version of widthfold has {FORMAT}")
+    if version != FORMAT:
+        raise unusable(path, f"it has format {version}, this version of widthfold has {FORMAT}")
     (health,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if health != "ok":
         raise unusable(path, f"it is damaged: {health}")
@@ -113,11 +112,15 @@ def _prepare(connection: sqlite3.Connection, path: Path | None) -> None:
     except sqlite3.OperationalError as error:
         # Another process is just opening it: whoever comes next makes the switch, which is for
         # speed alone. SQLite does not wait here, as it does everywhere else.
-        if error.sqlite_errorcode & 0xFF != -1:
+        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
             raise
 
 
-def _marks(connection: sqlite3.Connection) -> tuple[int, int]:
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    return application, version
+def _look(connection: sqlite3.Connection) -> tuple[int, int, bool]:
+    """Mark, format, and whether there is no table yet: of one moment, as others may write."""
+    connection.execute("BEGIN")
+    with connection:
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    return application, version, tables == 0

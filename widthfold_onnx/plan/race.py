@@ -83,6 +83,9 @@ class Done:
     subject: str
 
 
+Report = Callable[[Began | Ran | Done], None]
+
+
 def race(
     units: Iterable[Unit], setup: Setup, *, report: Callable[[Began | Ran | Done], None]
 ) -> None:

@@ -46,8 +46,8 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             run; 0.0 where none took part.
 
     Raises:
-        ValueError: a number that is not finite, below 0 or too large, an interval whose ends are swapped, a
-            status that ratio and reason do not fit, or a time that is not in UTC.
+        ValueError: a number that is not finite, below 0 or too large, an interval whose ends are
+            swapped, a status that ratio and reason do not fit, or a time that is not in UTC.
     """
 
     status: Literal["ok", "lost"]
