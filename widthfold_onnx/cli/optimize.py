@@ -9,11 +9,11 @@ import click
 
 from widthfold_onnx.cli.common import (
     MODEL,
-    fold_options,
     guarded,
     leave,
     progress,
 )
+from widthfold_onnx.cli.folding import fold_options
 from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
 from widthfold_onnx.cli.running import VerifyArguments, verify_arguments
 from widthfold_onnx.errors import CheckFailedError, NothingFoldedError, UnverifiedError, UsageError

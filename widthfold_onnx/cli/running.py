@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from widthfold_onnx.cli.common import parse_pair
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Provider, Shapes, Tolerance, VerifyOptions
+from widthfold_onnx.text import printable
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class VerifyArguments:
         Raises:
             UsageError: a tolerance that is none, or fewer than one input set.
         """
-        pairs = [parse_pair(text) for text in self.rtol]
+        pairs = [_tolerance(text) for text in self.rtol]
         everywhere = [value for name, value in pairs if name is None]
         if not (self.atol >= 0 and math.isfinite(self.atol)):
             raise UsageError(f"--atol {self.atol} is no tolerance")
@@ -108,3 +108,19 @@ def verify_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
     for decorator in reversed(decorators):
         collect = decorator(collect)
     return collect
+
+
+def _tolerance(text: str) -> tuple[str | None, float]:
+    """``1e-4`` -> (None, 1e-4); ``out:1e-4`` -> ("out", 1e-4).
+
+    Raises:
+        UsageError: no number, or a negative one.
+    """
+    name, colon, number = text.rpartition(":")
+    try:
+        value = float(number)
+    except ValueError:
+        value = -1.0
+    if not (value >= 0 and math.isfinite(value)):
+        raise UsageError(f"{printable(text)!r} is not a tolerance like 1e-4 or OUTPUT:1e-4")
+    return (name if colon else None), value
