@@ -416,6 +416,9 @@ def test_wrong_usage_is_one_line_and_exit_2(pair: tuple[Path, Path]) -> None:
         (*pair, "--provider", "npu"),
         (*pair, "--input-shape", "x:2,2,8,16"),
         (*pair, "--input-shape", "q:2"),
+        (*pair, "--provider-option", "prefer_nhwc"),
+        (*pair, "--provider-option", "=1"),
+        (*pair, "--provider", "cpu", "--provider-option", "use_arena=0"),
     ):
         run = widthfold("verify", *args)
         assert run.code == 2, args

@@ -12,7 +12,7 @@ import click
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Provider, Shapes, Tolerance, VerifyOptions
-from widthfold_onnx.text import printable
+from widthfold_onnx.text import printable, quoted
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class VerifyArguments:
     rtol: tuple[str, ...]
     atol: float
     truth_budget: float
+    provider_options: tuple[str, ...]
 
     def options(
         self, shapes: Shapes, *, thorough: bool, threads: int = 1, time_budget: float = 0.0
@@ -32,7 +33,7 @@ class VerifyArguments:
         """As options of the verifier; a time budget of 0 skips timing.
 
         Raises:
-            UsageError: a tolerance that is none, or fewer than one input set.
+            UsageError: a tolerance or an assignment that is none, or no input set.
         """
         pairs = [_tolerance(text) for text in self.rtol]
         everywhere = [value for name, value in pairs if name is None]
@@ -42,6 +43,7 @@ class VerifyArguments:
             raise UsageError("--seeds must be at least 1 unless --inputs are given")
         return VerifyOptions(
             provider=Provider(self.provider),
+            provider_options=dict(map(_assignment, self.provider_options)),
             seeds=self.seeds,
             inputs=self.inputs,
             input_shapes=shapes,
@@ -63,7 +65,7 @@ def verify_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def collect(**arguments: Any) -> Any:
-        names = ("provider", "seeds", "inputs", "rtol", "atol", "truth_budget")
+        names = ("provider", "seeds", "inputs", "rtol", "atol", "truth_budget", "provider_options")
         running = VerifyArguments(**{name: arguments.pop(name) for name in names})
         return command(running=running, **arguments)
 
@@ -74,6 +76,13 @@ def verify_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
             default="auto",
             show_default=True,
             help="Where models run; falling back to another one is an error.",
+        ),
+        click.option(
+            "--provider-option",
+            "provider_options",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="An option of the provider, as the runtime names it, e.g. prefer_nhwc=1.",
         ),
         click.option(
             "--seeds",
@@ -124,3 +133,15 @@ def _tolerance(text: str) -> tuple[str | None, float]:
     if not (value >= 0 and math.isfinite(value)):
         raise UsageError(f"{printable(text)!r} is not a tolerance like 1e-4 or OUTPUT:1e-4")
     return (name if colon else None), value
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    """``prefer_nhwc=1`` -> ("prefer_nhwc", "1"); the value may hold "=" and may be empty.
+
+    Raises:
+        UsageError: no name, or no "=".
+    """
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise UsageError(f"--provider-option {quoted(text)} is not of the form NAME=VALUE")
+    return name, value

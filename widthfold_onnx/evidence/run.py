@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -33,7 +34,7 @@ def verify_files(
         on_progress: gets a line of text per step.
 
     Raises:
-        UsageError: a path, an input or a shape that does not fit.
+        UsageError: a path, an input, a shape or an option of the provider that does not fit.
         InvalidModelError: a file that is no model.
     """
     outputs = [value.name for value in load(original).proto.graph.output]
@@ -56,7 +57,7 @@ def verify_files(
             verdict="unverified",
             reasons=[str(error)],
             input_sets=0,
-            environment=environment(options.provider.value, before),
+            environment=environment(options, before),
         )
 
 
@@ -65,11 +66,12 @@ def _verify(
 ) -> VerifyReport:
     before = Before()
     parity = compare_models(original, rewritten, options, report=report)
-    provider = Provider(parity.provider) if parity.provider else options.provider
+    if parity.provider:
+        options = dataclasses.replace(options, provider=Provider(parity.provider))
     exact: list[ExactSite] = []
     limits: list[str] = []
     if options.exact and parity.provider:
-        exact, limits = probe_sites(original, rewritten, provider, report)
+        exact, limits = probe_sites(original, rewritten, options, report)
     timing: Timing | None = None
     if options.timing and parity.verdict == "pass":
         timing = time_models(original, rewritten, options, parity.shapes or None, report=report)
@@ -98,5 +100,5 @@ def _verify(
         verdict=verdict,
         reasons=[*wrong, *parity.reasons, *unknown, *limits],
         input_sets=parity.input_sets,
-        environment=environment(provider.value, before),
+        environment=environment(options, before),
     )

@@ -63,7 +63,7 @@ class _Page:
             for part in (
                 f"widthfold {env.widthfold}",
                 f"onnxruntime {env.onnxruntime}",
-                env.provider,
+                wording.provider(env),
                 env.machine,
             )
         )

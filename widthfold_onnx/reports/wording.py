@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from widthfold_onnx.evidence.rows import ILL_CONDITIONED
-from widthfold_onnx.results import OutputParity, Timing, VerifyReport
+from widthfold_onnx.results import Environment, OutputParity, Timing, VerifyReport
 from widthfold_onnx.text import printable
 
 
@@ -23,6 +23,12 @@ def short(name: str, limit: int) -> str:
     if len(shown) <= limit:
         return shown
     return f"{shown[: limit // 2 - 1]}…{shown[-(limit // 2) :]}"
+
+
+def provider(environment: Environment) -> str:
+    """Where the models ran, with the options that were asked for."""
+    options = environment.provider_options.items()
+    return ", ".join([environment.provider, *(f"{name}={value}" for name, value in options)])
 
 
 def meaning(report: VerifyReport) -> str:

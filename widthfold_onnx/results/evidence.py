@@ -175,6 +175,7 @@ class Environment(Result, kw_only=True, frozen=True):
     """What a figure depends on.
 
     Attributes:
+        provider_options: those that were asked for; `Side.level` names what was timed.
         mhz_before: mean clock of the cores before the work, None where the system does not say.
         mhz_after: the same afterwards.
         command: the command line that repeats the run, "" from Python.
@@ -184,6 +185,7 @@ class Environment(Result, kw_only=True, frozen=True):
     onnxruntime: str
     python: str
     provider: str
+    provider_options: dict[str, str]
     machine: str
     cores: int
     load_before: float
