@@ -80,6 +80,20 @@ def test_a_terminal_gets_a_framed_table(pair: tuple[Path, Path]) -> None:
     assert run.out.count("\x1b[?25l") == run.out.count("\x1b[?25h"), "the cursor stays hidden"
 
 
+def test_a_required_speed_becomes_the_exit_code(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    quick = ("--seeds", 1, "--time-budget", 0.5, "--report", report)
+    for least, code, verdict in ((1e-4, 0, "pass"), (1e4, 1, "fail")):
+        run = widthfold("verify", *pair, *quick, "--fail-under", least)
+        assert run.code == code, run
+        document = report_of(report)
+        assert document["verdict"] == document["timing"]["fail_under_verdict"] == verdict
+        assert document["timing"]["fail_under"] == least
+        assert [reason.split(":")[0] for reason in document["reasons"]] == (
+            [] if verdict == "pass" else ["slower than --fail-under 10000 allows"]
+        )
+
+
 def test_the_report_never_replaces_a_model(pair: tuple[Path, Path]) -> None:
     before = snapshot(pair[0].parent)
     for path in pair:
@@ -418,6 +432,9 @@ def test_wrong_usage_is_one_line_and_exit_2(pair: tuple[Path, Path]) -> None:
         (*pair, "--input-shape", "q:2"),
         (*pair, "--provider-option", "prefer_nhwc"),
         (*pair, "--provider-option", "=1"),
+        (*pair, "--fail-under", "nan"),
+        (*pair, "--fail-under", 0),
+        (*pair, "--fail-under", 1.0, "--no-timing"),
         (*pair, "--provider", "cpu", "--provider-option", "use_arena=0"),
     ):
         run = widthfold("verify", *args)

@@ -105,6 +105,8 @@ def timing() -> Timing:
         high=1.713,
         control=0.021,
         control_ms=[1.94, 1.95],
+        converged=True,
+        crowded=False,
         same_level=1.68,
         original=side(1.94, layers, 1),
         rewritten=side(1.14, [*layers[:9], "widthfold/reshape_1", "widthfold/reshape_2"], 2),

@@ -28,12 +28,19 @@ class VerifyArguments:
     provider_options: tuple[str, ...]
 
     def options(
-        self, shapes: Shapes, *, thorough: bool, threads: int = 1, time_budget: float = 0.0
+        self,
+        shapes: Shapes,
+        *,
+        thorough: bool,
+        threads: int = 1,
+        time_budget: float = 0.0,
+        fail_under: float | None = None,
     ) -> VerifyOptions:
         """As options of the verifier; a time budget of 0 skips timing.
 
         Raises:
-            UsageError: a tolerance or an assignment that is none, or no input set.
+            UsageError: a tolerance or an assignment that is none, no input set, or a required
+                speed without timing.
         """
         pairs = [_tolerance(text) for text in self.rtol]
         everywhere = [value for name, value in pairs if name is None]
@@ -57,6 +64,7 @@ class VerifyArguments:
             timing=time_budget > 0,
             threads=threads,
             time_budget=time_budget,
+            fail_under=fail_under,
         )
 
 

@@ -41,6 +41,13 @@ from widthfold_onnx.errors import CheckFailedError, UnverifiedError
     help="Seconds that timing may take.",
 )
 @click.option("--no-timing", is_flag=True, help="Compare results only.")
+@click.option(
+    "--fail-under",
+    type=float,
+    metavar="X",
+    help="Exit 1 if original / rewritten is below X beyond noise (2 %, or twice the A/A control), "
+    "4 if the interval stays too wide to say. 1.0 fails where the verdict is slower.",
+)
 @report_arguments
 def verify_command(
     original: Path,
@@ -50,11 +57,13 @@ def verify_command(
     threads: int,
     time_budget: float,
     no_timing: bool,
+    fail_under: float | None,
     reporting: ReportArguments,
 ) -> None:
     """Compare REWRITTEN with ORIGINAL on the runtime: interface, outputs, exact probe, time.
 
-    Exits 0 if everything agrees, 1 if anything differs, 4 if no statement is possible.
+    Exits 0 if everything agrees, 1 if anything differs or the speed is below --fail-under, 4 if
+    no statement is possible.
     """
     from widthfold_onnx.pipeline import verify
     from widthfold_onnx.reports.terminal import show_verify
@@ -65,6 +74,7 @@ def verify_command(
         thorough=True,
         threads=threads,
         time_budget=0.0 if no_timing else time_budget,
+        fail_under=fail_under,
     )
     to = reporting.destinations(VerifyReport, [original, rewritten])
     with progress() as on_progress:

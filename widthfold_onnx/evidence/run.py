@@ -7,9 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.evidence.environment import Before, environment
 from widthfold_onnx.evidence.exact import probe_sites
+from widthfold_onnx.evidence.gate import gate
 from widthfold_onnx.evidence.models import compare_models
 from widthfold_onnx.evidence.rows import ILL_CONDITIONED
 from widthfold_onnx.evidence.speed import time_models
@@ -73,8 +76,15 @@ def _verify(
     if options.exact and parity.provider:
         exact, limits = probe_sites(original, rewritten, options, report)
     timing: Timing | None = None
+    outcome, speed = "pass", list[str]()
     if options.timing and parity.verdict == "pass":
         timing = time_models(original, rewritten, options, parity.shapes or None, report=report)
+        if options.fail_under is not None:
+            outcome, why = gate(timing, options.fail_under)
+            timing = msgspec.structs.replace(
+                timing, fail_under=options.fail_under, fail_under_verdict=outcome
+            )
+            speed = [why] if why else []
     wrong = [f"{s.node}: {s.reason}" for s in exact if s.verdict == "different"]
     unknown = [f"{s.node} not probed: {s.reason}" for s in exact if s.verdict == "skipped"]
     verdict: Literal["pass", "fail", "unverified"] = parity.verdict
@@ -87,9 +97,9 @@ def _verify(
             "both models compute the same function"
             for name in dict.fromkeys(doubts)
         ]
-    if wrong:
+    if wrong or outcome == "fail":
         verdict = "fail"
-    elif unknown and verdict == "pass":
+    elif (unknown or outcome == "unverified") and verdict == "pass":
         verdict = "unverified"
     return VerifyReport(
         original=original.name,
@@ -98,7 +108,7 @@ def _verify(
         exact=exact,
         timing=timing,
         verdict=verdict,
-        reasons=[*wrong, *parity.reasons, *unknown, *limits],
+        reasons=[*wrong, *parity.reasons, *unknown, *speed, *limits],
         input_sets=parity.input_sets,
         environment=environment(options, before),
     )

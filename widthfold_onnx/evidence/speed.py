@@ -152,12 +152,19 @@ def time_models(
         high=pairing.high,
         control=pairing.control,
         control_ms=_thinned(pairing.samples[:, 2]),
+        converged=pairing.converged,
+        crowded=crowded,
         same_level=same,
         original=sides[0],
         rewritten=sides[1],
         verdict=verdict,
-        note=f"load {busy:.1f} on {cores()} cores: busier than its free cores" if crowded else "",
+        note=_busy(busy, options.threads) if crowded else "",
     )
+
+
+def _busy(load: float, threads: int) -> str:
+    wanted = "1 thread" if threads == 1 else f"{threads} threads"
+    return f"the machine was busy: load {load:.1f} on {cores()} cores before {wanted} of ours"
 
 
 def _medians(

@@ -33,6 +33,12 @@ def provider(environment: Environment) -> str:
 
 def meaning(report: VerifyReport) -> str:
     """What the verdict says about the models, without their names."""
+    reached = report.timing.fail_under_verdict if report.timing is not None else "pass"
+    # Only models that agree are timed; what is left to go wrong beside the speed are sites.
+    proved = all(site.verdict == "exact" for site in report.exact)
+    if report.verdict == reached != "pass" and proved:
+        too_slow = "is too slow" if reached == "fail" else "may be too slow"
+        return f"the rewritten model computes what the original computes, but {too_slow}"
     return {
         "pass": "the rewritten model computes what the original computes",
         "fail": "the rewritten model is not the original",

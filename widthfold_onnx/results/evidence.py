@@ -152,8 +152,12 @@ class Timing(Result, kw_only=True, frozen=True):
         control: largest deviation from 1 that the A/A control showed in the same run.
         same_level: speed-up with both models at the level ALL.
         pairs: how many pairs were run.
+        converged: the interval became narrow within the time budget.
+        crowded: the machine was too busy to leave a core to every thread.
         verdict: faster or slower beyond the control, no difference, or inconclusive.
         note: what limits the verdict, "" if nothing.
+        fail_under: the speed-up that was asked for, None if none was.
+        fail_under_verdict: whether it was reached; pass where none was asked for.
     """
 
     provider: str
@@ -164,11 +168,15 @@ class Timing(Result, kw_only=True, frozen=True):
     high: float
     control: float
     control_ms: list[float]
+    converged: bool
+    crowded: bool
     same_level: float
     original: Side
     rewritten: Side
     verdict: Literal["faster", "slower", "no difference", "inconclusive"]
     note: str = ""
+    fail_under: float | None = None
+    fail_under_verdict: Literal["pass", "fail", "unverified"] = "pass"
 
 
 class Environment(Result, kw_only=True, frozen=True):

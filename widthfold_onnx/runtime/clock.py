@@ -52,6 +52,7 @@ class Pairing:
         low: lower end of its bootstrap 95 % interval.
         high: upper end.
         control: largest deviation from 1 of the original against its copy, interval included.
+        converged: the interval became narrow within the budget.
         verdict: see `judge`; inconclusive where the budget ended before the interval was narrow.
     """
 
@@ -60,6 +61,7 @@ class Pairing:
     low: float
     high: float
     control: float
+    converged: bool
     verdict: Verdict
 
 
@@ -106,14 +108,15 @@ def paired(
                 break
             check_at += max(check_at // 4, 1)  # sparse checks: each one sorts all the rounds
     control = math.expm1(max(map(abs, _interval(np.log(samples[:, 0] / samples[:, 2])))))
-    low, high = math.exp(low), math.exp(high)
+    low, high, converged = math.exp(low), math.exp(high), bool(narrow and enough)
     return Pairing(
         samples=samples,
         ratio=math.exp(ratio),
         low=low,
         high=high,
         control=control,
-        verdict=judge(low, high, control, len(rounds), converged=narrow and bool(enough)),
+        converged=converged,
+        verdict=judge(low, high, control, len(rounds), converged=converged),
     )
 
 
