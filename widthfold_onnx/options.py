@@ -116,7 +116,8 @@ class VerifyOptions:
     """How `verify` runs both models.
 
     Attributes:
-        provider: where the models run; a fallback to another provider is an error.
+        provider: where the models run. A model that runs elsewhere is an error; single nodes that
+            do are named where the models are timed (`evidence.placement`).
         provider_options: options of the provider, as the runtime names them.
         seeds: how many made-up input sets are compared; five cover all distributions.
         inputs: stored inputs (``test_data_set_*`` folder, .npz or .npy), compared as well.

@@ -87,6 +87,7 @@ def side(median: float, names: list[str], seed: int) -> Side:
         file_bytes=int(median * 123_456),
         peak_mib=61.5 + median,
         providers={"CPUExecutionProvider": len(names)},
+        fallbacks=[],
         nodes=[
             NodeTime(name=n, op="Conv", provider="CPUExecutionProvider", us=t)
             for n, t in zip(names, times, strict=True)
@@ -182,7 +183,13 @@ def hostile() -> VerifyReport:
     report = failing(HOSTILE, HOSTILE)
     assert report.timing is not None
     nodes = [NodeTime(name=HOSTILE, op=HOSTILE, provider=HOSTILE, us=9.0)]
-    before = replace(report.timing.original, nodes=nodes, level=HOSTILE, providers={HOSTILE: 1})
+    before = replace(
+        report.timing.original,
+        nodes=nodes,
+        fallbacks=nodes,
+        level=HOSTILE,
+        providers={HOSTILE: 1},
+    )
     return replace(
         report,
         original=HOSTILE,

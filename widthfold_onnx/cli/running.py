@@ -83,7 +83,7 @@ def verify_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Choice([str(v) for v in Provider]),
             default="auto",
             show_default=True,
-            help="Where models run; falling back to another one is an error.",
+            help="Where models run; another one is an error, single nodes on another one are named.",
         ),
         click.option(
             "--provider-option",

@@ -14,6 +14,7 @@ from widthfold_onnx.evidence.environment import Before, environment
 from widthfold_onnx.evidence.exact import probe_sites
 from widthfold_onnx.evidence.gate import gate
 from widthfold_onnx.evidence.models import compare_models
+from widthfold_onnx.evidence.placement import alarms
 from widthfold_onnx.evidence.rows import ILL_CONDITIONED
 from widthfold_onnx.evidence.speed import time_models
 from widthfold_onnx.model.loader import load
@@ -79,6 +80,8 @@ def _verify(
     outcome, speed = "pass", list[str]()
     if options.timing and parity.verdict == "pass":
         timing = time_models(original, rewritten, options, parity.shapes or None, report=report)
+        timed = {"original": timing.original, "rewritten": timing.rewritten}
+        limits += alarms(timed, timing.provider)
         if options.fail_under is not None:
             outcome, why = gate(timing, options.fail_under)
             timing = msgspec.structs.replace(

@@ -21,7 +21,8 @@ import numpy as np
 
 from widthfold_onnx.evidence.environment import cores, last_cache_bytes, load_average
 from widthfold_onnx.evidence.memory import file_bytes, peak_mib
-from widthfold_onnx.evidence.profile import placement, profile
+from widthfold_onnx.evidence.placement import fallbacks, placement, remarks
+from widthfold_onnx.evidence.profile import profile
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
 from widthfold_onnx.results import Side, Timing
 from widthfold_onnx.runtime.clock import Run, paired
@@ -36,7 +37,6 @@ CHOICE_SHARE = 0.15
 
 CHOICE_ROUNDS = 15
 KEPT_SAMPLES = 500
-KEPT_NODES = 40
 
 Feeds = Sequence[dict[str, Array]]
 
@@ -136,10 +136,13 @@ def time_models(
                 file_bytes=file_bytes(model),
                 peak_mib=round(peak_mib(model, chosen, setting.level, found), 1),
                 providers=placement(nodes),
-                nodes=nodes[:KEPT_NODES],
+                fallbacks=fallbacks(nodes, options.provider),
+                nodes=nodes,
             )
         )
     crowded = busy + options.threads > cores()
+    notes = [_busy(busy, options.threads)] if crowded else []
+    notes += remarks(dict(zip(("original", "rewritten"), sides, strict=True)), options.provider)
     verdict = pairing.verdict
     if crowded and options.threads > 1:
         verdict = "inconclusive"
@@ -158,7 +161,7 @@ def time_models(
         original=sides[0],
         rewritten=sides[1],
         verdict=verdict,
-        note=_busy(busy, options.threads) if crowded else "",
+        note="; ".join(notes),
     )
 
 

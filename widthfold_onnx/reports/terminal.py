@@ -14,6 +14,7 @@ from widthfold_onnx.results import (
     NodeTime,
     OptimizeReport,
     OutputParity,
+    Side,
     SiteReport,
     Timing,
     VerifyReport,
@@ -96,17 +97,27 @@ def _show_timing(timing: Timing) -> None:
     )
     columns = [side.nodes[:SLOWEST] for _, side in sides]
     table(
-        ["slowest nodes of the original", "op", "us", "of the rewritten", "op ", "us "],
         [
-            [cell for node in pair for cell in _node(node)]
+            *("slowest nodes of the original", "op", "us", "fell back to"),
+            *("of the rewritten", "op ", "us ", "fell back to "),
+        ],
+        [
+            [
+                cell
+                for node, (_, side) in zip(pair, sides, strict=True)
+                for cell in _node(node, side)
+            ]
             for pair in itertools.zip_longest(*columns)
         ],
     )
     say(f"time: {wording.speed(timing)}")
 
 
-def _node(node: NodeTime | None) -> list[str]:
-    return ["", "", ""] if node is None else [node.name, node.op, f"{node.us:.0f}"]
+def _node(node: NodeTime | None, side: Side) -> list[str]:
+    if node is None:
+        return ["", "", "", ""]
+    where = node.provider if node in side.fallbacks else ""
+    return [node.name, node.op, f"{node.us:.0f}", where]
 
 
 @printing()

@@ -128,7 +128,8 @@ class Side(Result, kw_only=True, frozen=True):
         file_bytes: size of the model file, external data included.
         peak_mib: peak resident memory of a process that loads the model and runs it once.
         providers: how many nodes ran on which provider.
-        nodes: where the time goes, slowest first.
+        fallbacks: the nodes that did not run on the provider that was asked for.
+        nodes: every node of the optimized graph that ran, slowest first.
     """
 
     level: str
@@ -139,6 +140,7 @@ class Side(Result, kw_only=True, frozen=True):
     file_bytes: int
     peak_mib: float
     providers: dict[str, int]
+    fallbacks: list[NodeTime]
     nodes: list[NodeTime]
 
 
