@@ -83,6 +83,6 @@ def optimize_command(
         again = ["widthfold", "verify", str(model), str(out)]
         again += [word for shape in shapes for word in ("--input-shape", shape)]
         with printing():
-            say(f"not timed; to see if it pays: {shlex.join(again)}")
+            say(f"not timed; to see if it pays: {shlex.join(again)}", command=True)
     if check and result.summary.folded:
         leave(f"{result.summary.folded} nodes would be folded", CheckFailedError.exit_code)

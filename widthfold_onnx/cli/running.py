@@ -83,7 +83,7 @@ def verify_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Choice([str(v) for v in Provider]),
             default="auto",
             show_default=True,
-            help="Where models run; another one is an error, single nodes on another one are named.",
+            help="Where models run; elsewhere is an error, and single nodes elsewhere are named.",
         ),
         click.option(
             "--provider-option",

@@ -82,7 +82,7 @@ class _Page:
                         wording.figure(row.max_abs),
                         wording.figure(row.max_rel),
                         wording.figure(row.tolerance),
-                        "-" if row.ulp is None else str(row.ulp),
+                        wording.ulp(row),
                         "yes" if row.passed else "**no**",
                         code(row.note) if row.passed else code(wording.difference(row), 200),
                     ]
@@ -97,7 +97,7 @@ class _Page:
                         code(site.node),
                         site.verdict if site.verdict == "exact" else f"**{site.verdict}**",
                         code(site.channels),
-                        code(site.reason, 200),
+                        code(site.reason, 300),
                     ]
                     for site in report.exact
                 ],

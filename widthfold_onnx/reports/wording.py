@@ -6,15 +6,37 @@ from widthfold_onnx.evidence.rows import ILL_CONDITIONED
 from widthfold_onnx.results import Environment, OutputParity, Timing, VerifyReport
 from widthfold_onnx.text import printable
 
+_EPSILON = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 2**-23, "float64": 2**-52}
+_NEAR_ZERO = 1000
+"""So many times as many ULP as the largest error explains are those of tiny values."""
+
 
 def figure(value: float | None, digits: int = 2) -> str:
     """A number with few digits, "-" where there is none."""
     return "-" if value is None else f"{value:.{digits}g}"
 
 
+def ulp(row: OutputParity) -> str:
+    """The largest distance in ULP, and whether it says anything: next to 0 it does not.
+
+    There an ULP is as small as the value, so that errors which nobody would notice are millions
+    of them.
+    """
+    if row.ulp is None or row.max_rel is None or row.dtype not in _EPSILON:
+        return "-" if row.ulp is None else str(row.ulp)
+    # The largest error, in ULP of the largest value.
+    expected = row.max_rel / _EPSILON[row.dtype]
+    return f"{row.ulp:.1e} near 0" if row.ulp > _NEAR_ZERO * (expected + 1) else str(row.ulp)
+
+
 def size(count: int) -> str:
     """Bytes for people."""
     return f"{count / 1024:.1f} KiB" if count < 1 << 20 else f"{count / (1 << 20):.1f} MiB"
+
+
+def counted(count: int, thing: str) -> str:
+    """A number and its noun."""
+    return f"{count} {thing}{'' if count == 1 else 's'}"
 
 
 def short(name: str, limit: int) -> str:
@@ -55,9 +77,8 @@ def verdict(report: VerifyReport) -> str:
     if errors:
         line += f", largest relative error {max(errors):.1e}"
     if forgiven:
-        line += (
-            f" ({len(forgiven)} outputs judged by how far one rounding of the inputs moves them)"
-        )
+        count = counted(len(forgiven), "output")
+        line += f" ({count} judged by how far one rounding of the inputs moves the original)"
     if report.exact:
         line += f"; {exact} of {len(report.exact)} rewritten nodes exact on integers"
     return line
@@ -71,7 +92,7 @@ def speed(timing: Timing) -> str:
         f"[{timing.low:.3f}, {timing.high:.3f}], A/A control {1 + timing.control:.3f}, "
         f"{timing.pairs} pairs, {before.median_ms:.3f} ms (level {before.level}) and "
         f"{after.median_ms:.3f} ms (level {after.level}) on {timing.provider}, "
-        f"{timing.threads} thread(s); {timing.same_level:.3f} with both at level all"
+        f"{counted(timing.threads, 'thread')}; {timing.same_level:.3f} with both at level all"
     )
     return f"{line}; {timing.note}" if timing.note else line
 
