@@ -131,7 +131,7 @@ class VerifyOptions:
         threads: intra-op threads of the timed sessions.
         time_budget: seconds that timing may take.
         fail_under: least original / rewritten; the verdict is fail where the speed-up is below it
-            beyond noise, unverified where that is not known (`evidence.gate`). None asks nothing.
+            beyond noise, unverified where that is not known (`evidence.gate`); None asks nothing.
 
     Raises:
         UsageError: `fail_under` is no positive number, or there is no timing to judge.

@@ -120,10 +120,15 @@ def paired(
     )
 
 
+def noise(control: float) -> float:
+    """The least ratio that noise does not explain: 1.02, or 1 + 2 * control where that is more."""
+    return max(SMALLEST_GAIN, 1 + 2 * control)
+
+
 def judge(low: float, high: float, control: float, pairs: int, *, converged: bool) -> Verdict:
     """The verdict on an interval of original / rewritten.
 
-    Faster needs the whole interval above max(1.02, 1 + 2 * control), slower the mirror image.
+    Faster needs the whole interval above `noise(control)`, slower the mirror image.
 
     >>> judge(1.09, 1.11, 0.01, 50, converged=True)
     'faster'
@@ -132,7 +137,7 @@ def judge(low: float, high: float, control: float, pairs: int, *, converged: boo
     >>> judge(0.90, 1.30, 0.01, 50, converged=False)
     'inconclusive'
     """
-    bar = max(SMALLEST_GAIN, 1 + 2 * control)
+    bar = noise(control)
     if pairs >= MIN_CLEAR:
         if low > bar:
             return "faster"
