@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from widthfold_onnx.evidence.environment import Before, environment
-from widthfold_onnx.options import Provider
+from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.reports.json import encode
 from widthfold_onnx.runtime.clock import Run, paired
 from widthfold_onnx.runtime.feeds import find_shapes, random_feeds
@@ -59,7 +59,7 @@ def main() -> None:
         busy.kill()
     counts = {what: dict(Counter(r["verdict"] for r in rows)) for what, rows in results.items()}
     print(json.dumps(counts, indent=1))
-    where = json.loads(encode(environment("cpu", before)))
+    where = json.loads(encode(environment(VerifyOptions(provider=Provider.CPU), before)))
     target = ROOT / "benchmarks" / "clock" / f"{arguments.model.stem}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
     report = {"budget_s": arguments.budget, "counts": counts, "runs": results, "environment": where}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -116,7 +117,8 @@ class VerifyOptions:
     """How `verify` runs both models.
 
     Attributes:
-        provider: where the models run; a fallback to another provider is an error.
+        provider: where the models run. A model that runs elsewhere is an error; single nodes that
+            do are named where the models are timed (`evidence.placement`).
         provider_options: options of the provider, as the runtime names them.
         seeds: how many made-up input sets are compared; five cover all distributions.
         inputs: stored inputs (``test_data_set_*`` folder, .npz or .npy), compared as well.
@@ -129,6 +131,11 @@ class VerifyOptions:
         timing: time both models in alternating pairs.
         threads: intra-op threads of the timed sessions.
         time_budget: seconds that timing may take.
+        fail_under: least original / rewritten; the verdict is fail where the speed-up is below it
+            beyond noise, unverified where that is not known (`evidence.gate`); None asks nothing.
+
+    Raises:
+        UsageError: `fail_under` is no positive number, or there is no timing to judge.
     """
 
     provider: Provider = Provider.AUTO
@@ -143,6 +150,15 @@ class VerifyOptions:
     timing: bool = True
     threads: int = 1
     time_budget: float = 10.0
+    fail_under: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.fail_under is None:
+            return
+        if not 0 < self.fail_under < math.inf:
+            raise UsageError(f"fail-under is {self.fail_under}; it must be a number above 0")
+        if not self.timing:
+            raise UsageError("fail-under judges the timing, which is switched off")
 
 
 @dataclass(frozen=True, kw_only=True)

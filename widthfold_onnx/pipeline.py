@@ -200,7 +200,7 @@ def verify(
         The report; its verdict is pass, fail or unverified.
 
     Raises:
-        UsageError: a path, an input or a shape that does not fit.
+        UsageError: a path, an input, a shape or an option of the provider that does not fit.
         InvalidModelError: a file that is no model.
     """
     return verify_files(Path(original), Path(rewritten), options, on_progress)

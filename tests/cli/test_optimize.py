@@ -335,6 +335,10 @@ def test_wrong_usage_is_one_line_and_exit_2(model: Path, out: Path) -> None:
         ((model, out, "--factor", 8, "--input-shape", "q:1"), "q"),
         ((model, out, "--factor", 8, "--input-shape", "x:1,2"), "x"),
         ((model, out, "--factor", 8, "--seeds", 0), "--seeds"),
+        (
+            (model, out, "--factor", 8, "--provider", "cpu", "--provider-option", "a=1"),
+            "takes no options: a=1",
+        ),
         ((model, out, "--factor", 8, "--rtol", "loose"), "tolerance"),
         ((model, out, "--factor", 8, "--rtol", "y:-1"), "tolerance"),
         ((model, out, "--factor", 8, "--no-such\nfake: OK\x1b[2J"), "No such option"),

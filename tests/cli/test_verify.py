@@ -80,6 +80,40 @@ def test_a_terminal_gets_a_framed_table(pair: tuple[Path, Path]) -> None:
     assert run.out.count("\x1b[?25l") == run.out.count("\x1b[?25h"), "the cursor stays hidden"
 
 
+def test_a_required_speed_becomes_the_exit_code(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    quick = ("--seeds", 1, "--time-budget", 0.5, "--report", report)
+    for least, code, verdict in ((1e-4, 0, "pass"), (1e4, 1, "fail")):
+        run = widthfold("verify", *pair, *quick, "--fail-under", least)
+        assert run.code == code, run
+        document = report_of(report)
+        assert document["verdict"] == document["timing"]["fail_under_verdict"] == verdict
+        assert document["timing"]["fail_under"] == least
+        assert [reason.split(":")[0] for reason in document["reasons"]] == (
+            [] if verdict == "pass" else ["slower than --fail-under 10000 allows"]
+        )
+
+
+def test_certificates_and_latencies_are_printed_on_request(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    report = tmp_path / "report.json"
+    quick = (*pair, "--seeds", 1, "--time-budget", 0.5)
+    run = widthfold("verify", *quick, "--exact", "--shared", "--report", report)
+    assert (run.code, run.err) == (0, "")
+    (site,) = report_of(report)["exact"]
+    assert f"conv: {site['fold']}. Proved: {site['reason']}." in run.out.splitlines()
+    for part in ("products", "bit for bit", "integers agree"):
+        assert part in site["reason"]
+    (start,) = (i for i, line in enumerate(run.out.splitlines()) if line.startswith("ms from"))
+    rows = run.out.splitlines()[start + 1 :][:16]
+    for mark in ("p50", "p90", "p99"):
+        assert sum(row.count(mark) for row in rows) == 2
+    plain = widthfold("verify", *quick)
+    assert "Proved" not in plain.out
+    assert "ms from" not in plain.out
+
+
 def test_the_report_never_replaces_a_model(pair: tuple[Path, Path]) -> None:
     before = snapshot(pair[0].parent)
     for path in pair:
@@ -416,6 +450,15 @@ def test_wrong_usage_is_one_line_and_exit_2(pair: tuple[Path, Path]) -> None:
         (*pair, "--provider", "npu"),
         (*pair, "--input-shape", "x:2,2,8,16"),
         (*pair, "--input-shape", "q:2"),
+        (*pair, "--provider-option", "prefer_nhwc"),
+        (*pair, "--provider-option", "=1"),
+        (*pair, "--fail-under", "nan"),
+        (*pair, "--fail-under", 0),
+        (*pair, "--shared", "--no-timing"),
+        (*pair, "--shared", "--format", "json"),
+        (*pair, "--exact", "--format", "github"),
+        (*pair, "--fail-under", 1.0, "--no-timing"),
+        (*pair, "--provider", "cpu", "--provider-option", "use_arena=0"),
     ):
         run = widthfold("verify", *args)
         assert run.code == 2, args

@@ -7,7 +7,7 @@ from widthfold_onnx import FoldOptions, optimize
 from widthfold_onnx.evidence import bisect
 from widthfold_onnx.evidence.bisect import first_difference
 from widthfold_onnx.evidence.models import compare_models, silent
-from widthfold_onnx.options import Provider, Tolerance, VerifyOptions
+from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.runtime.stored import InputSet
 
@@ -81,7 +81,7 @@ def test_a_fold_that_is_right_is_not_bisected(pair):
 
 def named(pair):
     x = np.random.default_rng(0).standard_normal((1, 3, 16, 32)).astype(np.float32)
-    return first_difference(*pair, InputSet("here", {"x": x}), Provider.CPU, Tolerance(), silent)
+    return first_difference(*pair, InputSet("here", {"x": x}), OPTIONS, silent)
 
 
 def test_a_fault_outside_every_fold_is_told_apart(pair):

@@ -171,8 +171,8 @@ def test_a_fault_of_the_runtimes_own_optimizations_is_told_apart(tmp_path, monke
     opened = models_module.open_session
 
     def breaking(*names):
-        def open_session(model, provider, level, threads):
-            session = opened(model, provider, level, threads)
+        def open_session(model, provider, level, threads, **options):
+            session = opened(model, provider, level, threads, **options)
             if level == "all" and model.name in names:
                 run = session.run
                 session.run = lambda feeds: {"y": run(feeds)["y"] * np.float32(1.5)}

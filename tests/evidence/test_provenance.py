@@ -14,7 +14,7 @@ from widthfold_onnx.evidence.probe import Side, first_difference
 from widthfold_onnx.evidence.provenance import prove
 from widthfold_onnx.fold.axis import ConvAxis, FoldedAxis, fold_axis
 from widthfold_onnx.fold.conv import ConvFold, fold_bias, fold_weight
-from widthfold_onnx.options import Provider
+from widthfold_onnx.options import Provider, VerifyOptions
 
 SHAPE, WEIGHT = (2, 3, 20), (5, 3, 4)
 AXIS = ConvAxis(length=20, kernel=4, stride=1, dilation=1, pad_begin=2, pad_end=1)
@@ -171,6 +171,6 @@ def test_the_probe_alone_finds_them(fault) -> None:
         fold=fold,
         ports=("x", "y"),
         shape=SHAPE,
-        provider=Provider.CPU,
+        options=VerifyOptions(provider=Provider.CPU),
     )
     assert bool(found) == (fault is not None), found

@@ -87,6 +87,7 @@ def side(median: float, names: list[str], seed: int) -> Side:
         file_bytes=int(median * 123_456),
         peak_mib=61.5 + median,
         providers={"CPUExecutionProvider": len(names)},
+        fallbacks=[],
         nodes=[
             NodeTime(name=n, op="Conv", provider="CPUExecutionProvider", us=t)
             for n, t in zip(names, times, strict=True)
@@ -105,6 +106,8 @@ def timing() -> Timing:
         high=1.713,
         control=0.021,
         control_ms=[1.94, 1.95],
+        converged=True,
+        crowded=False,
         same_level=1.68,
         original=side(1.94, layers, 1),
         rewritten=side(1.14, [*layers[:9], "widthfold/reshape_1", "widthfold/reshape_2"], 2),
@@ -145,7 +148,8 @@ def passing() -> VerifyReport:
             widthfold="0.1.0",
             onnxruntime="1.31.1",
             python="3.11.7",
-            provider="CPUExecutionProvider",
+            provider="cpu",
+            provider_options={},
             machine="Linux x86_64 Some Processor",
             cores=2,
             load_before=0.41,
@@ -179,7 +183,13 @@ def hostile() -> VerifyReport:
     report = failing(HOSTILE, HOSTILE)
     assert report.timing is not None
     nodes = [NodeTime(name=HOSTILE, op=HOSTILE, provider=HOSTILE, us=9.0)]
-    before = replace(report.timing.original, nodes=nodes, level=HOSTILE, providers={HOSTILE: 1})
+    before = replace(
+        report.timing.original,
+        nodes=nodes,
+        fallbacks=nodes,
+        level=HOSTILE,
+        providers={HOSTILE: 1},
+    )
     return replace(
         report,
         original=HOSTILE,

@@ -2,9 +2,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Provider
-from widthfold_onnx.runtime.providers import NAMES, chain, choose
+from widthfold_onnx.runtime.providers import NAMES, chain, check_options, choose
 
 
 class Runtime:
@@ -85,3 +85,50 @@ def test_parity_asks_for_whole_float32_products():
         NAMES[Provider.CUDA],
         NAMES[Provider.CPU],
     ]
+
+
+def test_parity_computes_in_full_whatever_was_chosen_and_time_as_chosen():
+    for chosen in ("0", "1"):
+        for tf32, expected in ((False, "0"), (True, chosen)):
+            options = dict(chain(Provider.CUDA, {"use_tf32": chosen}, tf32=tf32))
+            assert options[NAMES[Provider.CUDA]]["use_tf32"] == expected
+
+
+def test_options_belong_to_the_provider_and_not_to_what_stands_in_for_it():
+    for name, options in chain(Provider.TENSORRT, {"trt_fp16_enable": "1"}, tf32=True):
+        assert ("trt_fp16_enable" in options) == (name == NAMES[Provider.TENSORRT])
+
+
+class Choosy(Runtime):
+    """Takes one option."""
+
+    def InferenceSession(self, model, options, providers, enable_fallback):  # noqa: N802
+        _, given = providers[0]
+        unknown = given.keys() - {"prefer_nhwc", "cudnn_conv_algo_search", "use_tf32"}
+        if unknown:
+            raise RuntimeError(f'Unknown provider option: "{unknown.pop()}".')
+        return super().InferenceSession(model, options, providers, enable_fallback)
+
+
+def test_an_option_that_the_runtime_refuses_is_wrong_usage(tmp_path):
+    runtime = Choosy(tmp_path, runs_on=NAMES[Provider.CUDA])
+    check_options(runtime, (RuntimeError,), Provider.CUDA, {"prefer_nhwc": "1"})
+    with pytest.raises(UsageError) as caught:
+        check_options(runtime, (RuntimeError,), Provider.CUDA, {"prefer_nwhc": "1\n"})
+    assert str(caught.value) == (
+        r"provider cuda does not run with prefer_nwhc=1\x0a: "
+        'Unknown provider option: "prefer_nwhc".'
+    )
+
+
+def test_the_cpu_ignores_options_so_they_are_refused(tmp_path):
+    check_options(Runtime(tmp_path), (RuntimeError,), Provider.CPU, {})
+    with pytest.raises(UsageError, match="provider cpu takes no options: use_arena=0"):
+        check_options(Runtime(tmp_path), (RuntimeError,), Provider.CPU, {"use_arena": "0"})
+
+
+def test_a_captured_run_cannot_be_verified(tmp_path):
+    runtime = Runtime(tmp_path, runs_on=NAMES[Provider.CUDA])
+    check_options(runtime, (RuntimeError,), Provider.CUDA, {"enable_cuda_graph": "0"})
+    with pytest.raises(UsageError, match="enable_cuda_graph repeats a run on its old inputs"):
+        check_options(runtime, (RuntimeError,), Provider.CUDA, {"enable_cuda_graph": "1"})

@@ -9,11 +9,11 @@ import click
 
 from widthfold_onnx.cli.common import (
     MODEL,
-    fold_options,
     guarded,
     leave,
     progress,
 )
+from widthfold_onnx.cli.folding import fold_options
 from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
 from widthfold_onnx.cli.running import VerifyArguments, verify_arguments
 from widthfold_onnx.errors import CheckFailedError, NothingFoldedError, UnverifiedError, UsageError
@@ -83,6 +83,6 @@ def optimize_command(
         again = ["widthfold", "verify", str(model), str(out)]
         again += [word for shape in shapes for word in ("--input-shape", shape)]
         with printing():
-            say(f"not timed; to see if it pays: {shlex.join(again)}")
+            say(f"not timed; to see if it pays: {shlex.join(again)}", command=True)
     if check and result.summary.folded:
         leave(f"{result.summary.folded} nodes would be folded", CheckFailedError.exit_code)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import click
 
-from widthfold_onnx.cli.common import MODEL, fold_options, guarded, leave
+from widthfold_onnx.cli.common import MODEL, guarded, leave
+from widthfold_onnx.cli.folding import fold_options
 from widthfold_onnx.errors import CheckFailedError
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.text import quoted

@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from widthfold_onnx.cli.common import parse_pair
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Provider, Shapes, Tolerance, VerifyOptions
+from widthfold_onnx.text import printable, quoted
 
 
 @dataclass(frozen=True)
@@ -25,16 +25,24 @@ class VerifyArguments:
     rtol: tuple[str, ...]
     atol: float
     truth_budget: float
+    provider_options: tuple[str, ...]
 
     def options(
-        self, shapes: Shapes, *, thorough: bool, threads: int = 1, time_budget: float = 0.0
+        self,
+        shapes: Shapes,
+        *,
+        thorough: bool,
+        threads: int = 1,
+        time_budget: float = 0.0,
+        fail_under: float | None = None,
     ) -> VerifyOptions:
         """As options of the verifier; a time budget of 0 skips timing.
 
         Raises:
-            UsageError: a tolerance that is none, or fewer than one input set.
+            UsageError: a tolerance or an assignment that is none, no input set, or a required
+                speed without timing.
         """
-        pairs = [parse_pair(text) for text in self.rtol]
+        pairs = [_tolerance(text) for text in self.rtol]
         everywhere = [value for name, value in pairs if name is None]
         if not (self.atol >= 0 and math.isfinite(self.atol)):
             raise UsageError(f"--atol {self.atol} is no tolerance")
@@ -42,6 +50,7 @@ class VerifyArguments:
             raise UsageError("--seeds must be at least 1 unless --inputs are given")
         return VerifyOptions(
             provider=Provider(self.provider),
+            provider_options=dict(map(_assignment, self.provider_options)),
             seeds=self.seeds,
             inputs=self.inputs,
             input_shapes=shapes,
@@ -55,6 +64,7 @@ class VerifyArguments:
             timing=time_budget > 0,
             threads=threads,
             time_budget=time_budget,
+            fail_under=fail_under,
         )
 
 
@@ -63,7 +73,7 @@ def verify_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def collect(**arguments: Any) -> Any:
-        names = ("provider", "seeds", "inputs", "rtol", "atol", "truth_budget")
+        names = ("provider", "seeds", "inputs", "rtol", "atol", "truth_budget", "provider_options")
         running = VerifyArguments(**{name: arguments.pop(name) for name in names})
         return command(running=running, **arguments)
 
@@ -73,7 +83,14 @@ def verify_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Choice([str(v) for v in Provider]),
             default="auto",
             show_default=True,
-            help="Where models run; falling back to another one is an error.",
+            help="Where models run; elsewhere is an error, and single nodes elsewhere are named.",
+        ),
+        click.option(
+            "--provider-option",
+            "provider_options",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="An option of the provider, as the runtime names it, e.g. prefer_nhwc=1.",
         ),
         click.option(
             "--seeds",
@@ -108,3 +125,31 @@ def verify_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
     for decorator in reversed(decorators):
         collect = decorator(collect)
     return collect
+
+
+def _tolerance(text: str) -> tuple[str | None, float]:
+    """``1e-4`` -> (None, 1e-4); ``out:1e-4`` -> ("out", 1e-4).
+
+    Raises:
+        UsageError: no number, or a negative one.
+    """
+    name, colon, number = text.rpartition(":")
+    try:
+        value = float(number)
+    except ValueError:
+        value = -1.0
+    if not (value >= 0 and math.isfinite(value)):
+        raise UsageError(f"{printable(text)!r} is not a tolerance like 1e-4 or OUTPUT:1e-4")
+    return (name if colon else None), value
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    """``prefer_nhwc=1`` -> ("prefer_nhwc", "1"); the value may hold "=" and may be empty.
+
+    Raises:
+        UsageError: no name, or no "=".
+    """
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise UsageError(f"--provider-option {quoted(text)} is not of the form NAME=VALUE")
+    return name, value

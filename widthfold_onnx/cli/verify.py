@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import click
@@ -17,7 +18,7 @@ from widthfold_onnx.cli.common import (
 )
 from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
 from widthfold_onnx.cli.running import VerifyArguments, verify_arguments
-from widthfold_onnx.errors import CheckFailedError, UnverifiedError
+from widthfold_onnx.errors import CheckFailedError, UnverifiedError, UsageError
 
 
 @click.command("verify")
@@ -41,6 +42,15 @@ from widthfold_onnx.errors import CheckFailedError, UnverifiedError
     help="Seconds that timing may take.",
 )
 @click.option("--no-timing", is_flag=True, help="Compare results only.")
+@click.option(
+    "--fail-under",
+    type=float,
+    metavar="X",
+    help="Exit 1 if original / rewritten is below X beyond noise (2 %, or twice the A/A control), "
+    "4 if the interval stays too wide to say. 1.0 fails where the verdict is slower.",
+)
+@click.option("--exact", is_flag=True, help="Print what was proved of each rewritten node in full.")
+@click.option("--shared", is_flag=True, help="Draw the latencies of both models over one axis.")
 @report_arguments
 def verify_command(
     original: Path,
@@ -50,11 +60,15 @@ def verify_command(
     threads: int,
     time_budget: float,
     no_timing: bool,
+    fail_under: float | None,
+    exact: bool,
+    shared: bool,
     reporting: ReportArguments,
 ) -> None:
     """Compare REWRITTEN with ORIGINAL on the runtime: interface, outputs, exact probe, time.
 
-    Exits 0 if everything agrees, 1 if anything differs, 4 if no statement is possible.
+    Exits 0 if everything agrees, 1 if anything differs or the speed is below --fail-under, 4 if
+    no statement is possible.
     """
     from widthfold_onnx.pipeline import verify
     from widthfold_onnx.reports.terminal import show_verify
@@ -65,13 +79,19 @@ def verify_command(
         thorough=True,
         threads=threads,
         time_budget=0.0 if no_timing else time_budget,
+        fail_under=fail_under,
     )
+    if shared and no_timing:
+        raise UsageError("--shared draws the timing, which --no-timing leaves out")
     to = reporting.destinations(VerifyReport, [original, rewritten])
+    if to.printed is not None and (exact or shared):
+        raise UsageError(f"--exact and --shared belong to the tables, not to --format {to.printed}")
     with progress() as on_progress:
         result = verify(original, rewritten, options, on_progress=on_progress)
     environment = msgspec.structs.replace(result.environment, command=typed_command())
     result = msgspec.structs.replace(result, environment=environment)
-    deliver(result, to, rewritten, show_verify)
+    show = functools.partial(show_verify, certificates=exact, latencies=shared)
+    deliver(result, to, rewritten, show)
     if result.verdict == "fail":
         leave("; ".join(result.reasons), CheckFailedError.exit_code)
     if result.verdict == "unverified":

@@ -19,7 +19,7 @@ from widthfold_onnx.evidence.inline import inlined
 from widthfold_onnx.evidence.parity import compare
 from widthfold_onnx.evidence.rows import Outputs, figure
 from widthfold_onnx.model.walk import all_nodes, subgraphs
-from widthfold_onnx.options import Provider, Tolerance
+from widthfold_onnx.options import Tolerance, VerifyOptions
 from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY
 from widthfold_onnx.runtime.session import Level, open_session
 from widthfold_onnx.runtime.stored import InputSet
@@ -42,8 +42,7 @@ def first_difference(
     original: Path,
     rewritten: Path,
     item: InputSet,
-    provider: Provider,
-    tolerance: Tolerance,
+    options: VerifyOptions,
     report: Callable[[str], None],
 ) -> str:
     """Name the first folded site that differs, or say why none is named.
@@ -52,8 +51,7 @@ def first_difference(
         original: model file.
         rewritten: model file.
         item: inputs on which the models differ.
-        provider: where both run, without the runtime's optimizations.
-        tolerance: what counts as equal.
+        options: where both run, without the runtime's optimizations, and what counts as equal.
         report: gets a line of text before each run.
     """
     try:
@@ -64,17 +62,17 @@ def first_difference(
             return f"not bisected: {hidden or 'no'} folded sites, none of them in the main graph"
         wanted = _values(before.graph, sites) & _values(after.graph, sites)
         report(f"bisecting {len(sites)} folded sites")
-        reference = _run(before, wanted, item, provider)
-        candidate = _run(after, wanted, item, provider)
+        reference = _run(before, wanted, item, options)
+        candidate = _run(after, wanted, item, options)
     except UnverifiedError as error:
         return f"not bisected: {error}"
     beyond = f"; {hidden} folded sites in subgraphs were not compared" if hidden else ""
     for site in sites:
         if site.output not in wanted:
             return f"first differs at {site.name}: its output {site.output} is gone"
-        if site.data in wanted and _difference(site.data, reference, candidate, tolerance):
+        if site.data in wanted and _difference(site.data, reference, candidate, options.tolerance):
             continue  # it only hands on what an earlier node did
-        found = _difference(site.output, reference, candidate, tolerance)
+        found = _difference(site.output, reference, candidate, options.tolerance)
         if found:
             return f"first differs at {site.name}: {found} on {item.label}"
     return f"no folded site differs by itself: the cause lies elsewhere{beyond}"
@@ -113,7 +111,7 @@ def _values(graph: onnx.GraphProto, sites: Iterable[_Site]) -> set[str]:
 
 
 def _run(
-    model: onnx.ModelProto, wanted: Iterable[str], item: InputSet, provider: Provider
+    model: onnx.ModelProto, wanted: Iterable[str], item: InputSet, options: VerifyOptions
 ) -> Outputs:
     known = {value.name for value in model.graph.output}
     for name in sorted(set(wanted) - known):
@@ -121,7 +119,13 @@ def _run(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         path.write_bytes(model.SerializeToString())
-        return open_session(path, provider, Level.DISABLED).run(item.feeds)
+        session = open_session(
+            path,
+            options.provider,
+            Level.DISABLED,
+            provider_options=options.provider_options,
+        )
+        return session.run(item.feeds)
 
 
 def _difference(name: str, reference: Outputs, candidate: Outputs, tolerance: Tolerance) -> str:

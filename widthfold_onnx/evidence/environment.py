@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
+from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.results import Environment
 
 _CPU_INFO = Path("/proc/cpuinfo")
@@ -49,17 +50,18 @@ class Before:
     mhz: float | None = field(default_factory=clock_mhz)
 
 
-def environment(provider: str, before: Before) -> Environment:
+def environment(options: VerifyOptions, before: Before) -> Environment:
     """Describe the machine now.
 
     Args:
-        provider: where the models ran.
+        options: where the models ran.
         before: what was read before the work.
     """
     return Environment(
         widthfold=version("widthfold-onnx"),
         onnxruntime=version("onnxruntime", "onnxruntime-gpu"),
-        provider=provider,
+        provider=options.provider.value,
+        provider_options=dict(options.provider_options),
         machine=machine(),
         cores=cores(),
         python=platform.python_version(),

@@ -24,13 +24,13 @@ import numpy.typing as npt
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.chain import Chain, Geometry, Mismatch
 from widthfold_onnx.evidence.patterns import patterns, sentence
-from widthfold_onnx.evidence.probe import Side, first_difference
+from widthfold_onnx.evidence.probe import TRIALS, Side, first_difference
 from widthfold_onnx.evidence.provenance import prove
 from widthfold_onnx.fold.axis import ConvAxis
 from widthfold_onnx.fold.conv import ConvFold, fold_bias, fold_weight
 from widthfold_onnx.model.graph import Document, Node, Scope
 from widthfold_onnx.model.loader import load
-from widthfold_onnx.options import Provider
+from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import ExactSite
 from widthfold_onnx.rewrite.emit import FOLDED_OUTPUT
@@ -74,14 +74,14 @@ class _Fold:
 
 
 def probe_sites(
-    original: Path, rewritten: Path, provider: Provider, report: Callable[[str], None]
+    original: Path, rewritten: Path, options: VerifyOptions, report: Callable[[str], None]
 ) -> tuple[list[ExactSite], list[str]]:
     """Probe every site that the rewritten model says was folded.
 
     Args:
         original: the model before.
         rewritten: the model after.
-        provider: where the integers are run.
+        options: where the integers are run.
         report: gets a line of text per site.
 
     Returns:
@@ -116,7 +116,7 @@ def probe_sites(
                 raise _DifferentError("it is a fold in the original already, and another one")
             if node is None:
                 raise _DifferentError("the original has no such Conv")
-            site = _check(old, new, node, chain, conv, provider)
+            site = _check(old, new, node, chain, conv, options)
         except _DifferentError as error:
             results.append(ExactSite(node=name, verdict="different", reason=str(error)))
         except UnverifiedError as error:
@@ -127,7 +127,12 @@ def probe_sites(
 
 
 def _check(
-    old: Document, new: Document, node: Node, chain: list[Node], conv: Node, provider: Provider
+    old: Document,
+    new: Document,
+    node: Node,
+    chain: list[Node],
+    conv: Node,
+    options: VerifyOptions,
 ) -> ExactSite:
     origin = node.outputs[0].name
     start, end = chain[0].inputs[0], chain[-1].outputs[0]
@@ -148,7 +153,7 @@ def _check(
         fold=lambda parameters: _folded(parameters, wanted.fold),
         ports=(start.name or "", end.name or ""),
         shape=wanted.shape,
-        provider=provider,
+        options=options,
     )
     if found:
         raise _DifferentError(found)
@@ -157,7 +162,8 @@ def _check(
     return ExactSite(
         node=conv.name or "",
         verdict="exact",
-        reason=certificate,
+        reason=f"{certificate}; the stored weight and bias are the fold of the original's, bit for "
+        f"bit; {TRIALS} runs on integers agree bit for bit",
         channels=f"{inputs} -> {outputs}, folded {inputs * wanted.fold.in_factor} -> "
         f"{outputs * wanted.fold.out_factor}",
         fold=sentence(wanted.fold, folded),

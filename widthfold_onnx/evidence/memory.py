@@ -8,7 +8,7 @@ from pathlib import Path
 
 from widthfold_onnx.model.external import check_external, external_tensors
 from widthfold_onnx.model.loader import load
-from widthfold_onnx.options import Provider, Shapes
+from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.runtime.feeds import random_feeds
 from widthfold_onnx.runtime.session import Level, open_session
 from widthfold_onnx.runtime.worker import isolated
@@ -17,17 +17,30 @@ _RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 """Bytes of a unit of ru_maxrss (getrusage(2))."""
 
 
-def peak_mib(model: Path, provider: Provider, level: Level, shapes: Shapes) -> float:
+def peak_mib(model: Path, options: VerifyOptions, level: Level, shapes: Shapes) -> float:
     """Peak resident memory in MiB of a process of its own that runs the model once.
+
+    Args:
+        model: the file.
+        options: provider, its options and threads are used.
+        level: the runtime's optimization level.
+        shapes: of every input.
 
     Raises:
         UnverifiedError: the model does not run.
     """
-    return isolated(_run_once, model, provider, level, dict(shapes))
+    return isolated(_run_once, model, options, level, dict(shapes))
 
 
-def _run_once(model: Path, provider: Provider, level: Level, shapes: Shapes) -> float:
-    session = open_session(model, provider, level)
+def _run_once(model: Path, options: VerifyOptions, level: Level, shapes: Shapes) -> float:
+    session = open_session(
+        model,
+        options.provider,
+        level,
+        options.threads,
+        tf32=True,
+        provider_options=options.provider_options,
+    )
     session.run(random_feeds(session.inputs, 0, shapes))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT / (1 << 20)
 

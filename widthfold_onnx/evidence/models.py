@@ -31,10 +31,10 @@ from widthfold_onnx.evidence.rows import (
     stored_differences,
 )
 from widthfold_onnx.evidence.truth import true_outputs
-from widthfold_onnx.options import Provider, Shapes, VerifyOptions
+from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.results import OutputParity
 from widthfold_onnx.runtime.feeds import made_up
-from widthfold_onnx.runtime.session import Array, Level, Session, open_session
+from widthfold_onnx.runtime.session import Array, Level, Session, open_session, resolved
 from widthfold_onnx.runtime.stored import InputSet, stored_feeds
 from widthfold_onnx.text import printable
 
@@ -77,49 +77,50 @@ def compare_models(
     Args:
         original: model file.
         rewritten: model file.
-        options: provider, seeds, stored inputs, shapes, tolerance and truth budget are used.
+        options: all but those of the exact probe and of timing are used.
         report: called with a line before each round of runs.
 
     Raises:
-        UsageError: stored inputs or shapes that do not fit the model.
+        UsageError: stored inputs or shapes that do not fit the model, or options that do not
+            fit the provider.
     """
     try:
         differences = interface_differences(original, rewritten)
         if differences:
             return ModelParity(verdict="fail", reasons=tuple(differences))
-        session = open_session(original, options.provider, Level.DISABLED, CORES)
+        options = resolved(options)
+        session = _opened(original, options, Level.DISABLED)
         sets, shapes, limits = _input_sets(session, options)
         sets, reference = _originals(session, sets, limits, report)
         again = session.run(sets[0].feeds)
     except UnverifiedError as error:
         return ModelParity(verdict="unverified", reasons=(str(error),))
-    provider, declared = session.provider, session.outputs
+    provider, declared = options.provider.value, session.outputs
     del session  # two models in memory at a time are enough
     unsteady = {
         name
         for name in output_names([reference[0]], [again])
         if not compare(name, *both(name, reference[0], again), options.tolerance).passed
     }
-    computed = _attempt(rewritten, provider, Level.DISABLED, sets, report)
+    computed = _attempt(rewritten, options, Level.DISABLED, sets, report)
     if isinstance(computed, str):
         reasons = (f"the original runs, the rewritten model does not: {computed}",)
-        return ModelParity(verdict="fail", reasons=reasons, provider=provider.value, shapes=shapes)
+        return ModelParity(verdict="fail", reasons=reasons, provider=provider, shapes=shapes)
     budget = options.truth_budget if options.thorough else 0.0
     report("float64 reference")
     truths = true_outputs(original, declared, sets, budget)
     judge = Judge(options.tolerance, unsteady, truths)
     plain = judge.cells("disabled", reference, computed)
-    deployed, stopped = _deployed(original, rewritten, provider, sets, reference, judge, report)
+    deployed, stopped = _deployed(original, rewritten, options, sets, reference, judge, report)
     if judge.failed(plain) or judge.failed(deployed):
-        noise = _noise(original, provider, sets, reference, report)
+        noise = _noise(original, options, sets, reference, report)
         plain, deployed = judge.forgiven(plain, noise), judge.forgiven(deployed, noise)
     wrong = judge.failed(plain)
     failures = [difference(cell, sets[number].label) for number, cell in wrong]
     failures += stored_differences(declared, sets, reference, computed, options.tolerance)
     if wrong:
         smallest = min((number for number, _ in wrong), key=lambda i: _elements(sets[i]))
-        at = sets[smallest], provider, options.tolerance
-        failures.append(first_difference(original, rewritten, *at, report))
+        failures.append(first_difference(original, rewritten, sets[smallest], options, report))
     if not failures:
         lines = stopped + [difference(c, sets[i].label) for i, c in judge.failed(deployed)]
         failures = [f"only with the runtime's own optimizations: {line}" for line in lines]
@@ -132,7 +133,7 @@ def compare_models(
         reasons=(*failures, *doubts, *limits),
         outputs=(*rows, *merged(deployed)),
         input_sets=len(sets),
-        provider=provider.value,
+        provider=provider,
         shapes=shapes,
     )
 
@@ -192,12 +193,18 @@ def _run(session: Session, sets: Sequence[InputSet], who: str, report: Report) -
     return results
 
 
+def _opened(model: Path, options: VerifyOptions, level: Level) -> Session:
+    return open_session(
+        model, options.provider, level, CORES, provider_options=options.provider_options
+    )
+
+
 def _attempt(
-    model: Path, provider: Provider, level: Level, sets: Sequence[InputSet], report: Report
+    model: Path, options: VerifyOptions, level: Level, sets: Sequence[InputSet], report: Report
 ) -> list[Outputs] | str:
     """All outputs, or why there are none."""
     try:
-        session = open_session(model, provider, level, CORES)
+        session = _opened(model, options, level)
         return _run(session, sets, f"{printable(model.name)}, level {level}", report)
     except UnverifiedError as error:
         return str(error)
@@ -206,7 +213,7 @@ def _attempt(
 def _deployed(
     original: Path,
     rewritten: Path,
-    provider: Provider,
+    options: VerifyOptions,
     sets: Sequence[InputSet],
     plain: Sequence[Outputs],
     judge: Judge,
@@ -217,8 +224,8 @@ def _deployed(
     Where the runtime's optimizations change the original, the rewritten model passes as well if
     it still computes what the original computes without them (`plain`).
     """
-    candidate = _attempt(rewritten, provider, Level.ALL, sets, report)
-    reference = _attempt(original, provider, Level.ALL, sets, report)
+    candidate = _attempt(rewritten, options, Level.ALL, sets, report)
+    reference = _attempt(original, options, Level.ALL, sets, report)
     if isinstance(candidate, str):
         return {}, [] if isinstance(reference, str) else [candidate]
     if isinstance(reference, str):
@@ -237,7 +244,7 @@ def _deployed(
 
 def _noise(
     original: Path,
-    provider: Provider,
+    options: VerifyOptions,
     sets: Sequence[InputSet],
     plain: Sequence[Outputs],
     report: Report,
@@ -250,7 +257,7 @@ def _noise(
         InputSet(f"{item.label} shaken", {name: _shaken(x) for name, x in item.feeds.items()})
         for item in sets
     ]
-    moved = _attempt(original, provider, Level.DISABLED, shaken, report)
+    moved = _attempt(original, options, Level.DISABLED, shaken, report)
     if isinstance(moved, str):
         return [{} for _ in sets]
     return [

@@ -23,7 +23,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.options import Provider
+from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.runtime.session import Level, open_session
 
 Array = npt.NDArray[Any]
@@ -58,7 +58,7 @@ def first_difference(
     fold: Fold,
     ports: tuple[str, str],
     shape: tuple[int, ...],
-    provider: Provider,
+    options: VerifyOptions,
 ) -> str:
     """Run both sides on integers.
 
@@ -68,7 +68,7 @@ def first_difference(
         fold: maps original weight and bias to folded ones.
         ports: names of the site's input and output.
         shape: input extents.
-        provider: where it runs.
+        options: where it runs.
 
     Returns:
         Where the sides differ, or "".
@@ -94,9 +94,9 @@ def first_difference(
         # is expected then, and four times the expectation is out of reach.
         data *= rng.random(shape) < limit / (4 * terms * LARGEST)
         small = [p.astype(dtype) for p in parameters]
-        first = _run(before, small, ports, data.astype(dtype), provider)
+        first = _run(before, small, ports, data.astype(dtype), options)
         try:
-            second = _run(after, fold(small), ports, data.astype(dtype), provider)
+            second = _run(after, fold(small), ports, data.astype(dtype), options)
         except UnverifiedError as error:
             return f"the new nodes do not run where the original node does: {error}"
         if first.shape != second.shape:
@@ -112,7 +112,7 @@ def first_difference(
 
 
 def _run(
-    side: Side, parameters: list[Array], ports: tuple[str, str], data: Array, provider: Provider
+    side: Side, parameters: list[Array], ports: tuple[str, str], data: Array, options: VerifyOptions
 ) -> Array:
     constants = side.constants | dict(zip(side.parameters, parameters, strict=True))
     element = helper.np_dtype_to_tensor_dtype(data.dtype)
@@ -128,5 +128,10 @@ def _run(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "probe.onnx"
         path.write_bytes(model.SerializeToString())
-        session = open_session(path, provider, Level.DISABLED)
+        session = open_session(
+            path,
+            options.provider,
+            Level.DISABLED,
+            provider_options=options.provider_options,
+        )
         return session.run({ports[0]: data})[ports[1]]

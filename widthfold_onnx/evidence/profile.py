@@ -41,14 +41,6 @@ def profile(open_with: Callable[[Path], Session], feeds: Feeds) -> list[NodeTime
     return sorted(_nodes(events), key=lambda node: (-node.us, node.name))
 
 
-def placement(nodes: list[NodeTime]) -> dict[str, int]:
-    """How many nodes ran on which provider."""
-    counts: dict[str, int] = defaultdict(int)
-    for node in nodes:
-        counts[node.provider] += 1
-    return dict(counts)
-
-
 def _nodes(events: list[dict[str, Any]]) -> list[NodeTime]:
     """Mean time of every node over the runs after the warm ones."""
     times: dict[tuple[str, str, str], list[int]] = defaultdict(list)

@@ -80,8 +80,9 @@ def prove(
     _compare(original, conv, patterns, table, folded_bias, taken - 1, outputs)
     products = int(np.prod(expected)) * int(np.prod(weight_shape[1:]))
     return (
-        f"{products} products (padding included) of {weight_shape[0]} x {weight_shape[1]} channels "
-        f"are the same: {len(patterns)} input classes, {folded.shape[0]} output channels"
+        f"all {products} products (padding included) of {weight_shape[0]} x {weight_shape[1]} "
+        f"channels are those of the original, over {len(patterns)} input classes and "
+        f"{folded.shape[0]} output channels"
     )
 
 

@@ -138,8 +138,8 @@ class Judge:
         if not cell.max_rel <= allowed <= NOISE_LIMIT or self._strays(cell, noise):
             return cell
         note = (
-            f"{ILL_CONDITIONED}: one rounding of the inputs moves the original by "
-            f"{figure(noise)}, so {figure(allowed)} is allowed"
+            f"{ILL_CONDITIONED}: the original itself moves by {noise:.2g} of its largest value "
+            f"when every input is rounded once, so a difference up to {allowed:.2g} is rounding"
         )
         return msgspec.structs.replace(cell, passed=True, tolerance=allowed, note=note)
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.evidence.environment import Before, environment
 from widthfold_onnx.evidence.exact import probe_sites
+from widthfold_onnx.evidence.gate import gate
 from widthfold_onnx.evidence.models import compare_models
+from widthfold_onnx.evidence.placement import alarms
 from widthfold_onnx.evidence.rows import ILL_CONDITIONED
 from widthfold_onnx.evidence.speed import time_models
 from widthfold_onnx.model.loader import load
@@ -33,7 +38,7 @@ def verify_files(
         on_progress: gets a line of text per step.
 
     Raises:
-        UsageError: a path, an input or a shape that does not fit.
+        UsageError: a path, an input, a shape or an option of the provider that does not fit.
         InvalidModelError: a file that is no model.
     """
     outputs = [value.name for value in load(original).proto.graph.output]
@@ -56,7 +61,7 @@ def verify_files(
             verdict="unverified",
             reasons=[str(error)],
             input_sets=0,
-            environment=environment(options.provider.value, before),
+            environment=environment(options, before),
         )
 
 
@@ -65,14 +70,24 @@ def _verify(
 ) -> VerifyReport:
     before = Before()
     parity = compare_models(original, rewritten, options, report=report)
-    provider = Provider(parity.provider) if parity.provider else options.provider
+    if parity.provider:
+        options = dataclasses.replace(options, provider=Provider(parity.provider))
     exact: list[ExactSite] = []
     limits: list[str] = []
     if options.exact and parity.provider:
-        exact, limits = probe_sites(original, rewritten, provider, report)
+        exact, limits = probe_sites(original, rewritten, options, report)
     timing: Timing | None = None
+    outcome, speed = "pass", list[str]()
     if options.timing and parity.verdict == "pass":
         timing = time_models(original, rewritten, options, parity.shapes or None, report=report)
+        timed = {"original": timing.original, "rewritten": timing.rewritten}
+        limits += alarms(timed, timing.provider)
+        if options.fail_under is not None:
+            outcome, why = gate(timing, options.fail_under)
+            timing = msgspec.structs.replace(
+                timing, fail_under=options.fail_under, fail_under_verdict=outcome
+            )
+            speed = [why] if why else []
     wrong = [f"{s.node}: {s.reason}" for s in exact if s.verdict == "different"]
     unknown = [f"{s.node} not probed: {s.reason}" for s in exact if s.verdict == "skipped"]
     verdict: Literal["pass", "fail", "unverified"] = parity.verdict
@@ -85,9 +100,9 @@ def _verify(
             "both models compute the same function"
             for name in dict.fromkeys(doubts)
         ]
-    if wrong:
+    if wrong or outcome == "fail":
         verdict = "fail"
-    elif unknown and verdict == "pass":
+    elif (unknown or outcome == "unverified") and verdict == "pass":
         verdict = "unverified"
     return VerifyReport(
         original=original.name,
@@ -96,7 +111,7 @@ def _verify(
         exact=exact,
         timing=timing,
         verdict=verdict,
-        reasons=[*wrong, *parity.reasons, *unknown, *limits],
+        reasons=[*wrong, *parity.reasons, *unknown, *speed, *limits],
         input_sets=parity.input_sets,
-        environment=environment(provider.value, before),
+        environment=environment(options, before),
     )

@@ -8,6 +8,7 @@ verdict is about those; the ratio at one common setting is reported beside it.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,12 +21,13 @@ import numpy as np
 
 from widthfold_onnx.evidence.environment import cores, last_cache_bytes, load_average
 from widthfold_onnx.evidence.memory import file_bytes, peak_mib
-from widthfold_onnx.evidence.profile import placement, profile
+from widthfold_onnx.evidence.placement import fallbacks, placement, remarks
+from widthfold_onnx.evidence.profile import profile
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
 from widthfold_onnx.results import Side, Timing
 from widthfold_onnx.runtime.clock import Run, paired
 from widthfold_onnx.runtime.feeds import find_shapes, random_feeds
-from widthfold_onnx.runtime.session import Array, Level, Session, open_session
+from widthfold_onnx.runtime.session import Array, Level, Session, open_session, resolved
 
 INPUT_SETS = (4, 64)
 """Fewest and most input sets that take turns; as many as together exceed the last cache."""
@@ -35,7 +37,6 @@ CHOICE_SHARE = 0.15
 
 CHOICE_ROUNDS = 15
 KEPT_SAMPLES = 500
-KEPT_NODES = 40
 
 Feeds = Sequence[dict[str, Array]]
 
@@ -84,20 +85,18 @@ def time_models(
 
     Raises:
         UnverifiedError: a model does not run, or no inputs were found.
+        UsageError: the provider does not take its options.
     """
     say = report or (lambda line: None)
     start, busy = time.perf_counter(), load_average()
     say("timing: choosing settings")
-    first = open_session(original, options.provider, threads=options.threads, tf32=True)
-    provider = first.provider
-    found = shapes or find_shapes(first, options.input_shapes)
-    feeds = _feeds(first, found)
-    settings = settings_of(provider, options.provider_options)
+    options = resolved(options)
+    settings = settings_of(options.provider, options.provider_options)
 
     def opened(model: Path, setting: Setting, prefix: Path | None = None) -> Session:
         return open_session(
             model,
-            provider,
+            options.provider,
             setting.level,
             options.threads,
             tf32=True,
@@ -105,6 +104,9 @@ def time_models(
             profile=prefix,
         )
 
+    first = opened(original, settings[0])
+    found = shapes or find_shapes(first, options.input_shapes)
+    feeds = _feeds(first, found)
     models = (original, rewritten)
     sessions = [[opened(model, setting) for setting in settings] for model in models]
     medians, same = _medians(sessions, feeds, options.time_budget * CHOICE_SHARE)
@@ -122,6 +124,7 @@ def time_models(
     for model, times, index in zip(models, pairing.samples.T, best, strict=False):
         say(f"profile of {model.name}")
         setting = settings[index]
+        chosen = dataclasses.replace(options, provider_options=setting.options)
         nodes = profile(partial(opened, model, setting), feeds[0])
         sides.append(
             Side(
@@ -131,17 +134,20 @@ def time_models(
                 p99=_ms(np.quantile(times, 0.99)),
                 samples_ms=_thinned(times),
                 file_bytes=file_bytes(model),
-                peak_mib=round(peak_mib(model, provider, setting.level, found), 1),
+                peak_mib=round(peak_mib(model, chosen, setting.level, found), 1),
                 providers=placement(nodes),
-                nodes=nodes[:KEPT_NODES],
+                fallbacks=fallbacks(nodes, options.provider),
+                nodes=nodes,
             )
         )
     crowded = busy + options.threads > cores()
+    notes = [_busy(busy, options.threads)] if crowded else []
+    notes += remarks(dict(zip(("original", "rewritten"), sides, strict=True)), options.provider)
     verdict = pairing.verdict
     if crowded and options.threads > 1:
         verdict = "inconclusive"
     return Timing(
-        provider=provider.value,
+        provider=options.provider.value,
         threads=options.threads,
         pairs=len(pairing.samples),
         speedup=pairing.ratio,
@@ -149,12 +155,19 @@ def time_models(
         high=pairing.high,
         control=pairing.control,
         control_ms=_thinned(pairing.samples[:, 2]),
+        converged=pairing.converged,
+        crowded=crowded,
         same_level=same,
         original=sides[0],
         rewritten=sides[1],
         verdict=verdict,
-        note=f"load {busy:.1f} on {cores()} cores: busier than its free cores" if crowded else "",
+        note="; ".join(notes),
     )
+
+
+def _busy(load: float, threads: int) -> str:
+    wanted = "1 thread" if threads == 1 else f"{threads} threads"
+    return f"the machine was busy: load {load:.1f} on {cores()} cores before {wanted} of ours"
 
 
 def _medians(

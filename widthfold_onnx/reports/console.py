@@ -9,7 +9,9 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -31,8 +33,10 @@ STYLES = {
 Cell = str | list[str]
 """The text of a cell, or its lines."""
 
-_PIPE_WIDTH = 10_000
+_UNBOUNDED = 10_000
 _LONGEST = 400
+_GAP = 2
+_PIPE_COLUMN = 48
 _NAME_WIDTH = 36
 
 
@@ -54,35 +58,77 @@ def printing() -> Iterator[None]:
             raise UsageError(f"cannot write the table: {error.strerror}") from error
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+def table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, below: bool = False) -> None:
     """Print a table; columns that are empty everywhere are left out.
 
     Args:
         columns: headings.
         rows: cells by row, as long as `columns`; escaped here.
+        below: the last column holds sentences: where the table does not fit the terminal, they
+            stand below their row.
     """
-    if not rows:
-        return
-    console = _console()
-    grid = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False)
-    for column in columns:
-        grid.add_column(column, overflow="fold", no_wrap=not console.is_terminal)
     used = [i for i in range(len(columns)) if any(row[i] for row in rows)]
-    grid.columns = [grid.columns[i] for i in used]
-    for row in rows:
-        cells = ([cell] if isinstance(cell := row[i], str) else cell for i in used)
-        lines = ([printable(line, _LONGEST) for line in cell] for cell in cells)
-        shown = [("\n" if console.is_terminal else "; ").join(cell) for cell in lines]
-        if console.is_terminal:
-            shown[0] = short(shown[0], _NAME_WIDTH)
-        grid.add_row(*(Text(text, STYLES.get(text, "")) for text in shown))
-    if console.is_terminal:
-        console.print(grid)
+    if not used:
         return
-    with console.capture() as captured:
+    head = [columns[i] for i in used]
+    cells = [[_lines(row[i]) for i in used] for row in rows]
+    console = _console()
+    if not console.is_terminal:
+        for line in _plain([head, *(["; ".join(cell) for cell in row] for row in cells)]):
+            sys.stdout.write(f"{_tame(line)}\n")
+        return
+    shown = [[short(row[0][0], _NAME_WIDTH), *map("\n".join, row[1:])] for row in cells]
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in head:
+        grid.add_column(column, overflow="fold")
+    for row in shown:
+        grid.add_row(*map(_styled, row))
+    sentences = below and used[-1] == len(columns) - 1 and len(used) > 1
+    natural = console.measure(grid, options=console.options.update(width=_UNBOUNDED)).maximum
+    if sentences and natural > console.width:
+        _stacked(console, [head[:-1], *(row[:-1] for row in shown)], [row[-1] for row in cells])
+    else:
         console.print(grid)
-    for line in captured.get().splitlines():
-        sys.stdout.write(f"{_tame(line.rstrip())}\n")
+
+
+def _lines(cell: Cell) -> list[str]:
+    return [printable(line, _LONGEST) for line in ([cell] if isinstance(cell, str) else cell)]
+
+
+def _styled(text: str) -> Text:
+    return Text(text, STYLES.get(text, ""))
+
+
+def _plain(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns for a pipe: a cell that is longer than most sticks out instead of widening all."""
+    widths = [min(max(map(cell_len, column)), _PIPE_COLUMN) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _stacked(
+    console: Console, rows: Sequence[Sequence[str]], sentences: Sequence[Sequence[str]]
+) -> None:
+    """Rows, the first of them the head, each with its sentences below it."""
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    while sum(widths) + _GAP * len(widths) > console.width and max(widths) > 1:
+        widths[widths.index(max(widths))] -= 1
+    for row, lines in zip(rows, [[], *sentences], strict=True):
+        grid = Table.grid(padding=(0, _GAP, 0, 0))
+        for width in widths:
+            grid.add_column(width=width, overflow="fold")
+        head, cells = row is rows[0], [short(row[0], widths[0]), *row[1:]]
+        grid.add_row(*(Text(text, "bold") if head else _styled(text) for text in cells))
+        console.print(grid)
+        if head:
+            console.print("─" * min(sum(widths) + _GAP * (len(widths) - 1), console.width))
+        for line in filter(None, lines):
+            console.print(Padding(Text(line), (0, 0, 0, 2 * _GAP), expand=False))
+    console.print()
 
 
 def _tame(line: str) -> str:
@@ -90,9 +136,15 @@ def _tame(line: str) -> str:
     return f"| {line}" if line.lstrip().startswith("::") else line
 
 
-def say(line: str) -> None:
-    """Print a line, escaped."""
-    _console().print(Text(_tame(printable(line, 2000))), soft_wrap=True)
+def say(line: str, *, command: bool = False) -> None:
+    """Print a line, escaped; a terminal wraps it between words.
+
+    Args:
+        line: the text.
+        command: it is to be copied, so it is not wrapped.
+    """
+    console = _console()
+    console.print(Text(_tame(printable(line, 2000))), soft_wrap=command or not console.is_terminal)
 
 
 def write(text: str) -> None:
@@ -109,7 +161,7 @@ class _Console(Console):
 def _console() -> Console:
     terminal = sys.stdout.isatty()
     return _Console(
-        width=None if terminal else _PIPE_WIDTH,
+        width=None if terminal else _UNBOUNDED,
         force_terminal=terminal,  # not even FORCE_COLOR puts control codes into a pipe
         highlight=False,
         soft_wrap=False,

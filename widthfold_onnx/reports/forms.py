@@ -71,9 +71,11 @@ def destinations(
         if form is None:
             form, printed = wanted, None
         if form is None or form is Form.GITHUB:
+            suffixes = ", ".join(suffix for suffix, it in SUFFIXES.items() if it in OFFERED[kind])
+            names = ", ".join(it for it in OFFERED[kind] if it is not Form.GITHUB)
             raise UsageError(
-                f"the suffix of report {quoted(str(path))} says no form: use "
-                f"{', '.join(SUFFIXES)}, or --format json, junit, markdown or html"
+                f"the suffix of report {quoted(str(path))} says no form: use {suffixes}, or "
+                f"--format with one of {names}"
             )
         files.append((path, form))
     for form in {form for _, form in files} | ({printed} if printed else set()):

@@ -26,11 +26,15 @@ def render(report: VerifyReport | OptimizeReport, file: Path) -> str:
     """The annotations and a last line that sums up.
 
     Args:
-        report: what was found; nodes that `optimize` only planned to fold become warnings.
+        report: what was found; nodes that `optimize` only planned to fold become warnings, and so
+            does what limits a pass.
         file: the model file that the annotations belong to, as the caller named it.
     """
     if isinstance(report, VerifyReport):
-        return _lines("error", _failures(report), file) + _last(wording.verdict(report))
+        lines = _lines("error", _failures(report), file)
+        if report.verdict == "pass":
+            lines = _lines("warning", [("pass, but", why) for why in report.reasons], file)
+        return lines + _last(wording.verdict(report))
     lines = ""
     if report.verification is not None:
         lines += _lines("error", _failures(report.verification), file)

@@ -73,6 +73,8 @@ def render(report: VerifyReport) -> str:
         size=wording.size,
         short=wording.short,
         difference=wording.difference,
+        ulp=wording.ulp,
+        provider=wording.provider(report.environment),
         pictures=pictures,
         outputs=report.outputs[:MOST_ROWS],
         histograms=[

@@ -41,7 +41,7 @@ def _properties(report: VerifyReport) -> dict[str, str]:
         "widthfold": env.widthfold,
         "onnxruntime": env.onnxruntime,
         "python": env.python,
-        "provider": env.provider,
+        "provider": wording.provider(env),
         "machine": env.machine,
         "cores": str(env.cores),
         "input_sets": str(report.input_sets),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from widthfold_onnx.reports import wording
 from widthfold_onnx.reports.files import signature
-from widthfold_onnx.results import InspectReport, OptimizeReport, Timing, VerifyReport
+from widthfold_onnx.results import InspectReport, OptimizeReport, Side, Timing, VerifyReport
 
 LIMIT = 60_000
 """Bytes; GitHub refuses a comment of more than 65 536 characters."""
@@ -63,7 +63,7 @@ class _Page:
             for part in (
                 f"widthfold {env.widthfold}",
                 f"onnxruntime {env.onnxruntime}",
-                env.provider,
+                wording.provider(env),
                 env.machine,
             )
         )
@@ -82,7 +82,7 @@ class _Page:
                         wording.figure(row.max_abs),
                         wording.figure(row.max_rel),
                         wording.figure(row.tolerance),
-                        "-" if row.ulp is None else str(row.ulp),
+                        wording.ulp(row),
                         "yes" if row.passed else "**no**",
                         code(row.note) if row.passed else code(wording.difference(row), 200),
                     ]
@@ -97,7 +97,7 @@ class _Page:
                         code(site.node),
                         site.verdict if site.verdict == "exact" else f"**{site.verdict}**",
                         code(site.channels),
-                        code(site.reason, 200),
+                        code(site.reason, 300),
                     ]
                     for site in report.exact
                 ],
@@ -121,6 +121,7 @@ class _Page:
             ["peak MiB", f"{before.peak_mib:.1f}", f"{after.peak_mib:.1f}"],
             ["file", wording.size(before.file_bytes), wording.size(after.file_bytes)],
             ["best level", code(before.level), code(after.level)],
+            ["nodes on", _placement(before), _placement(after)],
         ]
         note = f"\n\n{code(timing.note, 300)}" if timing.note else ""
         return f"{head}{note}\n\n{_grid(['', 'original', 'rewritten'], rows)}"
@@ -183,6 +184,10 @@ class _Page:
         if len(rows) <= _OPEN_ROWS:
             return grid
         return f"<details><summary>{len(rows)} {title}</summary>\n\n{grid}\n\n</details>"
+
+
+def _placement(side: Side) -> str:
+    return ", ".join(f"{code(name)}: {count}" for name, count in side.providers.items())
 
 
 def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from widthfold_onnx.reports import wording
 from widthfold_onnx.reports.console import Cell, printing, say, table
+from widthfold_onnx.reports.histogram import histogram
 from widthfold_onnx.reports.wording import figure, size
 from widthfold_onnx.results import (
     InspectReport,
@@ -14,6 +15,7 @@ from widthfold_onnx.results import (
     NodeTime,
     OptimizeReport,
     OutputParity,
+    Side,
     SiteReport,
     Timing,
     VerifyReport,
@@ -22,6 +24,9 @@ from widthfold_onnx.results import (
 SLOWEST = 8
 """Nodes of each model that are shown."""
 
+_NODE = 40
+"""Characters of their names."""
+
 
 @printing()
 def show_optimize(report: OptimizeReport) -> None:
@@ -29,6 +34,7 @@ def show_optimize(report: OptimizeReport) -> None:
     table(
         ["node", "status", "axis", "factor", "form", "MACs", "why"],
         [_site(site) for site in report.sites],
+        below=True,
     )
     counts = report.summary
     line = f"{counts.folded} of {len(report.sites)} Conv nodes folded"
@@ -47,8 +53,16 @@ def show_optimize(report: OptimizeReport) -> None:
 
 
 @printing()
-def show_verify(report: VerifyReport) -> None:
-    """Verdict, outputs, probed sites and time."""
+def show_verify(
+    report: VerifyReport, *, certificates: bool = False, latencies: bool = False
+) -> None:
+    """Outputs, probed sites, time and the verdict.
+
+    Args:
+        report: the result.
+        certificates: print what was proved of every site in full.
+        latencies: draw the latencies of both models in one histogram.
+    """
     table(
         [
             "output",
@@ -62,14 +76,25 @@ def show_verify(report: VerifyReport) -> None:
             "note",
         ],
         [_output(row) for row in report.outputs],
+        below=True,
     )
-    if report.exact:
-        table(
-            ["rewritten node", "probe", "how"],
-            [[s.node, s.verdict, s.reason] for s in report.exact],
-        )
+    table(
+        ["rewritten node", "probe", "channels", "why"],
+        [
+            [s.node, s.verdict, s.channels, "" if s.verdict == "exact" else s.reason]
+            for s in report.exact
+        ],
+        below=True,
+    )
+    if certificates:
+        for site in report.exact:
+            if site.verdict == "exact":
+                say(f"{site.node}: {site.fold}. Proved: {site.reason}.")
     if report.timing is not None:
         _show_timing(report.timing)
+        if latencies:
+            columns = ["ms from", "share of runs: original", "rewritten"]
+            table(columns, histogram(report.timing))
     say(f"verdict: {wording.verdict(report)}")
     for reason in report.reasons:
         say(f"  {reason}")
@@ -89,24 +114,37 @@ def _show_timing(timing: Timing) -> None:
                 f"{side.p99:.3f}",
                 f"{side.peak_mib:.0f} MiB",
                 size(side.file_bytes),
-                ", ".join(f"{count} on {where}" for where, count in side.providers.items()),
+                ", ".join(
+                    f"{count} on {where.removesuffix('ExecutionProvider')}"
+                    for where, count in side.providers.items()
+                ),
             ]
             for name, side in sides
         ],
     )
     columns = [side.nodes[:SLOWEST] for _, side in sides]
     table(
-        ["slowest nodes of the original", "op", "us", "of the rewritten", "op ", "us "],
         [
-            [cell for node in pair for cell in _node(node)]
+            *("slowest nodes of the original", "op", "us", "fell back to"),
+            *("of the rewritten", "op ", "us ", "fell back to "),
+        ],
+        [
+            [
+                cell
+                for node, (_, side) in zip(pair, sides, strict=True)
+                for cell in _node(node, side)
+            ]
             for pair in itertools.zip_longest(*columns)
         ],
     )
     say(f"time: {wording.speed(timing)}")
 
 
-def _node(node: NodeTime | None) -> list[str]:
-    return ["", "", ""] if node is None else [node.name, node.op, f"{node.us:.0f}"]
+def _node(node: NodeTime | None, side: Side) -> list[str]:
+    if node is None:
+        return ["", "", "", ""]
+    where = node.provider if node in side.fallbacks else ""
+    return [wording.short(node.name, _NODE), node.op, f"{node.us:.0f}", where]
 
 
 @printing()
@@ -117,13 +155,13 @@ def show_inspect(report: InspectReport) -> None:
             "node",
             "input",
             "weight",
-            "geometry",
             "channels",
             "of 8-wide tiles",
             "MACs",
-            "folds, cheapest first",
+            "geometry, then folds, cheapest first",
         ],
         [_inspected(site) for site in report.sites],
+        below=True,
     )
     say(f"{report.model}: {report.nodes} nodes, {len(report.sites)} Conv, opset {report.opset}")
 
@@ -143,7 +181,7 @@ def _output(row: OutputParity) -> list[str]:
         figure(row.max_abs),
         figure(row.max_rel),
         figure(row.tolerance),
-        "-" if row.ulp is None else str(row.ulp),
+        wording.ulp(row),
         "-" if row.cosine is None else f"{row.cosine:.7f}",
         "pass" if row.passed else "fail",
         row.note,
@@ -162,11 +200,10 @@ def _inspected(site: InspectSite) -> list[Cell]:
         f"{site.node} in {site.graph}" if site.graph else site.node,
         _shape(site.input_shape),
         _shape(site.weight_shape),
-        site.attributes,
         site.channels,
         site.alignment,
         "" if site.flops is None else f"{site.flops:,}",
-        [*folds, *refusals],
+        [site.attributes, *folds, *refusals],
     ]
 
 

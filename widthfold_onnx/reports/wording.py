@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from widthfold_onnx.evidence.rows import ILL_CONDITIONED
-from widthfold_onnx.results import OutputParity, Timing, VerifyReport
+from widthfold_onnx.results import Environment, OutputParity, Timing, VerifyReport
 from widthfold_onnx.text import printable
+
+_EPSILON = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 2**-23, "float64": 2**-52}
+_NEAR_ZERO = 1000
+"""So many times as many ULP as the largest error explains are those of tiny values."""
 
 
 def figure(value: float | None, digits: int = 2) -> str:
@@ -12,9 +16,27 @@ def figure(value: float | None, digits: int = 2) -> str:
     return "-" if value is None else f"{value:.{digits}g}"
 
 
+def ulp(row: OutputParity) -> str:
+    """The largest distance in ULP, and whether it says anything: next to 0 it does not.
+
+    There an ULP is as small as the value, so that errors which nobody would notice are millions
+    of them.
+    """
+    if row.ulp is None or row.max_rel is None or row.dtype not in _EPSILON:
+        return "-" if row.ulp is None else str(row.ulp)
+    # The largest error, in ULP of the largest value.
+    expected = row.max_rel / _EPSILON[row.dtype]
+    return f"{row.ulp:.1e} near 0" if row.ulp > _NEAR_ZERO * (expected + 1) else str(row.ulp)
+
+
 def size(count: int) -> str:
     """Bytes for people."""
     return f"{count / 1024:.1f} KiB" if count < 1 << 20 else f"{count / (1 << 20):.1f} MiB"
+
+
+def counted(count: int, thing: str) -> str:
+    """A number and its noun."""
+    return f"{count} {thing}{'' if count == 1 else 's'}"
 
 
 def short(name: str, limit: int) -> str:
@@ -25,8 +47,20 @@ def short(name: str, limit: int) -> str:
     return f"{shown[: limit // 2 - 1]}…{shown[-(limit // 2) :]}"
 
 
+def provider(environment: Environment) -> str:
+    """Where the models ran, with the options that were asked for."""
+    options = environment.provider_options.items()
+    return ", ".join([environment.provider, *(f"{name}={value}" for name, value in options)])
+
+
 def meaning(report: VerifyReport) -> str:
     """What the verdict says about the models, without their names."""
+    reached = report.timing.fail_under_verdict if report.timing is not None else "pass"
+    # Only models that agree are timed; what is left to go wrong beside the speed are sites.
+    proved = all(site.verdict == "exact" for site in report.exact)
+    if report.verdict == reached != "pass" and proved:
+        too_slow = "is too slow" if reached == "fail" else "may be too slow"
+        return f"the rewritten model computes what the original computes, but {too_slow}"
     return {
         "pass": "the rewritten model computes what the original computes",
         "fail": "the rewritten model is not the original",
@@ -43,9 +77,8 @@ def verdict(report: VerifyReport) -> str:
     if errors:
         line += f", largest relative error {max(errors):.1e}"
     if forgiven:
-        line += (
-            f" ({len(forgiven)} outputs judged by how far one rounding of the inputs moves them)"
-        )
+        count = counted(len(forgiven), "output")
+        line += f" ({count} judged by how far one rounding of the inputs moves the original)"
     if report.exact:
         line += f"; {exact} of {len(report.exact)} rewritten nodes exact on integers"
     return line
@@ -59,7 +92,7 @@ def speed(timing: Timing) -> str:
         f"[{timing.low:.3f}, {timing.high:.3f}], A/A control {1 + timing.control:.3f}, "
         f"{timing.pairs} pairs, {before.median_ms:.3f} ms (level {before.level}) and "
         f"{after.median_ms:.3f} ms (level {after.level}) on {timing.provider}, "
-        f"{timing.threads} thread(s); {timing.same_level:.3f} with both at level all"
+        f"{counted(timing.threads, 'thread')}; {timing.same_level:.3f} with both at level all"
     )
     return f"{line}; {timing.note}" if timing.note else line
 

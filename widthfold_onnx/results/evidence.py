@@ -128,7 +128,8 @@ class Side(Result, kw_only=True, frozen=True):
         file_bytes: size of the model file, external data included.
         peak_mib: peak resident memory of a process that loads the model and runs it once.
         providers: how many nodes ran on which provider.
-        nodes: where the time goes, slowest first.
+        fallbacks: the nodes that did not run on the provider that was asked for.
+        nodes: every node of the optimized graph that ran, slowest first.
     """
 
     level: str
@@ -139,6 +140,7 @@ class Side(Result, kw_only=True, frozen=True):
     file_bytes: int
     peak_mib: float
     providers: dict[str, int]
+    fallbacks: list[NodeTime]
     nodes: list[NodeTime]
 
 
@@ -152,8 +154,12 @@ class Timing(Result, kw_only=True, frozen=True):
         control: largest deviation from 1 that the A/A control showed in the same run.
         same_level: speed-up with both models at the level ALL.
         pairs: how many pairs were run.
+        converged: the interval became narrow within the time budget.
+        crowded: the machine was too busy to leave a core to every thread.
         verdict: faster or slower beyond the control, no difference, or inconclusive.
         note: what limits the verdict, "" if nothing.
+        fail_under: the speed-up that was asked for, None if none was.
+        fail_under_verdict: whether it was reached; pass where none was asked for.
     """
 
     provider: str
@@ -164,17 +170,22 @@ class Timing(Result, kw_only=True, frozen=True):
     high: float
     control: float
     control_ms: list[float]
+    converged: bool
+    crowded: bool
     same_level: float
     original: Side
     rewritten: Side
     verdict: Literal["faster", "slower", "no difference", "inconclusive"]
     note: str = ""
+    fail_under: float | None = None
+    fail_under_verdict: Literal["pass", "fail", "unverified"] = "pass"
 
 
 class Environment(Result, kw_only=True, frozen=True):
     """What a figure depends on.
 
     Attributes:
+        provider_options: those that were asked for; `Side.level` names what was timed.
         mhz_before: mean clock of the cores before the work, None where the system does not say.
         mhz_after: the same afterwards.
         command: the command line that repeats the run, "" from Python.
@@ -184,6 +195,7 @@ class Environment(Result, kw_only=True, frozen=True):
     onnxruntime: str
     python: str
     provider: str
+    provider_options: dict[str, str]
     machine: str
     cores: int
     load_before: float

@@ -52,6 +52,7 @@ class Pairing:
         low: lower end of its bootstrap 95 % interval.
         high: upper end.
         control: largest deviation from 1 of the original against its copy, interval included.
+        converged: the interval became narrow within the budget.
         verdict: see `judge`; inconclusive where the budget ended before the interval was narrow.
     """
 
@@ -60,6 +61,7 @@ class Pairing:
     low: float
     high: float
     control: float
+    converged: bool
     verdict: Verdict
 
 
@@ -106,21 +108,27 @@ def paired(
                 break
             check_at += max(check_at // 4, 1)  # sparse checks: each one sorts all the rounds
     control = math.expm1(max(map(abs, interval(np.log(samples[:, 0] / samples[:, 2])))))
-    low, high = math.exp(low), math.exp(high)
+    low, high, converged = math.exp(low), math.exp(high), bool(narrow and enough)
     return Pairing(
         samples=samples,
         ratio=math.exp(ratio),
         low=low,
         high=high,
         control=control,
-        verdict=judge(low, high, control, len(rounds), converged=narrow and bool(enough)),
+        converged=converged,
+        verdict=judge(low, high, control, len(rounds), converged=converged),
     )
+
+
+def noise(control: float) -> float:
+    """The least ratio that noise does not explain: 1.02, or 1 + 2 * control where that is more."""
+    return max(SMALLEST_GAIN, 1 + 2 * control)
 
 
 def judge(low: float, high: float, control: float, pairs: int, *, converged: bool) -> Verdict:
     """The verdict on an interval of original / rewritten.
 
-    Faster needs the whole interval above max(1.02, 1 + 2 * control), slower the mirror image.
+    Faster needs the whole interval above `noise(control)`, slower the mirror image.
 
     >>> judge(1.09, 1.11, 0.01, 50, converged=True)
     'faster'
@@ -129,7 +137,7 @@ def judge(low: float, high: float, control: float, pairs: int, *, converged: boo
     >>> judge(0.90, 1.30, 0.01, 50, converged=False)
     'inconclusive'
     """
-    bar = max(SMALLEST_GAIN, 1 + 2 * control)
+    bar = noise(control)
     if pairs >= MIN_CLEAR:
         if low > bar:
             return "faster"

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper
 
-from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Provider
 from widthfold_onnx.text import printable
 
@@ -38,6 +38,12 @@ _LIBRARIES = {
     Provider.TENSORRT: "onnxruntime_providers_tensorrt",
 }
 
+CAPTURES = {"enable_cuda_graph", "trt_cuda_graph_enable"}
+"""Options that record the first run and replay it, whatever is fed later."""
+
+_LONGEST = 500
+"""Characters of what the runtime says; it begins with places in its own source."""
+
 Failures = tuple[type[Exception], ...]
 """What the runtime raises."""
 
@@ -47,13 +53,19 @@ def chain(
 ) -> list[tuple[str, dict[str, str]]]:
     """The provider and what takes the nodes that it does not, with their options.
 
-    `chosen` are options of the provider itself.
+    Args:
+        provider: the first of the chain.
+        chosen: options of the provider itself; they win over ours.
+        tf32: False makes CUDA compute float32 products in full, whatever was chosen.
     """
-    # cuDNN's default algorithm was measured at a tenth of the speed of its heuristic choice.
-    cuda = {"cudnn_conv_algo_search": "HEURISTIC", "use_tf32": str(int(tf32))}
-    ours = {item: cuda if item is Provider.CUDA else {} for item in _CHAINS[provider]}
-    ours[provider] = {**ours[provider], **chosen}
-    return [(NAMES[item], options) for item, options in ours.items()]
+    options: dict[Provider, dict[str, str]] = {item: {} for item in _CHAINS[provider]}
+    if Provider.CUDA in options:
+        # cuDNN's default algorithm was measured at a tenth of the speed of its heuristic choice.
+        options[Provider.CUDA] |= {"cudnn_conv_algo_search": "HEURISTIC", "use_tf32": "1"}
+    options[provider] |= chosen
+    if Provider.CUDA in options and not tf32:
+        options[Provider.CUDA]["use_tf32"] = "0"
+    return [(NAMES[item], own) for item, own in options.items()]
 
 
 def choose(runtime: Any, failures: Failures, provider: Provider) -> Provider:
@@ -71,9 +83,34 @@ def choose(runtime: Any, failures: Failures, provider: Provider) -> Provider:
     return provider
 
 
+def check_options(
+    runtime: Any, failures: Failures, provider: Provider, chosen: Mapping[str, str]
+) -> None:
+    """Check that a provider that can be used also takes these options.
+
+    Raises:
+        UsageError: it does not know one, or cannot use its value.
+    """
+    words = printable(", ".join(f"{name}={value}" for name, value in chosen.items()))
+    if provider is Provider.CPU and chosen:
+        # The runtime ignores them without a word, and a report would name what had no effect.
+        raise UsageError(f"provider cpu takes no options: {words}")
+    for name in CAPTURES & chosen.keys():
+        if chosen[name].lower() not in ("0", "false"):
+            raise UsageError(f"{name} repeats a run on its old inputs; it cannot be verified")
+    reason = obstacle(runtime, failures, provider, tuple(chosen.items()))
+    if reason is not None:
+        raise UsageError(f"provider {provider} does not run with {words}: {reason}")
+
+
 @cache
-def obstacle(runtime: Any, failures: Failures, provider: Provider) -> str | None:
-    """Why a provider cannot run a single node here, None where it can.
+def obstacle(
+    runtime: Any,
+    failures: Failures,
+    provider: Provider,
+    chosen: tuple[tuple[str, str], ...] = (),
+) -> str | None:
+    """Why a provider cannot run a single node here with the chosen options, None where it can.
 
     The list of available providers only says what the runtime was built with, and a session
     falls back to the CPU without a word; so one node is run with that fallback forbidden.
@@ -88,14 +125,14 @@ def obstacle(runtime: Any, failures: Failures, provider: Provider) -> str | None
     options.log_severity_level = FATAL
     options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     cpu = NAMES[Provider.CPU]
-    providers = [item for item in chain(provider, {}, tf32=False) if item[0] != cpu]
+    providers = [item for item in chain(provider, dict(chosen), tf32=False) if item[0] != cpu]
     try:
         session = runtime.InferenceSession(
             _one_node(), options, providers=providers, enable_fallback=0
         )
         session.run(None, {"x": np.ones(1, np.float32)})
     except failures as error:
-        return _missing_library(runtime, provider) or printable(str(error))
+        return _missing_library(runtime, provider) or printable(str(error), _LONGEST)
     if session.get_providers()[0] != NAMES[provider]:
         return _missing_library(runtime, provider) or "no usable device"
     return None

@@ -7,6 +7,7 @@ behind this door becomes an `UnverifiedError` of one line, and nothing is printe
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.options import Provider
-from widthfold_onnx.runtime.providers import FATAL, NAMES, chain, choose
+from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.runtime.providers import FATAL, NAMES, chain, check_options, choose
 from widthfold_onnx.text import printable
 
 Array = npt.NDArray[Any]
@@ -61,8 +62,9 @@ class Port:
 class Session:
     """A model that is loaded and ready to run; made by `open_session`."""
 
-    def __init__(self, session: Any, provider: Provider, label: str) -> None:
+    def __init__(self, session: Any, provider: Provider, label: str, device: int) -> None:
         self._session = session
+        self._device = device
         self._label = label
         self.provider = provider
         self.inputs = [_port(meta) for meta in session.get_inputs()]
@@ -95,10 +97,10 @@ class Session:
         with self._stops():
             binding = self._session.io_binding()
             for name, array in feeds.items():
-                value = runtime.OrtValue.ortvalue_from_numpy(array, device, 0)
+                value = runtime.OrtValue.ortvalue_from_numpy(array, device, self._device)
                 binding.bind_ortvalue_input(name, value)
             for name in self.outputs:
-                binding.bind_output(name, device)
+                binding.bind_output(name, device, self._device)
 
         def once() -> None:
             with self._stops():
@@ -131,6 +133,19 @@ def runtime_version() -> str:
     return str(_runtime().__version__)
 
 
+def resolved(options: VerifyOptions) -> VerifyOptions:
+    """The options with the provider that will be used instead of AUTO.
+
+    Raises:
+        UnverifiedError: no runtime, or the provider cannot be used.
+        UsageError: the provider does not take the options that were given for it.
+    """
+    runtime, failures = _runtime(), _failures()
+    provider = choose(runtime, failures, options.provider)
+    check_options(runtime, failures, provider, options.provider_options)
+    return dataclasses.replace(options, provider=provider)
+
+
 def open_session(
     model: Path,
     provider: Provider = Provider.AUTO,
@@ -150,7 +165,8 @@ def open_session(
         provider: AUTO takes CUDA where a CUDA device really runs a node, else the CPU.
         level: the runtime's own optimization level.
         threads: threads inside one operator.
-        tf32: let CUDA round float32 products to 10 bits; right for timing, wrong for parity.
+        tf32: let CUDA round float32 products to 10 bits unless an option forbids it; right for
+            timing, wrong for parity.
         provider_options: further options of the provider, which win over ours.
         profile: prefix of a file into which the runtime writes the time of every node.
 
@@ -177,7 +193,7 @@ def open_session(
     first = session.get_providers()[0]
     if first != NAMES[used]:
         raise UnverifiedError(f"{label} runs on {first} although {NAMES[used]} was asked for")
-    return Session(session, used, label)
+    return Session(session, used, label, int(provider_options.get("device_id", 0)))
 
 
 @cache

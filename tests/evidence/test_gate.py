@@ -1,0 +1,116 @@
+"""`--fail-under`: what becomes of a speed-up and its interval. No test asserts a measured time."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from tests.reports.sample import passing, timing
+from widthfold_onnx import UsageError, VerifyOptions
+from widthfold_onnx.evidence.gate import gate
+from widthfold_onnx.reports import wording
+from widthfold_onnx.results import Timing
+from widthfold_onnx.runtime.clock import MIN_CLEAR, judge, noise
+
+
+def measured(
+    low: float, high: float, control: float = 0.005, *, pairs: int = 100, **fields
+) -> Timing:
+    converged = fields.setdefault("converged", True)
+    verdict = judge(low, high, control, pairs, converged=converged)
+    middle = (low * high) ** 0.5
+    fields |= {"speedup": middle, "low": low, "high": high, "control": control, "pairs": pairs}
+    return replace(timing(), verdict=verdict, **fields)
+
+
+@pytest.mark.parametrize(
+    ("made", "least", "outcome"),
+    [
+        (measured(0.995, 1.004), 1.0, "pass"),  # identical models
+        (measured(0.985, 0.990), 1.0, "pass"),  # a percent is noise
+        (measured(0.90, 0.91), 1.0, "fail"),
+        (measured(0.90, 0.91, 0.2), 1.0, "pass"),  # two copies of one model differ by more
+        (measured(0.90, 0.91), 0.9, "pass"),
+        (measured(0.90, 0.91), 0.8, "pass"),
+        (measured(1.70, 1.72), 1.0, "pass"),
+        (measured(1.70, 1.72), 1.7, "pass"),
+        (measured(1.70, 1.72), 1.8, "fail"),
+        (measured(0.6, 1.7, converged=False), 1.0, "unverified"),
+        (measured(0.6, 0.7, converged=False), 1.0, "fail"),  # wide, but clear
+        (measured(1.3, 1.7, converged=False), 1.0, "pass"),
+        (measured(1.3, 1.7, converged=False), 1.5, "unverified"),
+        (measured(1.3, 1.7, converged=False), 2.0, "fail"),
+        (measured(0.97, 1.04, 0.04, converged=False), 1.0, "pass"),  # identical, on a noisy host
+        (measured(0.80, 0.98, 0.04, converged=False), 1.0, "unverified"),
+        (measured(1.0, 1.0, pairs=1, converged=False), 1.0, "unverified"),
+        (measured(0.5, 0.5, pairs=1, converged=False), 1.0, "unverified"),  # one pair says nothing
+        (measured(0.5, 0.6, crowded=True, threads=4), 1.0, "unverified"),
+        (measured(1.5, 1.6, crowded=True, threads=4), 1.0, "unverified"),
+        (measured(0.5, 0.6, crowded=True, threads=1), 1.0, "fail"),
+    ],
+)
+def test_the_rule(made: Timing, least: float, outcome: str) -> None:
+    found, why = gate(made, least)
+    assert found == outcome
+    assert bool(why) == (outcome != "pass")
+    if why:
+        for part in (f"--fail-under {least:g}", f"[{made.low:.3f}, {made.high:.3f}]", "control"):
+            assert part in why
+
+
+@given(
+    low=st.floats(0.2, 4),
+    width=st.floats(1, 3),
+    control=st.floats(0, 1),
+    pairs=st.integers(1, 100),
+    converged=st.booleans(),
+)
+def test_at_one_it_is_the_verdict_on_speed(
+    low: float, width: float, control: float, pairs: int, converged: bool
+) -> None:
+    made = measured(low, low * width, control, pairs=pairs, converged=converged)
+    outcome, _ = gate(made, 1.0)
+    if made.verdict == "inconclusive":
+        known = pairs >= MIN_CLEAR and low * noise(control) >= 1
+        assert outcome == ("pass" if known else "unverified")
+    else:
+        assert outcome == ("fail" if made.verdict == "slower" else "pass")
+
+
+@given(low=st.floats(0.5, 1), high=st.floats(1, 2), control=st.floats(0, 1))
+def test_an_interval_that_holds_what_is_required_never_fails(
+    low: float, high: float, control: float
+) -> None:
+    for least in (0.8, 1.0, 1.5):
+        assert gate(measured(low * least, high * least, control), least)[0] == "pass"
+
+
+@given(width=st.floats(0, 0.4), converged=st.booleans())
+def test_identical_models_pass_however_noisy_the_host(width: float, converged: bool) -> None:
+    """Then the control shows what the pair shows."""
+    made = measured(1 - width, 1 + width, width, converged=converged)
+    assert gate(made, 1.0) == ("pass", "")
+
+
+def test_a_required_speed_needs_a_timing() -> None:
+    with pytest.raises(UsageError, match="switched off"):
+        VerifyOptions(timing=False, fail_under=1.0)
+    for wrong in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(UsageError, match="above 0"):
+            VerifyOptions(fail_under=wrong)
+
+
+def test_a_report_tells_slow_from_wrong() -> None:
+    report = passing()
+    assert report.timing is not None
+    slow = replace(report, verdict="fail", timing=replace(report.timing, fail_under_verdict="fail"))
+    assert wording.meaning(slow).endswith("computes what the original computes, but is too slow")
+    first, *rest = slow.exact
+    wrong = replace(slow, exact=[replace(first, verdict="different"), *rest])
+    assert wording.meaning(wrong) == "the rewritten model is not the original"
+    unsure = replace(
+        report, verdict="unverified", timing=replace(report.timing, fail_under_verdict="unverified")
+    )
+    assert wording.meaning(unsure).endswith("but may be too slow")

@@ -1,0 +1,115 @@
+"""Where nodes ran, from events as the runtime's profiler writes them on a GPU."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from msgspec.structs import replace
+
+from tests.reports.sample import passing
+from widthfold_onnx.evidence.placement import alarms, fallbacks, placement, remarks
+from widthfold_onnx.evidence.profile import PROFILED_RUNS, WARM_RUNS, profile
+from widthfold_onnx.options import Provider
+from widthfold_onnx.reports import github, html, markdown
+from widthfold_onnx.reports.terminal import show_verify
+from widthfold_onnx.results import NodeTime, VerifyReport
+
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+RAN = [("conv_1", "Conv", CUDA, 90), ("conv\n2", "FusedConv", CPU, 70), ("size", "Shape", CPU, 1)]
+
+
+class Profiled:
+    """A session that leaves the events of its runs behind."""
+
+    def __init__(self, path):
+        self.path, self.events = path, []
+
+    def bound(self, feeds):
+        def once():
+            for name, op, provider, us in RAN:
+                details = {"op_name": op, "provider": provider}
+                event = {"cat": "Node", "name": f"{name}_kernel_time", "dur": us, "args": details}
+                self.events += [event, {**event, "name": f"{name}_fence_before", "dur": 999}]
+            self.events.append({"cat": "Session", "name": "model_run", "dur": 5})
+
+        return once
+
+    def end_profile(self):
+        self.path.write_text(json.dumps(self.events))
+        return self.path
+
+
+@pytest.fixture
+def nodes() -> list[NodeTime]:
+    return profile(Profiled, {})
+
+
+def timed(nodes: list[NodeTime]) -> dict:
+    report = passing()
+    assert report.timing is not None
+    gone = fallbacks(nodes, Provider.CUDA)
+    rewritten = replace(
+        report.timing.rewritten, nodes=nodes, fallbacks=gone, providers=placement(nodes)
+    )
+    return {"original": report.timing.original, "rewritten": rewritten}
+
+
+@pytest.fixture
+def report(nodes: list[NodeTime]) -> VerifyReport:
+    sides = timed(nodes)
+    result = passing()
+    return replace(
+        result, timing=replace(result.timing, **sides), reasons=alarms(sides, Provider.CUDA)
+    )
+
+
+def test_every_node_is_placed(nodes: list[NodeTime]) -> None:
+    assert [(n.name, n.op, n.provider, n.us) for n in nodes] == RAN
+    assert PROFILED_RUNS > WARM_RUNS
+    assert placement(nodes) == {CUDA: 1, CPU: 2}
+
+
+def test_what_ran_elsewhere_fell_back(nodes: list[NodeTime]) -> None:
+    assert [n.name for n in fallbacks(nodes, Provider.CUDA)] == ["conv\n2", "size"]
+    assert [n.name for n in fallbacks(nodes, Provider.CPU)] == ["conv_1"]
+    assert fallbacks(nodes[:1], Provider.CUDA) == []
+
+
+def test_a_convolution_that_fell_back_is_an_alarm_and_a_shape_a_remark(
+    nodes: list[NodeTime],
+) -> None:
+    sides = timed(nodes)
+    assert alarms(sides, Provider.CUDA) == [
+        rf"FALLBACK in the rewritten model: FusedConv conv\x0a2 ran on {CPU}, not on cuda"
+    ]
+    assert remarks(sides, Provider.CUDA) == [
+        f"in the rewritten model Shape size ran on {CPU}, not on cuda"
+    ]
+
+
+def test_many_are_counted() -> None:
+    many = [NodeTime(name=f"n{i}", op="Conv", provider=CPU, us=1.0) for i in range(9)]
+    (line,) = alarms(timed(many), Provider.CUDA)
+    assert "Conv n4, 4 more ran on" in line
+
+
+def test_every_form_shows_it(report: VerifyReport, capsys, tmp_path) -> None:
+    show_verify(report)
+    out = capsys.readouterr().out
+    assert "fell back to" in out
+    (line,) = (line for line in out.splitlines() if "FusedConv  " in line)
+    assert line.rstrip().endswith(CPU)
+    (line,) = (line for line in out.splitlines() if "conv_1  " in line)
+    assert CUDA not in line
+    assert "FALLBACK in the rewritten model: FusedConv" in out
+    assert "fell back" in html.render(report)
+    assert "FALLBACK" in markdown.render(report)
+    text = github.render(report, tmp_path / "m.onnx")
+    assert text.startswith("::warning ")
+    assert "FALLBACK" in text
+
+
+def test_without_fallback_nothing_is_said(capsys) -> None:
+    show_verify(passing())
+    assert "fell back" not in capsys.readouterr().out

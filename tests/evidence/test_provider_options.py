@@ -1,0 +1,89 @@
+"""Options of the provider reach every session that `verify` opens."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from widthfold_onnx import FoldOptions, UsageError, optimize, verify
+from widthfold_onnx.evidence import memory
+from widthfold_onnx.evidence.exact import probe_sites
+from widthfold_onnx.evidence.models import compare_models, silent
+from widthfold_onnx.evidence.speed import time_models
+from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.runtime import session as session_module
+
+CHOSEN = {"some_option": "3"}
+OPTIONS = VerifyOptions(
+    provider=Provider.CPU, provider_options=CHOSEN, seeds=1, truth_budget=0, time_budget=0.2
+)
+
+
+@pytest.fixture
+def pair(tmp_path):
+    weight = np.random.default_rng(0).standard_normal((3, 2, 3, 3)).astype(np.float32)
+    node = helper.make_node("Conv", ["x", "w"], ["y"], "conv", pads=[1] * 4)
+    ends = [
+        helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 2, 8, 16]),
+        helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 3, 8, 16]),
+    ]
+    graph = helper.make_graph(
+        [node], "g", ends[:1], ends[1:], [numpy_helper.from_array(weight, "w")]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    original, folded = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    onnx.save(model, original)
+    assert optimize(original, folded, FoldOptions(factor=4), None).summary.folded == 1
+    return original, folded
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """What every session got: its options, and whether it may round to TF32."""
+    seen = []
+    chain = session_module.chain
+
+    def recording(provider, chosen, *, tf32):
+        seen.append((dict(chosen), tf32))
+        return chain(provider, {}, tf32=tf32)
+
+    monkeypatch.setattr(session_module, "chain", recording)
+    monkeypatch.setattr(session_module, "check_options", lambda *_: None)
+    monkeypatch.setattr(memory, "isolated", lambda function, *args: function(*args))
+    return seen
+
+
+def test_they_reach_the_comparison_the_noise_and_the_bisection(pair, opened):
+    model = onnx.load(pair[1])
+    for tensor in model.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.FLOAT:
+            array = numpy_helper.to_array(tensor) * np.float32(1.5)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    onnx.save(model, pair[1])
+    result = compare_models(*pair, OPTIONS)
+    assert any(reason.startswith("first differs at conv") for reason in result.reasons)
+    # Both models at two levels, the shaken original, and both with the values of the sites.
+    assert opened == [(CHOSEN, False)] * 7
+
+
+def test_they_reach_the_probe(pair, opened):
+    ((site,), limits) = probe_sites(*pair, OPTIONS, silent)
+    assert (site.verdict, limits) == ("exact", [])
+    assert opened
+    assert {json.dumps(entry) for entry in opened} == {json.dumps((CHOSEN, False))}
+
+
+def test_they_reach_clock_profile_and_memory_where_tf32_stays_as_chosen(pair, opened):
+    assert math.isfinite(time_models(*pair, OPTIONS).speedup)
+    # Two settings of both models, the copy, a profile and the memory of both.
+    assert opened == [(CHOSEN, True)] * 9 or opened == [(CHOSEN, True)] * 10
+
+
+def test_the_processor_takes_none_and_says_so(pair):
+    with pytest.raises(UsageError, match="provider cpu takes no options: some_option=3"):
+        verify(*pair, OPTIONS)

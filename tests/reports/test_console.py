@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from msgspec.structs import replace
+
+from tests.cli.tool import MODELS, build, on_terminal, save
+from tests.reports.sample import output
+from widthfold_onnx.reports import wording
+from widthfold_onnx.reports.console import table
+
+
+def test_a_long_cell_in_a_pipe_widens_no_other_row(capsys: pytest.CaptureFixture[str]) -> None:
+    table(["node", "status"], [["x" * 300, "folded"], ["short", "refused"]])
+    head, long, short = capsys.readouterr().out.splitlines()
+    assert long == "x" * 300 + "  folded"
+    assert len(short) < 70
+    assert head.index("status") == short.index("refused")
+
+
+def test_lines_in_a_pipe_are_one_row_without_blanks_at_its_end(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    table(["a", "b", "c"], [["1", "", ["x", "y"]], ["22", "", []]], below=True)
+    assert capsys.readouterr().out == "a   c\n1   x; y\n22\n"
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_sentences_stand_below_their_row_where_the_terminal_is_narrow(columns: int) -> None:
+    run = on_terminal("inspect", MODELS / "pitch_cnn.onnx", columns=columns, env={"NO_COLOR": "1"})
+    lines = re.sub(r"\x1b\[\d+m|\r", "", run.out).splitlines()
+    assert max(map(len, lines)) <= columns
+    at = lines.index("    kernel 3x39, stride 1x1, pads 1,1 19,19")
+    assert lines[at - 1].startswith("context ")
+    assert lines[at + 1].startswith("    width by 8: ")
+
+
+def test_a_terminal_wraps_a_sentence_between_words(tmp_path) -> None:
+    path = save(build(), tmp_path / "m.onnx")
+    run = on_terminal("verify", path, path, "--no-timing", "--seeds", 1, columns=30)
+    assert run.code == 0
+    (line,) = (it for it in run.out.replace("\r", "").splitlines() if it.startswith("verdict:"))
+    assert line.split()[-1] in ("sets,", "input", "largest")
+
+
+def test_ulps_next_to_zero_are_told_from_errors() -> None:
+    row = output("y", "all", error=1e-5)
+    assert wording.ulp(replace(row, ulp=80)) == "80"
+    assert wording.ulp(replace(row, ulp=874_512_384)) == "8.7e+08 near 0"
+    assert wording.ulp(replace(row, ulp=874_512_384, max_rel=900.0)) == "874512384"
+    assert wording.ulp(replace(row, ulp=None)) == "-"
+    assert wording.ulp(replace(row, ulp=7, max_rel=None)) == "7"

@@ -1,0 +1,141 @@
+"""Options that say how to fold, shared by all commands that plan a fold."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from widthfold_onnx.cli.common import ShapeType
+from widthfold_onnx.options import AxisName, FoldOptions, Layout
+from widthfold_onnx.text import printable
+
+
+class AxisType(click.ParamType[AxisName | int]):
+    """auto, batch, height, width, depth, or an index into the Conv's input shape."""
+
+    name = "AXIS"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> AxisName | int:
+        """A digit is an index, anything else a name."""
+        if isinstance(value, AxisName | int):
+            return value
+        if value.isascii() and value.isdigit() and len(value) < 4:
+            return int(value)
+        try:
+            return AxisName(value)
+        except ValueError:
+            names = ", ".join(AxisName)
+            self.fail(f"{printable(value)!r} is none of {names}, 0, 2, 3, 4", param, ctx)
+
+
+def fold_options(default_factor: int | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The options of a fold; the command gets one `fold` argument of type FoldOptions."""
+    decorators = [
+        click.option(
+            "--factor",
+            type=int,
+            **({"required": True} if default_factor is None else {"default": default_factor}),
+            show_default=True,
+            help="How many times as many output channels, and as many fewer positions.",
+        ),
+        click.option(
+            "--axis",
+            type=AxisType(),
+            default="auto",
+            show_default=True,
+            help="Axis to fold: auto, batch, height, width, depth, or its index.",
+        ),
+        click.option(
+            "--layout",
+            type=click.Choice([str(v) for v in Layout]),
+            default="nchw",
+            show_default=True,
+            help="Emitted form; nhwc for a runtime that computes channels-last.",
+        ),
+        click.option(
+            "--ragged", is_flag=True, help="Extend and cut extents the factor leaves over."
+        ),
+        click.option(
+            "--mix-samples",
+            is_flag=True,
+            help="Allow batch folds as one dense group, where a NaN of one sample reaches others.",
+        ),
+        click.option(
+            "--ieee-strict",
+            is_flag=True,
+            help="No structural zeros: Inf and NaN reach just the outputs they reached.",
+        ),
+        click.option(
+            "--max-channels",
+            type=int,
+            default=32,
+            show_default=True,
+            help="Leave layers alone that have this many channels on both sides.",
+        ),
+        click.option(
+            "--max-flops-growth",
+            type=float,
+            default=32.0,
+            show_default=True,
+            help="Leave a layer alone if its multiply-adds would grow more than this many times.",
+        ),
+        click.option(
+            "--max-bytes-growth",
+            type=float,
+            default=32.0,
+            show_default=True,
+            help="The same for the bytes of input, weight and output together.",
+        ),
+        click.option(
+            "--nodes",
+            multiple=True,
+            metavar="GLOB",
+            help="Only nodes whose name matches; may be given several times.",
+        ),
+        click.option(
+            "--skip",
+            multiple=True,
+            metavar="GLOB",
+            help="Not these nodes; may be given several times.",
+        ),
+        click.option(
+            "--input-shape",
+            "input_shapes",
+            type=ShapeType(),
+            multiple=True,
+            help="Assume sizes for planning, e.g. x:1,3,224,224; the interface keeps its symbols.",
+        ),
+    ]
+    names = [
+        "factor",
+        "axis",
+        "layout",
+        "ragged",
+        "mix_samples",
+        "ieee_strict",
+        "max_channels",
+        "max_flops_growth",
+        "max_bytes_growth",
+        "nodes",
+        "skip",
+        "input_shapes",
+    ]
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def collect(**arguments: Any) -> Any:
+            chosen = {name: arguments.pop(name) for name in names}
+            chosen["layout"] = Layout(chosen["layout"])
+            chosen["input_shapes"] = dict(chosen["input_shapes"])
+            return command(fold=FoldOptions(**chosen), **arguments)
+
+        for decorator in reversed(decorators):
+            collect = decorator(collect)
+        return collect
+
+    return decorate

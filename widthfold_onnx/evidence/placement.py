@@ -1,0 +1,65 @@
+"""Where each node of a timed model ran, and what is said of those that fell back.
+
+A session on a GPU hands single nodes to the CPU without a word. For a few nodes that only handle
+shapes that is intended; a Conv there makes the time that of another model.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from widthfold_onnx.options import Provider
+from widthfold_onnx.results import NodeTime, Side
+from widthfold_onnx.runtime.providers import NAMES
+from widthfold_onnx.text import printable
+
+HEAVY = ("Conv", "MatMul", "Gemm")
+"""Parts of the names of operators that do the work of a model, fused and quantized ones too."""
+
+MOST_NAMED = 5
+
+
+def placement(nodes: Sequence[NodeTime]) -> dict[str, int]:
+    """How many nodes ran on which provider."""
+    return dict(Counter(node.provider for node in nodes))
+
+
+def fallbacks(nodes: Sequence[NodeTime], provider: Provider) -> list[NodeTime]:
+    """The nodes that did not run on the provider that was asked for."""
+    return [node for node in nodes if node.provider != NAMES[provider]]
+
+
+def alarms(sides: dict[str, Side], provider: str) -> list[str]:
+    """A line for each model of which a node that does the work fell back.
+
+    Args:
+        sides: the timed models, by what to call them.
+        provider: the one that was asked for.
+    """
+    return [
+        f"FALLBACK in the {name} model: {_named(heavy)}, not on {provider}"
+        for name, side in sides.items()
+        if (heavy := [node for node in side.fallbacks if _heavy(node)])
+    ]
+
+
+def remarks(sides: dict[str, Side], provider: str) -> list[str]:
+    """The same for the other nodes that fell back."""
+    return [
+        f"in the {name} model {_named(light)}, not on {provider}"
+        for name, side in sides.items()
+        if (light := [node for node in side.fallbacks if not _heavy(node)])
+    ]
+
+
+def _heavy(node: NodeTime) -> bool:
+    return any(word in node.op for word in HEAVY)
+
+
+def _named(nodes: Sequence[NodeTime]) -> str:
+    names = [f"{node.op} {printable(node.name, 80)}" for node in nodes[:MOST_NAMED]]
+    if rest := len(nodes) - len(names):
+        names.append(f"{rest} more")
+    where = " and ".join(sorted({node.provider for node in nodes}))
+    return f"{', '.join(names)} ran on {where}"
