@@ -170,7 +170,7 @@ class SearchOptions:
         provider_options: options of the provider, as the runtime names them.
         threads: intra-op threads.
         time_budget: seconds that racing the layers may take; deciding comes on top.
-        store: file that keeps measurements; None keeps them for this run only.
+        store: file that keeps measurements; None keeps them in memory for this run.
     """
 
     provider: Provider = Provider.AUTO

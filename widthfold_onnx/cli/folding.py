@@ -33,15 +33,33 @@ class AxisType(click.ParamType[AxisName | int]):
             self.fail(f"{printable(value)!r} is none of {names}, 0, 2, 3, 4", param, ctx)
 
 
-def fold_options(default_factor: int | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+class FactorType(click.ParamType[int | None]):
+    """auto, which is None, or a number."""
+
+    name = "N|auto"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | None:
+        """Anything but auto must be a whole number."""
+        if value == "auto":
+            return None
+        try:
+            return int(value)
+        except ValueError:
+            self.fail(f"{printable(value)!r} is neither auto nor a whole number", param, ctx)
+
+
+def fold_options(default_factor: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The options of a fold; the command gets one `fold` argument of type FoldOptions."""
     decorators = [
         click.option(
             "--factor",
-            type=int,
-            **({"required": True} if default_factor is None else {"default": default_factor}),
+            type=FactorType(),
+            default=default_factor,
             show_default=True,
-            help="How many times as many output channels, and as many fewer positions.",
+            help="How many times as many output channels, and as many fewer positions; auto: "
+            "whatever was measured to pay.",
         ),
         click.option(
             "--axis",

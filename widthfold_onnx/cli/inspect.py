@@ -15,7 +15,7 @@ from widthfold_onnx.options import FoldOptions
 @click.command("inspect")
 @guarded
 @click.argument("model", type=MODEL)
-@fold_options(default_factor=8)
+@fold_options(default_factor="8")
 @report_arguments
 def inspect_command(model: Path, fold: FoldOptions, reporting: ReportArguments) -> None:
     """Show every site of MODEL: shapes, channels, cost, and what each fold would do."""

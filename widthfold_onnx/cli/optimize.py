@@ -16,6 +16,7 @@ from widthfold_onnx.cli.common import (
 from widthfold_onnx.cli.folding import fold_options
 from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
 from widthfold_onnx.cli.running import VerifyArguments, verify_arguments
+from widthfold_onnx.cli.searching import SearchArguments, search_arguments
 from widthfold_onnx.errors import CheckFailedError, NothingFoldedError, UnverifiedError, UsageError
 from widthfold_onnx.options import FoldOptions
 
@@ -24,7 +25,8 @@ from widthfold_onnx.options import FoldOptions
 @guarded
 @click.argument("model", type=MODEL)
 @click.argument("out", type=MODEL, required=False)
-@fold_options(default_factor=None)
+@fold_options(default_factor="auto")
+@search_arguments
 @click.option("--dry-run", is_flag=True, help="Plan and print; write nothing.")
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if anything would be folded.")
 @click.option("--require-fold", is_flag=True, help="Exit 5 if nothing is folded.")
@@ -39,10 +41,14 @@ def optimize_command(
     check: bool,
     require_fold: bool,
     no_verify: bool,
+    searching: SearchArguments,
     running: VerifyArguments,
     reporting: ReportArguments,
 ) -> None:
-    """Fold MODEL by a factor and write OUT, once it has been verified.
+    """Fold MODEL where it pays, or by a factor, and write OUT once it has been verified.
+
+    At --factor auto every layer is measured in all its forms on this machine, and OUT is a copy of
+    MODEL unless the whole model became faster beyond the noise. A fixed factor asks no questions.
 
     Every Conv appears in the table with what was done or why nothing was. OUT is replaced in one
     step after the checks passed; where nothing is folded it is a copy of MODEL.
@@ -56,12 +62,14 @@ def optimize_command(
     if out is None and not plan_only:
         raise UsageError("name the OUT file, or plan only with --dry-run or --check")
     to = reporting.destinations(OptimizeReport, [model, *([out] if out else [])])
+    options = running.options({}, thorough=False)
     with progress() as on_progress:
         result = optimize(
             model,
             None if plan_only else out,
             fold,
-            None if no_verify else running.options({}, thorough=False),
+            None if no_verify else options,
+            searching.options(options),
             require_fold=require_fold,
             on_progress=on_progress,
         )
@@ -78,7 +86,7 @@ def optimize_command(
             f"none of {len(result.sites)} Conv nodes was folded; nothing is written",
             NothingFoldedError.exit_code,
         )
-    if result.written is not None and result.summary.folded:
+    if result.written is not None and result.summary.folded and result.search is None:
         shapes = [f"{name}:{','.join(map(str, dims))}" for name, dims in fold.input_shapes.items()]
         again = ["widthfold", "verify", str(model), str(out)]
         again += [word for shape in shapes for word in ("--input-shape", shape)]

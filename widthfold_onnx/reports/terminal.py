@@ -32,7 +32,7 @@ _NODE = 40
 def show_optimize(report: OptimizeReport) -> None:
     """What became of every site, then the sum."""
     table(
-        ["node", "status", "axis", "factor", "form", "MACs", "why"],
+        ["node", "status", "axis", "factor", "form", "MACs", "alone", "why"],
         [_site(site) for site in report.sites],
         below=True,
     )
@@ -48,6 +48,8 @@ def show_optimize(report: OptimizeReport) -> None:
     else:
         line += f"; {report.written} is a copy of {report.model}"
     say(line)
+    if report.search is not None:
+        say(wording.search(report.search))
     if report.verification is not None:
         say(f"verdict: {wording.verdict(report.verification)}")
 
@@ -171,7 +173,8 @@ def _site(site: SiteReport) -> list[str]:
     ratio = "" if site.flops_ratio is None else f"{site.flops_ratio:.2f}x"
     factor = "" if site.factor is None else str(site.factor)
     why = site.reason if site.status == "folded" else f"{site.code}: {site.reason}"
-    return [where, site.status, site.axis or "", factor, site.form or "", ratio, why]
+    alone = "" if site.gain is None else f"{site.gain.ratio:.2f}x"
+    return [where, site.status, site.axis or "", factor, site.form or "", ratio, alone, why]
 
 
 def _output(row: OutputParity) -> list[str]:

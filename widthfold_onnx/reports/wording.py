@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from widthfold_onnx.evidence.rows import ILL_CONDITIONED
-from widthfold_onnx.results import Environment, OutputParity, Timing, VerifyReport
+from widthfold_onnx.results import (
+    Environment,
+    Gain,
+    OutputParity,
+    SearchReport,
+    Timing,
+    VerifyReport,
+)
 from widthfold_onnx.text import printable
 
 _EPSILON = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 2**-23, "float64": 2**-52}
@@ -51,6 +58,24 @@ def provider(environment: Environment) -> str:
     """Where the models ran, with the options that were asked for."""
     options = environment.provider_options.items()
     return ", ".join([environment.provider, *(f"{name}={value}" for name, value in options)])
+
+
+def gain(found: Gain) -> str:
+    """A ratio and its interval."""
+    return f"{found.ratio:.2f}x [{found.low:.2f}, {found.high:.2f}]"
+
+
+def search(report: SearchReport) -> str:
+    """What the search for the fastest forms found."""
+    known = f"{report.measured} measured now" if report.measured else "all measured before"
+    said = f"search: {counted(report.forms, 'form')} of {counted(report.layers, 'layer')}, {known}"
+    if report.interrupted:
+        said += ", ended early"
+    if report.whole is None:
+        return f"{said}; no layer gains"
+    if not report.accepted:
+        return f"{said}; folded, the whole model ran at {gain(report.whole)}: not surely faster"
+    return f"{said}; the whole model ran at {gain(report.whole)} of the original's best"
 
 
 def meaning(report: VerifyReport) -> str:

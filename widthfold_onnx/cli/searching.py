@@ -1,0 +1,71 @@
+"""Options of the search for what pays."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from widthfold_onnx.options import SearchOptions, VerifyOptions
+
+
+@dataclass(frozen=True)
+class SearchArguments:
+    """The arguments as typed."""
+
+    threads: int
+    time_budget: float
+    store: Path | None
+
+    def options(self, running: VerifyOptions) -> SearchOptions:
+        """As options of the search, which measures where the result is verified."""
+        from widthfold_onnx.plan.store import default_path
+
+        return SearchOptions(
+            provider=running.provider,
+            provider_options=running.provider_options,
+            threads=self.threads,
+            time_budget=self.time_budget,
+            store=self.store or default_path(),
+        )
+
+
+def search_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options; the command gets one `searching` argument of type SearchArguments."""
+
+    @functools.wraps(command)
+    def collect(**arguments: Any) -> Any:
+        names = ("threads", "time_budget", "store")
+        searching = SearchArguments(**{name: arguments.pop(name) for name in names})
+        return command(searching=searching, **arguments)
+
+    decorators = [
+        click.option(
+            "--threads",
+            type=click.IntRange(min=1),
+            default=1,
+            show_default=True,
+            help="Threads inside one operator while measuring: what pays depends on them.",
+        ),
+        click.option(
+            "--time-budget",
+            type=click.FloatRange(min=0, min_open=True),
+            default=SearchOptions.time_budget,
+            show_default=True,
+            help="Seconds that measuring layers may take; deciding with the whole model comes on "
+            "top. Ctrl-C ends measuring too.",
+        ),
+        click.option(
+            "--store",
+            type=click.Path(path_type=Path),
+            metavar="PATH",
+            help="Keeps measurements; default: $WIDTHFOLD_STORE, else a file in the user's cache.",
+        ),
+    ]
+    for decorator in reversed(decorators):
+        collect = decorator(collect)
+    return collect
