@@ -110,15 +110,17 @@ def costs(a_all, a_extended, b_all, b_extended):
     ],
 )
 def test_each_model_runs_at_its_own_best(measured, times, levels, speedup, same):
-    timing, _ = measured(costs(*times))
+    timing, machine = measured(costs(*times))
     assert (timing.original.level, timing.rewritten.level) == levels
+    assert machine.opened[5][:2] == ("a.onnx", levels[0])  # the copy
     assert timing.speedup == pytest.approx(speedup, rel=1e-6)
     assert timing.same_level == pytest.approx(same, rel=1e-6)
 
 
 def test_the_first_run_of_a_session_does_not_choose(measured):
-    slow = {("a.onnx", Level.ALL): 500}
-    timing, _ = measured(costs(2, 3, 2, 3), first=slow, time_budget=100)
+    # Two rounds pass the share of the budget; the mean of both would be 225 and 210.
+    cold = {("a.onnx", Level.ALL): 250}
+    timing, _ = measured(costs(200, 210, 200, 210), first=cold, time_budget=10)
     assert timing.original.level == "all"
     assert timing.same_level == pytest.approx(1.0)
 
