@@ -15,6 +15,7 @@ from widthfold_onnx.evidence.environment import (
 )
 
 CPU_INFO = """processor\t: 0
+cpu MHz limit\t: 9999
 model name\t: Some CPU @ 2 GHz
 cpu MHz\t\t: 2000.5
 processor\t: 1

@@ -41,6 +41,7 @@ class Profiled:
             for name, provider, durations in self.nodes:
                 event = {"cat": "Node", "args": {"op_name": "Op", "provider": provider}}
                 events.append({**event, "name": f"{name}_fence_before", "dur": 999})
+                events.append({**event, "name": f"{name}_kernel_time", "cat": "Kernel", "dur": 999})
                 events += [
                     {**event, "name": f"{name}_kernel_time", "dur": dur} for dur in durations(run)
                 ]

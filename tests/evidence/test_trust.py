@@ -50,6 +50,13 @@ def test_the_sentence_names_every_output_and_the_largest_distance():
     assert "not used for output a, c: the original is 0.333 away" in why
 
 
+def test_the_largest_distance_of_any_set_is_named():
+    wide = [{"y": REFERENCE.astype(float) * factor} for factor in (2.0, 1.25)]
+    kept, why = usable(wide, [{"y": REFERENCE}] * 2, lambda: [{}, {}])
+    assert kept == [{}, {}]
+    assert "the original is 0.5 away" in why
+
+
 def test_a_truth_of_another_shape_is_no_truth():
     kept, why = usable([{"y": np.ones(4)}], [{"y": REFERENCE}], asked)
     assert kept == [{}]

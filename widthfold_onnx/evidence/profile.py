@@ -40,10 +40,11 @@ def profile(open_with: Callable[[Path], Session], feeds: Feeds) -> list[NodeTime
         once = session.bound(feeds)
         for _ in range(WARM_RUNS):
             once()
-        start, runs = time.perf_counter(), 0
-        while runs < PROFILED_RUNS and (not runs or time.perf_counter() - start < PROFILED_SECONDS):
+        start = time.perf_counter()
+        for runs in range(1, PROFILED_RUNS + 1):
             once()
-            runs += 1
+            if time.perf_counter() - start >= PROFILED_SECONDS:
+                break
         events = json.loads(session.end_profile().read_bytes())
     return sorted(_nodes(events, WARM_RUNS + runs), key=lambda node: (-node.us, node.name))
 

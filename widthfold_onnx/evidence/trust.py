@@ -45,7 +45,7 @@ def usable(
             same = value.shape == reference[name].shape
             if distance is not None and distance > allowed:
                 moved = noise()[number].get(name) or 0.0
-                allowed = min(max(NOISE_FACTOR * moved, allowed), NOISE_LIMIT)
+                allowed = min(NOISE_FACTOR * moved, NOISE_LIMIT)
             if same and (distance is None or distance <= allowed):
                 kept[-1][name] = value
             else:
