@@ -102,7 +102,11 @@ def test_batch_normalization_takes_the_statistics_it_is_given(tmp_path, opset):
 
 def test_batch_normalization_in_training_mode_is_refused(tmp_path):
     arrays = [np.ones((2, 3, 4), np.float32)] + [np.ones(3, np.float32)] * 4
-    for opset, attributes, outputs in ((15, {"training_mode": 1}, 3), (9, {}, 5)):
+    for opset, attributes, outputs in (
+        (15, {"training_mode": 1}, 3),
+        (15, {"training_mode": 1}, 1),
+        (9, {}, 5),
+    ):
         with pytest.raises(RuntimeError, match="training mode"):
             both(tmp_path, "BatchNormalization", arrays, attributes, opset, outputs)
 
