@@ -1,9 +1,12 @@
+import resource
+
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.evidence import memory
 from widthfold_onnx.evidence.memory import file_bytes, peak_mib
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.session import Level
@@ -61,3 +64,16 @@ def test_files_of_external_data_count_once_each(tmp_path):
     held = (tmp_path / "w.data").stat().st_size
     assert held >= 12000
     assert file_bytes(outside) == outside.stat().st_size + held
+
+
+def test_what_the_caller_holds_does_not_count(tmp_path):
+    path = stored(tmp_path, "m.onnx", "g (float[2] x) => (float[2] y) { y = Neg(x) }")
+    held = np.ones(1 << 30, np.uint8)
+    assert peak_mib(path, Provider.CPU, Level.ALL, {"x": (2,)}) < 700
+    assert held[-1] == 1
+
+
+def test_without_the_status_of_a_process_the_usage_of_resources_is_read(monkeypatch, tmp_path):
+    monkeypatch.setattr(memory, "_STATUS", tmp_path / "none")
+    rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * memory._RSS_UNIT
+    assert memory._own_peak() >= rss > 1 << 20
