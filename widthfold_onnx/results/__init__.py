@@ -5,10 +5,7 @@ from widthfold_onnx.results.evidence import (
     AxisPattern,
     Environment,
     ExactSite,
-    NodeTime,
     OutputParity,
-    Side,
-    Timing,
     VerifyReport,
     WorstElement,
 )
@@ -20,6 +17,7 @@ from widthfold_onnx.results.sites import (
     OptimizeSummary,
     SiteReport,
 )
+from widthfold_onnx.results.timing import NodeTime, Side, Timing
 
 __all__ = [
     "AxisPattern",
