@@ -13,6 +13,9 @@ from widthfold_onnx.evidence.environment import (
     last_cache_bytes,
     load_average,
 )
+from widthfold_onnx.options import Provider, VerifyOptions
+
+OPTIONS = VerifyOptions(provider=Provider.CPU)
 
 CPU_INFO = """processor\t: 0
 cpu MHz limit\t: 9999
@@ -78,7 +81,7 @@ def test_a_change_during_the_work_shows(machine, monkeypatch):
     before = Before()
     (machine / "cpuinfo").write_text(CPU_INFO.replace("3000.1", "1000.1"))
     monkeypatch.setattr(os, "getloadavg", lambda: (3.006, 0.0, 0.0))
-    found = environment("cpu", before)
+    found = environment(OPTIONS, before)
     assert (found.load_before, found.load_after) == (1.23, 3.01)
     assert (found.mhz_before, found.mhz_after) == (2500.3, 1500.3)
     assert (found.provider, found.command) == ("cpu", "")
@@ -102,5 +105,5 @@ def test_either_runtime_is_named_and_none_is_no_error(machine, monkeypatch, inst
         return installed[name]
 
     monkeypatch.setattr(metadata, "version", find)
-    found = environment("cpu", Before())
+    found = environment(OPTIONS, Before())
     assert (found.onnxruntime, found.widthfold) == (version, "")

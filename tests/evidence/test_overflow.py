@@ -63,8 +63,9 @@ def test_a_set_that_overflows_only_as_deployed_is_left_out_as_well(tmp_path, mon
     pair = folded(tmp_path, model())
     opened = rounds.open_session
 
-    def open_session(path, provider, level, threads):
-        return opened(pair[0] if level == Level.DISABLED else path, provider, level, threads)
+    def open_session(path, provider, level, threads, **others):
+        model = pair[0] if level == Level.DISABLED else path
+        return opened(model, provider, level, threads, **others)
 
     monkeypatch.setattr(rounds, "open_session", open_session)
     result = compare_models(*pair, OPTIONS)
@@ -139,7 +140,7 @@ def at(pair, *values):
     sets = {
         7 + i: InputSet("s", {"x": np.full(SHAPE, v, np.float32)}) for i, v in enumerate(values)
     }
-    return overflows(*pair, sets, Provider.CPU, silent)
+    return overflows(*pair, sets, OPTIONS, silent)
 
 
 def test_only_the_sets_that_overflow_are_named(tmp_path):
