@@ -7,16 +7,16 @@ that computes the same is not counted; it may be rejected only where `STRICT` sa
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import onnx
 import pytest
 
-from tests.evidence.mutants import PLANTERS, Mutant, mutants, right_fold
+from tests.evidence.mutants import PLANTERS, Mutant, in_model, mutants, outside, right_fold
 from tests.evidence.mutants.bases import BASES, original
 from tests.evidence.mutants.judge import Judgement, judge
-from widthfold_onnx import InvalidModelError, Provider
+from widthfold_onnx import InvalidModelError, Provider, VerifyOptions, verify
 from widthfold_onnx.evidence.exact import probe_sites
 
 PER_FAULT = 4
@@ -73,10 +73,37 @@ def test_mutant(mutant: Mutant, tmp_path: Path) -> None:
 
 def test_the_sample_is_large_and_of_all_kinds() -> None:
     changed = [mutant for mutant in SAMPLE if judged(mutant) is Judgement.OTHER]
-    assert len(changed) >= 800
+    assert len(changed) >= 800  # 200 are asked for
     assert {mutant.kind for mutant in SAMPLE} - {mutant.kind for mutant in changed} == {"record"}
     assert {mutant.base for mutant in changed} == set(BASES)
     assert {mutant.fault for mutant in SAMPLE} == set(PLANTERS)
+
+
+WHOLE = {
+    **{name: partial(in_model, fault) for name, fault in outside.FAULTS.items()},
+    **{
+        name: PLANTERS[name]
+        for name in (
+            "weight.last_one_ulp_up",
+            "transpose.last_two_last",
+            "node.Neg_before_conv_unmarked",
+            "reshape.bypassed_first",
+            "pads.begin_more",
+        )
+    },
+}
+"""Faults for all of verify, the last two of models that do not run."""
+
+
+@pytest.mark.parametrize("fault", WHOLE)
+def test_verify_finds_what_lies_around_the_sites_as_well(fault: str, tmp_path: Path) -> None:
+    mutant = WHOLE[fault](fault, "line")
+    before, after = tmp_path / "before.onnx", tmp_path / "after.onnx"
+    before.write_bytes(original(BASES["line"]).SerializeToString())
+    after.write_bytes(mutant.model.SerializeToString())
+    report = verify(before, after, VerifyOptions(thorough=False, timing=False, seeds=1))
+    assert report.verdict == "fail"
+    assert report.reasons
 
 
 @pytest.mark.slow
