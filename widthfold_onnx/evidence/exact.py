@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.chain import Chain, Geometry, Labels, Mismatch, labels_of
+from widthfold_onnx.evidence.elsewhere import first_change
 from widthfold_onnx.evidence.patterns import patterns, sentence
 from widthfold_onnx.evidence.probe import Side, first_difference
 from widthfold_onnx.evidence.provenance import prove
@@ -97,7 +98,8 @@ def probe_sites(
         report: gets a line of text per site.
 
     Returns:
-        The probed sites, and what limits the statement: folds whose record another tool removed.
+        The probed sites, and what limits the statement: folds whose record another tool removed,
+        and changes outside the folds.
     """
     before, after = load(original), load(rewritten)
     old, new = Document(before.proto, before.folder), Document(after.proto, after.folder)
@@ -110,6 +112,7 @@ def probe_sites(
     chains = _Chains()
     results: list[ExactSite] = []
     limits: list[str] = []
+    sites: set[tuple[str, str]] = set()
     for scope, conv in new.nodes("Conv"):
         if FOLD_KEY not in conv.metadata_props:
             if FOLDED_OUTPUT.search(conv.outputs[0].name or ""):
@@ -123,6 +126,7 @@ def probe_sites(
         chain = chains.of(scope, conv)
         if known is not None and _lines(old, chains.of(*known)) == _lines(new, chain):
             continue  # the original holds this very fold itself
+        sites.add((scope.path, origin))
         try:
             if known is not None:
                 raise _DifferentError("it is a fold in the original already, and another one")
@@ -135,6 +139,9 @@ def probe_sites(
             results.append(ExactSite(node=name, verdict="skipped", reason=str(error)))
         else:
             results.append(msgspec.structs.replace(site, node=name))
+    changed = first_change(old, new, sites) if sites else ""
+    if changed:
+        limits.append(f"the models differ outside the folds ({changed}): compared by values only")
     return results, limits
 
 
