@@ -2,7 +2,7 @@
 
 graphsurgeon itself drops metadata, documentation and more when it exports a graph; nothing of
 that is the fold's doing. It also drops the metadata by which a second run knows a folded Conv,
-so `plan.was_folded` looks at the name of its output as well.
+so `plan.decisions.was_folded` looks at the name of its output as well.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.model.writer import copy_model, write_model
 from widthfold_onnx.options import FoldOptions, VerifyOptions
-from widthfold_onnx.plan import Decision, find_sites, plan
+from widthfold_onnx.plan.decisions import Decision, find_sites, plan
 from widthfold_onnx.results import (
     InspectReport,
     OptimizeReport,

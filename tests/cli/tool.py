@@ -118,9 +118,12 @@ def measured(*args: object, folder: Path, timeout: int = 100) -> Run:
     return Run(child.returncode, *texts, seconds, usage.ru_maxrss / 1024)
 
 
-def on_terminal(*args: object, columns: int = 120, env: dict[str, str] | None = None) -> Run:
-    """Run with standard output and error on a terminal; `out` is all that it got."""
+def on_terminal(
+    *args: object, columns: int = 120, env: dict[str, str] | None = None, typed: bytes = b""
+) -> Run:
+    """Run on a terminal where `typed` was typed; `out` is all that it got."""
     master, slave = pty.openpty()
+    os.write(master, typed)
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     clean = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
     child = subprocess.Popen(

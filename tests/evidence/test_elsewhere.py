@@ -40,7 +40,7 @@ def pair(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def limits(pair: tuple[Path, Path]) -> list[str]:
-    sites, found = probe_sites(*pair, Provider.CPU, lambda line: None)
+    sites, found = probe_sites(*pair, VerifyOptions(provider=Provider.CPU), lambda line: None)
     assert [site.verdict for site in sites] == ["exact"]
     return found
 

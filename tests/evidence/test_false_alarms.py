@@ -55,7 +55,9 @@ def probed(model: Path, options: list[FoldOptions], folder: Path) -> Counter[str
         if not folded or digest in seen:
             continue
         seen.add(digest)
-        sites, limits = probe_sites(model, out, Provider.CPU, lambda line: None)
+        sites, limits = probe_sites(
+            model, out, VerifyOptions(provider=Provider.CPU), lambda line: None
+        )
         wrong = [f"{site.node}: {site.reason}" for site in sites if site.verdict == "different"]
         assert not wrong, choice
         assert not limits

@@ -42,7 +42,7 @@ def difference(before: onnx.ModelProto, after: onnx.ModelProto, folder: Path) ->
     for path, model in zip(paths, (before, after), strict=True):
         path.write_bytes(model.SerializeToString())
     try:
-        sites, limits = probe_sites(*paths, Provider.CPU, lambda line: None)
+        sites, limits = probe_sites(*paths, VerifyOptions(provider=Provider.CPU), lambda line: None)
     except InvalidModelError as error:
         return str(error)
     assert not limits

@@ -14,6 +14,7 @@ import click
 from widthfold_onnx.cli.common import INTERRUPTED
 from widthfold_onnx.cli.inspect import inspect_command
 from widthfold_onnx.cli.optimize import optimize_command
+from widthfold_onnx.cli.store import store_command
 from widthfold_onnx.cli.verify import verify_command
 from widthfold_onnx.text import printable
 
@@ -64,3 +65,4 @@ def main() -> None:
 main.add_command(optimize_command)
 main.add_command(verify_command)
 main.add_command(inspect_command)
+main.add_command(store_command)

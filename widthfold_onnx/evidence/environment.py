@@ -31,7 +31,7 @@ def cores() -> int:
 
 def clock_mhz() -> float | None:
     """Mean clock of the cores in MHz, None where the system does not say."""
-    clocks = [float(value) for value in _cpu_info("cpu MHz")]
+    clocks = [float(value) for value in cpu_info("cpu MHz")]
     return round(sum(clocks) / len(clocks), 1) if clocks else None
 
 
@@ -58,11 +58,11 @@ def environment(options: VerifyOptions, before: Before) -> Environment:
         before: what was read before the work.
     """
     return Environment(
-        widthfold=_version("widthfold-onnx"),
-        onnxruntime=_version("onnxruntime", "onnxruntime-gpu"),
+        widthfold=version("widthfold-onnx"),
+        onnxruntime=version("onnxruntime", "onnxruntime-gpu"),
         provider=options.provider.value,
         provider_options=dict(options.provider_options),
-        machine=_machine(),
+        machine=machine(),
         cores=cores(),
         python=platform.python_version(),
         load_before=round(before.load, 2),
@@ -73,7 +73,7 @@ def environment(options: VerifyOptions, before: Before) -> Environment:
     )
 
 
-def _version(*names: str) -> str:
+def version(*names: str) -> str:
     """Version of the first of these distributions that is installed, "" where none is."""
     for name in names:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -81,12 +81,13 @@ def _version(*names: str) -> str:
     return ""
 
 
-def _machine() -> str:
-    name = next(_cpu_info("model name"), platform.processor())
+def machine() -> str:
+    """System, architecture and name of the processor, as far as the system says."""
+    name = next(cpu_info("model name"), platform.processor())
     return " ".join(part for part in (platform.system(), platform.machine(), name) if part)
 
 
-def _cpu_info(wanted: str) -> Iterator[str]:
+def cpu_info(wanted: str) -> Iterator[str]:
     """Values of a field of /proc/cpuinfo, one per core."""
     if _CPU_INFO.is_file():
         for line in _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines():

@@ -11,12 +11,13 @@ from typing import Any
 
 import msgspec
 
-from widthfold_onnx.results import InspectReport, OptimizeReport, Result, VerifyReport
+from widthfold_onnx.results import InspectReport, OptimizeReport, Result, StoreReport, VerifyReport
 
 REPORTS: dict[str, type[Result]] = {
     "optimize": OptimizeReport,
     "verify": VerifyReport,
     "inspect": InspectReport,
+    "store": StoreReport,
 }
 
 

@@ -17,15 +17,19 @@ from widthfold_onnx.results.sites import (
     OptimizeSummary,
     SiteReport,
 )
+from widthfold_onnx.results.store import Entry, Key, Measurement, StoreReport
 from widthfold_onnx.results.timing import NodeTime, Side, Timing
 
 __all__ = [
     "AxisPattern",
     "Choice",
+    "Entry",
     "Environment",
     "ExactSite",
     "InspectReport",
     "InspectSite",
+    "Key",
+    "Measurement",
     "NodeTime",
     "OptimizeReport",
     "OptimizeSummary",
@@ -33,6 +37,7 @@ __all__ = [
     "Result",
     "Side",
     "SiteReport",
+    "StoreReport",
     "Timing",
     "VerifyReport",
     "WorstElement",

@@ -1,0 +1,165 @@
+"""widthfold store."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from widthfold_onnx.cli.common import guarded
+from widthfold_onnx.errors import UsageError
+from widthfold_onnx.text import printable, quoted
+
+if TYPE_CHECKING:
+    from widthfold_onnx.plan.store import Store
+
+STANDARD = Path("-")
+"""Standard input or output, where a file is asked for."""
+
+
+@click.group("store")
+def store_command() -> None:
+    """Show, move or remove what `--factor auto` has measured."""
+
+
+def in_store(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The shared option; the command gets one `path` argument, None for the user's own store."""
+    return click.option(
+        "--store",
+        "path",
+        type=click.Path(path_type=Path),
+        metavar="PATH",
+        help="The store; default: $WIDTHFOLD_STORE, else a file in the user's cache folder.",
+    )(command)
+
+
+@store_command.command("list")
+@guarded
+@in_store
+@click.option("--format", "form", type=click.Choice(["json"]), help="Print this, not tables.")
+def list_command(path: Path | None, form: str | None) -> None:
+    """Show every measurement.
+
+    The ratio is time of the original / time of the candidate, with its 95 % interval.
+    """
+    from widthfold_onnx.reports.console import printing, write
+    from widthfold_onnx.reports.json import encode
+    from widthfold_onnx.reports.store import show_store, store_report
+
+    with _existing(path) as (store, _):
+        report = store_report(store.items())
+    if form is None:
+        show_store(report)
+        return
+    with printing():
+        write(encode(report).decode("ascii"))
+
+
+@store_command.command("export")
+@guarded
+@in_store
+@click.argument("file", type=click.Path(path_type=Path))
+def export_command(path: Path | None, file: Path) -> None:
+    """Write every measurement to FILE, as lines of JSON.
+
+    For - as FILE, to standard output.
+    """
+    from widthfold_onnx.plan.store import export_lines
+    from widthfold_onnx.reports.console import printing, say, write
+    from widthfold_onnx.reports.files import write_report
+
+    with _existing(path) as (store, found):
+        lines = list(export_lines(store))
+    with printing():
+        if file == STANDARD:
+            write("".join(lines))
+            return
+        write_report("".join(lines), file, [found])
+        say(f"wrote {len(lines)} measurement(s) to {file}")
+
+
+@store_command.command("import")
+@guarded
+@in_store
+@click.argument("file", type=click.Path(path_type=Path))
+def import_command(path: Path | None, file: Path) -> None:
+    """Take in the export FILE, or nothing of it.
+
+    For - as FILE, from standard input. Of two measurements of the same thing the later one stays.
+    """
+    from widthfold_onnx.model.atomic import reading
+    from widthfold_onnx.plan.store import LONGEST_LINE, Store, default_path, import_lines
+    from widthfold_onnx.reports.console import printing, say
+
+    chosen = path or default_path()
+    with reading(str(file)), _opened(file) as stream, Store(chosen) as store:
+        lines = iter(lambda: stream.readline(LONGEST_LINE + 1), b"")
+        added, skipped = import_lines(store, lines)
+    with printing():
+        say(f"took {added} measurement(s) into {chosen}, left out {skipped} that are not newer")
+
+
+@store_command.command("clear")
+@guarded
+@in_store
+@click.option("--machine", metavar="JSON", help="Only this machine, as `list` shows it.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def clear_command(path: Path | None, machine: str | None, yes: bool) -> None:
+    """Remove every measurement; asks before it does."""
+    from widthfold_onnx.reports.console import printing, say
+
+    what = "every measurement" if machine is None else f"what was measured on {machine}"
+    with _existing(path) as (store, found), printing():
+        if yes or _agreed(f"Remove {what} from {found}?"):
+            say(f"removed {store.clear(machine=machine)} measurement(s) from {found}")
+        else:
+            say("removed nothing")
+
+
+@contextmanager
+def _existing(path: Path | None) -> Iterator[tuple[Store, Path]]:
+    """A store to read: one that is named must be there, the user's own may be still to come.
+
+    Raises:
+        UsageError: it is not there, or cannot be read.
+    """
+    from widthfold_onnx.model.atomic import reading
+    from widthfold_onnx.plan.store import Store, default_path
+
+    chosen = path or default_path()
+    with reading(str(chosen)):
+        exists = chosen.exists()
+    if path is not None and not exists:
+        raise UsageError(f"there is no store {quoted(str(path))}")
+    with Store(chosen if exists else None) as store:
+        yield store, chosen
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[BinaryIO]:
+    if file != STANDARD:
+        with file.open("rb") as stream:
+            yield stream
+    elif sys.stdin is None:
+        raise UsageError("standard input is closed")
+    else:
+        yield sys.stdin.buffer
+
+
+def _agreed(question: str) -> bool:
+    """Ask on the terminal.
+
+    Raises:
+        UsageError: there is nobody to ask.
+        KeyboardInterrupt: the answer was an interrupt.
+    """
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise UsageError("there is no terminal to ask on: say --yes to remove measurements")
+    try:
+        return click.confirm(printable(question, 1000), err=True)
+    except click.Abort:
+        raise KeyboardInterrupt from None

@@ -1,0 +1,1 @@
+"""What becomes of every site: the decisions, and what was measured to take them."""

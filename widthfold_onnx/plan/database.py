@@ -1,0 +1,126 @@
+"""The SQLite file of the store: made once, checked whenever it is opened, never replaced."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from widthfold_onnx.errors import UsageError
+from widthfold_onnx.model.atomic import writing
+from widthfold_onnx.text import printable, quoted
+
+FORMAT = 1
+"""Version of the table below, in the file as ``PRAGMA user_version``."""
+
+APPLICATION = 0x57464F4C
+"""Marks the file as a store of ours: "WFOL", as ``PRAGMA application_id``."""
+
+BUSY_SECONDS = 30.0
+"""How long one process waits for the others."""
+
+ELSEWHERE = "choose another with --store or WIDTHFOLD_STORE, or move this one away"
+
+_SMALLEST = 512
+"""Bytes of the smallest database; SQLite takes a smaller file for an empty one, to be filled."""
+
+_TABLE = """
+CREATE TABLE IF NOT EXISTS measurements (
+    subject TEXT NOT NULL,
+    candidate TEXT NOT NULL,
+    setting TEXT NOT NULL,
+    machine TEXT NOT NULL,
+    measurement TEXT NOT NULL,
+    PRIMARY KEY (subject, candidate, setting, machine)
+) WITHOUT ROWID
+"""
+
+
+@contextmanager
+def using(path: Path | None) -> Iterator[None]:
+    """Turn an error of SQLite into one that names the store and what to do.
+
+    Args:
+        path: the file; None is a store in memory.
+
+    Raises:
+        UsageError: SQLite raised inside, such as on a damaged file or a full disk.
+    """
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise unusable(path, str(error)) from error
+
+
+def unusable(path: Path | None, why: str) -> UsageError:
+    """The error that names the store, says why it cannot be used, and what to do."""
+    name = "in memory" if path is None else quoted(str(path))
+    return UsageError(f"the store {name} cannot be used: {printable(why)}; {ELSEWHERE}")
+
+
+def open_database(path: Path | None) -> sqlite3.Connection:
+    """Open the store, or make it, with its folder, where there is none.
+
+    Every statement is a transaction of its own, and on the disk when it returns.
+
+    Args:
+        path: the file; None keeps everything in memory.
+
+    Raises:
+        UsageError: no file can be made or read there, the file is no store of this version of
+            widthfold, or it is damaged. It stays as it was.
+    """
+    place = ":memory:"
+    if path is not None:
+        place = str(path.absolute())  # SQLite gives relative names such as ":memory:" a meaning
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.exists() and not path.is_file():
+                raise unusable(path, "it is not a regular file")
+            if path.exists() and 0 < path.stat().st_size < _SMALLEST:
+                raise unusable(path, "file is not a database")
+    with using(path):
+        connection = sqlite3.connect(place, timeout=BUSY_SECONDS, isolation_level=None)
+        try:
+            _prepare(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: Path | None) -> None:
+    application, version, empty = _look(connection)
+    if (application, version, empty) == (0, 0, True):
+        connection.execute("BEGIN IMMEDIATE")
+        with connection:
+            connection.execute(_TABLE)
+            connection.execute(f"PRAGMA application_id = {APPLICATION}")
+            connection.execute(f"PRAGMA user_version = {FORMAT}")
+        application, version, empty = _look(connection)
+    if application != APPLICATION:
+        raise unusable(path, "it is a database of another program")
+    if version != FORMAT:
+        raise unusable(path, f"it has format {version}, this version of widthfold has {FORMAT}")
+    (health,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if health != "ok":
+        raise unusable(path, f"it is damaged: {health}")
+    connection.execute("PRAGMA synchronous = FULL")
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+    except sqlite3.OperationalError as error:
+        # Another process is just opening it: whoever comes next makes the switch, which is for
+        # speed alone. SQLite does not wait here, as it does everywhere else.
+        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+            raise
+
+
+def _look(connection: sqlite3.Connection) -> tuple[int, int, bool]:
+    """Mark, format, and whether there is no table yet: of one moment, as others may write."""
+    connection.execute("BEGIN")
+    with connection:
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    return application, version, tables == 0

@@ -1,0 +1,108 @@
+"""What a time depends on beside the model, as strings that compare: parts of a key of the store."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from functools import cache
+
+from widthfold_onnx.errors import InternalError
+from widthfold_onnx.evidence.environment import cores, cpu_info, machine, version
+from widthfold_onnx.options import Provider
+from widthfold_onnx.runtime.session import Level, runtime_version
+
+_QUERY = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+_SECONDS = 20
+
+_STEPPING = ("cpu family", "model", "stepping")
+"""Tells processors apart that a virtual machine gives one name."""
+
+_CUDNN = ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
+_TENSORRT = ("tensorrt", "tensorrt-cu13", "tensorrt-cu12")
+
+
+def canonical(value: object) -> str:
+    r"""The one JSON text of a value: sorted names, no spaces, ASCII.
+
+    Raises:
+        ValueError: a number that is not finite.
+
+    >>> canonical({"b": [1, 2], "a": "é"})
+    '{"a":"\\u00e9","b":[1,2]}'
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+@cache
+def machine_identity(provider: Provider) -> str:
+    """The machine and the versions that decide how fast a model runs, found out once.
+
+    Args:
+        provider: where the models run; not AUTO, which may mean another one tomorrow.
+
+    Raises:
+        InternalError: the provider is AUTO.
+        UnverifiedError: ONNX Runtime is not installed.
+    """
+    _check_chosen(provider)
+    found: dict[str, object] = {
+        "cpu": machine(),
+        "stepping": [next(cpu_info(name), "") for name in _STEPPING],
+        "cores": cores(),
+        "onnxruntime": runtime_version(),
+        "onnx": version("onnx"),
+        "widthfold": version("widthfold-onnx"),
+    }
+    if provider is not Provider.CPU:
+        found |= _gpus() | {"cudnn": version(*_CUDNN)}
+    if provider is Provider.TENSORRT:
+        found["tensorrt"] = version(*_TENSORRT)
+    return canonical(found)
+
+
+def setting_identity(
+    provider: Provider, options: Mapping[str, str], level: Level, threads: int
+) -> str:
+    """How the runtime was told to run a model.
+
+    Args:
+        provider: where it runs; not AUTO.
+        options: options of the provider, in any order.
+        level: the runtime's own optimization level.
+        threads: threads inside one operator.
+
+    Raises:
+        InternalError: the provider is AUTO.
+    """
+    _check_chosen(provider)
+    return canonical(
+        {"provider": provider, "options": dict(options), "level": level, "threads": threads}
+    )
+
+
+def _check_chosen(provider: Provider) -> None:
+    if provider is Provider.AUTO:
+        raise InternalError("the provider of a measurement is not chosen yet")
+
+
+def _gpus() -> dict[str, object]:
+    """Kinds of devices with their driver; none where nvidia-smi does not answer.
+
+    Where there are several kinds, it matters which of them CUDA is allowed to see.
+    """
+    try:
+        answer = subprocess.run(
+            _QUERY,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=True,
+            timeout=_SECONDS,
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        answer = b""
+    lines = answer.decode(errors="replace").splitlines()
+    kinds = sorted({line.strip() for line in lines if line.strip()})
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "") if len(kinds) > 1 else ""
+    return {"gpu": kinds, "visible": visible}

@@ -1,0 +1,91 @@
+"""What the store keeps of a measurement; also the lines of an export."""
+
+from __future__ import annotations
+
+import math
+import sys
+from datetime import datetime, timedelta
+from typing import Literal
+
+import msgspec
+
+from widthfold_onnx.results.base import Result
+
+STORE_SCHEMA = "widthfold.store/1"
+
+
+class Key(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
+    """Everything that can change the answer.
+
+    Attributes:
+        subject: what was measured: canonical JSON of an operator, or ``model:<sha256>``.
+        candidate: canonical JSON of the reformulation, or ``as-is`` for the original.
+        setting: canonical JSON of provider, its options, level and threads.
+        machine: canonical JSON of device, runtime, driver and package versions.
+    """
+
+    subject: str
+    candidate: str
+    setting: str
+    machine: str
+
+
+class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a candidate compares with the original.
+
+    Attributes:
+        status: "lost" where the candidate crashed, hung, ran out of memory or is not supported.
+        ratio: time of the original / time of the candidate, the median of pairs; 0.0 if lost.
+        low: lower end of the 95 % bootstrap interval of `ratio`.
+        high: its upper end.
+        seconds: median time of the candidate.
+        rounds: pairs that were timed.
+        reason: why it is lost, "" otherwise.
+        taken: when, in UTC, as ISO 8601 writes it.
+
+    Raises:
+        ValueError: a number that is not finite, below 0 or too large, an interval whose ends are
+            swapped, a status that ratio and reason do not fit, or a time that is not in UTC.
+    """
+
+    status: Literal["ok", "lost"]
+    ratio: float
+    low: float
+    high: float
+    seconds: float
+    rounds: int
+    reason: str
+    taken: str
+
+    def __post_init__(self) -> None:
+        numbers = (self.ratio, self.low, self.high, self.seconds)
+        fit = all(math.isfinite(number) and number >= 0 for number in numbers)
+        if not fit or not 0 <= self.rounds <= sys.maxsize:
+            raise ValueError("a number is not finite, below 0 or too large")
+        if self.low > self.high:
+            raise ValueError("low is above high")
+        lost = self.status == "lost"
+        if lost != (self.ratio == 0) or lost != bool(self.reason):
+            raise ValueError("a lost measurement has ratio 0 and a reason, any other has neither")
+        if self.time.utcoffset() != timedelta(0):
+            raise ValueError("taken is not a time in UTC")
+
+    @property
+    def time(self) -> datetime:
+        """When it was taken."""
+        return datetime.fromisoformat(self.taken)
+
+
+class Entry(Result, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One measurement and its key: a line of an export."""
+
+    schema: Literal["widthfold.measurement/1"] = "widthfold.measurement/1"
+    key: Key
+    measurement: Measurement
+
+
+class StoreReport(Result, frozen=True, kw_only=True):
+    """Result of `store list`, sorted by key."""
+
+    schema: str = STORE_SCHEMA
+    measurements: list[Entry]
