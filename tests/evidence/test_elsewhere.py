@@ -11,7 +11,7 @@ import pytest
 from onnx import numpy_helper
 
 from tests.cli.tool import build, save
-from widthfold_onnx import FoldOptions, Provider, optimize
+from widthfold_onnx import FoldOptions, Provider, VerifyOptions, optimize
 from widthfold_onnx.evidence.exact import probe_sites
 
 TEXT = """

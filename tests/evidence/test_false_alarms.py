@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from tests.rewrite.test_properties import convs, model_of
 from tests.shared import MODELS, SHARED, generate, needs_models
 from tests.test_traps import NAMES, SCRIPT
-from widthfold_onnx import AxisName, FoldOptions, Layout, Provider, optimize
+from widthfold_onnx import AxisName, FoldOptions, Layout, Provider, VerifyOptions, optimize
 from widthfold_onnx.evidence.exact import probe_sites
 
 EVERYTHING = {"max_channels": 4096, "mix_samples": True}

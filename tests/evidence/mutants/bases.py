@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 
 from widthfold_onnx import AxisName, FoldOptions, Layout
 from widthfold_onnx.model.graph import Document
-from widthfold_onnx.plan import plan
+from widthfold_onnx.plan.decisions import plan
 from widthfold_onnx.rewrite.engine import Engine
 from widthfold_onnx.rules.base import Reformulation
 from widthfold_onnx.rules.conv import candidates
