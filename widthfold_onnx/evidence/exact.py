@@ -298,7 +298,7 @@ def _placed(parameters: list[Array], labels: list[Labels]) -> list[Array]:
     """The numbers of weight and bias where the labels stand, zero where there is none."""
     placed = []
     for array, places in zip(parameters, labels, strict=True):
-        if places.min() < 0 or places.max() > array.size:
+        if places.min(initial=0) < 0 or places.max(initial=0) > array.size:
             raise _DifferentError("the fold holds something else than the original's numbers")
         placed.append(np.append(np.zeros(1, array.dtype), array)[places])
     return placed

@@ -93,7 +93,7 @@ PLANTERS: dict[str, Planter] = {
 def mutants(per_fault: int | None = None) -> Iterator[Mutant]:
     """Mutants of every fault; with a limit, other faults come in other bases first."""
     names = list(BASES)
-    seen = {(name, content(right_fold(name)), in_code) for name in names for in_code in (0, 1)}
+    seen = {(name, content(right_fold(name)), code) for name in names for code in (False, True)}
 
     def fresh(fault: str, turn: int) -> Iterator[Mutant]:
         for base in (*names[turn:], *names[:turn]):
