@@ -12,7 +12,7 @@ import pytest
 
 from widthfold_onnx.errors import InternalError
 from widthfold_onnx.options import Provider
-from widthfold_onnx.plan.decisions import identity
+from widthfold_onnx.plan import identity
 from widthfold_onnx.plan.identity import canonical, machine_identity, setting_identity
 from widthfold_onnx.runtime.session import Level
 

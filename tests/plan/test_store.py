@@ -18,7 +18,7 @@ import platformdirs
 import pytest
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.plan.decisions import database
+from widthfold_onnx.plan import database
 from widthfold_onnx.plan.store import (
     LONGEST_LINE,
     Key,
