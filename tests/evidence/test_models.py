@@ -5,7 +5,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from tests.shared import MODELS
 from widthfold_onnx import FoldOptions, optimize
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.evidence import models as models_module
+from widthfold_onnx.evidence import rounds
 from widthfold_onnx.evidence.models import compare_models
 from widthfold_onnx.options import Provider, Tolerance, VerifyOptions
 from widthfold_onnx.runtime.worker import isolated
@@ -168,7 +168,7 @@ def test_a_fault_of_the_runtimes_own_optimizations_is_told_apart(tmp_path, monke
         stored(tmp_path, "a.onnx", SCALED % "2"),
         stored(tmp_path, "b.onnx", SCALED % "2"),
     )
-    opened = models_module.open_session
+    opened = rounds.open_session
 
     def breaking(*names):
         def open_session(model, provider, level, threads, **options):
@@ -180,13 +180,13 @@ def test_a_fault_of_the_runtimes_own_optimizations_is_told_apart(tmp_path, monke
 
         return open_session
 
-    monkeypatch.setattr(models_module, "open_session", breaking("b.onnx"))
+    monkeypatch.setattr(rounds, "open_session", breaking("b.onnx"))
     result = compare_models(*paths, OPTIONS)
     assert result.verdict == "fail"
     assert result.reasons[0].startswith("only with the runtime's own optimizations: output y: ")
     assert [row.passed for row in result.outputs] == [True, False]
 
-    monkeypatch.setattr(models_module, "open_session", breaking("a.onnx"))
+    monkeypatch.setattr(rounds, "open_session", breaking("a.onnx"))
     result = compare_models(*paths, OPTIONS)
     assert result.verdict == "pass"
     assert "the runtime's optimizations change the original" in result.outputs[1].note
@@ -261,7 +261,10 @@ def test_without_a_truth_nothing_is_claimed(tmp_path):
     path = tmp_path / "a.onnx"
     path.write_bytes(parser.parse_model(imports + stamp).SerializeToString())
     result = compare_models(path, path, TRUTHFUL)
-    assert (result.verdict, result.reasons) == ("pass", ())
+    assert result.verdict == "pass"
+    (reason,) = result.reasons
+    assert reason.startswith("no float64 reference: ")
+    assert "Gelu" in reason
     assert [row.truth_original for row in result.outputs] == [None, None]
 
 
@@ -292,18 +295,19 @@ def test_all_distributions_and_batches_are_compared(tmp_path):
     ]
 
 
-def test_a_batch_that_was_baked_in_is_found(tmp_path):
+@pytest.mark.parametrize(("batch", "label"), [(1, "normal"), (2, "0 to 1"), (7, "batch 7")])
+def test_a_fault_at_one_batch_only_is_found(tmp_path, batch, label):
     free = "g (float[N, 3, 8] x) => (float[N, 3, 8] y) <int64[3] s = {%s}> { y = Reshape(x, s) }"
     scaled = (
-        "g (float[N, 3, 8] x) => (float[N, 3, 8] y) <int64 seven = {7}, int64 zero = {0}, "
+        f"g (float[N, 3, 8] x) => (float[N, 3, 8] y) <int64 bad = {{{batch}}}, int64 zero = {{0}}, "
         "float three = {3}, float one = {1}> { s = Shape(x)\n n = Gather(s, zero)\n"
-        " e = Equal(n, seven)\n f = Where(e, three, one)\n y = Mul(x, f) }"
+        " e = Equal(n, bad)\n f = Where(e, three, one)\n y = Mul(x, f) }"
     )
     result = compared(
         tmp_path, free % "0, 3, 8", scaled, VerifyOptions(provider=Provider.CPU, truth_budget=0)
     )
     assert result.verdict == "fail"
-    assert "batch 7" in result.reasons[0]
+    assert result.reasons[0].endswith(f"{label})")
 
 
 @pytest.mark.skipif(not MODELS, reason="the shared models are not here")
@@ -320,7 +324,7 @@ def test_every_real_model_agrees_with_its_folded_form(path, tmp_path):
 
 
 def stored_set(folder, x, y):
-    folder.mkdir()
+    folder.mkdir(parents=True)
     for name, array in (("input_0", x), ("output_0", y)):
         data = numpy_helper.from_array(np.array(array, np.float32)).SerializeToString()
         (folder / f"{name}.pb").write_bytes(data)
@@ -339,6 +343,24 @@ def test_stored_outputs_bind_the_rewritten_model(tmp_path):
     result = compared(tmp_path, SCALED % "2.0015", SCALED % "2.0034", loose)
     assert result.verdict == "fail"
     assert result.reasons[0].startswith("set: stored output y: max_rel 0.0017")
+
+
+def test_every_stored_set_of_a_folder_is_compared(tmp_path):
+    step = (
+        "g (float[N, 4] x) => (float[N, 4] y) <float five = {5}, float w = {%s}> {"
+        " b = Greater(x, five)\n c = Cast<to = 1>(b)\n d = Mul(c, w)\n y = Add(x, d) }"
+    )
+    for number, value in enumerate((1.0, 2.0, 9.0)):
+        x = [[value, 2, 3, 4]]
+        stored_set(tmp_path / "sets" / f"test_data_set_{number}", x, x)
+    options = VerifyOptions(
+        provider=Provider.CPU, seeds=0, truth_budget=0, inputs=(str(tmp_path / "sets"),)
+    )
+    assert compared(tmp_path, step % "0", step % "0", options).input_sets == 3
+    result = compared(tmp_path, step % "0", step % "1", options)
+    assert result.verdict == "fail"
+    assert result.reasons[0].endswith("(test_data_set_2)")
+    assert any(r.startswith("test_data_set_2: stored output y") for r in result.reasons)
 
 
 def test_stored_inputs_that_do_not_fit_are_a_usage_error(tmp_path):

@@ -12,7 +12,7 @@ from widthfold_onnx.evidence.placement import alarms, fallbacks, placement, rema
 from widthfold_onnx.evidence.profile import PROFILED_RUNS, WARM_RUNS, profile
 from widthfold_onnx.options import Provider
 from widthfold_onnx.reports import github, html, markdown
-from widthfold_onnx.reports.terminal import show_verify
+from widthfold_onnx.reports.verified import show_verify
 from widthfold_onnx.results import NodeTime, VerifyReport
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"

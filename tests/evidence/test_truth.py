@@ -3,13 +3,11 @@ import time
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper, parser
-from onnx.reference import ReferenceEvaluator
+from onnx import TensorProto, parser
 
-from tests import oracle
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence import truth
-from widthfold_onnx.evidence.truth import Conv, evaluate, true_outputs, widen
+from widthfold_onnx.evidence.truth import evaluate, true_outputs, widen
 from widthfold_onnx.runtime.stored import InputSet
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
@@ -21,39 +19,6 @@ def stored(folder, text):
     return path
 
 
-GEOMETRIES = [
-    ((2, 3, 11), (4, 3, 3), {}),
-    ((1, 4, 13), (6, 2, 3), {"group": 2, "strides": [2], "dilations": [3], "pads": [2, 5]}),
-    ((1, 2, 9, 8), (3, 2, 3, 2), {"strides": [2, 3], "pads": [1, 0, 2, 1]}),
-    ((2, 3, 7, 7), (3, 1, 3, 3), {"group": 3, "dilations": [1, 2], "pads": [1, 2, 1, 2]}),
-    ((1, 2, 5, 6, 4), (2, 2, 2, 3, 1), {"strides": [1, 2, 2]}),
-]
-
-
-@pytest.mark.parametrize(("x", "w", "attributes"), GEOMETRIES)
-@pytest.mark.parametrize("auto_pad", ["NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"])
-def test_conv_is_what_the_oracle_says(x, w, attributes, auto_pad):
-    rank = len(w) - 2
-    resolved = dict(attributes)
-    if auto_pad != "NOTSET":
-        steps = [attributes.get(key, [1] * rank) for key in ("strides", "dilations")]
-        resolved["pads"] = oracle.resolve_auto_pad(auto_pad, x[2:], w[2:], *steps)
-        attributes = {k: v for k, v in attributes.items() if k != "pads"} | {"auto_pad": auto_pad}
-    rng = np.random.default_rng(5)
-    arrays = [rng.standard_normal(shape) for shape in (x, w, w[:1])]
-    kind = TensorProto.DOUBLE
-    graph = helper.make_graph(
-        [helper.make_node("Conv", ["x", "w", "b"], ["y"], **attributes)],
-        "g",
-        [helper.make_tensor_value_info("x", kind, x)],
-        [helper.make_tensor_value_info("y", kind, None)],
-        [numpy_helper.from_array(a, n) for n, a in zip("wb", arrays[1:], strict=True)],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    (y,) = ReferenceEvaluator(model, new_ops=[Conv]).run(None, {"x": arrays[0]})
-    np.testing.assert_allclose(y, oracle.conv(*arrays, **resolved), rtol=0, atol=1e-12)
-
-
 def test_everything_is_widened(tmp_path):
     path = stored(
         tmp_path,
@@ -63,7 +28,7 @@ def test_everything_is_widened(tmp_path):
     )
     assert np.float16(0.1).view(np.uint16) == 11878  # the parser takes the bits
     x = np.array([0.3, -1.7, 2.9], np.float16)
-    (result,) = evaluate(path, ["y"], [{"x": x}], 10.0)
+    ((result,), _) = evaluate(path, ["y"], [{"x": x}], 10.0)
     wide = x.astype(float) * float(np.float16(0.1)) + float(np.float32(0.1))
     np.testing.assert_allclose(result["y"], np.exp(wide), rtol=1e-15)
 
@@ -87,17 +52,20 @@ def test_bodies_and_functions_are_widened():
 
 def test_only_floats_have_a_truth(tmp_path):
     path = stored(tmp_path, "g (float[3] x) => (int64 i, float[3] y) { i = Size(x)\n y = Neg(x) }")
-    (result,) = evaluate(path, ["i", "y"], [{"x": np.ones(3, np.float32)}], 10.0)
+    ((result,), _) = evaluate(path, ["i", "y"], [{"x": np.ones(3, np.float32)}], 10.0)
     assert result.keys() == {"y"}
 
 
 def test_what_the_reference_does_not_know_has_no_truth(tmp_path):
     path = stored(tmp_path, "g (float[3] x) => (float[3] y) { y = NoSuch(x) }")
-    with pytest.raises(UnverifiedError, match="no truth"):
+    with pytest.raises(UnverifiedError, match="NoSuch"):
         evaluate(path, ["y"], [{"x": np.ones(3, np.float32)}], 10.0)
     sets = [InputSet("one", {"x": np.ones(3, np.float32)})]
-    assert true_outputs(path, ["y"], sets, 10.0) == [{}]
-    assert true_outputs(path, ["y"], sets, 0.0) == [{}]
+    runs, why = true_outputs(path, ["y"], sets, 10.0)
+    assert runs == [{}]
+    assert why.startswith("no float64 reference: ")
+    assert "NoSuch" in why
+    assert true_outputs(path, ["y"], sets, 0.0) == ([{}], "")
 
 
 NEG = "g (float[N] x) => (float[N] y) { y = Neg(x) }"
@@ -107,7 +75,9 @@ def test_every_set_gets_its_own_truth(tmp_path):
     path = stored(tmp_path, NEG)
     arrays = [np.full(size, size, np.float32) for size in (5, 2, 9)]
     sets = [InputSet(str(array.size), {"x": array}) for array in arrays]
-    for array, result in zip(arrays, true_outputs(path, ["y"], sets, 20.0), strict=True):
+    runs, why = true_outputs(path, ["y"], sets, 20.0)
+    assert why == ""
+    for array, result in zip(arrays, runs, strict=True):
         np.testing.assert_array_equal(result["y"], -array)
 
 
@@ -117,8 +87,10 @@ def test_a_set_that_would_take_too_long_is_not_begun(tmp_path, monkeypatch):
     monkeypatch.setattr(truth.time, "monotonic", lambda: next(clock))
     # The clock ticks once per look: each set takes a second for 10 elements, so 5 for 50.
     feeds = [{"x": np.ones(size, np.float32)} for size in (10, 10, 50)]
-    assert len(evaluate(path, ["y"], feeds, 8.0)) == 2
-    assert len(evaluate(path, ["y"], feeds, 80.0)) == 3
+    runs, why = evaluate(path, ["y"], feeds, 8.0)
+    assert (len(runs), why) == (2, "the budget of 8 s is spent")
+    runs, why = evaluate(path, ["y"], feeds, 80.0)
+    assert (len(runs), why) == (3, "")
 
 
 def test_a_run_that_does_not_end_is_stopped(tmp_path, monkeypatch):
@@ -130,7 +102,8 @@ def test_a_run_that_does_not_end_is_stopped(tmp_path, monkeypatch):
         " d = Identity(c)\n e = Neg(a) }> }",
     )
     began = time.monotonic()
-    assert true_outputs(path, ["y"], [InputSet("s", {"x": np.ones(3, np.float32)})], 0.5) == [{}]
+    runs, why = true_outputs(path, ["y"], [InputSet("s", {"x": np.ones(3, np.float32)})], 0.5)
+    assert (runs, why) == ([{}], "no float64 reference: no result after 2 s; stopped")
     assert time.monotonic() - began < 20
 
 
@@ -144,5 +117,30 @@ def test_the_truth_is_closer_than_float32_can_be(tmp_path):
     """A sum that float32 gets wrong in the third digit."""
     path = stored(tmp_path, "g (float[4] x) => (float y) { y = ReduceSum<keepdims = 0>(x) }")
     x = np.array([1e8, 1.0, 2.5, -1e8], np.float32)
-    (result,) = evaluate(path, ["y"], [{"x": x}], 10.0)
+    ((result,), _) = evaluate(path, ["y"], [{"x": x}], 10.0)
     assert result["y"] == math.fsum(x.tolist()) == 3.5
+
+
+def test_a_set_that_fails_after_others_is_named(tmp_path):
+    text = "g (float[N] x) => (float[M] y) <int64[2] s = {2, -1}> { y = Reshape(x, s) }"
+    path = stored(tmp_path, text)
+    sets = [InputSet(str(n), {"x": np.ones(n, np.float32)}) for n in (7, 4)]
+    runs, why = true_outputs(path, ["y"], sets, 20.0)
+    assert runs[0] == {}
+    assert runs[1]["y"].shape == (2, 2)
+    assert why.startswith("float64 reference for 1 of 2 input sets only: ValueError: ")
+
+
+UNSORTED = (
+    "g (bool c, float[2] x) => (float[2] y) {"
+    " y = Add(z, z)\n"
+    " z = If(c) <then_branch = t () => (float[2] r) { r = Neg(a)\n a = Neg(x) },"
+    " else_branch = e () => (float[2] s) { s = Identity(x) }> }"
+)
+
+
+def test_nodes_may_stand_in_any_order(tmp_path):
+    path = stored(tmp_path, UNSORTED)
+    feeds = {"c": np.array(True), "x": np.array([1, 2], np.float32)}
+    ((result,), _) = evaluate(path, ["y"], [feeds], 20.0)
+    np.testing.assert_array_equal(result["y"], [2, 4])

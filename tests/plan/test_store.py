@@ -51,10 +51,10 @@ def path(tmp_path: Path) -> Path:
 
 
 def refused(path: Path) -> str:
-    """The message with which a file is refused; the file is as it was."""
+    """The message with which a file is not opened; the file is as it was."""
     before = path.read_bytes()
-    with pytest.raises(UsageError) as caught, Store(path) as store:
-        list(store.items())
+    with pytest.raises(UsageError) as caught:
+        Store(path)
     assert path.read_bytes() == before
     message = str(caught.value)
     assert str(path) in message
@@ -196,9 +196,11 @@ def test_a_row_that_is_no_measurement_is_one_error(path: Path, text: str) -> Non
         store.put(key(), measured())
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE measurements SET measurement = ?", (text,))
-    assert "damaged" in refused(path)
-    with Store(path) as store, pytest.raises(UsageError, match="damaged"):
-        store.get(key())
+    with Store(path) as store:
+        for read in (lambda: store.get(key()), lambda: list(store.items())):
+            with pytest.raises(UsageError, match="damaged") as caught:
+                read()
+            assert str(caught.value).isprintable()
 
 
 def test_places_where_no_file_can_be_made(tmp_path: Path) -> None:
@@ -313,6 +315,12 @@ def test_making_the_store_is_no_race(tmp_path: Path) -> None:
     for n in range(20):
         with Store(tmp_path / str(n)) as store:
             assert len(store) == 5
+
+
+def test_a_put_is_brought_to_the_disk_itself(path: Path) -> None:
+    with contextlib.closing(database.open_database(path)) as connection:
+        assert connection.execute("PRAGMA synchronous").fetchone() == (2,)  # full
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def test_a_kill_loses_no_put_that_returned(path: Path) -> None:
@@ -437,7 +445,7 @@ def _line(**changes: object) -> str:
         _line(taken="yesterday"),
         _line(taken="\x1b[2J\n"),
         _line(low=2.0),
-        _line(reason="x" * LONGEST_LINE),
+        _line() + " " * LONGEST_LINE,
         b"x" * (LONGEST_LINE + 1),
     ],
 )

@@ -71,7 +71,7 @@ def verify_command(
     no statement is possible.
     """
     from widthfold_onnx.pipeline import verify
-    from widthfold_onnx.reports.terminal import show_verify
+    from widthfold_onnx.reports.verified import show_verify
     from widthfold_onnx.results import VerifyReport
 
     options = running.options(

@@ -77,7 +77,7 @@ def replay(nodes: Sequence[onnx.NodeProto], chain: Chain, labels: Labels) -> Lab
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", chain.opset)])
     try:
         (result,) = ReferenceEvaluator(model).run(None, {start: labels})
-    except (ValueError, IndexError) as error:
+    except (ValueError, IndexError, RuntimeError) as error:  # the last of a Transpose
         raise Mismatch(f"the new nodes do not fit together: {printable(str(error))}") from error
     return np.asarray(result)
 

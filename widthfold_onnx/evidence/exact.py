@@ -3,9 +3,12 @@
 Three questions per site, each of which a wrong fold cannot pass unnoticed:
 
 1. Does the chain of new nodes stand where the original node stood (same input, same output)?
-2. Are the stored weight and bias, as bytes, the fold of the original's?
-3. Do the very nodes of the chain compute on small integers what the original node computes
-   (`evidence.probe`)?
+2. Are the stored weight and bias, as bytes, the original's numbers, each at its place?
+3. Are the places right: for all numbers by proof (`evidence.provenance`), and for small integers
+   by running the very nodes of the chain against the original node (`evidence.probe`)?
+
+The fold algebra only proposes the places, as labels. Numbers never pass through it, so that a
+fault in it that depends on them cannot agree with itself.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.chain import Chain, Geometry, Mismatch
+from widthfold_onnx.evidence.chain import Chain, Geometry, Labels, Mismatch, labels_of
+from widthfold_onnx.evidence.elsewhere import first_change
 from widthfold_onnx.evidence.patterns import patterns, sentence
 from widthfold_onnx.evidence.probe import TRIALS, Side, first_difference
 from widthfold_onnx.evidence.provenance import prove
@@ -39,9 +43,10 @@ from widthfold_onnx.rules.conv_site import conv_axes, group_of
 
 Array = npt.NDArray[Any]
 
-# Extents for dimensions that the plan leaves open: any will do, few are fast.
-FREE_SAMPLES = 2
-FREE_POSITIONS = 5
+# Extents for dimensions that the plan leaves open, few because that is fast. Two of each: a shape
+# that is written into the new nodes may happen to fit one.
+FREE_SAMPLES = (2, 1)
+FREE_POSITIONS = (5, 6)
 
 MAX_AXES = 3
 MAX_ELEMENTS = 1 << 28
@@ -63,14 +68,22 @@ class _Fold:
     group: int
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Input extents of the probe."""
-        weight = self.parameters[0]
-        spatial = (
-            axis.length or axis.dilation * axis.kernel + 2 * axis.stride + FREE_POSITIONS
-            for axis in self.axes
-        )
-        return (self.record.samples or FREE_SAMPLES, weight.shape[1] * self.group, *spatial)
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Input extents of the probe; more than one where the plan leaves some open."""
+        channels = self.parameters[0].shape[1] * self.group
+        shapes = []
+        for samples, positions in zip(FREE_SAMPLES, FREE_POSITIONS, strict=True):
+            spatial = (
+                axis.length or axis.dilation * axis.kernel + 2 * axis.stride + positions
+                for axis in self.axes
+            )
+            shapes.append((self.record.samples or samples, channels, *spatial))
+        return list(dict.fromkeys(shapes))
+
+    def labels(self) -> list[Labels]:
+        """Folded weight and bias as labels: index in the original + 1, 0 for a structural zero."""
+        weight, *bias = (labels_of(p.shape) for p in self.parameters)
+        return [fold_weight(weight, self.fold), *(fold_bias(b, self.fold) for b in bias)]
 
 
 def probe_sites(
@@ -85,7 +98,8 @@ def probe_sites(
         report: gets a line of text per site.
 
     Returns:
-        The probed sites, and what limits the statement: folds whose record another tool removed.
+        The probed sites, and what limits the statement: folds whose record another tool removed,
+        and changes outside the folds.
     """
     before, after = load(original), load(rewritten)
     old, new = Document(before.proto, before.folder), Document(after.proto, after.folder)
@@ -98,6 +112,7 @@ def probe_sites(
     chains = _Chains()
     results: list[ExactSite] = []
     limits: list[str] = []
+    sites: set[tuple[str, str]] = set()
     for scope, conv in new.nodes("Conv"):
         if FOLD_KEY not in conv.metadata_props:
             if FOLDED_OUTPUT.search(conv.outputs[0].name or ""):
@@ -111,6 +126,7 @@ def probe_sites(
         chain = chains.of(scope, conv)
         if known is not None and _lines(old, chains.of(*known)) == _lines(new, chain):
             continue  # the original holds this very fold itself
+        sites.add((scope.path, origin))
         try:
             if known is not None:
                 raise _DifferentError("it is a fold in the original already, and another one")
@@ -123,6 +139,9 @@ def probe_sites(
             results.append(ExactSite(node=name, verdict="skipped", reason=str(error)))
         else:
             results.append(msgspec.structs.replace(site, node=name))
+    changed = first_change(old, new, sites) if sites else ""
+    if changed:
+        limits.append(f"the models differ outside the folds ({changed}): compared by values only")
     return results, limits
 
 
@@ -140,30 +159,33 @@ def _check(
     if start is None or data is None or (start.name, end.name) != (data.name, origin):
         raise _DifferentError("the new nodes do not stand where the original node stood")
     wanted = _fold_of(old, node, conv)
+    labels = wanted.labels()
     stored = _parameters(new, conv)
-    expected = _folded(wanted.parameters, wanted.fold)
+    expected = _placed(wanted.parameters, labels)
     if [_content(a) for a in expected] != [_content(a) for a in stored]:
         raise _DifferentError("the stored weight or bias is not the fold of the original's")
     before = Side([old.message(node)], _constants(old, [node]), old.opset, _names(node))
     after = Side([new.message(n) for n in chain], _constants(new, chain), new.opset, _names(conv))
-    certificate = _prove(old, new, node, chain, conv, wanted)
-    found = first_difference(
-        before,
-        after,
-        fold=lambda parameters: _folded(parameters, wanted.fold),
-        ports=(start.name or "", end.name or ""),
-        shape=wanted.shape,
-        options=options,
-    )
-    if found:
-        raise _DifferentError(found)
+    certificates = []
+    for shape in wanted.shapes:
+        certificates.append(_prove(new, chain, conv, wanted, labels, shape))
+        found = first_difference(
+            before,
+            after,
+            fold=lambda parameters: _placed(parameters, labels),
+            ports=(start.name or "", end.name or ""),
+            shape=shape,
+            options=options,
+        )
+        if found:
+            raise _DifferentError(found)
     folded = patterns(wanted.fold, wanted.axes, wanted.record.samples)
-    inputs, outputs = wanted.shape[1], len(wanted.parameters[0])
+    inputs, outputs = wanted.shapes[0][1], len(wanted.parameters[0])
     return ExactSite(
         node=conv.name or "",
         verdict="exact",
-        reason=f"{certificate}; the stored weight and bias are the fold of the original's, bit for "
-        f"bit; {TRIALS} runs on integers agree bit for bit",
+        reason=f"{certificates[0]}; the stored weight and bias are the fold of the original's, bit "
+        f"for bit; {TRIALS * len(certificates)} runs on integers agree bit for bit",
         channels=f"{inputs} -> {outputs}, folded {inputs * wanted.fold.in_factor} -> "
         f"{outputs * wanted.fold.out_factor}",
         fold=sentence(wanted.fold, folded),
@@ -172,11 +194,14 @@ def _check(
 
 
 def _prove(
-    old: Document, new: Document, node: Node, chain: list[Node], conv: Node, wanted: _Fold
+    new: Document,
+    chain: list[Node],
+    conv: Node,
+    wanted: _Fold,
+    labels: list[Labels],
+    extents: tuple[int, ...],
 ) -> str:
-    weight, *bias = wanted.parameters
-    labels = [np.arange(1, p.size + 1).reshape(p.shape) for p in (weight, *bias)]
-    folded, *folded_bias = _folded(labels, wanted.fold)
+    folded, *folded_bias = labels
 
     def axes(shape: tuple[int, ...]) -> tuple[ConvAxis, ...]:
         geometry = conv_axes(conv, shape, folded.shape)
@@ -188,13 +213,12 @@ def _prove(
         raise _DifferentError("the new nodes hold more than one Conv")
     at = chain.index(conv)
     lengths = (
-        replace(axis, length=extent)
-        for axis, extent in zip(wanted.axes, wanted.shape[2:], strict=True)
+        replace(axis, length=extent) for axis, extent in zip(wanted.axes, extents[2:], strict=True)
     )
     try:
         return prove(
-            Geometry(wanted.shape, tuple(lengths), wanted.group),
-            weight.shape,
+            Geometry(extents, tuple(lengths), wanted.group),
+            wanted.parameters[0].shape,
             Chain(
                 before=[new.message(n) for n in chain[:at]],
                 axes=axes,
@@ -246,7 +270,8 @@ def _fold_of(old: Document, node: Node, conv: Node) -> _Fold:
     if isinstance(fold, Refusal) or isinstance(axes, Refusal):
         raise _DifferentError("the fold cannot be repeated on the original")
     wanted = _Fold(fold, axes, record, parameters, group)
-    if max(math.prod(wanted.shape), math.prod(fold.weight_shape(weight.shape))) > MAX_ELEMENTS:
+    sizes = map(math.prod, [*wanted.shapes, fold.weight_shape(weight.shape)])
+    if max(sizes) > MAX_ELEMENTS:
         raise _too_large()
     return wanted
 
@@ -269,9 +294,14 @@ def _check_record(record: FoldRecord) -> None:
         raise _too_large()
 
 
-def _folded(parameters: list[Array], fold: ConvFold) -> list[Array]:
-    weight, *bias = parameters
-    return [fold_weight(weight, fold), *(fold_bias(b, fold) for b in bias)]
+def _placed(parameters: list[Array], labels: list[Labels]) -> list[Array]:
+    """The numbers of weight and bias where the labels stand, zero where there is none."""
+    placed = []
+    for array, places in zip(parameters, labels, strict=True):
+        if places.min(initial=0) < 0 or places.max(initial=0) > array.size:
+            raise _DifferentError("the fold holds something else than the original's numbers")
+        placed.append(np.append(np.zeros(1, array.dtype), array)[places])
+    return placed
 
 
 def _parameters(document: Document, node: Node) -> list[Array]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,8 @@ from widthfold_onnx.runtime.session import Feeds, Session
 
 WARM_RUNS = 3
 PROFILED_RUNS = 10
+PROFILED_SECONDS = 0.5
+"""Fewer runs, though at least one, are profiled where ten would take longer."""
 
 
 def profile(open_with: Callable[[Path], Session], feeds: Feeds) -> list[NodeTime]:
@@ -35,14 +38,20 @@ def profile(open_with: Callable[[Path], Session], feeds: Feeds) -> list[NodeTime
     with tempfile.TemporaryDirectory() as folder:
         session = open_with(Path(folder) / "profile")
         once = session.bound(feeds)
-        for _ in range(WARM_RUNS + PROFILED_RUNS):
+        for _ in range(WARM_RUNS):
             once()
+        ends = time.perf_counter() + PROFILED_SECONDS
+        once()
+        runs = 1
+        while runs < PROFILED_RUNS and time.perf_counter() < ends:
+            once()
+            runs += 1
         events = json.loads(session.end_profile().read_bytes())
-    return sorted(_nodes(events), key=lambda node: (-node.us, node.name))
+    return sorted(_nodes(events, WARM_RUNS + runs), key=lambda node: (-node.us, node.name))
 
 
-def _nodes(events: list[dict[str, Any]]) -> list[NodeTime]:
-    """Mean time of every node over the runs after the warm ones."""
+def _nodes(events: list[dict[str, Any]], runs: int) -> list[NodeTime]:
+    """Mean time of every node over the runs after the warm ones; `runs` counts all."""
     times: dict[tuple[str, str, str], list[int]] = defaultdict(list)
     for event in events:
         name = event.get("name", "")
@@ -53,7 +62,7 @@ def _nodes(events: list[dict[str, Any]]) -> list[NodeTime]:
     results = []
     for (name, op, provider), durations in times.items():
         # A node of a loop body runs several times in a run: the sum of a run is what counts.
-        per_run = max(len(durations) // (WARM_RUNS + PROFILED_RUNS), 1)
+        per_run = max(len(durations) // runs, 1)
         kept = durations[WARM_RUNS * per_run :]
         mean = sum(kept) / max(len(kept) / per_run, 1)
         results.append(NodeTime(name=name, op=op, provider=provider, us=round(mean, 2)))

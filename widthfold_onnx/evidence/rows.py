@@ -60,7 +60,7 @@ class Judge:
     Attributes:
         tolerance: what counts as equal.
         unsteady: outputs that cannot be judged.
-        truths: per input set what float64 gives, {} where that is not known.
+        truths: per input set what float64 gives, where that is known and can be used.
     """
 
     tolerance: Tolerance
@@ -93,9 +93,6 @@ class Judge:
         cell = compare(name, *both(name, reference, candidate), self.tolerance, level, truth)
         if name in self.unsteady:
             return msgspec.structs.replace(cell, passed=False, note=UNSTEADY)
-        if cell.truth_original is not None and cell.truth_original > NOISE_LIMIT:
-            # Then it is no truth: the reference implementation reads the model in another way.
-            cell = msgspec.structs.replace(cell, truth_original=None, truth_rewritten=None)
         if self._strays(cell, 0.0):
             return msgspec.structs.replace(cell, passed=False)
         return cell
@@ -108,6 +105,16 @@ class Judge:
             if wrong and name not in self.unsteady:
                 found.append(wrong[0])
         return found
+
+    def failing(self, cells: Cells) -> set[int]:
+        """The input sets that show a difference."""
+        return {
+            number
+            for name, row in cells.items()
+            if name not in self.unsteady
+            for number, cell in row.items()
+            if not cell.passed
+        }
 
     def forgiven(self, cells: Cells, noise: Sequence[Mapping[str, float | None]]) -> Cells:
         """The cells again; a difference that is no more than rounding passes, with a note.

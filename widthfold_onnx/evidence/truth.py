@@ -1,13 +1,13 @@
 """The truth: what the original would compute without rounding to its own element types.
 
 All floats of the model are widened to float64 (weights, casts, what nodes make up) and onnx's
-reference implementation runs it, with a Conv of our own because that one is slow. It knows
-neither every operator nor every version, so there may be no truth; then nothing is claimed.
+reference implementation runs it, with some operators of our own (`evidence.reference_ops`). It
+knows neither every operator nor every version, so there may be no truth; then nothing is claimed,
+and the report says why.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,15 +16,17 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from onnx.reference.op_run import OpRun
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.inline import inlined
+from widthfold_onnx.evidence.reference_ops import OPS
 from widthfold_onnx.evidence.rows import Outputs
+from widthfold_onnx.model.scope import Scope, graph_scope
 from widthfold_onnx.model.walk import all_nodes, all_tensors
 from widthfold_onnx.runtime.session import Array
 from widthfold_onnx.runtime.stored import InputSet
 from widthfold_onnx.runtime.worker import isolated
+from widthfold_onnx.text import printable
 
 START = 5.0
 """Seconds on top of the budget until the process is killed: it must start, and one node of the
@@ -36,66 +38,9 @@ MAX_BYTES = 1 << 28
 _NARROW = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
-class Conv(OpRun):
-    """Conv in the element type of its inputs, as one product of matrices per tap."""
-
-    op_domain = ""
-
-    def _run(
-        self,
-        x: Array,
-        w: Array,
-        b: Array | None = None,
-        auto_pad: str = "NOTSET",
-        dilations: Sequence[int] | None = None,
-        group: int = 1,
-        kernel_shape: Sequence[int] | None = None,
-        pads: Sequence[int] | None = None,
-        strides: Sequence[int] | None = None,
-    ) -> tuple[Array]:
-        rank = w.ndim - 2
-        strides, dilations = strides or [1] * rank, dilations or [1] * rank
-        reach = [d * (k - 1) + 1 for d, k in zip(dilations, w.shape[2:], strict=True)]
-        begins, ends = _pads(auto_pad, pads or [0] * 2 * rank, x.shape[2:], strides, reach)
-        x = np.pad(x, [(0, 0), (0, 0), *zip(begins, ends, strict=True)])
-        out = [(e - r) // s + 1 for e, r, s in zip(x.shape[2:], reach, strides, strict=True)]
-        x = x.reshape(x.shape[0], group, -1, *x.shape[2:])
-        w = w.reshape(group, -1, *w.shape[1:])
-        y = np.zeros((x.shape[0], group, w.shape[1], math.prod(out)), x.dtype)
-        for tap in np.ndindex(*w.shape[3:]):
-            places = [
-                slice(d * t, d * t + s * (n - 1) + 1, s)
-                for t, d, s, n in zip(tap, dilations, strides, out, strict=True)
-            ]
-            seen = x[:, :, :, *places].reshape(*x.shape[:3], -1)
-            y += w[:, :, :, *tap] @ seen
-        y = y.reshape(x.shape[0], -1, *out)
-        return (y if b is None else y + b.reshape(-1, *[1] * rank),)
-
-
-def _pads(
-    auto_pad: str,
-    pads: Sequence[int],
-    extents: Sequence[int],
-    strides: Sequence[int],
-    reach: Sequence[int],
-) -> tuple[list[int], list[int]]:
-    """Zeros before and after each spatial axis."""
-    rank = len(extents)
-    if not auto_pad.startswith("SAME"):
-        return list(pads[:rank]), list(pads[rank:])
-    total = [
-        max(0, (-(-extent // s) - 1) * s + r - extent)
-        for extent, s, r in zip(extents, strides, reach, strict=True)
-    ]
-    less = [t // 2 for t in total]
-    more = [t - half for t, half in zip(total, less, strict=True)]
-    return (less, more) if auto_pad == "SAME_UPPER" else (more, less)
-
-
 def true_outputs(
     model: Path, outputs: Sequence[str], sets: Sequence[InputSet], budget: float
-) -> list[Outputs]:
+) -> tuple[list[Outputs], str]:
     """What the model computes in float64 on each input set, {} where that is not known.
 
     It runs in a process of its own, which ends when the budget is spent. Small sets go first, so
@@ -106,37 +51,49 @@ def true_outputs(
         outputs: their names in graph order.
         sets: the input sets.
         budget: seconds; 0 asks for nothing.
+
+    Returns:
+        One item per input set, and why some of them are empty; "" if none is, or none was wanted.
     """
     results: list[Outputs] = [{} for _ in sets]
     if budget <= 0:
-        return results
+        return results, ""
     order = sorted(range(len(sets)), key=lambda i: sum(x.size for x in sets[i].feeds.values()))
     feeds = [sets[i].feeds for i in order]
     try:
-        runs = isolated(evaluate, model, list(outputs), feeds, budget, timeout=budget + START)
-    except UnverifiedError:
-        return results
+        runs, why = isolated(evaluate, model, list(outputs), feeds, budget, timeout=budget + START)
+    except UnverifiedError as error:
+        return results, f"no float64 reference: {error}"
     for i, run in zip(order, runs, strict=False):
         results[i] = run
-    return results
+    missing = f"float64 reference for {len(runs)} of {len(sets)} input sets only: {why}"
+    return results, missing if why else ""
 
 
 def evaluate(
     model: Path, outputs: Sequence[str], feeds: Sequence[Outputs], budget: float
-) -> list[Outputs]:
-    """Outputs in float64 for the first sets of inputs, as many as the budget lets begin."""
+) -> tuple[list[Outputs], str]:
+    """Outputs in float64 for the first sets of inputs, as many as the budget lets begin.
+
+    Returns:
+        The outputs of each set that ran, and why the others did not.
+
+    Raises:
+        UnverifiedError: no set runs.
+    """
     ends = time.monotonic() + budget
     pace = 0.0  # seconds per element of the largest set so far
     results: list[Outputs] = []
     try:
         proto = inlined(model, MAX_BYTES)
         widen(proto)
-        evaluator = ReferenceEvaluator(proto, new_ops=[Conv])
+        _order(graph_scope(proto.graph))
+        evaluator = ReferenceEvaluator(proto, new_ops=list(OPS))
         with np.errstate(all="ignore"):
             for item in feeds:
                 began, size = time.monotonic(), sum(array.size for array in item.values())
                 if results and began + pace * size > ends:
-                    break
+                    return results, f"the budget of {budget:g} s is spent"
                 wide = {name: _wide(array) for name, array in item.items()}
                 values = evaluator.run(list(outputs), wide)
                 results.append({n: v for n, v in zip(outputs, values, strict=True) if _float(v)})
@@ -145,9 +102,11 @@ def evaluate(
         raise
     except Exception as error:
         # Every operator fails in its own way on what it does not know; there is no common base.
+        why = printable(f"{type(error).__name__}: {error}")
         if not results:
-            raise UnverifiedError(f"no truth: {type(error).__name__}") from error
-    return results
+            raise UnverifiedError(why) from error
+        return results, why
+    return results, ""
 
 
 def widen(model: onnx.ModelProto) -> None:
@@ -174,3 +133,14 @@ def _wide(array: Array) -> Array:
 
 def _float(value: object) -> bool:
     return isinstance(value, np.ndarray) and value.dtype == np.float64
+
+
+def _order(scope: Scope) -> None:
+    """Put the nodes into an order that can run, in every graph of a scope."""
+    for scopes in scope.inner.values():
+        for inside in scopes:
+            _order(inside)
+    if scope.graph is not None and list(map(id, scope.graph.node)) != list(map(id, scope.nodes)):
+        nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in scope.nodes]
+        del scope.graph.node[:]
+        scope.graph.node.extend(nodes)

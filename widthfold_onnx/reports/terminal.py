@@ -1,31 +1,18 @@
-"""Results as tables on standard output."""
+"""Plans as tables on standard output: what `optimize` did and what `inspect` found."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 from widthfold_onnx.reports import wording
 from widthfold_onnx.reports.console import Cell, printing, say, table
-from widthfold_onnx.reports.histogram import histogram
-from widthfold_onnx.reports.wording import figure, size
+from widthfold_onnx.reports.wording import size
 from widthfold_onnx.results import (
     InspectReport,
     InspectSite,
-    NodeTime,
     OptimizeReport,
-    OutputParity,
-    Side,
     SiteReport,
-    Timing,
-    VerifyReport,
 )
-
-SLOWEST = 8
-"""Nodes of each model that are shown."""
-
-_NODE = 40
-"""Characters of their names."""
 
 
 @printing()
@@ -55,101 +42,6 @@ def show_optimize(report: OptimizeReport) -> None:
 
 
 @printing()
-def show_verify(
-    report: VerifyReport, *, certificates: bool = False, latencies: bool = False
-) -> None:
-    """Outputs, probed sites, time and the verdict.
-
-    Args:
-        report: the result.
-        certificates: print what was proved of every site in full.
-        latencies: draw the latencies of both models in one histogram.
-    """
-    table(
-        [
-            "output",
-            "runtime level",
-            "max abs",
-            "max rel",
-            "allowed",
-            "ulp",
-            "cosine",
-            "passed",
-            "note",
-        ],
-        [_output(row) for row in report.outputs],
-        below=True,
-    )
-    table(
-        ["rewritten node", "probe", "channels", "why"],
-        [
-            [s.node, s.verdict, s.channels, "" if s.verdict == "exact" else s.reason]
-            for s in report.exact
-        ],
-        below=True,
-    )
-    if certificates:
-        for site in report.exact:
-            if site.verdict == "exact":
-                say(f"{site.node}: {site.fold}. Proved: {site.reason}.")
-    if report.timing is not None:
-        _show_timing(report.timing)
-        if latencies:
-            columns = ["ms from", "share of runs: original", "rewritten"]
-            table(columns, histogram(report.timing))
-    say(f"verdict: {wording.verdict(report)}")
-    for reason in report.reasons:
-        say(f"  {reason}")
-
-
-def _show_timing(timing: Timing) -> None:
-    """The two models beside each other, then where the time of each goes."""
-    sides = (("original", timing.original), ("rewritten", timing.rewritten))
-    table(
-        ["model", "level", "p50 ms", "p90 ms", "p99 ms", "peak memory", "file", "ran on"],
-        [
-            [
-                name,
-                side.level,
-                f"{side.median_ms:.3f}",
-                f"{side.p90:.3f}",
-                f"{side.p99:.3f}",
-                f"{side.peak_mib:.0f} MiB",
-                size(side.file_bytes),
-                ", ".join(
-                    f"{count} on {where.removesuffix('ExecutionProvider')}"
-                    for where, count in side.providers.items()
-                ),
-            ]
-            for name, side in sides
-        ],
-    )
-    columns = [side.nodes[:SLOWEST] for _, side in sides]
-    table(
-        [
-            *("slowest nodes of the original", "op", "us", "fell back to"),
-            *("of the rewritten", "op ", "us ", "fell back to "),
-        ],
-        [
-            [
-                cell
-                for node, (_, side) in zip(pair, sides, strict=True)
-                for cell in _node(node, side)
-            ]
-            for pair in itertools.zip_longest(*columns)
-        ],
-    )
-    say(f"time: {wording.speed(timing)}")
-
-
-def _node(node: NodeTime | None, side: Side) -> list[str]:
-    if node is None:
-        return ["", "", "", ""]
-    where = node.provider if node in side.fallbacks else ""
-    return [wording.short(node.name, _NODE), node.op, f"{node.us:.0f}", where]
-
-
-@printing()
 def show_inspect(report: InspectReport) -> None:
     """Every site, its cost and what each fold would do."""
     table(
@@ -175,20 +67,6 @@ def _site(site: SiteReport) -> list[str]:
     why = site.reason if site.status == "folded" else f"{site.code}: {site.reason}"
     alone = "" if site.gain is None else f"{site.gain.ratio:.2f}x"
     return [where, site.status, site.axis or "", factor, site.form or "", ratio, alone, why]
-
-
-def _output(row: OutputParity) -> list[str]:
-    return [
-        row.name,
-        row.level,
-        figure(row.max_abs),
-        figure(row.max_rel),
-        figure(row.tolerance),
-        wording.ulp(row),
-        "-" if row.cosine is None else f"{row.cosine:.7f}",
-        "pass" if row.passed else "fail",
-        row.note,
-    ]
 
 
 def _inspected(site: InspectSite) -> list[Cell]:

@@ -5,10 +5,7 @@ from widthfold_onnx.results.evidence import (
     AxisPattern,
     Environment,
     ExactSite,
-    NodeTime,
     OutputParity,
-    Side,
-    Timing,
     VerifyReport,
     WorstElement,
 )
@@ -22,6 +19,7 @@ from widthfold_onnx.results.sites import (
     SiteReport,
 )
 from widthfold_onnx.results.store import Entry, Key, Measurement, StoreReport
+from widthfold_onnx.results.timing import NodeTime, Side, Timing
 
 __all__ = [
     "AxisPattern",

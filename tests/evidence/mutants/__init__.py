@@ -1,0 +1,125 @@
+"""Folded models with a fault each.
+
+A planter changes a folded model (`IN_MODELS`), folds another model instead of the original
+(`geometry`), or breaks the folding code (`algebra`). What a planter has no place for, and what
+another planter made already, is no mutant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import islice
+
+import onnx
+
+from tests.evidence.mutants import (
+    algebra,
+    attributes,
+    borders,
+    geometry,
+    moves,
+    records,
+    structure,
+    twins,
+    weights,
+)
+from tests.evidence.mutants.algebra import Planted
+from tests.evidence.mutants.bases import BASES, folded, original
+from tests.evidence.mutants.folded import Fault, Folded
+from tests.evidence.mutants.geometry import Change
+
+IN_MODELS = (weights, attributes, moves, borders, structure, twins, records)
+
+
+@dataclass(frozen=True, eq=False)
+class Mutant:
+    """A faulty fold of an original.
+
+    Attributes:
+        base: name of the original.
+        fault: name of the fault; its first word is the kind.
+        model: the folded model.
+        context: in which the checker runs; other than empty for faults of the folding code.
+    """
+
+    base: str
+    fault: str
+    model: onnx.ModelProto
+    context: Planted = nullcontext
+
+    def __str__(self) -> str:
+        return f"{self.base}-{self.fault}"
+
+    @property
+    def kind(self) -> str:
+        return self.fault.partition(".")[0]
+
+
+Planter = Callable[[str, str], Mutant | None]
+"""(name of the fault, name of the base) -> the mutant, None where there is no place for it."""
+
+
+def in_model(plant: Fault, fault: str, base: str) -> Mutant | None:
+    planted = Folded(right_fold(base))
+    return Mutant(base, fault, planted.model) if plant(planted) else None
+
+
+def of_another(change: Change, fault: str, base: str) -> Mutant | None:
+    other = original(BASES[base])
+    model = fold_if_possible(base, other) if change(other) else None
+    return None if model is None else Mutant(base, fault, model)
+
+
+def in_code(planted: Planted, fault: str, base: str) -> Mutant | None:
+    with planted():
+        model = fold_if_possible(base, original(BASES[base]))
+    return None if model is None else Mutant(base, fault, model, planted)
+
+
+PLANTERS: dict[str, Planter] = {
+    **{
+        name: partial(in_model, fault)
+        for family in IN_MODELS
+        for name, fault in family.FAULTS.items()
+    },
+    **{name: partial(of_another, change) for name, change in geometry.CHANGES.items()},
+    **{name: partial(in_code, planted) for name, planted in algebra.FAULTS.items()},
+}
+
+
+def mutants(per_fault: int | None = None) -> Iterator[Mutant]:
+    """Mutants of every fault; with a limit, other faults come in other bases first."""
+    names = list(BASES)
+    seen = {(name, content(right_fold(name)), code) for name in names for code in (False, True)}
+
+    def fresh(fault: str, turn: int) -> Iterator[Mutant]:
+        for base in (*names[turn:], *names[:turn]):
+            mutant = PLANTERS[fault](fault, base)
+            if mutant is not None:
+                key = (base, content(mutant.model), mutant.context is not nullcontext)
+                if key not in seen:
+                    seen.add(key)
+                    yield mutant
+
+    for i, fault in enumerate(PLANTERS):
+        yield from islice(fresh(fault, i % len(names)), per_fault)
+
+
+@cache
+def right_fold(base: str) -> onnx.ModelProto:
+    return folded(BASES[base])
+
+
+def fold_if_possible(base: str, model: onnx.ModelProto) -> onnx.ModelProto | None:
+    """None where the rules refuse the changed Conv, or broken code does not get that far."""
+    try:
+        return folded(BASES[base], model)
+    except (AssertionError, ValueError, IndexError):
+        return None
+
+
+def content(model: onnx.ModelProto) -> bytes:
+    return model.SerializeToString(deterministic=True)

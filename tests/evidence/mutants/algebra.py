@@ -1,0 +1,142 @@
+"""Faults in the folding code itself, planted for the creation and for the checking of a fold.
+
+The checker repeats the fold from its record; with the same fault in both, repeating shows nothing.
+What is left is the proof, which trusts no algebra, and the integer probe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from tests.evidence.mutants.alter import Alter
+from tests.evidence.mutants.folded import Array
+from tests.evidence.mutants.weights import ARRAY, BIAS, WEIGHT
+from widthfold_onnx.evidence import exact
+from widthfold_onnx.fold.axis import ConvAxis, FoldedAxis, fold_axis
+from widthfold_onnx.fold.conv import ConvFold, fold_bias, fold_weight
+from widthfold_onnx.fold.layout import Packing, pack
+from widthfold_onnx.rewrite import engine, record
+from widthfold_onnx.rules import conv, legality
+
+Planted = Callable[[], Any]
+"""A context inside which the package folds wrongly, and checks so."""
+
+
+def code(*places: tuple[object, str], by: object) -> Planted:
+    """Replace a function wherever it was imported."""
+
+    @contextmanager
+    def context() -> Iterator[None]:
+        with ExitStack() as stack:
+            for module, name in places:
+                stack.enter_context(patch.object(module, name, by))
+            yield
+
+    return context
+
+
+def weights(alter: Alter) -> Planted:
+    def wrong(weight: Array, fold: ConvFold) -> Array:
+        right = fold_weight(weight, fold)
+        altered = alter(right.copy())
+        return right if altered is None else altered.astype(right.dtype)
+
+    return code((engine, "fold_weight"), (exact, "fold_weight"), by=wrong)
+
+
+def biases(alter: Alter) -> Planted:
+    def wrong(bias: Array, fold: ConvFold) -> Array:
+        right = fold_bias(bias, fold)
+        altered = alter(right.copy())
+        return right if altered is None else altered.astype(right.dtype)
+
+    return code((engine, "fold_bias"), (exact, "fold_bias"), by=wrong)
+
+
+def axes(alter: Callable[[FoldedAxis], dict[str, object]]) -> Planted:
+    def wrong(axis: ConvAxis, *digits: int, blocked: bool = False) -> object:
+        right = fold_axis(axis, *digits, blocked=blocked)
+        return replace(right, **alter(right)) if isinstance(right, FoldedAxis) else right
+
+    return code((conv, "fold_axis"), (record, "fold_axis"), by=wrong)
+
+
+def geometry(**steps: int) -> Planted:
+    """The fold of a Conv whose attributes were read wrongly."""
+
+    def wrong(axis: ConvAxis, *digits: int, blocked: bool = False) -> object:
+        changed = {name: getattr(axis, name) + step for name, step in steps.items()}
+        return fold_axis(replace(axis, **changed), *digits, blocked=blocked)
+
+    return code((conv, "fold_axis"), (record, "fold_axis"), by=wrong)
+
+
+def packing(alter: Callable[[dict[str, Any]], dict[str, Any]], *, output_only: bool) -> Planted:
+    """The moves of the fold of another tensor; only the creation looks at them."""
+    calls = [0]
+
+    def wrong(shape: Any, digits: Any, **others: Any) -> Packing:
+        calls[0] += 1
+        if output_only and calls[0] % 2:
+            return pack(shape, digits, **others)
+        return pack(**alter({"shape": shape, "digits": digits, **others}))
+
+    return code((legality, "pack"), by=wrong)
+
+
+def inverted(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Blocked where the fold is interleaved, and the other way round."""
+    digits = [(count, not blocked) for count, blocked in arguments["digits"]]
+    return {**arguments, "digits": digits}
+
+
+def only_floats(alter: Alter) -> Alter:
+    """What depends on the numbers: labels and small integers stay as they are."""
+    return lambda array: alter(array) if array.dtype.kind == "f" else array
+
+
+VALUES: dict[str, Alter] = {
+    "small_flushed": only_floats(lambda a: np.where(abs(a) < np.median(abs(a[a != 0])), 0, a)),
+    "fractions_rounded": only_floats(lambda a: np.where(abs(a) < 1, np.round(a, 2), a)),
+    "negative_dropped": only_floats(lambda a: np.where((a < 0) & (a > -1), 0, a)),
+}
+
+FAULTS: dict[str, Planted] = {
+    **{f"code.weight.{name}": weights(alter) for name, alter in (ARRAY | WEIGHT | VALUES).items()},
+    **{f"code.bias.{name}": biases(alter) for name, alter in (ARRAY | BIAS | VALUES).items()},
+    **{
+        f"code.axis.{name}": axes(alter)
+        for name, alter in {
+            "pad_begin_more": lambda a: {"pad_begin": a.pad_begin + 1},
+            "pad_end_more": lambda a: {"pad_end": a.pad_end + 1},
+            "pads_later": lambda a: {"pad_begin": a.pad_begin + 1, "pad_end": a.pad_end - 1},
+            "pads_swapped": lambda a: {"pad_begin": a.pad_end, "pad_end": a.pad_begin},
+            "stride_more": lambda a: {"stride": a.stride + 1},
+            "dilation_more": lambda a: {"dilation": a.dilation + 1},
+            "input_digits_reversed": lambda a: {"f": a.in_digits - 1 - a.f},
+            "input_digits_rotated": lambda a: {"f": (a.f + 1) % a.in_digits},
+            "output_digits_reversed": lambda a: {"g": a.out_digits - 1 - a.g},
+            "output_digits_rotated": lambda a: {"g": (a.g + 1) % a.out_digits},
+            "taps_reversed": lambda a: {"k": a.original_kernel - 1 - a.k},
+            "positions_reversed": lambda a: {"q": a.kernel - 1 - a.q},
+            "positions_later": lambda a: {"q": a.q + 1, "kernel": a.kernel + 1},
+            "last_tap_lost": lambda a: {n: getattr(a, n)[:-1] for n in "gfqk"},
+            "first_tap_lost": lambda a: {n: getattr(a, n)[1:] for n in "gfqk"},
+            "input_and_output_digit_mixed_up": lambda a: {"f": a.g, "g": a.f},
+            "digit_0_only": lambda a: {n: getattr(a, n)[a.g == 0] for n in "gfqk"},
+        }.items()
+    },
+    "code.read.pad_later": geometry(pad_begin=1, pad_end=-1),
+    "code.read.pad_earlier": geometry(pad_begin=-1, pad_end=1),
+    "code.read.dilation": geometry(dilation=1, pad_end=4),
+    "code.read.length": geometry(length=-1, pad_end=1),
+    "code.pack.blocked": packing(inverted, output_only=False),
+    "code.pack.output_blocked": packing(inverted, output_only=True),
+    "code.pack.no_groups": packing(lambda a: {**a, "group": 1}, output_only=False),
+}

@@ -1,0 +1,92 @@
+"""A folded model as the fault planters see it: its Conv, the moves around it, their constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY
+
+Array = np.ndarray[Any, Any]
+
+
+class Folded:
+    """A copy of a folded model; planters change it in place."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.model = onnx.ModelProto()
+        self.model.CopyFrom(model)
+        self.graph = self.model.graph
+        self.conv = next(n for n in self.graph.node if metadata(n, FOLD_KEY))
+        origin = metadata(self.conv, ORIGIN_KEY)
+        self.chain = [n for n in self.graph.node if metadata(n, ORIGIN_KEY) == origin]
+        at = self.chain.index(self.conv)
+        self.before, self.after = self.chain[:at], self.chain[at + 1 :]
+
+    def moves(self, op_type: str) -> list[onnx.NodeProto]:
+        """The moves of one operator, in order."""
+        return [n for n in (*self.before, *self.after) if n.op_type == op_type]
+
+    def tensor(self, name: str) -> Array:
+        """A constant, as a copy that may be written."""
+        return numpy_helper.to_array(self._initializer(name)).copy()
+
+    def store(self, name: str, array: Array) -> None:
+        """Replace a constant."""
+        contiguous = np.ascontiguousarray(array)
+        self._initializer(name).CopyFrom(numpy_helper.from_array(contiguous, name))
+
+    def constant(self, array: Array, name: str) -> str:
+        """Add a constant."""
+        self.graph.initializer.append(numpy_helper.from_array(array, name))
+        return name
+
+    def change(self, index: int, alter: Callable[[Array], Array | None]) -> bool:
+        """Alter the weight (1) or the bias (2) of the Conv; False if there is nothing to alter."""
+        if index >= len(self.conv.input):
+            return False
+        array = self.tensor(self.conv.input[index])
+        altered = alter(array.copy())
+        if altered is None or altered.tobytes() == array.tobytes():
+            return False
+        self.store(self.conv.input[index], altered.astype(array.dtype))
+        return True
+
+    def insert(self, node: onnx.NodeProto, where: onnx.NodeProto, *, marked: bool = True) -> None:
+        """Put a node with one input and one output in front of another and feed that from it."""
+        node.input.insert(0, where.input[0])
+        node.output.append("inserted")
+        if marked:
+            entry = next(e for e in self.conv.metadata_props if e.key == ORIGIN_KEY)
+            node.metadata_props.append(entry)
+        self.graph.node.insert(list(self.graph.node).index(where), node)
+        where.input[0] = "inserted"
+
+    def _initializer(self, name: str) -> onnx.TensorProto:
+        return next(t for t in self.graph.initializer if t.name == name)
+
+
+Fault = Callable[[Folded], bool]
+"""Plants a fault; False where the model has no place for it."""
+
+
+def metadata(node: onnx.NodeProto, key: str) -> str:
+    return next((e.value for e in node.metadata_props if e.key == key), "")
+
+
+def attribute(node: onnx.NodeProto, name: str) -> list[int]:
+    """A list of integers, empty if the node does not have it."""
+    return next((list(a.ints) for a in node.attribute if a.name == name), [])
+
+
+def put(node: onnx.NodeProto, name: str, value: int | float | str | Sequence[int] | None) -> None:
+    """Set an attribute; None removes it."""
+    kept = [a for a in node.attribute if a.name != name]
+    del node.attribute[:]
+    node.attribute.extend(kept)
+    if value is not None:
+        node.attribute.append(helper.make_attribute(name, value))

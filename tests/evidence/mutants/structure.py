@@ -1,0 +1,99 @@
+"""Faults in how nodes hang together: something in between, or another value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import onnx
+from onnx import helper
+
+from tests.evidence.mutants.folded import Fault, Folded
+
+OPS: dict[str, dict[str, Any]] = {
+    "Identity": {},
+    "Neg": {},
+    "Relu": {},
+    "LeakyRelu": {"alpha": 0.9999},
+    "Floor": {},
+}
+PLACES: dict[str, Callable[[Folded], onnx.NodeProto]] = {
+    "front": lambda folded: folded.chain[0],
+    "conv": lambda folded: folded.conv,
+    "unfold": lambda folded: folded.after[0],
+    "last_move": lambda folded: folded.after[-1],
+}
+
+
+def inserted(op: str, place: str, *, marked: bool) -> Fault:
+    """A node more; unmarked it does not say that it belongs to the site."""
+
+    def fault(folded: Folded) -> bool:
+        node = helper.make_node(op, [], [], "more", **OPS[op])
+        folded.insert(node, PLACES[place](folded), marked=marked)
+        return True
+
+    return fault
+
+
+def reads(place: str, value: str) -> Fault:
+    """One of the nodes reads another value."""
+
+    def fault(folded: Folded) -> bool:
+        node = PLACES[place](folded)
+        old, node.input[0] = node.input[0], value
+        return old != value
+
+    return fault
+
+
+def unfold_reads_fold(folded: Folded) -> bool:
+    """The Conv is left out."""
+    folded.after[0].input[0] = folded.conv.input[0]
+    return True
+
+
+def second_conv(folded: Folded) -> bool:
+    """The folded Conv runs on what it computed already."""
+    again = onnx.NodeProto()
+    again.CopyFrom(folded.conv)
+    again.name, again.output[0] = "again", "twice"
+    again.input[0] = folded.conv.output[0]
+    at = list(folded.graph.node).index(folded.conv)
+    folded.graph.node.insert(at + 1, again)
+    folded.after[0].input[0] = "twice"
+    return True
+
+
+def later_fold(folded: Folded) -> bool:
+    """The site stands behind the Neg that read it: the two change places."""
+    last = folded.graph.node[-1]
+    if last.op_type != "Neg":
+        return False
+    start, end = folded.chain[0].input[0], folded.chain[-1].output[0]
+    folded.chain[0].input[0], last.input[0] = "moved", start
+    folded.chain[-1].output[0], last.output[0] = "y", "moved"
+    nodes = list(folded.graph.node)
+    at = nodes.index(folded.chain[0])
+    reordered = [*nodes[:at], last, *nodes[at:-1]]
+    del folded.graph.node[:]
+    folded.graph.node.extend(reordered)
+    return start != end
+
+
+FAULTS: dict[str, Fault] = {
+    **{
+        f"node.{op}_before_{place}{'' if marked else '_unmarked'}": inserted(
+            op, place, marked=marked
+        )
+        for op in OPS
+        for place in PLACES
+        for marked in (True, False)
+    },
+    "wire.fold_of_another_value": reads("front", "x"),
+    "wire.conv_unfolded": reads("conv", "z"),
+    "wire.unfold_of_input": reads("unfold", "z"),
+    "wire.conv_left_out": unfold_reads_fold,
+    "wire.conv_twice": second_conv,
+    "wire.site_after_its_reader": later_fold,
+}

@@ -1,0 +1,113 @@
+"""No wrong fold passes: every planted fault that changes the function is found, cleanly.
+
+What counts as changed is decided by onnx's reference implementation (`mutants.judge`). A mutant
+that computes the same is not counted; it may be rejected only where `STRICT` says why.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from functools import cache, partial
+from pathlib import Path
+
+import onnx
+import pytest
+
+from tests.evidence.mutants import PLANTERS, Mutant, in_model, mutants, outside, right_fold
+from tests.evidence.mutants.bases import BASES, original
+from tests.evidence.mutants.judge import Judgement, judge
+from widthfold_onnx import InvalidModelError, Provider, VerifyOptions, verify
+from widthfold_onnx.evidence.exact import probe_sites
+
+PER_FAULT = 4
+SAMPLE = list(mutants(PER_FAULT))
+STRICT = {
+    "record.*": "the nodes must be the fold that the record describes",
+    "*weight.structural_zero_negative": "weights are compared as bytes: -0 is not 0",
+    "pad.zero": "a Pad may have no value at all, so that none has to be judged",
+    "node.Identity_*": "the new nodes only move elements and follow each other",
+    "wire.site_after_its_reader": "the site must read what the original node read",
+}
+"""Mutants that compute the same function and are rejected all the same, and why that is right."""
+
+
+@cache
+def judged(mutant: Mutant) -> Judgement:
+    return judge(original(BASES[mutant.base]), mutant.model)
+
+
+def difference(before: onnx.ModelProto, after: onnx.ModelProto, folder: Path) -> str:
+    """What the proof and the probe say, "" if both hold."""
+    paths = folder / "before.onnx", folder / "after.onnx"
+    for path, model in zip(paths, (before, after), strict=True):
+        path.write_bytes(model.SerializeToString())
+    try:
+        sites, limits = probe_sites(*paths, VerifyOptions(provider=Provider.CPU), lambda line: None)
+    except InvalidModelError as error:
+        return str(error)
+    assert all(site.verdict in ("exact", "different") for site in sites)
+    wrong = [site.reason for site in sites if site.verdict == "different"]
+    assert wrong or not limits
+    return "; ".join(wrong)
+
+
+def check(mutant: Mutant, folder: Path) -> None:
+    with mutant.context():
+        found = difference(original(BASES[mutant.base]), mutant.model, folder)
+    if judged(mutant) is not Judgement.SAME:
+        assert found, f"{mutant} is {judged(mutant)}, and nothing was found"
+    elif found:
+        assert any(fnmatchcase(mutant.fault, pattern) for pattern in STRICT), f"{mutant}: {found}"
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_right_folds_are_exact(base: str, tmp_path: Path) -> None:
+    before, after = original(BASES[base]), right_fold(base)
+    assert judge(before, after) is Judgement.SAME
+    assert difference(before, after, tmp_path) == ""
+
+
+@pytest.mark.parametrize("mutant", SAMPLE, ids=str)
+def test_mutant(mutant: Mutant, tmp_path: Path) -> None:
+    check(mutant, tmp_path)
+
+
+def test_the_sample_is_large_and_of_all_kinds() -> None:
+    changed = [mutant for mutant in SAMPLE if judged(mutant) is Judgement.OTHER]
+    assert len(changed) >= 800  # 200 are asked for
+    assert {mutant.kind for mutant in SAMPLE} - {mutant.kind for mutant in changed} == {"record"}
+    assert {mutant.base for mutant in changed} == set(BASES)
+    assert {mutant.fault for mutant in SAMPLE} == set(PLANTERS)
+
+
+WHOLE = {
+    **{name: partial(in_model, fault) for name, fault in outside.FAULTS.items()},
+    **{
+        name: PLANTERS[name]
+        for name in (
+            "weight.last_one_ulp_up",
+            "transpose.last_two_last",
+            "node.Neg_before_conv_unmarked",
+            "reshape.bypassed_first",
+            "pads.begin_more",
+        )
+    },
+}
+"""Faults for all of verify, the last two of models that do not run."""
+
+
+@pytest.mark.parametrize("fault", WHOLE)
+def test_verify_finds_what_lies_around_the_sites_as_well(fault: str, tmp_path: Path) -> None:
+    mutant = WHOLE[fault](fault, "line")
+    before, after = tmp_path / "before.onnx", tmp_path / "after.onnx"
+    before.write_bytes(original(BASES["line"]).SerializeToString())
+    after.write_bytes(mutant.model.SerializeToString())
+    report = verify(before, after, VerifyOptions(thorough=False, timing=False, seeds=1))
+    assert report.verdict == "fail"
+    assert report.reasons
+
+
+@pytest.mark.slow
+def test_every_fault_in_every_base(tmp_path: Path) -> None:
+    for mutant in mutants():
+        check(mutant, tmp_path)

@@ -1,0 +1,115 @@
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from onnx import parser
+
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.evidence import profile as module
+from widthfold_onnx.evidence.placement import placement
+from widthfold_onnx.evidence.profile import PROFILED_RUNS, WARM_RUNS, profile
+from widthfold_onnx.options import Provider
+from widthfold_onnx.runtime.session import Level, open_session
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
+
+
+class Profiled:
+    """A session that writes the given durations (us) of each node, one list per run."""
+
+    def __init__(self, seconds, *nodes):
+        self.seconds, self.nodes = seconds, nodes
+        self.now, self.runs = 0.0, 0
+        self.prefix = None
+
+    def open_with(self, prefix):
+        self.prefix = prefix
+        return self
+
+    def bound(self, feeds):
+        assert feeds == {"x": 1}
+
+        def once():
+            self.now += self.seconds
+            self.runs += 1
+
+        return once
+
+    def end_profile(self):
+        events = [{"cat": "Session", "name": "model_loading", "dur": 999}]
+        for run in range(self.runs):
+            for name, provider, durations in self.nodes:
+                event = {"cat": "Node", "args": {"op_name": "Op", "provider": provider}}
+                events.append({**event, "name": f"{name}_fence_before", "dur": 999})
+                events.append({**event, "name": f"{name}_kernel_time", "cat": "Kernel", "dur": 999})
+                events += [
+                    {**event, "name": f"{name}_kernel_time", "dur": dur} for dur in durations(run)
+                ]
+        path = self.prefix.with_suffix(".json")
+        path.write_text(json.dumps(events))
+        return path
+
+
+@pytest.fixture
+def profiled(monkeypatch):
+    def run(seconds, *nodes):
+        session = Profiled(seconds, *nodes)
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: session.now))
+        return profile(session.open_with, {"x": 1}), session
+
+    return run
+
+
+def steady(us):
+    return lambda run: [us]
+
+
+def test_nodes_are_listed_slowest_first_and_by_name(profiled):
+    nodes, _ = profiled(
+        0.0, ("b", "P", steady(5)), ("slow", "Q", steady(70)), ("a", "P", steady(5))
+    )
+    assert [(n.name, n.op, n.provider, n.us) for n in nodes] == [
+        ("slow", "Op", "Q", 70.0),
+        ("a", "Op", "P", 5.0),
+        ("b", "Op", "P", 5.0),
+    ]
+    assert placement(nodes) == {"Q": 1, "P": 2}
+
+
+def test_the_warm_runs_do_not_count_and_the_others_are_averaged(profiled):
+    (node,), session = profiled(0.0, ("n", "P", lambda run: [1000 if run < WARM_RUNS else run % 2]))
+    assert session.runs == WARM_RUNS + PROFILED_RUNS
+    assert node.us == 0.5
+
+
+def test_a_node_of_a_loop_counts_all_its_turns(profiled):
+    (node,), _ = profiled(0.0, ("n", "P", lambda run: [999] * 3 if run < WARM_RUNS else [1, 2, 4]))
+    assert node.us == 7.0
+
+
+@pytest.mark.parametrize(("seconds", "runs"), [(0.01, 10), (0.13, 4), (0.3, 2), (60.0, 1)])
+def test_a_slow_model_is_profiled_in_fewer_runs(profiled, seconds, runs):
+    (node,), session = profiled(
+        seconds, ("n", "P", lambda run: [10**6 if run < WARM_RUNS else 8, 1])
+    )
+    assert session.runs == WARM_RUNS + runs
+    assert node.us == 9.0
+
+
+def test_a_real_profile_names_nodes_operators_and_providers(tmp_path):
+    path = tmp_path / "m.onnx"
+    text = "g (float[64] x) => (float[64] y) { a = Sin(x)\n y = Exp(a) }"
+    path.write_bytes(parser.parse_model(HEAD + text).SerializeToString())
+    prefixes = []
+
+    def open_with(prefix):
+        prefixes.append(prefix)
+        return open_session(path, Provider.CPU, Level.ALL, profile=prefix)
+
+    nodes = profile(open_with, {"x": np.ones(64, np.float32)})
+    assert sorted(node.op for node in nodes) == ["Exp", "Sin"]
+    assert placement(nodes) == {"CPUExecutionProvider": 2}
+    assert not prefixes[0].parent.exists()
+    with pytest.raises(UnverifiedError):
+        profile(open_with, {"x": np.ones(63, np.float32)})

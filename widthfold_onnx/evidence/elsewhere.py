@@ -1,0 +1,110 @@
+"""Outside the folded sites nothing changed: what the proofs of the sites add up to rests on that.
+
+Nodes are compared as messages, without the graphs that they hold, which are compared themselves;
+constants as bytes. Left out are constants that only an original Conv read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+import onnx
+from onnx import numpy_helper
+
+from widthfold_onnx.model.graph import Document, Scope
+from widthfold_onnx.rewrite.record import ORIGIN_KEY
+from widthfold_onnx.text import quoted
+
+Site = tuple[str, str]
+"""Path of the graph that holds a site, and name of the site's output."""
+
+
+def first_change(old: Document, new: Document, sites: Collection[Site]) -> str:
+    """Where the models differ outside of the sites, "" if nowhere."""
+    if _functions(old.proto) != _functions(new.proto):
+        return "the functions"
+    scopes = [{s.path: s for s in d.scopes if s.proto is not None} for d in (old, new)]
+    if scopes[0].keys() != scopes[1].keys():
+        return "the subgraphs"
+    for path, before in scopes[0].items():
+        changed = _in_graph(old, before, new, scopes[1][path], sites)
+        if changed:
+            return changed
+    return ""
+
+
+def _in_graph(
+    old: Document, before: Scope, new: Document, after: Scope, sites: Collection[Site]
+) -> str:
+    assert before.proto is not None
+    assert after.proto is not None
+    computed = {name for node in after.proto.node for name in node.output}
+    first = [
+        node
+        for node in before.proto.node
+        if not any((before.path, name) in sites for name in node.output)
+        and (node.op_type not in ("Constant", "Identity") or computed.intersection(node.output))
+    ]
+    second = [node for node in after.proto.node if (after.path, _origin(node)) not in sites]
+    for one, other in zip(first, second, strict=False):
+        if _bare(one) != _bare(other):
+            return f"node {quoted(other.name or ', '.join(other.output))}"
+    if len(first) != len(second):
+        return f"{len(second)} nodes instead of {len(first)}"
+    return _constants(old, before.proto, new, after.proto, second)
+
+
+def _constants(
+    old: Document,
+    before: onnx.GraphProto,
+    new: Document,
+    after: onnx.GraphProto,
+    nodes: Collection[onnx.NodeProto],
+) -> str:
+    known = {tensor.name: tensor for tensor in before.initializer}
+    read = {name for node in nodes for name in node.input} | {v.name for v in after.output}
+    for tensor in after.initializer:
+        if tensor.name in known:
+            same = _same(known[tensor.name], old.folder, tensor, new.folder)
+        else:
+            same = tensor.name not in read
+        if not same:
+            return f"constant {quoted(tensor.name)}"
+    for name in read & (known.keys() - {tensor.name for tensor in after.initializer}):
+        return f"constant {quoted(name)}"
+    sparse = [[s.SerializeToString() for s in g.sparse_initializer] for g in (before, after)]
+    return "" if sparse[0] == sparse[1] else "the sparse constants"
+
+
+def _same(
+    one: onnx.TensorProto, folder: Path | None, other: onnx.TensorProto, other_folder: Path | None
+) -> bool:
+    if onnx.TensorProto.EXTERNAL not in (one.data_location, other.data_location):
+        return one == other
+    arrays = [
+        numpy_helper.to_array(tensor, base_dir=str(base))
+        for tensor, base in ((one, folder), (other, other_folder))
+    ]
+    kinds = [(one.data_type, arrays[0].shape), (other.data_type, arrays[1].shape)]
+    return kinds[0] == kinds[1] and arrays[0].tobytes() == arrays[1].tobytes()
+
+
+def _origin(node: onnx.NodeProto) -> str:
+    return next((e.value for e in node.metadata_props if e.key == ORIGIN_KEY), "")
+
+
+def _bare(node: onnx.NodeProto) -> bytes:
+    """A node without the graphs that it holds."""
+    if any(a.HasField("g") or a.graphs for a in node.attribute):
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        for attribute in copy.attribute:
+            attribute.ClearField("g")
+            attribute.ClearField("graphs")
+        node = copy
+    return bytes(node.SerializeToString(deterministic=True))
+
+
+def _functions(model: onnx.ModelProto) -> list[bytes]:
+    return [f.SerializeToString(deterministic=True) for f in model.functions]

@@ -1,0 +1,87 @@
+"""Operators for onnx's reference implementation, which lacks or misreads some versions of them.
+
+Of onnx 1.23.2: BatchNormalization of opset 9 to 13 uses the statistics of the batch, as in
+training; DequantizeLinear is not there before opset 19; STFT takes no signal without a last axis,
+which the runtime does. Each of ours works in float64 and for every opset.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx.reference.op_run import OpRun
+
+from widthfold_onnx.evidence.reference_conv import Conv, ConvTranspose
+from widthfold_onnx.runtime.session import Array
+
+
+class BatchNormalization(OpRun):
+    """BatchNormalization with the statistics that it is given; training is refused."""
+
+    op_domain = ""
+
+    def _run(
+        self,
+        x: Array,
+        scale: Array,
+        bias: Array,
+        mean: Array,
+        variance: Array,
+        epsilon: float = 1e-5,
+        training_mode: int | None = 0,
+        **_: object,
+    ) -> tuple[Array]:
+        if training_mode or len(self.onnx_node.output) > 1:
+            raise RuntimeError("BatchNormalization in training mode")
+        sides = [v.reshape(-1, *[1] * (x.ndim - 2)) for v in (scale, bias, mean, variance)]
+        scale, bias, mean, variance = sides
+        return (scale * (x - mean) / np.sqrt(variance + epsilon) + bias,)
+
+
+class DequantizeLinear(OpRun):
+    """DequantizeLinear of a tensor or along one axis, in float64."""
+
+    op_domain = ""
+
+    def _run(
+        self,
+        x: Array,
+        scale: Array,
+        zero_point: Array | None = None,
+        axis: int | None = 1,
+        block_size: int | None = 0,
+        **_: object,
+    ) -> tuple[Array]:
+        if block_size:
+            raise RuntimeError("DequantizeLinear in blocks")
+        along = [1] * x.ndim
+        if scale.size > 1:
+            along[1 if axis is None else axis] = -1
+        zero = 0.0 if zero_point is None else zero_point.astype(np.float64).reshape(along)
+        return ((x.astype(np.float64) - zero) * scale.astype(np.float64).reshape(along),)
+
+
+class STFT(OpRun):
+    """STFT of a real signal [batch, length] or [batch, length, 1], or of a complex one."""
+
+    op_domain = ""
+
+    def _run(
+        self,
+        signal: Array,
+        frame_step: Array,
+        window: Array | None = None,
+        frame_length: Array | None = None,
+        onesided: int = 1,
+    ) -> tuple[Array]:
+        if signal.ndim == 3:
+            signal = signal @ [1, 1j][: signal.shape[2]]
+        count = signal.shape[1] if frame_length is None else int(frame_length)
+        if frame_length is None and window is not None:
+            count = len(window)
+        frames = np.lib.stride_tricks.sliding_window_view(signal, count, 1)[:, :: int(frame_step)]
+        frames = frames if window is None else frames * window
+        result = np.fft.rfft(frames) if onesided else np.fft.fft(frames)
+        return (np.stack([result.real, result.imag], axis=-1),)
+
+
+OPS = (Conv, ConvTranspose, BatchNormalization, DequantizeLinear, STFT)

@@ -1,0 +1,135 @@
+"""Rounds of runs: what is fed, and what a model makes of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.evidence.parity import relative_error
+from widthfold_onnx.evidence.rows import Outputs, both
+from widthfold_onnx.options import Shapes, VerifyOptions
+from widthfold_onnx.runtime.feeds import made_up
+from widthfold_onnx.runtime.session import Array, Level, Session, open_session
+from widthfold_onnx.runtime.stored import InputSet, stored_feeds
+from widthfold_onnx.text import printable
+
+Report = Callable[[str], None]
+
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+"""Values do not depend on the number of threads beyond rounding; only times need one thread."""
+
+
+def silent(line: str) -> None:
+    """A report that nobody reads."""
+
+
+def input_sets(
+    session: Session, options: VerifyOptions
+) -> tuple[list[InputSet], Shapes, list[str]]:
+    """Stored sets, then made-up ones; the shapes of the first of those; what was left out."""
+    sets = [item for path in options.inputs for item in stored_feeds(Path(path), session.inputs)]
+    if options.seeds < 1 and sets:
+        return sets, {}, []
+    try:
+        made = made_up(
+            session,
+            options.input_shapes,
+            max(options.seeds, 1),
+            varied=options.thorough,
+        )
+    except UnverifiedError as error:
+        if not sets:
+            raise
+        return sets, {}, [f"stored inputs only: {error}"]
+    return [*sets, *made.sets], made.shapes, list(made.limits)
+
+
+def elements(item: InputSet) -> int:
+    """How many numbers an input set holds."""
+    return sum(array.size for array in item.feeds.values())
+
+
+def originals(
+    session: Session, sets: Sequence[InputSet], limits: list[str], report: Report
+) -> tuple[list[InputSet], list[Outputs]]:
+    """Outputs of the original, and the sets without those made-up ones on which it stops.
+
+    Raises:
+        UnverifiedError: it stops on the first set or on a stored one.
+    """
+    kept: list[InputSet] = []
+    results: list[Outputs] = []
+    for item in sets:
+        try:
+            results += _run(session, [item], "original", report)
+        except UnverifiedError as error:
+            if not (kept and item.made_up):
+                raise
+            limits.append(f"left out {item.label}: {error}")
+        else:
+            kept.append(item)
+    return kept, results
+
+
+def _run(session: Session, sets: Sequence[InputSet], who: str, report: Report) -> list[Outputs]:
+    results = []
+    for item in sets:
+        report(f"{who}: {item.label}")
+        results.append(session.run(item.feeds))
+    return results
+
+
+def opened(model: Path, options: VerifyOptions, level: Level) -> Session:
+    """A session where the options want it, on all cores.
+
+    Raises:
+        UnverifiedError: as `open_session`.
+    """
+    return open_session(
+        model, options.provider, level, CORES, provider_options=options.provider_options
+    )
+
+
+def attempt(
+    model: Path, options: VerifyOptions, level: Level, sets: Sequence[InputSet], report: Report
+) -> list[Outputs] | str:
+    """All outputs, or why there are none."""
+    try:
+        session = opened(model, options, level)
+        return _run(session, sets, f"{printable(model.name)}, level {level}", report)
+    except UnverifiedError as error:
+        return str(error)
+
+
+def noise(
+    original: Path,
+    options: VerifyOptions,
+    sets: Sequence[InputSet],
+    plain: Sequence[Outputs],
+    report: Report,
+) -> list[dict[str, float | None]]:
+    """How far each output of the original moves when every float input moves by one rounding.
+
+    By input set; an input set that cannot be moved has no noise.
+    """
+    shaken = [
+        InputSet(f"{item.label} shaken", {name: _shaken(x) for name, x in item.feeds.items()})
+        for item in sets
+    ]
+    moved = attempt(original, options, Level.DISABLED, shaken, report)
+    if isinstance(moved, str):
+        return [{} for _ in sets]
+    return [
+        {name: relative_error(*both(name, before, after)) for name in before}
+        for before, after in zip(plain, moved, strict=True)
+    ]
+
+
+def _shaken(array: Array) -> Array:
+    if array.dtype.kind != "f":
+        return array
+    return np.asarray(np.nextafter(array, np.asarray(np.inf, array.dtype)))

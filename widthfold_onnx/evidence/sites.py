@@ -1,0 +1,97 @@
+"""The folded sites of a model, and what the values before and behind them are.
+
+A fold keeps the names of the values before and behind the Conv that it replaces. A model is made to
+return those as well, in a copy that lies in a folder of its own.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from widthfold_onnx.evidence.rounds import opened
+from widthfold_onnx.evidence.rows import Outputs
+from widthfold_onnx.model.walk import all_nodes, subgraphs
+from widthfold_onnx.options import VerifyOptions
+from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY
+from widthfold_onnx.runtime.session import Level
+from widthfold_onnx.runtime.stored import InputSet
+from widthfold_onnx.text import printable
+
+MAX_BYTES = 1 << 30
+"""Largest model that is copied; a protobuf holds twice that at most."""
+
+
+@dataclass(frozen=True)
+class FoldedSite:
+    """A folded Conv of the main graph: its name, and the values before and behind it."""
+
+    name: str
+    data: str
+    output: str
+
+
+def folded_sites(before: onnx.GraphProto, after: onnx.GraphProto) -> list[FoldedSite]:
+    """The folded sites of the main graph, in the order of the original."""
+    folded = {}
+    for node in after.node:
+        metadata = {entry.key: entry.value for entry in node.metadata_props}
+        if FOLD_KEY in metadata:
+            folded[metadata.get(ORIGIN_KEY, "")] = printable(node.name)
+    sites = []
+    for node in before.node:
+        if node.op_type == "Conv" and node.output[0] in folded:
+            name = folded[node.output[0]] or f"Conv -> {printable(node.output[0])}"
+            sites.append(FoldedSite(name, node.input[0], node.output[0]))
+    return sites
+
+
+def hidden_sites(graph: onnx.GraphProto) -> int:
+    """How many folded sites lie in subgraphs."""
+    bodies = (body.node for node in graph.node for body in subgraphs(node))
+    return sum(
+        entry.key == FOLD_KEY
+        for body in bodies
+        for node in all_nodes(body)
+        for entry in node.metadata_props
+    )
+
+
+def values_at(graph: onnx.GraphProto, sites: Iterable[FoldedSite]) -> set[str]:
+    """Which of the values before and behind the sites a graph computes."""
+    computed = {name for node in graph.node for name in node.output}
+    return computed & {name for site in sites for name in (site.data, site.output)}
+
+
+def run_with(
+    model: onnx.ModelProto,
+    wanted: Iterable[str],
+    items: Iterable[InputSet],
+    options: VerifyOptions,
+) -> list[Outputs]:
+    """Run a model that returns more of its values, without the runtime's optimizations.
+
+    Args:
+        model: with all its data inside; it is changed.
+        wanted: names of values of its main graph.
+        items: the input sets.
+        options: where it runs.
+
+    Returns:
+        Per input set its outputs and the wanted values.
+
+    Raises:
+        UnverifiedError: it does not run.
+    """
+    known = {value.name for value in model.graph.output}
+    for name in sorted(set(wanted) - known):
+        model.graph.output.add().name = name
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        path.write_bytes(model.SerializeToString())
+        session = opened(path, options, Level.DISABLED)
+        return [session.run(item.feeds) for item in items]

@@ -1,0 +1,126 @@
+"""A verification as tables on standard output."""
+
+from __future__ import annotations
+
+import itertools
+
+from widthfold_onnx.reports import wording
+from widthfold_onnx.reports.console import printing, say, table
+from widthfold_onnx.reports.histogram import histogram
+from widthfold_onnx.reports.wording import figure, size
+from widthfold_onnx.results import NodeTime, OutputParity, Side, Timing, VerifyReport
+
+SLOWEST = 8
+"""Nodes of each model that are shown."""
+
+_NODE = 40
+"""Characters of their names."""
+
+
+@printing()
+def show_verify(
+    report: VerifyReport, *, certificates: bool = False, latencies: bool = False
+) -> None:
+    """Outputs, probed sites, time and the verdict.
+
+    Args:
+        report: the result.
+        certificates: print what was proved of every site in full.
+        latencies: draw the latencies of both models in one histogram.
+    """
+    table(
+        [
+            "output",
+            "runtime level",
+            "max abs",
+            "max rel",
+            "allowed",
+            "ulp",
+            "cosine",
+            "passed",
+            "note",
+        ],
+        [_output(row) for row in report.outputs],
+        below=True,
+    )
+    table(
+        ["rewritten node", "probe", "channels", "why"],
+        [
+            [s.node, s.verdict, s.channels, "" if s.verdict == "exact" else s.reason]
+            for s in report.exact
+        ],
+        below=True,
+    )
+    if certificates:
+        for site in report.exact:
+            if site.verdict == "exact":
+                say(f"{site.node}: {site.fold}. Proved: {site.reason}.")
+    if report.timing is not None:
+        _show_timing(report.timing)
+        if latencies:
+            columns = ["ms from", "share of runs: original", "rewritten"]
+            table(columns, histogram(report.timing))
+    say(f"verdict: {wording.verdict(report)}")
+    for reason in report.reasons:
+        say(f"  {reason}")
+
+
+def _show_timing(timing: Timing) -> None:
+    """The two models beside each other, then where the time of each goes."""
+    sides = (("original", timing.original), ("rewritten", timing.rewritten))
+    table(
+        ["model", "level", "p50 ms", "p90 ms", "p99 ms", "peak memory", "file", "ran on"],
+        [
+            [
+                name,
+                side.level,
+                f"{side.median_ms:.3f}",
+                f"{side.p90:.3f}",
+                f"{side.p99:.3f}",
+                f"{side.peak_mib:.0f} MiB",
+                size(side.file_bytes),
+                ", ".join(
+                    f"{count} on {where.removesuffix('ExecutionProvider')}"
+                    for where, count in side.providers.items()
+                ),
+            ]
+            for name, side in sides
+        ],
+    )
+    columns = [side.nodes[:SLOWEST] for _, side in sides]
+    table(
+        [
+            *("slowest nodes of the original", "op", "us", "fell back to"),
+            *("of the rewritten", "op ", "us ", "fell back to "),
+        ],
+        [
+            [
+                cell
+                for node, (_, side) in zip(pair, sides, strict=True)
+                for cell in _node(node, side)
+            ]
+            for pair in itertools.zip_longest(*columns)
+        ],
+    )
+    say(f"time: {wording.speed(timing)}")
+
+
+def _node(node: NodeTime | None, side: Side) -> list[str]:
+    if node is None:
+        return ["", "", "", ""]
+    where = node.provider if node in side.fallbacks else ""
+    return [wording.short(node.name, _NODE), node.op, f"{node.us:.0f}", where]
+
+
+def _output(row: OutputParity) -> list[str]:
+    return [
+        row.name,
+        row.level,
+        figure(row.max_abs),
+        figure(row.max_rel),
+        figure(row.tolerance),
+        wording.ulp(row),
+        "-" if row.cosine is None else f"{row.cosine:.7f}",
+        "pass" if row.passed else "fail",
+        row.note,
+    ]
