@@ -25,7 +25,7 @@ from widthfold_onnx.evidence.placement import fallbacks, placement, remarks
 from widthfold_onnx.evidence.profile import profile
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
 from widthfold_onnx.results import Side, Timing
-from widthfold_onnx.runtime.clock import Run, paired
+from widthfold_onnx.runtime.clock import Pairing, Run, paired
 from widthfold_onnx.runtime.feeds import find_shapes, random_feeds
 from widthfold_onnx.runtime.session import Array, Level, Session, open_session, resolved
 
@@ -63,18 +63,36 @@ def settings_of(provider: Provider, chosen: Mapping[str, str]) -> list[Setting]:
     return [Setting(Level.ALL, o) for i, o in enumerate(swept) if o not in swept[:i]]
 
 
-def time_models(
+@dataclass(frozen=True)
+class Contest:
+    """Two models, each at its best setting, in alternating runs.
+
+    Attributes:
+        options: with the provider that was used.
+        shapes: of every input.
+        feeds: the input sets that took turns.
+        settings: the best one of each model.
+        same_level: original / rewritten at the first setting.
+        pairing: what the pairs say.
+    """
+
+    options: VerifyOptions
+    shapes: Shapes
+    feeds: Feeds
+    settings: tuple[Setting, Setting]
+    same_level: float
+    pairing: Pairing
+
+
+def contest(
     original: Path,
     rewritten: Path,
     options: VerifyOptions,
     shapes: Shapes | None = None,
     *,
     report: Callable[[str], None] | None = None,
-) -> Timing:
-    """Time both models on random inputs; meant to run in `runtime.worker.isolated`.
-
-    The verdict is inconclusive if several threads were asked for on cores that are not free:
-    there even identical models differ several times.
+) -> Contest:
+    """Time two models on random inputs.
 
     Args:
         original: model file.
@@ -88,27 +106,15 @@ def time_models(
         UsageError: the provider does not take its options.
     """
     say = report or (lambda line: None)
-    start, busy = time.perf_counter(), load_average()
+    start = time.perf_counter()
     say("timing: choosing settings")
     options = resolved(options)
     settings = settings_of(options.provider, options.provider_options)
-
-    def opened(model: Path, setting: Setting, prefix: Path | None = None) -> Session:
-        return open_session(
-            model,
-            options.provider,
-            setting.level,
-            options.threads,
-            tf32=True,
-            provider_options=setting.options,
-            profile=prefix,
-        )
-
-    first = opened(original, settings[0])
+    first = _opened(original, options, settings[0])
     found = shapes or find_shapes(first, options.input_shapes)
     feeds = _feeds(first, found)
     models = (original, rewritten)
-    sessions = [[opened(model, setting) for setting in settings] for model in models]
+    sessions = [[_opened(model, options, setting) for setting in settings] for model in models]
     medians, same = _medians(sessions, feeds, options.time_budget * CHOICE_SHARE)
     best = [int(np.argmin(row)) for row in medians]
     if original.samefile(rewritten):
@@ -117,15 +123,56 @@ def time_models(
     pairing = paired(
         _rounds(sessions[0][best[0]], feeds),
         _rounds(sessions[1][best[1]], feeds),
-        _rounds(opened(original, settings[best[0]]), feeds),
+        _rounds(_opened(original, options, settings[best[0]]), feeds),
         budget=options.time_budget - (time.perf_counter() - start),
     )
+    chosen = settings[best[0]], settings[best[1]]
+    return Contest(options, found, feeds, chosen, same, pairing)
+
+
+def ratio_of(original: Path, rewritten: Path, options: VerifyOptions, shapes: Shapes) -> Pairing:
+    """What the pairs of a contest say; meant to run in `runtime.worker.isolated`.
+
+    Raises:
+        UnverifiedError: a model does not run.
+    """
+    return contest(original, rewritten, options, shapes).pairing
+
+
+def time_models(
+    original: Path,
+    rewritten: Path,
+    options: VerifyOptions,
+    shapes: Shapes | None = None,
+    *,
+    report: Callable[[str], None] | None = None,
+) -> Timing:
+    """Time both models, and see where their time goes.
+
+    The verdict is inconclusive if several threads were asked for on cores that are not free:
+    there even identical models differ several times.
+
+    Args:
+        original: model file.
+        rewritten: model file.
+        options: as `contest`.
+        shapes: of every input; None searches them.
+        report: called with a line when a phase begins.
+
+    Raises:
+        UnverifiedError: a model does not run, or no inputs were found.
+        UsageError: the provider does not take its options.
+    """
+    say = report or (lambda line: None)
+    busy = load_average()
+    found = contest(original, rewritten, options, shapes, report=report)
+    options, pairing = found.options, found.pairing
     sides = []
-    for model, times, index in zip(models, pairing.samples.T, best, strict=False):
+    models = (original, rewritten)
+    for model, setting, times in zip(models, found.settings, pairing.samples.T, strict=False):
         say(f"profile of {model.name}")
-        setting = settings[index]
         chosen = dataclasses.replace(options, provider_options=setting.options)
-        nodes = profile(partial(opened, model, setting), feeds[0])
+        nodes = profile(partial(_opened, model, options, setting), found.feeds[0])
         sides.append(
             Side(
                 level=str(setting),
@@ -134,7 +181,7 @@ def time_models(
                 p99=_ms(np.quantile(times, 0.99)),
                 samples_ms=_thinned(times),
                 file_bytes=file_bytes(model),
-                peak_mib=round(peak_mib(model, chosen, setting.level, found), 1),
+                peak_mib=round(peak_mib(model, chosen, setting.level, found.shapes), 1),
                 providers=placement(nodes),
                 fallbacks=fallbacks(nodes, options.provider),
                 nodes=nodes,
@@ -157,11 +204,25 @@ def time_models(
         control_ms=_thinned(pairing.samples[:, 2]),
         converged=pairing.converged,
         crowded=crowded,
-        same_level=same,
+        same_level=found.same_level,
         original=sides[0],
         rewritten=sides[1],
         verdict=verdict,
         note="; ".join(notes),
+    )
+
+
+def _opened(
+    model: Path, options: VerifyOptions, setting: Setting, prefix: Path | None = None
+) -> Session:
+    return open_session(
+        model,
+        options.provider,
+        setting.level,
+        options.threads,
+        tf32=True,
+        provider_options=setting.options,
+        profile=prefix,
     )
 
 

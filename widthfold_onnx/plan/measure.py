@@ -95,6 +95,7 @@ class Bench:
                     race,
                     list(left.values()),
                     self.setup,
+                    deadline - time.monotonic(),
                     silence=SILENCE,
                     memory=_memory(self.setup.provider),
                     on_progress=hear,
@@ -115,25 +116,24 @@ class Bench:
         own = self.known(unit.subject, AS_IS)
         if own is not None and own.status == "lost":
             return None
-        forms = tuple(form for form in unit.forms if self.known(unit.subject, form[0]) is None)
+        forms = tuple(form for form in unit.forms if self.known(unit.subject, form.key) is None)
         return replace(unit, forms=forms) if forms or own is None else None
 
     def _note(self, ran: Ran) -> None:
-        if ran.pairs or ran.final:
-            self.keep(
-                ran.subject,
-                ran.key or AS_IS,
-                Measurement(
-                    status="ok" if ran.pairs else "lost",
-                    ratio=ran.ratio,
-                    low=ran.low,
-                    high=ran.high,
-                    seconds=ran.seconds,
-                    rounds=ran.pairs,
-                    reason=ran.reason,
-                    taken=now(),
-                ),
-            )
+        self.keep(
+            ran.subject,
+            ran.key or AS_IS,
+            Measurement(
+                status="ok" if ran.pairs else "lost",
+                ratio=ran.ratio,
+                low=ran.low,
+                high=ran.high,
+                seconds=ran.seconds,
+                rounds=ran.pairs,
+                reason=ran.reason,
+                taken=now(),
+            ),
+        )
 
     def _lost(self, flight: Began, reason: str) -> None:
         self.keep(flight.subject, flight.key or AS_IS, lost(reason))

@@ -8,15 +8,17 @@ alone would take longer than the layer takes as it is, at a rate that no layer h
 
 from __future__ import annotations
 
-import itertools
 import math
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from onnx import TensorProto, helper
 
 from widthfold_onnx.errors import UnverifiedError
@@ -26,8 +28,15 @@ from widthfold_onnx.runtime.clock import Run, interval
 from widthfold_onnx.runtime.feeds import random_feeds
 from widthfold_onnx.runtime.session import Level, open_session
 
-RUNGS = ((4, 6), (10, 3), (40, 1))
-"""Pairs so far, and how many forms go on; the last rung is run by those that it names."""
+
+class Rung(NamedTuple):
+    """How many of the best forms run, and how many pairs each."""
+
+    forms: int
+    pairs: int
+
+
+RUNGS = (Rung(sys.maxsize, 4), Rung(6, 10), Rung(2, 40))
 
 HOPELESS = 2.0
 """A form whose first pair is slower than this is not run again."""
@@ -37,7 +46,12 @@ PEAK_MARGIN = 1.5
 
 PEAK_EXTENT = 512
 PEAK_RUNS = 15
-UNIT_SECONDS = 12.0
+
+UNFAIR = 2.0
+"""A layer may take so many times its equal share of the time that is left: most take less."""
+
+FIRST_SHARE = 0.7
+"""Share of a layer's time after which no further form starts."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +76,7 @@ class Began:
 class Ran:
     """What the pairs of a form say: time as it is / time of the form, and seconds of the form.
 
-    `reason` says why a form was not run; unless it is `final`, another race may run it.
+    `reason` says why a form was not run.
     """
 
     subject: str
@@ -73,7 +87,6 @@ class Ran:
     seconds: float
     pairs: int
     reason: str = ""
-    final: bool = True
 
 
 @dataclass(frozen=True)
@@ -84,76 +97,81 @@ class Done:
 
 
 Report = Callable[[Began | Ran | Done], None]
+Times = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
+"""Seconds of the layer as it is and of a form, by pair."""
 
 
-def race(
-    units: Iterable[Unit], setup: Setup, *, report: Callable[[Began | Ran | Done], None]
-) -> None:
+def race(units: Sequence[Unit], setup: Setup, seconds: float, *, report: Report) -> None:
     """Race all forms of all units, and report as they run.
+
+    Args:
+        units: in the order in which they are raced.
+        setup: where.
+        seconds: that all of them together should take.
+        report: gets what begins and what was measured.
 
     Raises:
         UnverifiedError: the runtime cannot be used, or does not run a layer as it is.
     """
+    end = time.perf_counter() + seconds
     with tempfile.TemporaryDirectory() as folder:
         track = _Track(setup, Path(folder))
         peak = track.peak()
-        for unit in units:
+        for index, unit in enumerate(units):
             report(Began(unit.subject, ""))
-            _race(unit, track, peak, report)
+            share = UNFAIR * (end - time.perf_counter()) / (len(units) - index)
+            for ran in _race(unit, track, peak, share, report):
+                report(ran)
             report(Done(unit.subject))
 
 
-def _race(unit: Unit, track: _Track, peak: float, report: Report) -> None:
+def _race(unit: Unit, track: _Track, peak: float, seconds: float, report: Report) -> Iterator[Ran]:
     start = time.perf_counter()
     original = track.runner(unit.model)
-    _, own = _pairs(original, original, 2)
-    seconds = float(np.median(own))
-    report(Ran(unit.subject, "", 1.0, 1.0, 1.0, seconds, len(own)))
-    times: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-    for key, macs in sorted(unit.forms, key=lambda form: (form[1], form[0])):
-        if 2 * macs > seconds * peak * PEAK_MARGIN:
-            report(_nothing(unit, key, "its multiply-adds alone would take longer"))
-            continue
-        if time.perf_counter() - start > UNIT_SECONDS:
-            report(_nothing(unit, key, "no time was left", final=False))
-            continue
+    _, own = _pairs(original, original, RUNGS[0].pairs)
+    usual = float(np.median(own))
+    yield Ran(unit.subject, "", 1.0, 1.0, 1.0, usual, len(own))
+    times: dict[str, Times] = {}
+
+    def run(key: str, pairs: int) -> str:
+        """Run a form; returns why there is no result."""
         report(Began(unit.subject, key))
+        model = reformed(unit, key, track.setup.fold)
+        if model is None:
+            return "it does not exist at these extents"
         try:
-            model = reformed(unit, key, track.setup.fold)
-            form = None if model is None else track.runner(model)
-            if form is None:
-                report(_nothing(unit, key, "it does not exist at these extents"))
-                continue
-            pairs = _pairs(original, form, 1)
-            if pairs[1][0] < HOPELESS * pairs[0][0]:
-                pairs = _pairs(original, form, RUNGS[0][0])
+            form = track.runner(model)
+            first = _pairs(original, form, 1)
+            hopeless = first[1][0] > HOPELESS * first[0][0]
+            times[key] = first if hopeless else _pairs(original, form, pairs)
         except UnverifiedError as error:
-            report(_nothing(unit, key, str(error)))
-            continue
-        times[key] = pairs
-    left = list(times)
-    for (_, kept), (rounds, _) in itertools.pairwise(RUNGS):
-        left = sorted(left, key=lambda key: -_ratio(*times[key]))[:kept]
-        for key in left:
-            model = reformed(unit, key, track.setup.fold)
-            if model is not None and time.perf_counter() - start < 2 * UNIT_SECONDS:
-                report(Began(unit.subject, key))
-                times[key] = _pairs(original, track.runner(model), rounds)
+            return str(error)
+        return ""
+
+    for form in unit.forms:
+        if 2 * form.macs > usual * peak * PEAK_MARGIN:
+            why = "its multiply-adds alone would take longer"
+        elif time.perf_counter() - start > FIRST_SHARE * seconds:
+            why = "no time was left"
+        else:
+            why = run(form.key, RUNGS[0].pairs)
+        if why:
+            yield Ran(unit.subject, form.key, 0.0, 0.0, 0.0, 0.0, 0, why)
+    for rung in RUNGS[1:]:
+        best = sorted(times, key=lambda key: -_ratio(*times[key]))[: rung.forms]
+        for key in best:
+            run(key, rung.pairs)
     for key, (base, form_times) in times.items():
         middle, low, high = map(math.exp, interval(np.log(base / form_times)))
         median = float(np.median(form_times))
-        report(Ran(unit.subject, key, middle, low, high, median, len(base)))
+        yield Ran(unit.subject, key, middle, low, high, median, len(base))
 
 
-def _nothing(unit: Unit, key: str, reason: str, *, final: bool = True) -> Ran:
-    return Ran(unit.subject, key, 0.0, 0.0, 0.0, 0.0, 0, reason, final)
-
-
-def _ratio(base: np.ndarray, form: np.ndarray) -> float:
+def _ratio(base: npt.NDArray[Any], form: npt.NDArray[Any]) -> float:
     return float(np.median(base / form))
 
 
-def _pairs(original: Run, form: Run, rounds: int) -> tuple[np.ndarray, np.ndarray]:
+def _pairs(original: Run, form: Run, rounds: int) -> Times:
     """Seconds of both in alternating order, after one run of each to warm up."""
     sides = (original, form)
     times = np.zeros((rounds, 2))

@@ -2,7 +2,7 @@
 
 1. Every layer races in all its forms (`plan.measure`); the best form of each is chosen where it is
    surely faster.
-2. The weaker choices are tried without: what does not help in its place is dropped.
+2. The whole model is timed without each of them: what surely hurts in its place is dropped.
 3. The rest must beat the original at its strongest setting beyond the noise, or nothing is folded.
 """
 
@@ -39,7 +39,7 @@ SMALLEST_GAIN = 1.03
 """A form is chosen if the low end of its ratio is above this."""
 
 WEAK_SHARE = 0.1
-"""Choices that save less than this share of all that is saved are tried without."""
+"""Choices that save less than this share of all that is saved are tried together."""
 
 TRIAL_SECONDS = 3.0
 FINAL_SECONDS = 10.0
@@ -129,21 +129,33 @@ class Search:
     def _settle(self, chosen: dict[str, str]) -> Gain:
         """Drop what does not help, and accept the rest if it is faster than the original."""
         saved = {subject: self._saved(subject, key) for subject, key in chosen.items()}
-        weak = [s for s in chosen if saved[s] < WEAK_SHARE * sum(saved.values())]
+        ordered = sorted(chosen, key=lambda subject: (saved[subject], subject))
+        weak = [s for s in ordered if saved[s] < WEAK_SHARE * sum(saved.values())]
         with tempfile.TemporaryDirectory() as folder:
             trials = Trials(
                 self._loaded, self._built, self._bench, self._options, self._shapes, Path(folder)
             )
-            for count, subject in enumerate(sorted(weak, key=lambda s: (saved[s], s))):
-                self._say(f"trying without {count + 1} of {len(weak)} folds")
-                without = {s: key for s, key in chosen.items() if s != subject}
-                if without and trials.compare(without, chosen, TRIAL_SECONDS).ratio < 1:
-                    chosen = without
+            strong = [[subject] for subject in chosen if subject not in weak]
+            for group in ([weak] if weak else []) + strong:
+                for subject in self._hurting(trials, chosen, group):
+                    chosen = {s: key for s, key in chosen.items() if s != subject}
             self._say("timing the whole model")
             final = trials.compare({}, chosen, FINAL_SECONDS)
         if judge(final.low, final.high, final.control, final.rounds, converged=True) == "faster":
             self._accepted = chosen
         return _gain(final)
+
+    def _hurting(self, trials: Trials, chosen: Choice, group: list[str]) -> list[str]:
+        """Which of a group surely make the whole model slower; halved until they are alone."""
+        self._say(f"timing the whole model without {len(group)} of {len(chosen)} folded layers")
+        without = {s: key for s, key in chosen.items() if s not in group}
+        if not without or trials.compare(without, chosen, TRIAL_SECONDS).high >= 1:
+            return []
+        if len(group) == 1:
+            return group
+        middle = len(group) // 2
+        halves = (group[:middle], group[middle:])
+        return [s for half in halves for s in self._hurting(trials, chosen, half)]
 
     def _built(self, choice: Choice) -> tuple[onnx.ModelProto, set[str]]:
         document = self._document()
@@ -172,9 +184,9 @@ class Search:
 
     def _best(self, subject: str) -> tuple[str, Measurement] | None:
         known = [
-            (key, found)
-            for key, _ in self._layers.units[subject].forms
-            if (found := self._bench.known(subject, key)) is not None and found.status == "ok"
+            (form.key, found)
+            for form in self._layers.units[subject].forms
+            if (found := self._bench.known(subject, form.key)) is not None and found.status == "ok"
         ]
         return max(known, key=lambda item: (item[1].low, item[0]), default=None)
 

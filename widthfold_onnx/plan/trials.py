@@ -6,13 +6,14 @@ import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import msgspec
+import numpy as np
 import onnx
 
-from widthfold_onnx.evidence.speed import time_models
+from widthfold_onnx.evidence.speed import ratio_of
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.model.writer import write_model
 from widthfold_onnx.options import SearchOptions, Shapes, VerifyOptions
+from widthfold_onnx.plan.identity import canonical
 from widthfold_onnx.plan.measure import Bench, now
 from widthfold_onnx.plan.store import Measurement
 from widthfold_onnx.runtime.worker import isolated
@@ -49,7 +50,7 @@ class Trials:
         self._shapes = shapes
         self._folder = folder
         digest = hashlib.sha256(loaded.path.read_bytes()).hexdigest()
-        self._subject = _canonical({"model": digest, "shapes": shapes})
+        self._subject = canonical({"model": digest, "shapes": shapes})
 
     def compare(self, base: Choice, other: Choice, seconds: float) -> Measurement:
         """Time the model of `other` against that of `base`, each at its strongest setting.
@@ -65,7 +66,7 @@ class Trials:
         Raises:
             UnverifiedError: one of them does not run.
         """
-        candidate = _canonical({"than": base, "is": other})
+        candidate = canonical({"than": base, "is": other})
         known = self._bench.known(self._subject, candidate)
         if known is not None:
             return known
@@ -75,19 +76,19 @@ class Trials:
             threads=self._options.threads,
             time_budget=seconds,
         )
-        timing = isolated(
-            time_models, self._file(base), self._file(other), options, dict(self._shapes)
+        pairing = isolated(
+            ratio_of, self._file(base), self._file(other), options, dict(self._shapes)
         )
         measured = Measurement(
             status="ok",
-            ratio=timing.speedup,
-            low=timing.low,
-            high=timing.high,
-            seconds=timing.rewritten.median_ms / 1e3,
-            rounds=timing.pairs,
+            ratio=pairing.ratio,
+            low=pairing.low,
+            high=pairing.high,
+            seconds=float(np.median(pairing.samples[:, 1])),
+            rounds=len(pairing.samples),
             reason="",
             taken=now(),
-            control=timing.control,
+            control=pairing.control,
         )
         self._bench.keep(self._subject, candidate, measured)
         return measured
@@ -95,7 +96,7 @@ class Trials:
     def _file(self, choice: Choice) -> Path:
         if not choice:
             return self._loaded.path
-        name = hashlib.sha256(_canonical(choice).encode()).hexdigest()[:16]
+        name = hashlib.sha256(canonical(choice).encode()).hexdigest()[:16]
         path = self._folder / f"{name}.onnx"
         if not path.exists():
             proto, external = self._build(choice)
@@ -107,7 +108,3 @@ class Trials:
                 externalize=external,
             )
         return path
-
-
-def _canonical(value: object) -> str:
-    return msgspec.json.encode(value, order="deterministic").decode()

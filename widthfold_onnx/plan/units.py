@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import msgspec
 import onnx
@@ -19,6 +20,7 @@ from onnx import helper, numpy_helper
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.plan.identity import canonical
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.engine import Engine
 from widthfold_onnx.rewrite.record import fold_again, read_record, record_of
@@ -37,8 +39,23 @@ FUSED = frozenset(
 )
 """What runtimes fuse into a Conv, where all other inputs are constants (conv_*_fusion.cc)."""
 
+LANES = 16
+"""Output channels of one tile: floats of an AVX-512 register (nchwc_transformer.cc)."""
+
 LIFTED_RANK = 2
 """Spatial axes of a Conv that may be lifted: the CPU's NCHWc kernels exist for two only."""
+
+
+class Form(NamedTuple):
+    """What a layer may become: its `form_key`, multiply-adds of one run, and those in full tiles.
+
+    A kernel computes LANES output channels at a time, however many there are; lifted layers are
+    computed by another kind of kernel, which does not.
+    """
+
+    key: str
+    macs: float
+    filled: float
 
 
 @dataclass(frozen=True)
@@ -48,13 +65,13 @@ class Unit:
     Attributes:
         subject: what it is, as canonical JSON; equal for layers that take equally long.
         model: the layer as it is, serialized.
-        forms: what else it may be: `form_key` and multiply-adds of one run.
+        forms: what else it may be, the most promising first.
         macs: multiply-adds of one run as it is.
     """
 
     subject: str
     model: bytes
-    forms: tuple[tuple[str, float], ...]
+    forms: tuple[Form, ...]
     macs: int
 
     def joined(self, other: Unit) -> Unit:
@@ -67,7 +84,7 @@ def form_key(site: ConvSite, form: Reformulation) -> str:
     record = record_of(site, form)
     axes = [msgspec.structs.replace(axis, length=None) for axis in record.axes]
     bare = msgspec.structs.replace(record, samples=None, axes=axes, form=form.kind, flops_ratio=0.0)
-    return msgspec.json.encode(bare, order="deterministic").decode()
+    return canonical(msgspec.to_builtins(bare))
 
 
 def form_of(site: ConvSite, key: str, options: FoldOptions) -> Reformulation | Refusal:
@@ -131,8 +148,15 @@ def cut(
     if isinstance(site_again, Refusal):
         return site_again
     macs = math.prod(d or 0 for d in site_again.output) * math.prod(site.weight.shape[1:])
-    keys = tuple((form_key(site, form), macs * form.flops_ratio) for form in forms)
-    return Unit(_subject(site, shape, nodes[1:]), proto.SerializeToString(), keys, macs)
+    known = (_measurable(site, form, macs * form.flops_ratio) for form in forms)
+    ordered = tuple(sorted(known, key=lambda form: (form.filled, form.key)))
+    return Unit(_subject(site, shape, nodes[1:]), proto.SerializeToString(), ordered, macs)
+
+
+def _measurable(site: ConvSite, form: Reformulation, macs: float) -> Form:
+    channels = site.channels[1] * form.fold.out_factor // form.fold.new_group
+    tiles = -(-channels // LANES) * LANES / channels
+    return Form(form_key(site, form), macs, macs if form.fold.lift else macs * tiles)
 
 
 def reformed(unit: Unit, key: str, options: FoldOptions) -> bytes | None:
@@ -209,4 +233,4 @@ def _subject(site: ConvSite, shape: Sequence[int], behind: Sequence[Node]) -> st
         "bias": site.bias is not None,
         "behind": [node.op_type for node in behind],
     }
-    return msgspec.json.encode(signature, order="deterministic").decode()
+    return canonical(signature)
