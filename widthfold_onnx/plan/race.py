@@ -24,7 +24,7 @@ from onnx import TensorProto, helper
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, Provider
 from widthfold_onnx.plan.units import Unit, reformed
-from widthfold_onnx.runtime.clock import Run, interval
+from widthfold_onnx.runtime.clock import Run, clock_of, interval
 from widthfold_onnx.runtime.feeds import random_feeds
 from widthfold_onnx.runtime.session import Level, open_session
 
@@ -128,7 +128,7 @@ def race(units: Sequence[Unit], setup: Setup, seconds: float, *, report: Report)
 def _race(unit: Unit, track: _Track, peak: float, seconds: float, report: Report) -> Iterator[Ran]:
     start = time.perf_counter()
     original = track.runner(unit.model)
-    _, own = _pairs(original, original, RUNGS[0].pairs)
+    _, own = track.pairs(original, original, RUNGS[0].pairs)
     usual = float(np.median(own))
     yield Ran(unit.subject, "", 1.0, 1.0, 1.0, usual, len(own))
     times: dict[str, Times] = {}
@@ -141,9 +141,9 @@ def _race(unit: Unit, track: _Track, peak: float, seconds: float, report: Report
             return "it does not exist at these extents"
         try:
             form = track.runner(model)
-            first = _pairs(original, form, 1)
+            first = track.pairs(original, form, 1)
             hopeless = first[1][0] > HOPELESS * first[0][0]
-            times[key] = first if hopeless else _pairs(original, form, pairs)
+            times[key] = first if hopeless else track.pairs(original, form, pairs)
         except UnverifiedError as error:
             return str(error)
         return ""
@@ -169,19 +169,6 @@ def _race(unit: Unit, track: _Track, peak: float, seconds: float, report: Report
 
 def _ratio(base: npt.NDArray[Any], form: npt.NDArray[Any]) -> float:
     return float(np.median(base / form))
-
-
-def _pairs(original: Run, form: Run, rounds: int) -> Times:
-    """Seconds of both in alternating order, after one run of each to warm up."""
-    sides = (original, form)
-    times = np.zeros((rounds, 2))
-    for count in range(-1, rounds):
-        for side in (0, 1) if count % 2 else (1, 0):
-            before = time.perf_counter_ns()
-            sides[side](count)
-            if count >= 0:
-                times[count, side] = max(time.perf_counter_ns() - before, 1) * 1e-9
-    return times[:, 0], times[:, 1]
 
 
 class _Track:
@@ -210,6 +197,18 @@ class _Track:
         once = session.bound(random_feeds(session.inputs, 0, shapes))
         return lambda count: once()
 
+    def pairs(self, original: Run, form: Run, rounds: int) -> Times:
+        """Seconds of both in alternating order, after one run of each to warm up."""
+        clock, sides = clock_of(self.setup.provider, self.setup.threads), (original, form)
+        times = np.zeros((rounds, 2))
+        for count in range(-1, rounds):
+            for side in (0, 1) if count % 2 else (1, 0):
+                before = clock()
+                sides[side](count)
+                if count >= 0:
+                    times[count, side] = max(clock() - before, 1) * 1e-9
+        return times[:, 0], times[:, 1]
+
     def peak(self) -> float:
         """Floating-point operations per second of the best matrix product."""
         n = PEAK_EXTENT
@@ -218,5 +217,5 @@ class _Track:
         graph = helper.make_graph([node], "peak", ports[:2], ports[2:])
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
         run = self.runner(model.SerializeToString())
-        times, _ = _pairs(run, run, PEAK_RUNS)
+        times, _ = self.pairs(run, run, PEAK_RUNS)
         return 2 * n**3 / float(times.min())
