@@ -215,6 +215,7 @@ def _apply(document: Document, decisions: Sequence[Decision]) -> onnx.ModelProto
     for decision in decisions:
         if decision.conv is not None and isinstance(decision.outcome, Reformulation):
             engine.apply(decision.conv, decision.outcome)
+    engine.finish()
     return document.finish()
 
 

@@ -1,0 +1,143 @@
+"""Which ops between folded Convs run on packed tensors, so that a fold is paid once.
+
+First every op is taken along that can be: one of its inputs comes out of a folded Conv, or of an
+op that was taken along, and the others are there in the same state. Then those go back that cost
+more bytes moved by folds and unfolds than they save: in reverse order, where natural wins a tie,
+so that what follows a costly op is no reason to keep it; then in order, where packed wins a tie,
+because the runtime fuses a Conv only with what stands beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from widthfold_onnx.fold.state import State
+from widthfold_onnx.model.graph import Document, Node, Value
+from widthfold_onnx.model.propagate import Dims
+from widthfold_onnx.rules.carry import Carried, Op, carry
+from widthfold_onnx.rules.legality import elements
+
+
+@dataclass(frozen=True)
+class Ends:
+    """What a folded Conv reads and returns; a state is None where that is the natural tensor.
+
+    Attributes:
+        in_shape: natural extents of the input as far as they are fixed; `out_shape` likewise.
+    """
+
+    reads: State | None
+    returns: State | None
+    in_shape: Dims
+    out_shape: Dims
+
+
+@dataclass(frozen=True)
+class Passenger:
+    """An op that runs in a state; `data` are the inputs that it reads in that state."""
+
+    state: State
+    form: Carried
+    data: frozenset[int]
+
+
+class Region:
+    """The folded Convs of one graph, and the ops that are carried between them.
+
+    Args:
+        document: the model.
+        nodes: all nodes of the graph, in an order in which they can run.
+        sites: the folded Convs.
+
+    Attributes:
+        carried: the ops that run on packed tensors.
+        shapes: natural extents of every tensor that is or could be packed, as far as fixed.
+    """
+
+    def __init__(
+        self, document: Document, nodes: Iterable[Node], sites: Mapping[Node, Ends]
+    ) -> None:
+        self.carried: dict[Node, Passenger] = {}
+        self.shapes: dict[Value, Dims] = {}
+        self._document = document
+        self._sites = sites
+        self._homes: dict[Value | None, State | None] = {}
+        self._folded: set[tuple[Value, State | None]] = set()
+        for node, ends in sites.items():
+            data, result = data_of(node), node.outputs[0]
+            self.shapes.update({data: ends.in_shape, result: ends.out_shape})
+            self._homes[result] = ends.returns
+            self._folded.add((data, ends.reads))
+        for node in nodes:
+            if node not in sites:
+                self._take_along(node)
+        candidates = list(self.carried.items())
+        for node, _ in reversed(candidates):
+            self._settle(node, None)
+        for node, passenger in candidates:
+            if any(self.home(value) == passenger.state for value in node.inputs):
+                self._settle(node, passenger)
+
+    def home(self, value: Value | None) -> State | None:
+        """The state in which a value is made; None for natural."""
+        return self._homes.get(value)
+
+    def needed(self, value: Value) -> set[State | None]:
+        """The states in which a value is read; None for natural."""
+        states: set[State | None] = {None} if self._document.is_fixed(value) else set()
+        for node, index in value.uses():
+            passenger, site = self.carried.get(node), self._sites.get(node)
+            if passenger is not None:
+                states.add(passenger.state if index in passenger.data else None)
+            else:
+                states.add(site.reads if site is not None and index == 0 else None)
+        return states
+
+    def _take_along(self, node: Node) -> None:
+        """Carry a node if it can be."""
+        for state in dict.fromkeys(self.home(value) for value in node.inputs):
+            if state is None:
+                continue
+            there = {
+                i: self.shapes[value]
+                for i, value in enumerate(node.inputs)
+                if value and (self.home(value) == state or (value, state) in self._folded)
+            }
+            shapes = tuple(there.get(i) for i in range(len(node.inputs)))
+            form = carry(Op(self._document, node, state, shapes))
+            if isinstance(form, Carried):
+                self.shapes.update(zip(node.outputs, form.shapes, strict=True))
+                self._set(node, Passenger(state, form, frozenset(there)))
+                return
+
+    def _settle(self, node: Node, choice: Passenger | None) -> None:
+        """Carry a node, or with None leave it natural, unless that moves more than now."""
+        values = {value for value in (*node.inputs, *node.outputs) if value in self.shapes}
+        now = self.carried.get(node)
+        before = sum(map(self._moved, values))
+        self._set(node, choice)
+        if sum(map(self._moved, values)) > before:
+            self._set(node, now)
+
+    def _set(self, node: Node, choice: Passenger | None) -> None:
+        if choice is None:
+            self.carried.pop(node, None)
+        else:
+            self.carried[node] = choice
+        for value in node.outputs:
+            self._homes[value] = None if choice is None else choice.state
+
+    def _moved(self, value: Value) -> int:
+        """Elements that are moved so that a value is there in all states in which it is read."""
+        home = self.home(value)
+        others = self.needed(value) - {home}
+        by_natural = home is not None and bool(others) and None not in others
+        return elements(self.shapes[value]) * (len(others) + by_natural)
+
+
+def data_of(node: Node) -> Value:
+    """What a Conv convolves."""
+    data = node.inputs[0]
+    assert data is not None
+    return data
