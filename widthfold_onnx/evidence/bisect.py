@@ -1,8 +1,8 @@
 """Which folded site is to blame: the first whose output differs although its input agrees.
 
-A fold keeps the names of the values before and behind the Conv that it replaces. Both models are
-made to return those as well, in copies that lie in a folder of their own, and the pairs are
-compared in the order of the original graph.
+The values before and behind a folded Conv are there under their names, or packed in a tensor that
+says so (`rewrite.record`). Both models are made to return those as well, in copies that lie in a
+folder of their own, and the pairs are compared in the order of the original graph.
 """
 
 from __future__ import annotations
@@ -11,19 +11,24 @@ import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy.typing as npt
 import onnx
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.inline import inlined
 from widthfold_onnx.evidence.parity import compare
 from widthfold_onnx.evidence.rows import Outputs, figure
+from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.walk import all_nodes, subgraphs
 from widthfold_onnx.options import Provider, Tolerance
-from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY
+from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, STATE_KEY, read_state
 from widthfold_onnx.runtime.session import Level, open_session
 from widthfold_onnx.runtime.stored import InputSet
 from widthfold_onnx.text import printable
+
+Array = npt.NDArray[Any]
 
 MAX_BYTES = 1 << 30
 """Largest model that is copied; a protobuf holds twice that at most."""
@@ -62,10 +67,13 @@ def first_difference(
         hidden = _hidden(after.graph)
         if not sites:
             return f"not bisected: {hidden or 'no'} folded sites, none of them in the main graph"
-        wanted = _values(before.graph, sites) & _values(after.graph, sites)
+        tensors = _tensors(after.graph)
+        names = {name for site in sites for name in (site.data, site.output)}
+        wanted = names & _computed(before.graph) & tensors.keys()
         report(f"bisecting {len(sites)} folded sites")
         reference = _run(before, wanted, item, provider)
-        candidate = _run(after, wanted, item, provider)
+        returned = _run(after, {tensors[name][0] for name in wanted}, item, provider)
+        candidate = {name: _natural(returned, *tensors[name]) for name in wanted}
     except UnverifiedError as error:
         return f"not bisected: {error}"
     beyond = f"; {hidden} folded sites in subgraphs were not compared" if hidden else ""
@@ -106,10 +114,27 @@ def _hidden(graph: onnx.GraphProto) -> int:
     )
 
 
-def _values(graph: onnx.GraphProto, sites: Iterable[_Site]) -> set[str]:
-    """Which of the values before and behind the sites a graph computes."""
-    computed = {name for node in graph.node for name in node.output}
-    return computed & {name for site in sites for name in (site.data, site.output)}
+def _computed(graph: onnx.GraphProto) -> set[str]:
+    return {name for node in graph.node for name in node.output}
+
+
+def _tensors(graph: onnx.GraphProto) -> dict[str, tuple[str, State | None]]:
+    """Values of the original that a graph holds: the tensor, and how it is packed."""
+    tensors: dict[str, tuple[str, State | None]] = {}
+    for node in graph.node:
+        metadata = {entry.key: entry.value for entry in node.metadata_props}
+        if STATE_KEY in metadata and node.output:
+            record = read_state(metadata[STATE_KEY])
+            state = State(record.batch, tuple(record.digits))
+            tensors[metadata.get(ORIGIN_KEY, "")] = (node.output[0], state)
+    return tensors | {name: (name, None) for name in _computed(graph)}
+
+
+def _natural(outputs: Outputs, tensor: str, state: State | None) -> Array:
+    try:
+        return outputs[tensor] if state is None else state.unpacked(outputs[tensor])
+    except (ValueError, ZeroDivisionError) as error:
+        raise UnverifiedError(f"{printable(tensor)} is not packed as it says") from error
 
 
 def _run(
