@@ -271,11 +271,12 @@ class Document:
         old_values, new_values = list(values), list(values.values())
         ir.convenience.replace_all_uses_with(old_values, new_values, replace_graph_outputs=True)
         inputs = [value for node in chains for value in node.inputs if value is not None]
+        kept = [value for value in inputs if value.producer() not in chains]
         for node, chain in chains.items():
             graph.insert_after(node, chain)
         graph.remove(chains, safe=True)
         self._touched.add(id(graph))
-        for value in inputs:
+        for value in kept:
             self._drop_unused(value)
 
     def _drop_unused(self, value: Value) -> None:
