@@ -3,13 +3,14 @@
 It is the same operator with the same attributes. Each input is either packed, and claims to be the
 same value in the same state as the output; or a constant, which must give every element of the
 packed output the number that it gives the same element of the natural one. Operators that act on
-each element alone then return what they claim. Those that move elements are run on labels.
+each element alone then return what they claim. Concat is run on labels. Those that act along some
+axes are run on integers, and what they return is compared bit for bit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,19 @@ import numpy.typing as npt
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.chain import Mismatch
 from widthfold_onnx.evidence.claims import Claim, concrete, content, read
+from widthfold_onnx.evidence.probe import EXACT_BELOW, LARGEST, Side, run_side
 from widthfold_onnx.evidence.rewritten import Rewritten
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.graph import Node, Value
+from widthfold_onnx.options import Provider
+from widthfold_onnx.rules.along import ALONG
 from widthfold_onnx.rules.carry import BROADCASTING, UNARY
 from widthfold_onnx.text import printable
 
 Array = npt.NDArray[Any]
+
+LONG = 37
+"""For an open extent along which an op may act: more than most kernels cover."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,7 @@ class _Step:
     result: Claim
     state: State
     shape: tuple[int, ...]
+    provider: Provider
 
     def constants(self, index: int) -> tuple[Array, Array]:
         """The numbers of an input, before and after."""
@@ -58,7 +66,7 @@ class _Step:
         return default if found is None else found.as_int()
 
 
-def check_passenger(graph: Rewritten, node: Node) -> None:
+def check_passenger(graph: Rewritten, node: Node, provider: Provider) -> None:
     """Check that a carried op returns what it claims.
 
     Raises:
@@ -90,7 +98,7 @@ def check_passenger(graph: Rewritten, node: Node) -> None:
         data[index] = claim
     if not data:
         raise Mismatch("none of its inputs is packed")
-    rule(_Step(graph, before, node, data, results[0], state, concrete(results[0].shape)))
+    rule(_Step(graph, before, node, data, results[0], state, concrete(results[0].shape), provider))
 
 
 def _signature(document: Any, node: Node) -> list[object]:
@@ -101,9 +109,14 @@ def _signature(document: Any, node: Node) -> list[object]:
 
 
 def _pointwise(step: _Step) -> None:
-    """Input 0 is data; all others are scalars by definition and the same on both sides."""
+    """Input 0 is data; all others are scalars by definition."""
     if set(step.data) != {0} or step.data[0].shape != step.result.shape:
         raise Mismatch("its input has other extents than its output")
+    _check_others(step)
+
+
+def _check_others(step: _Step) -> None:
+    """All inputs but the first are the same on both sides."""
     for old, new in list(zip(step.before.inputs, step.after.inputs, strict=True))[1:]:
         if old is not None and new is not None and not _alike(step.graph, old, new):
             raise Mismatch(f"{printable(old.name or '')} is another on both sides")
@@ -184,10 +197,35 @@ def _concat(step: _Step) -> None:
         raise Mismatch("it joins along a folded axis")
 
 
+def _along(step: _Step) -> None:
+    """Act along axes: the same node is run on integers, natural and packed."""
+    if set(step.data) != {0}:
+        raise Mismatch("another input than the first is packed")
+    _check_others(step)
+    shape = concrete(step.data[0].shape, LONG)
+    sides = []
+    for document, node in ((step.graph.old, step.before), (step.graph.new, step.after)):
+        constants = {v.name or "": read(document, v) for v in node.inputs[1:] if v is not None}
+        sides.append(Side([document.message(node)], constants, document.opset, []))
+    packed = replace(sides[1], reads=step.state, returns=step.state)
+    kinds = [a.dtype for a in sides[0].constants.values() if a.dtype.name in EXACT_BELOW]
+    data = np.random.default_rng(0).integers(-LARGEST, LARGEST, shape)
+    data = data.astype(kinds[0] if kinds and step.before.op_type == "Pad" else np.float32)
+    wanted = run_side(sides[0], [], data, step.provider)
+    try:
+        found = run_side(packed, [], data, step.provider)
+    except (UnverifiedError, ValueError) as error:
+        raise Mismatch(f"it does not run packed: {printable(str(error))}") from error
+    fits = [e in (None, size) for e, size in zip(step.result.shape, wanted.shape, strict=True)]
+    if not all(fits) or content(wanted) != content(found):
+        raise Mismatch("it acts along a folded axis")
+
+
 Rule = Callable[[_Step], None]
 RULES: dict[str, Rule] = {
     **dict.fromkeys(UNARY, _pointwise),
     **dict.fromkeys(BROADCASTING, _broadcasting),
+    **dict.fromkeys(ALONG, _along),
     "BatchNormalization": _normalization,
     "Clip": _pointwise,
     "Concat": _concat,

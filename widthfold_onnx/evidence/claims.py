@@ -46,13 +46,13 @@ class Claim:
         return labels if self.state is None else self.state.packed(labels)
 
 
-def concrete(shape: Dims) -> tuple[int, ...]:
-    """Extents at which a claim is checked.
+def concrete(shape: Dims, positions: int = FREE_POSITIONS) -> tuple[int, ...]:
+    """Extents at which a claim is checked; `positions` where one is open.
 
     Raises:
         UnverifiedError: they are too many.
     """
-    free = (FREE_SAMPLES if i == 0 else FREE_POSITIONS for i in range(len(shape)))
+    free = (FREE_SAMPLES if i == 0 else positions for i in range(len(shape)))
     filled = tuple(f if e is None else e for e, f in zip(shape, free, strict=True))
     if math.prod(filled) > MAX_ELEMENTS:
         raise too_large()

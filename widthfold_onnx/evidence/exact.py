@@ -69,7 +69,7 @@ def _graph_sites(
                 report(f"exact probe of {label(node)}")
                 result = check_conv(graph, node, provider)
             elif graph.is_passenger(node):
-                check_passenger(graph, node)
+                check_passenger(graph, node, provider)
                 continue
             else:
                 graph.check_conversion(node)

@@ -97,9 +97,9 @@ def first_difference(
         # is expected then, and four times the expectation is out of reach.
         data *= rng.random(shape) < limit / (4 * terms * LARGEST)
         small = [p.astype(dtype) for p in parameters]
-        first = _run(before, small, data.astype(dtype), provider)
+        first = run_side(before, small, data.astype(dtype), provider)
         try:
-            second = _run(after, fold(small), data.astype(dtype), provider)
+            second = run_side(after, fold(small), data.astype(dtype), provider)
         except UnverifiedError as error:
             return f"the new nodes do not run where the original node does: {error}"
         if first.shape != second.shape:
@@ -114,7 +114,12 @@ def first_difference(
     return ""
 
 
-def _run(side: Side, parameters: list[Array], data: Array, provider: Provider) -> Array:
+def run_side(side: Side, parameters: list[Array], data: Array, provider: Provider) -> Array:
+    """Run one form on natural data, with these parameters; the result is natural.
+
+    Raises:
+        UnverifiedError: the runtime cannot run it.
+    """
     if side.reads is not None:
         data = side.reads.packed(data)
     start, end = side.nodes[0].input[0], side.nodes[-1].output[0]

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy.typing as npt
 
-from widthfold_onnx.fold.state import State
-from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.along import ALONG
+from widthfold_onnx.rules.operand import Op
 
 Array = npt.NDArray[Any]
 
@@ -35,32 +35,6 @@ UNARY = frozenset(
 """One input; each element of the output depends on the same element of the input."""
 BROADCASTING = frozenset({"Add", "Div", "Max", "Min", "Mul", "PRelu", "Pow", "Sub"})
 """Several inputs that are broadcast; the same holds."""
-
-
-@dataclass(frozen=True)
-class Op:
-    """A node, and what of its inputs is there in one state.
-
-    Attributes:
-        shapes: per input its natural extents; None where it is not there in the state.
-    """
-
-    document: Document
-    node: Node
-    state: State
-    shapes: tuple[Dims | None, ...]
-
-    def constant(self, index: int) -> Array | Refusal:
-        """The numbers of an input."""
-        value = self.node.inputs[index]
-        assert value is not None
-        constant = self.document.constant(value)
-        return constant if isinstance(constant, Refusal) else self.document.read(constant)
-
-    def integer(self, name: str, default: int) -> int:
-        """An attribute."""
-        found = self.node.attributes.get(name)
-        return default if found is None else found.as_int()
 
 
 @dataclass(frozen=True)
@@ -168,9 +142,24 @@ def _concat(op: Op) -> Carried | Refusal:
     return Carried(((shapes[0][0], channels, *shapes[0][2:]),))
 
 
+def _along(op: Op) -> Carried | Refusal:
+    """It acts along axes that the state leaves alone; all but input 0 says how."""
+    result = _pointwise(op)
+    if isinstance(result, Refusal):
+        return result
+    (shape,) = result.shapes
+    changed = ALONG[op.node.op_type](op, shape)
+    if isinstance(changed, Refusal):
+        return changed
+    if any(axis == 1 or op.state.factors[axis] > 1 for axis in changed):
+        return Refusal("along-folded-axis", f"it acts along the axes {sorted(changed)}")
+    return Carried((tuple(changed.get(axis, extent) for axis, extent in enumerate(shape)),))
+
+
 CARRY: Mapping[str, Rule] = {
     **dict.fromkeys(sorted(UNARY), _pointwise),
     **dict.fromkeys(sorted(BROADCASTING), _broadcasting),
+    **dict.fromkeys(ALONG, _along),
     "BatchNormalization": _normalization,
     "Clip": _pointwise,
     "Concat": _concat,
