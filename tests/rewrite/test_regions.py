@@ -157,6 +157,30 @@ def test_the_common_ops_in_every_operator_set(opset: int) -> None:
     assert sum(claiming) == 8
 
 
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize(
+    ("opset", "per_channel"), [(10, False), (13, False), (13, True), (21, True)]
+)
+def test_quantized_tensors(opset: int, per_channel: bool, batch: bool) -> None:
+    g = builder()
+    scale, zero = np.array(2, np.float32), np.array(3, np.int8)
+    if per_channel:
+        scale, zero = np.arange(1, 6, dtype=np.float32), np.arange(5, dtype=np.int8)
+    value = g.op("QuantizeLinear", g.conv("x", 5, [1, 3]), scale, zero)
+    value = g.conv(g.op("DequantizeLinear", value, scale, zero), 2, [3, 3])
+    options = FoldOptions(factor=2, axis=AxisName.BATCH) if batch else WIDTH
+    result = folded(g.model([value], opset), options, 2)
+    assert conversions(result) == 2
+
+
+def test_a_scale_along_another_axis_is_not_carried() -> None:
+    g = builder()
+    scale, zero = np.arange(1, 8, dtype=np.float32), np.arange(7, dtype=np.int8)
+    value = g.op("QuantizeLinear", g.conv("x", 5, [1, 3]), scale, zero, axis=2)
+    value = g.op("DequantizeLinear", value, scale, zero, axis=2)
+    assert g.nodes[1] in list(folded(g.model([value])).graph.node)
+
+
 ALONG = [
     ("MaxPool", (), {"kernel_shape": [2, 1], "strides": [2, 1]}),
     ("MaxPool", (), {"kernel_shape": [3, 1], "pads": [1, 0, 1, 0]}),
