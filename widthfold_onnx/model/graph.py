@@ -32,6 +32,7 @@ Attributes = Mapping[str, int | str | Sequence[int]]
 # The library warns of what it cannot carry; here nothing has to be carried.
 logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
 _SOURCE = "widthfold.source"  # key in Node.meta: the NodeProto that the node was read from
+_PATTERN = "widthfold.pattern"  # the same of the node that it repeats on other inputs
 
 
 @dataclass(frozen=True)
@@ -231,6 +232,7 @@ class Document:
             num_outputs=len(node.outputs),
             metadata_props=dict(metadata),
         )
+        new.meta[_PATTERN] = _message(node)
         for output in new.outputs:
             output.name = self.fresh(name)
         return new
@@ -368,7 +370,22 @@ def _write_back(graph: ir.Graph, message: onnx.GraphProto) -> None:
 
 def _message(node: Node) -> onnx.NodeProto:
     source: onnx.NodeProto | None = node.meta.get(_SOURCE)
-    return ir.to_proto(node) if source is None else source
+    pattern: onnx.NodeProto | None = node.meta.get(_PATTERN)
+    if source is not None:
+        return source
+    return ir.to_proto(node) if pattern is None else _repeated(node, pattern)
+
+
+def _repeated(node: Node, pattern: onnx.NodeProto) -> onnx.NodeProto:
+    """The message of `pattern` with the inputs, outputs and metadata of `node`."""
+    message = onnx.NodeProto()
+    message.CopyFrom(pattern)
+    message.input[:] = ["" if value is None else value.name or "" for value in node.inputs]
+    message.output[:] = [value.name or "" for value in node.outputs]
+    del message.metadata_props[:]
+    for key, text in node.metadata_props.items():
+        message.metadata_props.add(key=key, value=text)
+    return message
 
 
 def _names_in(graph: ir.Graph | ir.Function) -> Iterator[str]:
