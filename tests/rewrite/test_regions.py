@@ -181,6 +181,16 @@ def test_a_scale_along_another_axis_is_not_carried() -> None:
     assert g.nodes[1] in list(folded(g.model([value])).graph.node)
 
 
+@pytest.mark.parametrize("factor", [1.0, 1e38])
+def test_a_factor_that_would_overflow_the_weight_is_not_carried(factor: float) -> None:
+    """The runtime multiplies it into the weight where both stand side by side."""
+    g = builder()
+    scale = np.array([2, 1, 2, 1, 3], np.float32) * np.float32(factor)
+    value = g.op("Mul", g.conv("x", 5, [1, 3]), scale.reshape(5, 1, 1))
+    result, _ = fold_model(g.model([value]), WIDTH)
+    assert (g.nodes[1] in list(result.graph.node)) == (factor > 1)
+
+
 ALONG = [
     ("MaxPool", (), {"kernel_shape": [2, 1], "strides": [2, 1]}),
     ("MaxPool", (), {"kernel_shape": [3, 1], "pads": [1, 0, 1, 0]}),

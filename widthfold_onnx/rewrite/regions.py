@@ -25,7 +25,7 @@ class Ends:
     """What a folded Conv reads and returns; a state is None where that is the natural tensor.
 
     Attributes:
-        in_shape: natural extents of the input as far as they are fixed; `out_shape` likewise.
+        in_shape: extents of the input as far as they are fixed; `out_shape` likewise.
     """
 
     reads: State | None
@@ -64,12 +64,14 @@ class Region:
         self._document = document
         self._sites = sites
         self._homes: dict[Value | None, State | None] = {}
-        self._folded: set[tuple[Value, State | None]] = set()
+        self._folded: set[tuple[Value, State]] = set()
         for node, ends in sites.items():
-            data, result = data_of(node), node.outputs[0]
-            self.shapes.update({data: ends.in_shape, result: ends.out_shape})
-            self._homes[result] = ends.returns
-            self._folded.add((data, ends.reads))
+            self._homes[node.outputs[0]] = ends.returns
+            if ends.reads is not None:
+                self.shapes[data_of(node)] = ends.in_shape
+                self._folded.add((data_of(node), ends.reads))
+            if ends.returns is not None:
+                self.shapes[node.outputs[0]] = ends.out_shape
         for node in nodes:
             if node not in sites:
                 self._take_along(node)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.model.propagate import Dims
@@ -115,10 +116,30 @@ def _per_channel(op: Op) -> Carried | Refusal:
     return Carried(result.shapes, constants)
 
 
+def _product(op: Op) -> Carried | Refusal:
+    result = _broadcasting(op)
+    for index, shape in enumerate(op.shapes):
+        factor = op.constant(index) if shape is None else None
+        if isinstance(factor, np.ndarray) and op.overflows(factor):
+            return _OVERFLOW
+    return result
+
+
+_OVERFLOW = Refusal(
+    "overflow", "the weight of the Conv before it would overflow if the runtime merges the two"
+)
+
+
 def _normalization(op: Op) -> Carried | Refusal:
     if op.integer("training_mode", 0) or not op.integer("spatial", 1):
         return Refusal("not-inference", "statistics are computed, or differ per position")
-    return _per_channel(op)
+    result = _per_channel(op)
+    scale, variance = op.constant(1), op.constant(4)
+    if isinstance(scale, Refusal) or isinstance(variance, Refusal):
+        return result
+    with np.errstate(all="ignore"):  # nonsense becomes NaN, which counts as too large
+        factor = scale / np.sqrt(variance.astype(np.float64) + op.real("epsilon", 1e-5))
+    return _OVERFLOW if op.overflows(factor) else result
 
 
 def _quantization(op: Op) -> Carried | Refusal:
@@ -160,6 +181,7 @@ CARRY: Mapping[str, Rule] = {
     **dict.fromkeys(sorted(UNARY), _pointwise),
     **dict.fromkeys(sorted(BROADCASTING), _broadcasting),
     **dict.fromkeys(ALONG, _along),
+    "Mul": _product,
     "BatchNormalization": _normalization,
     "Clip": _pointwise,
     "Concat": _concat,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.fold.state import State
@@ -49,3 +50,24 @@ class Op:
         """An attribute."""
         found = self.node.attributes.get(name)
         return default if found is None else found.as_string()
+
+    def real(self, name: str, default: float) -> float:
+        """An attribute."""
+        found = self.node.attributes.get(name)
+        return default if found is None else found.as_float()
+
+    def overflows(self, factor: Array) -> bool:
+        """Whether the weight of a Conv that makes an input, times `factor`, leaves its type.
+
+        A runtime may multiply the two beforehand where they stand side by side.
+        """
+        for value in self.node.inputs:
+            conv = None if value is None else value.producer()
+            weight = conv.inputs[1] if conv is not None and conv.op_type == "Conv" else None
+            constant = None if weight is None else self.document.constant(weight)
+            if constant is not None and not isinstance(constant, Refusal):
+                array = self.document.read(constant)
+                largest = np.abs(array).max(initial=0).astype(float) * np.abs(factor).max(initial=0)
+                if not largest <= float(np.finfo(array.dtype).max):
+                    return True
+        return False
