@@ -110,7 +110,7 @@ class Rewritten:
         return value, line
 
     def check_readers(self, node: Node) -> None:
-        """Check that only new nodes read what a new node returns packed, and by its own name.
+        """Check that only new nodes read what a new node returns packed, under a name of its own.
 
         Raises:
             Mismatch: something else does.

@@ -74,11 +74,6 @@ class State:
         return self.packed(np.broadcast_to(which, shape)).ravel()
 
 
-def natural(rank: int) -> State:
-    """The state of a tensor with `rank` axes of which nothing is packed."""
-    return State(1, ((1, False),) * (rank - 2))
-
-
 def _applied(array: Array, steps: Sequence[Step]) -> Array:
     for step in steps:
         if isinstance(step, Reshape):
