@@ -87,7 +87,7 @@ def constant_more(model: onnx.ModelProto) -> None:
         (one_ulp, "constant 'w2'"),
         (other_pads, "node 'second'"),
         (other_operator_in_body, "node 'q'"),
-        (node_more, "nodes instead of"),
+        (node_more, "node 'more'"),
         (constant_instead_of_node, "constant 'two'"),
     ],
 )

@@ -169,7 +169,6 @@ def test_the_probe_alone_finds_them(fault) -> None:
             [*BEFORE, wide, *AFTER], {**CONSTANTS, "W": empty["w"], "B": empty["b"]}, 17, ["W", "B"]
         ),
         fold=fold,
-        ports=("x", "y"),
         shape=SHAPE,
         options=VerifyOptions(provider=Provider.CPU),
     )

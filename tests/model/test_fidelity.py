@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from widthfold_onnx import FoldOptions, fold_model, optimize
 from widthfold_onnx.model.check import check_model
 from widthfold_onnx.model.tensors import BITS, DTYPES
 from widthfold_onnx.rewrite.record import ORIGIN_KEY
+from widthfold_onnx.rules.carry import CARRY
 
 OPTIONS = FoldOptions(factor=2)
 WHEEL = sorted(Path(onnx.__file__).parent.rglob("*.onnx"))
@@ -113,18 +113,15 @@ def _assert_list(
 def _assert_nodes(
     before: onnx.GraphProto, after: onnx.GraphProto, read: set[str], ir: int, added: list[str]
 ) -> set[str]:
-    """Nodes in order: each the same, or the chain of its origin, or a constant no longer read."""
+    """Nodes in order: each the same, or the chain in its place, or a constant no longer read."""
     rest = list(after.node)
-    known = {node.output[0]: node for node in before.node if node.output}
     gone: set[str] = set()
     for node in before.node:
         chain = []
-        while rest and origin(rest[0]) and origin(rest[0]) not in (None, *_old_origins(before)):
-            if origin(rest[0]) != node.output[0]:
-                break
+        while rest and _stands_for(rest[0], node):
             chain.append(rest.pop(0))
         if chain:
-            _assert_chain(node, chain, added)
+            gone |= _assert_chain(node, chain, added)
         elif rest and list(rest[0].output) == list(node.output):
             _assert_same_node(node, rest.pop(0), read, ir, added)
         else:
@@ -132,32 +129,34 @@ def _assert_nodes(
             assert not set(node.output) & read
             gone.update(node.output)
     assert not rest, f"{rest[0].op_type} came out of nothing"
-    assert known
     return gone
 
 
-def _old_origins(graph: onnx.GraphProto) -> set[str]:
-    return {found for node in graph.node if (found := origin(node))}
+def _stands_for(new: onnx.NodeProto, node: onnx.NodeProto) -> bool:
+    if origin(new) is None or origin(node) is not None:
+        return False
+    moved = new.name.startswith(f"{node.name or node.output[0]}/widthfold/")
+    return moved or (new.name == node.name and origin(new) == node.output[0])
 
 
-def _assert_chain(node: onnx.NodeProto, chain: list[onnx.NodeProto], added: list[str]) -> None:
-    assert node.op_type == "Conv"
-    assert chain[-1].output == node.output
-    assert chain[0].input[0] == node.input[0]
-    (conv,) = [new for new in chain if new.op_type == "Conv"]
-    assert (conv.name, conv.doc_string, conv.domain) == (node.name, node.doc_string, "")
+def _assert_chain(node: onnx.NodeProto, chain: list[onnx.NodeProto], added: list[str]) -> set[str]:
+    """One node is the Conv, or an op that was carried; return the outputs that no longer are."""
+    (heir,) = [new for new in chain if new.name == node.name]
+    assert node.op_type in ("Conv", *CARRY)
+    assert (heir.op_type, heir.doc_string) == (node.op_type, node.doc_string)
     assert {p.key: p.value for p in node.metadata_props}.items() <= {
-        p.key: p.value for p in conv.metadata_props
+        p.key: p.value for p in heir.metadata_props
     }.items()
+    if node.op_type != "Conv":
+        assert [wire(a) for a in heir.attribute] == [wire(a) for a in node.attribute]
     for new in chain:
-        assert len(new.output) == 1
-        if new is not conv:
+        if new is not heir:
+            assert new.op_type in ("Reshape", "Transpose", "Pad", "Slice")
+            assert new.domain == ""
             added.append(new.name)
-            assert new.name.startswith(f"{node.name or node.output[0]}/widthfold/")
-        if new is not chain[-1] and new.output[0] != new.name:
-            added.append(new.output[0])
-    for previous, current in pairwise(chain):
-        assert current.input[0] == previous.output[0]
+        added += [name for name in new.output if name not in (new.name, *node.output)]
+    made = {name for new in chain for name in new.output}
+    return set(node.output) - made
 
 
 def _assert_same_node(

@@ -1,6 +1,7 @@
 """Which folded site is to blame: the first whose output differs although its input agrees.
 
-The values before and behind each site are compared in the order of the original graph.
+The values before and behind each site, be they there under their names or packed, are compared in
+the order of the original graph.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from widthfold_onnx.evidence.sites import (
     MAX_BYTES,
     folded_sites,
     hidden_sites,
+    natural,
     run_with,
+    tensors_of,
     values_at,
 )
 from widthfold_onnx.options import Tolerance, VerifyOptions
@@ -45,10 +48,12 @@ def first_difference(
         hidden = hidden_sites(after.graph)
         if not sites:
             return f"not bisected: {hidden or 'no'} folded sites, none of them in the main graph"
-        wanted = values_at(before.graph, sites) & values_at(after.graph, sites)
+        tensors = tensors_of(after.graph)
+        wanted = values_at(before.graph, sites) & tensors.keys()
         report(f"bisecting {len(sites)} folded sites")
         (reference,) = run_with(before, wanted, [item], options)
-        (candidate,) = run_with(after, wanted, [item], options)
+        (returned,) = run_with(after, {tensors[name][0] for name in wanted}, [item], options)
+        candidate = {name: natural(returned, *tensors[name]) for name in wanted}
     except UnverifiedError as error:
         return f"not bisected: {error}"
     beyond = f"; {hidden} folded sites in subgraphs were not compared" if hidden else ""

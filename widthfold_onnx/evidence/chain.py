@@ -6,7 +6,7 @@ other node, a Pad with a value or a Slice of padding in the wrong place is a mis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -18,6 +18,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from widthfold_onnx.fold.axis import ConvAxis
+from widthfold_onnx.fold.state import State
 from widthfold_onnx.text import printable
 
 Labels = npt.NDArray[np.signedinteger[Any]]
@@ -46,6 +47,8 @@ class Chain:
         after: nodes behind it.
         constants: what the nodes read besides the data.
         opset: of the default domain.
+        reads: the state in which the first node finds the input; None for natural.
+        returns: the state in which the last node leaves the output.
     """
 
     before: Sequence[onnx.NodeProto]
@@ -54,13 +57,20 @@ class Chain:
     after: Sequence[onnx.NodeProto]
     constants: dict[str, npt.NDArray[Any]]
     opset: int
+    reads: State | None = None
+    returns: State | None = None
 
 
 class Mismatch(Exception):  # noqa: N818 - it is a finding, not a fault
     """Where the two sets of products differ."""
 
 
-def replay(nodes: Sequence[onnx.NodeProto], chain: Chain, labels: Labels) -> Labels:
+def replay(
+    nodes: Sequence[onnx.NodeProto],
+    constants: Mapping[str, npt.NDArray[Any]],
+    opset: int,
+    labels: Labels,
+) -> Labels:
     """Run Reshape, Transpose, Pad and Slice on labels, by onnx's reference implementation."""
     if not nodes:
         return labels
@@ -72,9 +82,9 @@ def replay(nodes: Sequence[onnx.NodeProto], chain: Chain, labels: Labels) -> Lab
         "labels",
         [helper.make_tensor_value_info(start, kind, labels.shape)],
         [helper.make_tensor_value_info(end, kind, None)],
-        [numpy_helper.from_array(chain.constants[name], name) for name in sorted(used)],
+        [numpy_helper.from_array(constants[name], name) for name in sorted(used)],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", chain.opset)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
     try:
         (result,) = ReferenceEvaluator(model).run(None, {start: labels})
     except (ValueError, IndexError, RuntimeError) as error:  # the last of a Transpose
@@ -82,21 +92,20 @@ def replay(nodes: Sequence[onnx.NodeProto], chain: Chain, labels: Labels) -> Lab
     return np.asarray(result)
 
 
-def check_moves(chain: Chain) -> None:
-    """Check that the nodes around the Conv are a straight line of moves.
+def check_moves(nodes: Sequence[onnx.NodeProto], allowed: Collection[str]) -> None:
+    """Check that nodes are a straight line of moves.
 
     Raises:
         Mismatch: one of them is something else.
     """
-    for nodes, allowed in ((chain.before, MOVES_BEFORE), (chain.after, MOVES_AFTER)):
-        for node in nodes:
-            if node.op_type not in allowed or node.domain not in ("", "ai.onnx"):
-                raise Mismatch(f"{printable(node.op_type)} does more than move elements")
-            if node.op_type == "Pad" and not _appends_zeros(node):
-                raise Mismatch("a Pad adds something else than zeros")
-        for first, second in pairwise(nodes):
-            if list(first.output) != [second.input[0]]:
-                raise Mismatch("the new nodes do not follow each other")
+    for node in nodes:
+        if node.op_type not in allowed or node.domain not in ("", "ai.onnx"):
+            raise Mismatch(f"{printable(node.op_type)} does more than move elements")
+        if node.op_type == "Pad" and not _appends_zeros(node):
+            raise Mismatch("a Pad adds something else than zeros")
+    for first, second in pairwise(nodes):
+        if list(first.output) != [second.input[0]]:
+            raise Mismatch("the new nodes do not follow each other")
 
 
 def _appends_zeros(node: onnx.NodeProto) -> bool:

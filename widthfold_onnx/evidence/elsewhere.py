@@ -13,29 +13,42 @@ import onnx
 from onnx import numpy_helper
 
 from widthfold_onnx.model.graph import Document, Scope
-from widthfold_onnx.rewrite.record import ORIGIN_KEY
 from widthfold_onnx.text import quoted
 
-Site = tuple[str, str]
-"""Path of the graph that holds a site, and name of the site's output."""
+Place = tuple[str, str]
+"""Path of a graph, and name of a node's first output."""
 
 
-def first_change(old: Document, new: Document, sites: Collection[Site]) -> str:
-    """Where the models differ outside of the sites, "" if nowhere."""
+def first_change(
+    old: Document, new: Document, replaced: Collection[Place], added: Collection[Place]
+) -> str:
+    """Where the models differ beside what was rewritten, "" if nowhere.
+
+    Args:
+        old: the original.
+        new: the rewritten model.
+        replaced: nodes of the original for which new ones stand.
+        added: the new nodes.
+    """
     if _functions(old.proto) != _functions(new.proto):
         return "the functions"
     scopes = [{s.path: s for s in d.scopes if s.proto is not None} for d in (old, new)]
     if scopes[0].keys() != scopes[1].keys():
         return "the subgraphs"
     for path, before in scopes[0].items():
-        changed = _in_graph(old, before, new, scopes[1][path], sites)
+        changed = _in_graph(old, before, new, scopes[1][path], replaced, added)
         if changed:
             return changed
     return ""
 
 
 def _in_graph(
-    old: Document, before: Scope, new: Document, after: Scope, sites: Collection[Site]
+    old: Document,
+    before: Scope,
+    new: Document,
+    after: Scope,
+    replaced: Collection[Place],
+    added: Collection[Place],
 ) -> str:
     assert before.proto is not None
     assert after.proto is not None
@@ -43,13 +56,15 @@ def _in_graph(
     first = [
         node
         for node in before.proto.node
-        if not any((before.path, name) in sites for name in node.output)
+        if (before.path, _first(node)) not in replaced
         and (node.op_type not in ("Constant", "Identity") or computed.intersection(node.output))
     ]
-    second = [node for node in after.proto.node if (after.path, _origin(node)) not in sites]
-    for one, other in zip(first, second, strict=False):
-        if _bare(one) != _bare(other):
-            return f"node {quoted(other.name or ', '.join(other.output))}"
+    second = [node for node in after.proto.node if (after.path, _first(node)) not in added]
+    # By what they return, not by their order: a graph may be written in several.
+    known = {tuple(node.output): node for node in first}
+    for node in second:
+        if tuple(node.output) not in known or _bare(known[tuple(node.output)]) != _bare(node):
+            return f"node {quoted(node.name or ', '.join(node.output))}"
     if len(first) != len(second):
         return f"{len(second)} nodes instead of {len(first)}"
     return _constants(old, before.proto, new, after.proto, second)
@@ -90,8 +105,8 @@ def _same(
     return kinds[0] == kinds[1] and arrays[0].tobytes() == arrays[1].tobytes()
 
 
-def _origin(node: onnx.NodeProto) -> str:
-    return next((e.value for e in node.metadata_props if e.key == ORIGIN_KEY), "")
+def _first(node: onnx.NodeProto) -> str:
+    return next(iter(node.output), "")
 
 
 def _bare(node: onnx.NodeProto) -> bytes:

@@ -23,6 +23,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.fold.state import State
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.runtime.session import Level, open_session
 
@@ -43,12 +44,16 @@ class Side:
         constants: all other values that they read.
         opset: of the default domain.
         parameters: names of weight and bias among the constants.
+        reads: the state in which the first node finds the input; None for natural.
+        returns: the state in which the last node leaves the output.
     """
 
     nodes: Sequence[onnx.NodeProto]
     constants: dict[str, Array]
     opset: int
     parameters: Sequence[str]
+    reads: State | None = None
+    returns: State | None = None
 
 
 def first_difference(
@@ -56,7 +61,6 @@ def first_difference(
     after: Side,
     *,
     fold: Fold,
-    ports: tuple[str, str],
     shape: tuple[int, ...],
     options: VerifyOptions,
 ) -> str:
@@ -66,7 +70,6 @@ def first_difference(
         before: the original node.
         after: the nodes in its place.
         fold: maps original weight and bias to folded ones.
-        ports: names of the site's input and output.
         shape: input extents.
         options: where it runs.
 
@@ -94,9 +97,9 @@ def first_difference(
         # is expected then, and four times the expectation is out of reach.
         data *= rng.random(shape) < limit / (4 * terms * LARGEST)
         small = [p.astype(dtype) for p in parameters]
-        first = _run(before, small, ports, data.astype(dtype), options)
+        first = run_side(before, small, data.astype(dtype), options)
         try:
-            second = _run(after, fold(small), ports, data.astype(dtype), options)
+            second = run_side(after, fold(small), data.astype(dtype), options)
         except UnverifiedError as error:
             return f"the new nodes do not run where the original node does: {error}"
         if first.shape != second.shape:
@@ -111,16 +114,22 @@ def first_difference(
     return ""
 
 
-def _run(
-    side: Side, parameters: list[Array], ports: tuple[str, str], data: Array, options: VerifyOptions
-) -> Array:
+def run_side(side: Side, parameters: list[Array], data: Array, options: VerifyOptions) -> Array:
+    """Run one form on natural data, with these parameters; the result is natural.
+
+    Raises:
+        UnverifiedError: the runtime cannot run it.
+    """
+    if side.reads is not None:
+        data = side.reads.packed(data)
+    start, end = side.nodes[0].input[0], side.nodes[-1].output[0]
     constants = side.constants | dict(zip(side.parameters, parameters, strict=True))
     element = helper.np_dtype_to_tensor_dtype(data.dtype)
     graph = helper.make_graph(
         side.nodes,
         "probe",
-        [helper.make_tensor_value_info(ports[0], element, data.shape)],
-        [helper.make_tensor_value_info(ports[1], element, None)],
+        [helper.make_tensor_value_info(start, element, data.shape)],
+        [helper.make_tensor_value_info(end, element, None)],
         [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", side.opset)])
@@ -134,4 +143,5 @@ def _run(
             Level.DISABLED,
             provider_options=options.provider_options,
         )
-        return session.run({ports[0]: data})[ports[1]]
+        result = session.run({start: data})[end]
+    return result if side.returns is None else side.returns.unpacked(result)

@@ -21,6 +21,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from widthfold_onnx.evidence.chain import (
+    MOVES_AFTER,
+    MOVES_BEFORE,
     Chain,
     Geometry,
     Labels,
@@ -54,8 +56,12 @@ def prove(
     Raises:
         Mismatch: the products differ; the message says where.
     """
-    check_moves(chain)
-    inputs = replay(chain.before, chain, labels_of(original.shape))
+    check_moves(chain.before, MOVES_BEFORE)
+    check_moves(chain.after, MOVES_AFTER)
+    inputs = labels_of(original.shape)
+    if chain.reads is not None:
+        inputs = chain.reads.packed(inputs)
+    inputs = replay(chain.before, chain.constants, chain.opset, inputs)
     fits = (
         inputs.ndim == folded.ndim
         and inputs.shape[1] == folded.shape[1] * chain.group
@@ -71,7 +77,13 @@ def prove(
     samples, outputs = inputs.shape[0], folded.shape[0]
     conv = Geometry(inputs.shape, chain.axes(inputs.shape), chain.group)
     produced = [a.out_length or 0 for a in conv.axes]
-    taken = replay(chain.after, chain, labels_of((samples, outputs, *produced)))
+    taken = labels_of((samples, outputs, *produced))
+    taken = replay(chain.after, chain.constants, chain.opset, taken)
+    if chain.returns is not None:
+        try:
+            taken = chain.returns.unpacked(taken)
+        except ValueError as error:
+            raise Mismatch(f"an output of {list(taken.shape)} does not fit its state") from error
     expected = (original.shape[0], weight_shape[0], *(a.out_length or 0 for a in original.axes))
     if taken.shape != expected:
         raise Mismatch(f"the output has shape {list(taken.shape)}, not {list(expected)}")

@@ -1,7 +1,8 @@
 """The folded sites of a model, and what the values before and behind them are.
 
-A fold keeps the names of the values before and behind the Conv that it replaces. A model is made to
-return those as well, in a copy that lies in a folder of its own.
+The values before and behind a folded Conv are there under their names, or packed in a tensor that
+says so (`rewrite.record`). A model is made to return those as well, in a copy that lies in a folder
+of its own.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from pathlib import Path
 
 import onnx
 
+from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.rounds import opened
 from widthfold_onnx.evidence.rows import Outputs
+from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.walk import all_nodes, subgraphs
 from widthfold_onnx.options import VerifyOptions
-from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY
-from widthfold_onnx.runtime.session import Level
+from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, STATE_KEY, read_state
+from widthfold_onnx.runtime.session import Array, Level
 from widthfold_onnx.runtime.stored import InputSet
 from widthfold_onnx.text import printable
 
@@ -65,6 +68,29 @@ def values_at(graph: onnx.GraphProto, sites: Iterable[FoldedSite]) -> set[str]:
     """Which of the values before and behind the sites a graph computes."""
     computed = {name for node in graph.node for name in node.output}
     return computed & {name for site in sites for name in (site.data, site.output)}
+
+
+def tensors_of(graph: onnx.GraphProto) -> dict[str, tuple[str, State | None]]:
+    """Values of the original that a graph holds: the tensor, and how it is packed."""
+    tensors: dict[str, tuple[str, State | None]] = {}
+    for node in graph.node:
+        metadata = {entry.key: entry.value for entry in node.metadata_props}
+        if STATE_KEY in metadata and node.output:
+            state = read_state(metadata[STATE_KEY]).state
+            tensors[metadata.get(ORIGIN_KEY, "")] = (node.output[0], state)
+    return tensors | {name: (name, None) for node in graph.node for name in node.output}
+
+
+def natural(outputs: Outputs, tensor: str, state: State | None) -> Array:
+    """A tensor as the original has it.
+
+    Raises:
+        UnverifiedError: it is not packed as it says.
+    """
+    try:
+        return outputs[tensor] if state is None else state.unpacked(outputs[tensor])
+    except (ValueError, ZeroDivisionError) as error:
+        raise UnverifiedError(f"{printable(tensor)} is not packed as it says") from error
 
 
 def run_with(

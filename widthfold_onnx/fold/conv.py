@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.fold.axis import FoldedAxis
+from widthfold_onnx.fold.state import State
 
 Array = npt.NDArray[Any]
 
@@ -54,6 +55,16 @@ class ConvFold:
     def in_factor(self) -> int:
         """Input channels after / before."""
         return self.batch * math.prod(a.in_digits for a in self.axes)
+
+    @property
+    def in_state(self) -> State:
+        """State of its input, if that is not extended and the channels are channel-major."""
+        return State(self.batch, tuple((a.in_digits, a.blocked) for a in self.axes), self.lift)
+
+    @property
+    def out_state(self) -> State:
+        """State of its output, if that is not cut and the channels are channel-major."""
+        return State(self.batch, tuple((a.out_digits, a.blocked) for a in self.axes), self.lift)
 
     @property
     def new_group(self) -> int:

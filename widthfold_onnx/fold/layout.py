@@ -51,6 +51,11 @@ class Packing:
     nhwc: tuple[State, ...]
 
     @property
+    def shape(self) -> tuple[int | None, ...]:
+        """Extents [N, C, *spatial] of the unfolded tensor."""
+        return tuple(self.extent(axis) for axis in self.nchw[0])
+
+    @property
     def is_view(self) -> bool:
         """Whether the NCHW form is a pure Reshape, so that no element moves in memory."""
         return all(isinstance(step, Reshape) for step in self.steps(digit_major=False))

@@ -1,7 +1,7 @@
-"""The one door to onnx_ir: walk a model, resolve constants, splice nodes, write back.
+"""The one door to onnx_ir: walk a model, resolve constants, replace nodes, write back.
 
 onnx_ir gives the linked graph (producers, users, captured values); the ModelProto stays the truth.
-Only graphs that were spliced are written back, node by node: an untouched node, initializer or
+Only graphs that were changed are written back, node by node: an untouched node, initializer or
 field is the very message that was read. So nothing is lost that onnx_ir does not carry
 (reference/peers.md, section 5, lists what that would be).
 """
@@ -28,10 +28,12 @@ from widthfold_onnx.text import printable
 
 Node = ir.Node
 Value = ir.Value
+Graph = ir.Graph
 Attributes = Mapping[str, int | str | Sequence[int]]
 # The library warns of what it cannot carry; here nothing has to be carried.
 logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
 _SOURCE = "widthfold.source"  # key in Node.meta: the NodeProto that the node was read from
+_PATTERN = "widthfold.pattern"  # the same of the node that it repeats on other inputs
 
 
 @dataclass(frozen=True)
@@ -205,10 +207,9 @@ class Document:
         attributes: Attributes,
         *,
         name: str,
-        output: str,
         metadata: Mapping[str, str],
     ) -> Node:
-        """A new node of the default domain with one output; `name` and `output` are made fresh."""
+        """A new node of the default domain with one output; both are named `name`, made fresh."""
         node = ir.Node(
             "",
             op_type,
@@ -217,25 +218,68 @@ class Document:
             name=self.fresh(name),
             metadata_props=dict(metadata),
         )
-        node.outputs[0].name = self.fresh(output)
+        node.outputs[0].name = self.fresh(name)
         return node
 
-    def splice(self, node: Node, chain: Sequence[Node], keeper: Node) -> None:
-        """Replace `node` by `chain`; the last output takes over its name, shape and users.
+    def again(
+        self, node: Node, inputs: Sequence[Value | None], name: str, metadata: Mapping[str, str]
+    ) -> Node:
+        """A node that does to `inputs` what `node` does to its own; its outputs get fresh names."""
+        new = ir.Node(
+            node.domain,
+            node.op_type,
+            inputs,
+            node.attributes.values(),
+            num_outputs=len(node.outputs),
+            metadata_props=dict(metadata),
+        )
+        new.meta[_PATTERN] = _message(node)
+        for output in new.outputs:
+            output.name = self.fresh(name)
+        return new
 
-        `keeper` is the node of the chain that takes over name, documentation and metadata.
+    def nodes_of(self, graph: ir.Graph) -> Iterator[Node]:
+        """The nodes of a graph, each behind those whose outputs it reads itself."""
+        done: set[Node] = set()
+        for node in graph:
+            waiting = [node]
+            while waiting:
+                top = waiting[-1]
+                sources = (value.producer() for value in top.inputs if value is not None)
+                missing = [s for s in sources if s and s.graph is graph and s not in done]
+                waiting.extend(missing)
+                if not missing:
+                    waiting.pop()
+                    if top not in done:
+                        done.add(top)
+                        yield top
+
+    def is_fixed(self, value: Value) -> bool:
+        """Whether something else than nodes refers to a value, so that it must stay."""
+        return value.is_graph_output() or value.name in self._trained or self.is_annotated(value)
+
+    def replace(
+        self, graph: ir.Graph, chains: Mapping[Node, Sequence[Node]], values: Mapping[Value, Value]
+    ) -> None:
+        """Put chains of new nodes in the place of nodes.
+
+        Args:
+            graph: holds the nodes.
+            chains: new nodes by the node that goes.
+            values: for outputs of nodes that go and are still read, what takes over their name and
+                users; no other output may be read by a node that stays.
         """
-        graph = graph_of(node)
-        keeper.name, keeper.doc_string = node.name, node.doc_string
-        keeper.metadata_props.update(
-            {k: v for k, v in node.metadata_props.items() if k not in keeper.metadata_props}
-        )
-        inputs = [value for value in node.inputs if value is not None]
-        ir.convenience.replace_nodes_and_values(
-            graph, node, [node], chain, [node.outputs[0]], [chain[-1].outputs[0]]
-        )
+        for old, new in values.items():
+            new.name = old.name
+        old_values, new_values = list(values), list(values.values())
+        ir.convenience.replace_all_uses_with(old_values, new_values, replace_graph_outputs=True)
+        inputs = [value for node in chains for value in node.inputs if value is not None]
+        kept = [value for value in inputs if value.producer() not in chains]
+        for node, chain in chains.items():
+            graph.insert_after(node, chain)
+        graph.remove(chains, safe=True)
         self._touched.add(id(graph))
-        for value in inputs[1:]:
+        for value in kept:
             self._drop_unused(value)
 
     def _drop_unused(self, value: Value) -> None:
@@ -255,7 +299,7 @@ class Document:
                 self._drop_unused(source)
 
     def finish(self) -> onnx.ModelProto:
-        """Write the spliced graphs back into `proto` and return it."""
+        """Write the changed graphs back into `proto` and return it."""
         # Inner graphs first: a node that holds one is copied when its own graph is written.
         for scope in reversed(self.scopes):
             if scope.proto is not None and id(scope.graph) in self._touched:
@@ -327,7 +371,22 @@ def _write_back(graph: ir.Graph, message: onnx.GraphProto) -> None:
 
 def _message(node: Node) -> onnx.NodeProto:
     source: onnx.NodeProto | None = node.meta.get(_SOURCE)
-    return ir.to_proto(node) if source is None else source
+    pattern: onnx.NodeProto | None = node.meta.get(_PATTERN)
+    if source is not None:
+        return source
+    return ir.to_proto(node) if pattern is None else _repeated(node, pattern)
+
+
+def _repeated(node: Node, pattern: onnx.NodeProto) -> onnx.NodeProto:
+    """The message of `pattern` with the inputs, outputs and metadata of `node`."""
+    message = onnx.NodeProto()
+    message.CopyFrom(pattern)
+    message.input[:] = ["" if value is None else value.name or "" for value in node.inputs]
+    message.output[:] = [value.name or "" for value in node.outputs]
+    del message.metadata_props[:]
+    for key, text in node.metadata_props.items():
+        message.metadata_props.add(key=key, value=text)
+    return message
 
 
 def _names_in(graph: ir.Graph | ir.Function) -> Iterator[str]:

@@ -97,6 +97,7 @@ def applied(document: Document, decisions: Sequence[Decision]) -> onnx.ModelProt
     for decision in decisions:
         if decision.conv is not None and isinstance(decision.outcome, Reformulation):
             engine.apply(decision.conv, decision.outcome)
+    engine.finish()
     return document.finish()
 
 

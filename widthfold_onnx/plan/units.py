@@ -172,7 +172,9 @@ def reformed(unit: Unit, key: str, options: FoldOptions) -> bytes | None:
     form = form_of(site, key, options) if isinstance(site, ConvSite) else site
     if isinstance(site, Refusal) or isinstance(form, Refusal):
         return None
-    Engine(document).apply(site, form)
+    engine = Engine(document)
+    engine.apply(site, form)
+    engine.finish()
     return bytes(document.finish().SerializeToString())
 
 

@@ -21,21 +21,22 @@ FOLDED_OUTPUT = re.compile(r"/widthfold/conv(_\d+)?$")
 
 
 class Chain:
-    """A straight line of new nodes that replaces one node; `value` is its current end.
+    """A straight line of new nodes; `value` is its current end.
 
     Args:
         document: the model.
         start: the value that the chain reads.
-        owner: the node to be replaced; names, scope and origin come from it.
+        owner: the node of the original at whose place they stand; names and scope come from it.
+        origin: the value of the original that they stand for.
     """
 
-    def __init__(self, document: Document, start: Value, owner: Node) -> None:
+    def __init__(self, document: Document, start: Value, owner: Node, origin: str) -> None:
         self.nodes: list[Node] = []
         self.value = start
         self._document = document
         self._graph = graph_of(owner)
-        self._origin = owner.outputs[0].name or ""
-        self._base = f"{owner.name or self._origin}/widthfold"
+        self._origin = origin
+        self._base = base_name(owner)
 
     def steps(self, steps: Sequence[Step], what: str) -> None:
         """Reshapes and Transposes of a fold or unfold."""
@@ -88,9 +89,13 @@ class Chain:
             inputs,
             attributes,
             name=name,
-            output=name,
             metadata={ORIGIN_KEY: self._origin, **(metadata or {})},
         )
         self.nodes.append(node)
         self.value = node.outputs[0]
         return node
+
+
+def base_name(owner: Node) -> str:
+    """What the names of all new nodes at the place of a node begin with."""
+    return f"{owner.name or owner.outputs[0].name}/widthfold"

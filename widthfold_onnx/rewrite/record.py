@@ -1,21 +1,31 @@
-"""What a folded Conv remembers of its fold, as JSON in its metadata.
+"""What new nodes say of themselves, as text in their metadata.
 
-A second run knows by it that there is nothing left to do, `inspect` shows it, and the exact probe
-builds the same fold from it again.
+Each names the output of the original that it stands for (`ORIGIN_KEY`). A folded Conv says how it
+was folded (`FOLD_KEY`): a second run knows by it that there is nothing left to do, `inspect` shows
+it, and the exact probe builds the same fold from it again. A node whose outputs are packed tensors
+says in which state they are (`STATE_KEY`): a claim that the exact probe checks.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.fold.axis import ConvAxis, fold_axis, keep_axis
 from widthfold_onnx.fold.conv import ConvFold
+from widthfold_onnx.fold.state import State
+from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import ConvSite, Reformulation
 
 FOLD_KEY = "widthfold.fold"
 ORIGIN_KEY = "widthfold.origin"
+STATE_KEY = "widthfold.state"
+
+Record = TypeVar("Record")
 
 
 class AxisRecord(msgspec.Struct, frozen=True):
@@ -40,6 +50,27 @@ class FoldRecord(msgspec.Struct, frozen=True):
     digit_major: bool
     lift: int
     axes: list[AxisRecord]
+
+
+class StateRecord(msgspec.Struct, frozen=True):
+    """The state of a node's outputs; `shapes` are their natural extents, None where any will do."""
+
+    batch: int
+    digits: list[tuple[int, bool]]
+    lift: int
+    shapes: list[list[int | None]]
+
+    @property
+    def state(self) -> State:
+        """The state."""
+        return State(self.batch, tuple(self.digits), self.lift)
+
+
+def state_record(state: State, shapes: Sequence[Dims]) -> dict[str, str]:
+    """The metadata of a node that returns tensors of natural extents `shapes` in a state."""
+    extents = [list(shape) for shape in shapes]
+    record = StateRecord(state.batch, list(state.digits), state.lift, extents)
+    return {STATE_KEY: msgspec.json.encode(record).decode()}
 
 
 def record_of(site: ConvSite, plan: Reformulation) -> FoldRecord:
@@ -67,10 +98,19 @@ def read_record(text: str) -> FoldRecord:
     Raises:
         InvalidModelError: it is not a record that this version wrote.
     """
+    return _decoded(text, FoldRecord, FOLD_KEY)
+
+
+def read_state(text: str) -> StateRecord:
+    """Parse the state of a node's outputs; the errors are those of `read_record`."""
+    return _decoded(text, StateRecord, STATE_KEY)
+
+
+def _decoded(text: str, kind: type[Record], key: str) -> Record:
     try:
-        return msgspec.json.decode(text, type=FoldRecord)
+        return msgspec.json.decode(text, type=kind)
     except msgspec.DecodeError as error:
-        raise InvalidModelError(f"{FOLD_KEY} cannot be read: {error}") from error
+        raise InvalidModelError(f"{key} cannot be read: {error}") from error
 
 
 def fold_again(record: FoldRecord, axes: tuple[ConvAxis, ...], group: int) -> ConvFold | Refusal:

@@ -66,7 +66,7 @@ def judge(
         factor=fold.out_factor,
         is_view=views and fits,
         kind=kind,
-        flops_ratio=fold.flops_growth(_elements(out_shape) / _elements(site.output)),
+        flops_ratio=fold.flops_growth(elements(out_shape) / elements(site.output)),
         bytes_ratio=_bytes_growth(site, fold, in_shape, out_shape),
     )
     return _unexpressible(site, result) or _too_large(site, options, result) or result
@@ -153,11 +153,12 @@ def _too_large(site: ConvSite, options: FoldOptions, result: Reformulation) -> R
 
 def _bytes_growth(site: ConvSite, fold: ConvFold, in_shape: Dims, out_shape: Dims) -> float:
     weight = math.prod(site.weight.shape)
-    before = _elements(site.planned) + weight + _elements(site.output)
-    after = _elements(in_shape) + weight * fold.weight_growth() + _elements(out_shape)
+    before = elements(site.planned) + weight + elements(site.output)
+    after = elements(in_shape) + weight * fold.weight_growth() + elements(out_shape)
     return after / before
 
 
-def _elements(shape: Dims) -> int:
+def elements(shape: Dims) -> int:
+    """Elements of a tensor, for comparisons: unknown extents are nominal."""
     nominal = (1 if i == 0 else NOMINAL_EXTENT for i in range(len(shape)))
     return math.prod(n if e is None else e for e, n in zip(shape, nominal, strict=True))

@@ -17,12 +17,12 @@ import numpy as np
 from tests.evidence.mutants.alter import Alter
 from tests.evidence.mutants.folded import Array
 from tests.evidence.mutants.weights import ARRAY, BIAS, WEIGHT
-from widthfold_onnx.evidence import exact
+from widthfold_onnx.evidence import folded as checking
 from widthfold_onnx.fold.axis import ConvAxis, FoldedAxis, fold_axis
 from widthfold_onnx.fold.conv import ConvFold, fold_bias, fold_weight
 from widthfold_onnx.fold.layout import Packing, pack
-from widthfold_onnx.rewrite import engine, record
-from widthfold_onnx.rules import conv, legality
+from widthfold_onnx.rewrite import parameters, record
+from widthfold_onnx.rules import forms, legality
 
 Planted = Callable[[], Any]
 """A context inside which the package folds wrongly, and checks so."""
@@ -47,7 +47,7 @@ def weights(alter: Alter) -> Planted:
         altered = alter(right.copy())
         return right if altered is None else altered.astype(right.dtype)
 
-    return code((engine, "fold_weight"), (exact, "fold_weight"), by=wrong)
+    return code((parameters, "fold_weight"), (checking, "fold_weight"), by=wrong)
 
 
 def biases(alter: Alter) -> Planted:
@@ -56,7 +56,7 @@ def biases(alter: Alter) -> Planted:
         altered = alter(right.copy())
         return right if altered is None else altered.astype(right.dtype)
 
-    return code((engine, "fold_bias"), (exact, "fold_bias"), by=wrong)
+    return code((parameters, "fold_bias"), (checking, "fold_bias"), by=wrong)
 
 
 def axes(alter: Callable[[FoldedAxis], dict[str, object]]) -> Planted:
@@ -64,7 +64,7 @@ def axes(alter: Callable[[FoldedAxis], dict[str, object]]) -> Planted:
         right = fold_axis(axis, *digits, blocked=blocked)
         return replace(right, **alter(right)) if isinstance(right, FoldedAxis) else right
 
-    return code((conv, "fold_axis"), (record, "fold_axis"), by=wrong)
+    return code((forms, "fold_axis"), (record, "fold_axis"), by=wrong)
 
 
 def geometry(**steps: int) -> Planted:
@@ -74,7 +74,7 @@ def geometry(**steps: int) -> Planted:
         changed = {name: getattr(axis, name) + step for name, step in steps.items()}
         return fold_axis(replace(axis, **changed), *digits, blocked=blocked)
 
-    return code((conv, "fold_axis"), (record, "fold_axis"), by=wrong)
+    return code((forms, "fold_axis"), (record, "fold_axis"), by=wrong)
 
 
 def packing(alter: Callable[[dict[str, Any]], dict[str, Any]], *, output_only: bool) -> Planted:

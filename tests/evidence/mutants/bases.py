@@ -7,6 +7,7 @@ positions can be confused unnoticed.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ from widthfold_onnx.model.graph import Document
 from widthfold_onnx.plan.decisions import plan
 from widthfold_onnx.rewrite.engine import Engine
 from widthfold_onnx.rules.base import Reformulation
-from widthfold_onnx.rules.conv import candidates
+from widthfold_onnx.rules.conv import reformulate
+from widthfold_onnx.rules.forms import candidates
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -189,7 +191,7 @@ BASES = {
 
 
 def original(base: Base) -> onnx.ModelProto:
-    """x -> Tanh -> Conv -> Neg -> y."""
+    """x -> Tanh -> Conv -> Asinh -> y; no fold is carried through an Asinh."""
     rng = np.random.default_rng(base.seed)
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(base.dtype))
     nodes, constants = [helper.make_node("Tanh", ["x"], ["z"], "first")], []
@@ -205,9 +207,10 @@ def original(base: Base) -> onnx.ModelProto:
             helper.make_node("Conv", ["zx"[i], *arrays], [f"c{i}"], f"conv{i}", **base.attributes)
         )
     if base.sites == 1:
-        nodes.append(helper.make_node("Neg", ["c0"], ["y"], "last"))
+        nodes.append(helper.make_node("Asinh", ["c0"], ["y"], "last"))
     else:
-        nodes.append(helper.make_node("Sub", ["c0", "c1"], ["y"], "last"))
+        nodes += [helper.make_node("Asinh", [f"c{i}"], [f"a{i}"]) for i in range(base.sites)]
+        nodes.append(helper.make_node("Sub", ["a0", "a1"], ["y"], "last"))
     graph = helper.make_graph(
         nodes,
         "g",
@@ -223,15 +226,19 @@ def folded(base: Base, model: onnx.ModelProto | None = None) -> onnx.ModelProto:
     """A model, by default the original, with every Conv folded as the base says."""
     document = Document(original(base) if model is None else model, None)
     engine, count = Engine(document), 0
-    for decision in plan(document, base.options):
+    factor = base.options.factor
+    assert factor is not None
+    choose = partial(reformulate, options=base.options, factor=factor)
+    for decision in plan(document, base.options, choose):
         if decision.conv is None:
             continue
         outcome = decision.outcome
         if base.dense:
-            outcomes = [r for _, r in candidates(decision.conv, base.options)]
+            outcomes = [r for _, r in candidates(decision.conv, base.options, factor)]
             outcome = next(r for r in outcomes if isinstance(r, Reformulation) and r.fold.dense)
         assert isinstance(outcome, Reformulation), outcome
         engine.apply(decision.conv, outcome)
         count += 1
     assert count == base.sites
+    engine.finish()
     return document.finish()

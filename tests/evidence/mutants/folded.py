@@ -21,11 +21,9 @@ class Folded:
         self.model = onnx.ModelProto()
         self.model.CopyFrom(model)
         self.graph = self.model.graph
-        self.conv = next(n for n in self.graph.node if metadata(n, FOLD_KEY))
-        origin = metadata(self.conv, ORIGIN_KEY)
-        self.chain = [n for n in self.graph.node if metadata(n, ORIGIN_KEY) == origin]
-        at = self.chain.index(self.conv)
-        self.before, self.after = self.chain[:at], self.chain[at + 1 :]
+        self.conv, *self.others = (n for n in self.graph.node if metadata(n, FOLD_KEY))
+        self.before, self.after = line(self.graph, self.conv)
+        self.chain = [*self.before, self.conv, *self.after]
 
     def moves(self, op_type: str) -> list[onnx.NodeProto]:
         """The moves of one operator, in order."""
@@ -72,6 +70,26 @@ class Folded:
 
 Fault = Callable[[Folded], bool]
 """Plants a fault; False where the model has no place for it."""
+
+
+def line(
+    graph: onnx.GraphProto, conv: onnx.NodeProto
+) -> tuple[list[onnx.NodeProto], list[onnx.NodeProto]]:
+    """The new nodes in a straight line before and behind a folded Conv."""
+    new = [n for n in graph.node if metadata(n, ORIGIN_KEY)]
+    makers = {n.output[0]: n for n in new}
+    readers = {n.input[0]: n for n in new}
+    before: list[onnx.NodeProto] = []
+    after: list[onnx.NodeProto] = []
+    node = conv
+    while (maker := makers.get(node.input[0])) is not None:
+        before.insert(0, maker)
+        node = maker
+    node = conv
+    while (reader := readers.get(node.output[0])) is not None:
+        after.append(reader)
+        node = reader
+    return before, after
 
 
 def metadata(node: onnx.NodeProto, key: str) -> str:

@@ -66,9 +66,9 @@ def second_conv(folded: Folded) -> bool:
 
 
 def later_fold(folded: Folded) -> bool:
-    """The site stands behind the Neg that read it: the two change places."""
+    """The site stands behind the node that read it: the two change places."""
     last = folded.graph.node[-1]
-    if last.op_type != "Neg":
+    if last.op_type != "Asinh":
         return False
     start, end = folded.chain[0].input[0], folded.chain[-1].output[0]
     folded.chain[0].input[0], last.input[0] = "moved", start

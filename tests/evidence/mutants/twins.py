@@ -6,14 +6,16 @@ from collections.abc import Callable
 
 import onnx
 
-from tests.evidence.mutants.folded import Fault, Folded, metadata
+from tests.evidence.mutants.folded import Fault, Folded, line
 from widthfold_onnx.rewrite.record import ORIGIN_KEY
 
 
 def twin(folded: Folded) -> list[onnx.NodeProto]:
-    """The nodes of the second site, if there is one."""
-    own = metadata(folded.conv, ORIGIN_KEY)
-    return [n for n in folded.graph.node if metadata(n, ORIGIN_KEY) not in ("", own)]
+    """The line of the second site, if there is one."""
+    for conv in folded.others:
+        before, after = line(folded.graph, conv)
+        return [*before, conv, *after]
+    return []
 
 
 def with_twin(change: Callable[[Folded, list[onnx.NodeProto]], object]) -> Fault:

@@ -1,0 +1,52 @@
+"""The states of tensors between Convs, one element at a time."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from widthfold_onnx.fold.state import State
+
+CASES = [
+    (State(1, ((3, False),)), (2, 5, 21)),
+    (State(1, ((3, True),)), (2, 5, 21)),
+    (State(2, ((1, False),)), (6, 5, 7)),
+    (State(2, ((3, True), (5, False))), (6, 7, 33, 65)),
+    (State(3, ((2, False), (1, False), (3, True))), (3, 2, 10, 7, 15)),
+]
+
+
+@pytest.mark.parametrize(("state", "shape"), CASES)
+def test_every_element_lies_where_its_digits_say(state: State, shape: tuple[int, ...]) -> None:
+    packed = state.packed(np.arange(np.prod(shape)).reshape(shape))
+    rests = [extent // count for extent, (count, _) in zip(shape[2:], state.digits, strict=True)]
+    assert packed.shape == (shape[0] // state.batch, shape[1] * state.channel_factor, *rests)
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        n, c, *places = (int(rng.integers(extent)) for extent in shape)
+        sample, digit = divmod(n, state.batch)
+        channel, there = digit * shape[1] + c, []
+        for place, rest, (count, blocked) in zip(places, rests, state.digits, strict=True):
+            q, r = divmod(place, rest if blocked else count)
+            there.append(r if blocked else q)
+            channel = channel * count + (q if blocked else r)
+        wanted = np.ravel_multi_index((n, c, *places), shape)
+        assert packed[(sample, channel, *there)] == wanted
+        assert state.channels(shape[1])[channel] == c
+
+
+@pytest.mark.parametrize(("state", "shape"), CASES)
+def test_there_and_back(state: State, shape: tuple[int, ...]) -> None:
+    array = np.arange(np.prod(shape)).reshape(shape)
+    np.testing.assert_array_equal(state.unpacked(state.packed(array)), array)
+    assert not state.is_natural
+
+
+def test_what_does_not_fit_is_an_error() -> None:
+    for (state, shape), axis in itertools.product(CASES, (0, 2)):
+        if state.factors[axis] > 1:
+            wrong = [extent + (i == axis) for i, extent in enumerate(shape)]
+            with pytest.raises(ValueError, match="reshape"):
+                state.packed(np.zeros(wrong))

@@ -1,0 +1,76 @@
+"""Random graphs of Convs and what lies between them, on integers; run on the runtime."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+import onnxruntime as ort  # noqa: TID251 - the tests run what the package made
+from onnx import TensorProto, helper, numpy_helper
+
+
+@dataclass
+class Builder:
+    """A graph that grows node by node; weights and constants are small integers.
+
+    Every value is a name; `channels` knows how many channels it has.
+    """
+
+    shape: list[int | str]
+    rng: np.random.Generator
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    constants: dict[str, np.ndarray] = field(default_factory=dict)
+    channels: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.channels["x"] = int(self.shape[1])
+
+    def op(self, op: str, *inputs: str | np.ndarray, channels: int = 0, **attributes) -> str:
+        """Append a node; arrays become initializers. Returns its output."""
+        count = len(self.nodes)
+        names = []
+        for i, value in enumerate(inputs):
+            if isinstance(value, np.ndarray):
+                self.constants[f"k{count}_{i}"] = value
+            names.append(f"k{count}_{i}" if isinstance(value, np.ndarray) else value)
+        self.nodes.append(
+            helper.make_node(op, names, [f"v{count}"], f"{op}{count}".lower(), **attributes)
+        )
+        self.channels[f"v{count}"] = channels or self.channels[names[0]]
+        return f"v{count}"
+
+    def integers(self, *shape: int) -> np.ndarray:
+        """From -2 to 2, never all zero."""
+        return self.rng.integers(-2, 3, shape).astype(np.float32)
+
+    def conv(self, value: str, out: int, kernel: list[int], group: int = 1, **attributes) -> str:
+        """A Conv that keeps the spatial extents where `attributes` do not say otherwise."""
+        pads = [k // 2 for k in kernel] + [(k - 1) // 2 for k in kernel]
+        weight = self.integers(out, self.channels[value] // group, *kernel)
+        attributes = {"pads": pads, "group": group, **attributes}
+        return self.op("Conv", value, weight, self.integers(out), channels=out, **attributes)
+
+    def model(self, outputs: list[str], opset: int = 17) -> onnx.ModelProto:
+        rank = len(self.shape)
+        graph = helper.make_graph(
+            self.nodes,
+            "g",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, self.shape)],
+            [helper.make_tensor_value_info(o, TensorProto.FLOAT, [None] * rank) for o in outputs],
+            [numpy_helper.from_array(array, name) for name, array in self.constants.items()],
+        )
+        ids = [helper.make_opsetid("", opset)]
+        return helper.make_model(graph, opset_imports=ids, ir_version=8)
+
+
+def run(model: onnx.ModelProto, x: np.ndarray, level: str) -> list[np.ndarray]:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
+    return ort.InferenceSession(model.SerializeToString(), options).run(None, {"x": x})
+
+
+def ops(model: onnx.ModelProto) -> list[str]:
+    return [node.op_type for node in model.graph.node]

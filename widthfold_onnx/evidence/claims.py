@@ -1,0 +1,115 @@
+"""What a tensor of the rewritten graph claims to hold: a value of the original, in a state."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.evidence.chain import Labels, Mismatch, labels_of
+from widthfold_onnx.fold.state import State
+from widthfold_onnx.model.graph import Document, Value
+from widthfold_onnx.model.propagate import Dims
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rewrite.record import StateRecord
+
+Array = npt.NDArray[Any]
+
+MAX_AXES = 3
+MAX_ELEMENTS = 1 << 28
+"""Of one array that the proof makes."""
+# Extents for dimensions that the plan leaves open, few because that is fast. Two of each: a shape
+# that is written into the new nodes may happen to fit one.
+FREE_SAMPLES = (2, 1)
+FREE_POSITIONS = (5, 6)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a tensor holds.
+
+    Attributes:
+        value: name of a value of the original.
+        state: how it is packed; None where it is natural.
+        shape: its natural extents where it is packed, None where any will do.
+    """
+
+    value: str
+    state: State | None = None
+    shape: Dims = ()
+
+    def labels(self, shape: tuple[int, ...]) -> Labels:
+        """Which element of the value every element is, for natural extents `shape`; from 1."""
+        labels = labels_of(shape)
+        return labels if self.state is None else self.state.packed(labels)
+
+
+def every_concrete(shape: Dims) -> list[tuple[int, ...]]:
+    """Extents at which a claim is checked; more than one where some are open.
+
+    Raises:
+        UnverifiedError: they are too many.
+    """
+    free = zip(FREE_POSITIONS, FREE_SAMPLES, strict=True)
+    return list(dict.fromkeys(concrete(shape, *item) for item in free))
+
+
+def concrete(
+    shape: Dims, positions: int = FREE_POSITIONS[0], samples: int = FREE_SAMPLES[0]
+) -> tuple[int, ...]:
+    """Extents at which a claim is checked; `positions` and `samples` where they are open.
+
+    Raises:
+        UnverifiedError: they are too many.
+    """
+    free = (samples if i == 0 else positions for i in range(len(shape)))
+    filled = tuple(f if e is None else e for e, f in zip(shape, free, strict=True))
+    if math.prod(filled) > MAX_ELEMENTS:
+        raise too_large()
+    return filled
+
+
+def too_large() -> UnverifiedError:
+    """What is raised where a proof would need too much memory."""
+    return UnverifiedError(f"the probe would need more than {MAX_ELEMENTS} elements")
+
+
+def read(document: Document, value: Value) -> Array:
+    """The numbers of a constant.
+
+    Raises:
+        Mismatch: it is none.
+    """
+    constant = document.constant(value)
+    if isinstance(constant, Refusal):
+        raise Mismatch(constant.reason)
+    return document.read(constant)
+
+
+def content(array: Array) -> tuple[str, tuple[int, ...], bytes]:
+    """An array, comparable bit for bit."""
+    return (array.dtype.str, array.shape, array.tobytes())
+
+
+def packed_claim(value: str, record: StateRecord, index: int) -> Claim:
+    """The claim of a node's output; the record comes from the model, so it may hold any number.
+
+    Raises:
+        Mismatch: it makes no sense.
+        UnverifiedError: it would need too much memory.
+    """
+    state, shape = record.state, tuple(record.shapes[index])
+    numbers = [e for e in (*shape, *state.factors) if e is not None]
+    if min(numbers) < 1 or state.lift not in (0, 1):
+        raise Mismatch("its state holds a number out of range")
+    if len(state.digits) > MAX_AXES or max(numbers) > MAX_ELEMENTS:
+        raise too_large()
+    if state.is_natural or len(shape) != len(state.factors) or shape[1] is None:
+        raise Mismatch("its state does not fit its extents")
+    for extent, factor in zip(shape, state.factors, strict=True):
+        if factor > 1 and (extent is None or extent % factor):
+            raise Mismatch(f"its state takes {factor} positions out of {extent}")
+    return Claim(value, state, shape)

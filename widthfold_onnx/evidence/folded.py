@@ -1,0 +1,245 @@
+"""A folded Conv: is it the fold of the original, between what it reads and what it returns?
+
+1. Does it read the value that the original reads, and return the one that the original returns?
+2. Are the stored weight and bias, as bytes, the fold of the original's?
+3. Does each weight multiply the same input elements (`evidence.provenance`)?
+4. Do the very nodes compute on small integers what the original computes (`evidence.probe`)?
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from widthfold_onnx.evidence.chain import Chain, Geometry, Labels, Mismatch, labels_of
+from widthfold_onnx.evidence.claims import (
+    FREE_POSITIONS,
+    FREE_SAMPLES,
+    MAX_AXES,
+    MAX_ELEMENTS,
+    Claim,
+    content,
+    read,
+    too_large,
+)
+from widthfold_onnx.evidence.patterns import patterns, sentence
+from widthfold_onnx.evidence.probe import TRIALS, Side, first_difference
+from widthfold_onnx.evidence.provenance import prove
+from widthfold_onnx.evidence.rewritten import Rewritten, label
+from widthfold_onnx.fold.axis import ConvAxis
+from widthfold_onnx.fold.conv import ConvFold, fold_bias, fold_weight
+from widthfold_onnx.model.graph import Document, Node
+from widthfold_onnx.options import VerifyOptions
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.results import ExactSite
+from widthfold_onnx.rewrite.record import FOLD_KEY, FoldRecord, fold_again, read_record
+from widthfold_onnx.rules.conv_site import conv_axes, group_of
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class _Fold:
+    """What the original and the record say a site must be."""
+
+    fold: ConvFold
+    axes: tuple[ConvAxis, ...]
+    record: FoldRecord
+    parameters: list[Array]
+    group: int
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Input extents of the probe; more than one where the plan leaves some open."""
+        channels = self.parameters[0].shape[1] * self.group
+        shapes = []
+        for samples, positions in zip(FREE_SAMPLES, FREE_POSITIONS, strict=True):
+            spatial = (
+                axis.length or axis.dilation * axis.kernel + 2 * axis.stride + positions
+                for axis in self.axes
+            )
+            shapes.append((self.record.samples or samples, channels, *spatial))
+        return list(dict.fromkeys(shapes))
+
+    def geometry(self, shape: tuple[int, ...]) -> Geometry:
+        """The original Conv on an input of these extents."""
+        lengths = zip(self.axes, shape[2:], strict=True)
+        axes = tuple(replace(axis, length=extent) for axis, extent in lengths)
+        return Geometry(shape, axes, self.group)
+
+    def out_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Output extents for an input of these extents."""
+        lengths = (axis.out_length or 0 for axis in self.geometry(shape).axes)
+        return (shape[0], len(self.parameters[0]), *lengths)
+
+    def labels(self) -> list[Labels]:
+        """Folded weight and bias as labels: index in the original + 1, 0 for a structural zero."""
+        weight, *bias = (labels_of(p.shape) for p in self.parameters)
+        return [fold_weight(weight, self.fold), *(fold_bias(b, self.fold) for b in bias)]
+
+
+def check_conv(graph: Rewritten, conv: Node, options: VerifyOptions) -> ExactSite:
+    """Prove a folded Conv, together with the moves around it that claim nothing.
+
+    Raises:
+        Mismatch: it is another; the message says where.
+        UnverifiedError: the runtime cannot run it, or it would need too much memory.
+        InvalidModelError: its record cannot be read.
+    """
+    old, new = graph.old, graph.new
+    node = graph.original(conv)
+    kinds = [n and (n.op_type, n.domain in ("", "ai.onnx")) for n in (node, conv)]
+    if node is None or kinds != [("Conv", True)] * 2 or FOLD_KEY in node.metadata_props:
+        raise Mismatch("the original has no such Conv")
+    data, given = node.inputs[0], conv.inputs[0]
+    if data is None or given is None:
+        raise Mismatch("it reads nothing")
+    source, before = graph.line_to(given)
+    target, after = graph.line_from(conv.outputs[0])
+    start, end = graph.claim(source), graph.claim(target)
+    if start is None or end is None or (start.value, end.value) != _ports(node):
+        raise Mismatch("the new nodes do not stand where the original node stood")
+    wanted = _fold_of(old, node, conv)
+    for shape in wanted.shapes:
+        _check_extents(start, shape, wanted.record)
+        _check_extents(end, wanted.out_shape(shape), wanted.record)
+    labels = wanted.labels()
+    stored = _parameters(new, conv)
+    expected = _placed(wanted.parameters, labels)
+    if [content(a) for a in expected] != [content(a) for a in stored]:
+        raise Mismatch("the stored weight or bias is not the fold of the original's")
+    line = [*before, conv, *after]
+    constants = graph.constants(line)
+    chain = Chain(
+        before=[new.message(n) for n in before],
+        axes=lambda shape: _axes(conv, shape, expected[0].shape),
+        group=group_of(conv),
+        after=[new.message(n) for n in after],
+        constants=constants,
+        opset=new.opset,
+        reads=start.state,
+        returns=end.state,
+    )
+    one = Side([old.message(node)], _constants_of(old, node), old.opset, _names(node))
+    messages = [new.message(n) for n in line]
+    other = Side(messages, constants, new.opset, _names(conv), start.state, end.state)
+    weight, *bias = labels
+    certificates = []
+    for shape in wanted.shapes:
+        certificates.append(
+            prove(
+                wanted.geometry(shape),
+                wanted.parameters[0].shape,
+                chain,
+                weight,
+                bias[0] if bias else None,
+            )
+        )
+        found = first_difference(
+            one,
+            other,
+            fold=lambda parameters: _placed(parameters, labels),
+            shape=shape,
+            options=options,
+        )
+        if found:
+            raise Mismatch(found)
+    folded = patterns(wanted.fold, wanted.axes, wanted.record.samples)
+    inputs, outputs = wanted.shapes[0][1], len(wanted.parameters[0])
+    return ExactSite(
+        node=label(conv),
+        verdict="exact",
+        reason=f"{certificates[0]}; the stored weight and bias are the fold of the original's, bit "
+        f"for bit; {TRIALS * len(certificates)} runs on integers agree bit for bit",
+        channels=f"{inputs} -> {outputs}, folded {inputs * wanted.fold.in_factor} -> "
+        f"{outputs * wanted.fold.out_factor}",
+        fold=sentence(wanted.fold, folded),
+        axes=folded,
+    )
+
+
+def _ports(node: Node) -> tuple[str | None, str | None]:
+    """Names of what a Conv convolves and returns."""
+    data = node.inputs[0]
+    return (None if data is None else data.name, node.outputs[0].name)
+
+
+def _check_extents(claim: Claim, shape: tuple[int, ...], record: FoldRecord) -> None:
+    """The extents of a claim must be those that the Conv was planned with, where both are fixed."""
+    if claim.state is None:
+        return
+    fixed = (record.samples, 1, *(axis.length for axis in record.axes))
+    pairs = zip(claim.shape, shape, fixed, strict=True) if len(claim.shape) == len(shape) else ()
+    if not pairs or any(f and claimed not in (None, extent) for claimed, extent, f in pairs):
+        raise Mismatch(f"a packed tensor has the extents {list(claim.shape)}, not {list(shape)}")
+
+
+def _axes(conv: Node, shape: tuple[int, ...], weight: tuple[int, ...]) -> tuple[ConvAxis, ...]:
+    axes = conv_axes(conv, shape, weight)
+    if isinstance(axes, Refusal):
+        raise Mismatch(axes.reason)
+    return axes
+
+
+def _fold_of(old: Document, node: Node, conv: Node) -> _Fold:
+    record = read_record(conv.metadata_props[FOLD_KEY])
+    _check_record(record)
+    parameters = _parameters(old, node)
+    weight, group = parameters[0], group_of(node)
+    dims = (record.samples, weight.shape[1] * group, *(a.length for a in record.axes))
+    if len(dims) != weight.ndim:
+        raise Mismatch(f"folded along {len(record.axes)} axes, not {weight.ndim - 2}")
+    axes = conv_axes(node, dims, weight.shape)
+    fold = axes if isinstance(axes, Refusal) else fold_again(record, axes, group)
+    if isinstance(fold, Refusal) or isinstance(axes, Refusal):
+        raise Mismatch("the fold cannot be repeated on the original")
+    wanted = _Fold(fold, axes, record, parameters, group)
+    sizes = map(math.prod, [*wanted.shapes, fold.weight_shape(weight.shape)])
+    if max(sizes) > MAX_ELEMENTS:
+        raise too_large()
+    return wanted
+
+
+def _check_record(record: FoldRecord) -> None:
+    """The record comes from the model, so it may hold any number."""
+    numbers = [record.batch, 1 if record.samples is None else record.samples]
+    for axis in record.axes:
+        numbers += [axis.out_digits, axis.in_digits, 1 if axis.length is None else axis.length]
+    if min(numbers) < 1 or record.lift not in (0, 1):
+        raise Mismatch("its record holds a number out of range")
+    # Bounded one by one first: a product of numbers of any size takes any time.
+    if len(record.axes) > MAX_AXES or max(numbers) > MAX_ELEMENTS:
+        raise too_large()
+    if math.prod(axis.out_digits * axis.in_digits for axis in record.axes) > MAX_ELEMENTS:
+        raise too_large()
+
+
+def _placed(parameters: list[Array], labels: list[Labels]) -> list[Array]:
+    """The numbers of weight and bias where the labels stand, zero where there is none.
+
+    Raises:
+        Mismatch: a label stands for no number.
+    """
+    placed = []
+    for array, places in zip(parameters, labels, strict=True):
+        if places.min(initial=0) < 0 or places.max(initial=0) > array.size:
+            raise Mismatch("the fold holds something else than the original's numbers")
+        placed.append(np.append(np.zeros(1, array.dtype), array)[places])
+    return placed
+
+
+def _parameters(document: Document, node: Node) -> list[Array]:
+    """Weight and, if there is one, bias."""
+    return [read(document, value) for value in node.inputs[1:] if value is not None]
+
+
+def _constants_of(document: Document, node: Node) -> dict[str, Array]:
+    return dict(zip(_names(node), _parameters(document, node), strict=True))
+
+
+def _names(node: Node) -> list[str]:
+    return [value.name or "" for value in node.inputs[1:] if value is not None]

@@ -1,0 +1,225 @@
+"""One graph of the rewritten model beside that of the original: who claims what, and the moves.
+
+The proof goes by local steps. A tensor that no new node made is the value of its own name. The
+new nodes state in their metadata what they return (`rewrite.record`); each step - a folded Conv,
+an op that was carried, a chain of moves - is checked to return what it claims if its inputs are
+what they claim. By induction in graph order every value that is read natural again is that of the
+original. Nothing else may read a packed tensor, and a packed tensor may not have the name of a
+value of the original.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy.typing as npt
+
+from widthfold_onnx.evidence.chain import Mismatch, check_moves, replay
+from widthfold_onnx.evidence.claims import Claim, content, every_concrete, packed_claim, read
+from widthfold_onnx.model.graph import Document, Node, Scope, Value
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, STATE_KEY, read_state
+from widthfold_onnx.text import printable
+
+Array = npt.NDArray[Any]
+
+CONVERSIONS = ("Reshape", "Transpose")
+
+
+class Rewritten:
+    """One graph of the rewritten model beside that of the original.
+
+    Args:
+        old: the original.
+        new: the rewritten model.
+        before: the graph of the original; None if it has no such graph.
+        after: the graph of the rewritten model.
+    """
+
+    def __init__(self, old: Document, new: Document, before: Scope | None, after: Scope) -> None:
+        self.old, self.new = old, new
+        nodes = list(before.graph) if before is not None else []
+        self._makers = {v.name or "": node for node in nodes for v in node.outputs}
+        self._names = {*self._makers}
+        if before is not None and before.proto is not None:
+            described = (*before.proto.input, *before.proto.initializer)
+            self._names |= {item.name for item in described}
+        self.nodes = [node for node in after.graph if self._is_new(node)]
+        self._set = set(self.nodes)
+
+    def _is_new(self, node: Node) -> bool:
+        """Whether a fold made a node; one that the original has as well is the original's."""
+        if not node.metadata_props.keys() & {ORIGIN_KEY, FOLD_KEY, STATE_KEY}:
+            return False
+        known = self._makers.get(node.outputs[0].name or "")
+        return known is None or not _same(self.old, known, self.new, node)
+
+    def original(self, node: Node) -> Node | None:
+        """The node of the original that made the value for which a node stands."""
+        return self._makers.get(node.metadata_props.get(ORIGIN_KEY, ""))
+
+    @property
+    def replaced(self) -> set[str]:
+        """First outputs of the nodes of the original for which new ones stand."""
+        stands = (n for n in self.nodes if FOLD_KEY in n.metadata_props or self.is_passenger(n))
+        return {node.metadata_props.get(ORIGIN_KEY, "") for node in stands}
+
+    def is_passenger(self, node: Node) -> bool:
+        """Whether a node is an op that was carried, and neither a Conv nor a move."""
+        keys = node.metadata_props
+        return STATE_KEY in keys and FOLD_KEY not in keys and node.op_type not in CONVERSIONS
+
+    def claim(self, value: Value) -> Claim | None:
+        """What a tensor claims to hold; None inside of a chain of moves.
+
+        Raises:
+            Mismatch: the claim makes no sense.
+            InvalidModelError: it cannot be read.
+        """
+        node = value.producer()
+        if node is None or node not in self._set:
+            return Claim(value.name or "")
+        origin = node.metadata_props.get(ORIGIN_KEY, "")
+        text = node.metadata_props.get(STATE_KEY)
+        if text is None:
+            return Claim(origin) if value.name == origin else None
+        record, index = read_state(text), list(node.outputs).index(value)
+        known = self.original(node)
+        if index:
+            origin = known.outputs[index].name or "" if known and index < len(known.outputs) else ""
+        if len(record.shapes) != len(node.outputs):
+            raise Mismatch("its state does not describe its outputs")
+        return packed_claim(origin, record, index)
+
+    def line_to(self, value: Value) -> tuple[Value, list[Node]]:
+        """The moves that lead to a tensor inside of a chain, and where they start."""
+        line: list[Node] = []
+        while self.claim(value) is None:
+            node = value.producer()
+            source = node.inputs[0] if node is not None and node.inputs else None
+            if node is None or source is None or FOLD_KEY in node.metadata_props:
+                break
+            line.insert(0, node)
+            value = source
+        return value, line
+
+    def line_from(self, value: Value) -> tuple[Value, list[Node]]:
+        """The moves that a tensor inside of a chain goes through, and where they end."""
+        line: list[Node] = []
+        while self.claim(value) is None:
+            users = [node for node, index in value.uses() if index == 0 and node in self._set]
+            if len(users) != 1:
+                raise Mismatch("the new nodes do not follow each other")
+            line.append(users[0])
+            value = users[0].outputs[0]
+        return value, line
+
+    def check_readers(self, node: Node) -> None:
+        """Check that only new nodes read what a new node returns packed, under a name of its own.
+
+        Raises:
+            Mismatch: something else does.
+        """
+        for value in node.outputs:
+            claim = self.claim(value)
+            if claim is not None and claim.state is None:
+                continue
+            if value.name in self._names or value.is_graph_output():
+                raise Mismatch(
+                    f"{printable(value.name or '')} is packed, in the original it is not"
+                )
+            for user, _ in value.uses():
+                if user not in self._set:
+                    raise Mismatch(f"{printable(user.op_type)} reads a packed tensor")
+
+    def check_conversion(self, node: Node) -> None:
+        """Check the chain of moves that ends with a node, unless it belongs to a Conv.
+
+        Raises:
+            Mismatch: it does not return what it claims.
+        """
+        given = node.inputs[0] if node.inputs else None
+        end = self.claim(node.outputs[0])
+        if given is None or len(node.outputs) != 1:
+            raise Mismatch(f"{printable(node.op_type)} does more than move elements")
+        if end is None:
+            return  # it stands inside of a chain
+        source, before = self.line_to(given)
+        line = [*before, node]
+        start, maker = self.claim(source), source.producer()
+        if start is None and maker is not None and FOLD_KEY in maker.metadata_props:
+            return  # it belongs to that Conv
+        if start is None:
+            raise Mismatch("it comes from nowhere")
+        shapes = [claim.shape for claim in (start, end) if claim.state is not None]
+        if start.value != end.value or not shapes or shapes[0] != shapes[-1]:
+            raise Mismatch(f"it makes {printable(end.value)} of {printable(start.value)}")
+        messages = [self.new.message(n) for n in line]
+        check_moves(messages, CONVERSIONS)
+        constants = self.constants(line)
+        for shape in every_concrete(shapes[0]):
+            labels = replay(messages, constants, self.new.opset, start.labels(shape))
+            expected = end.labels(shape)
+            if labels.shape != expected.shape or (labels != expected).any():
+                raise Mismatch(f"it returns {printable(end.value)} in another state than it says")
+
+    def constants(self, nodes: Sequence[Node]) -> dict[str, Array]:
+        """Everything but the first input of each new node, by name.
+
+        Raises:
+            Mismatch: one is not constant.
+        """
+        return {
+            value.name or "": read(self.new, value)
+            for node in nodes
+            for value in node.inputs[1:]
+            if value is not None
+        }
+
+    def owner(self, node: Node) -> Node:
+        """The folded Conv to which a new node belongs: the nearest before it, else behind it.
+
+        A node beside which no folded Conv stands belongs to itself.
+        """
+        for backward in (True, False):
+            for near in self._folded_around(node, backward=backward):
+                return near
+        return node
+
+    def _folded_around(self, node: Node, *, backward: bool) -> Iterator[Node]:
+        seen, waiting = {node}, [node]
+        while waiting:
+            top = waiting.pop(0)
+            if FOLD_KEY in top.metadata_props:
+                yield top
+                continue
+            if backward:
+                near = [value.producer() for value in top.inputs if value is not None]
+            else:
+                near = [user for value in top.outputs for user, _ in value.uses()]
+            fresh = [n for n in near if n is not None and n in self._set and n not in seen]
+            seen.update(fresh)
+            waiting += fresh
+
+
+def label(node: Node) -> str:
+    """What a node is called in reports."""
+    return node.name or f"{node.op_type} -> {node.metadata_props.get(ORIGIN_KEY, '')}"
+
+
+def _same(old: Document, first: Node, new: Document, second: Node) -> bool:
+    """Whether two nodes and the constants that they read are the same."""
+    messages = (old.message(first), new.message(second))
+    if len({message.SerializeToString(deterministic=True) for message in messages}) > 1:
+        return False
+    for one, other in zip(first.inputs, second.inputs, strict=True):
+        if one is not None and other is not None:
+            pair = (old.constant(one), new.constant(other))
+            arrays = [
+                None if isinstance(c, Refusal) else content(d.read(c))
+                for c, d in zip(pair, (old, new), strict=True)
+            ]
+            if arrays[0] != arrays[1]:
+                return False
+    return True

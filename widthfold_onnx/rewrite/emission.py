@@ -1,0 +1,196 @@
+"""The new nodes of a graph: every tensor is made in one state, and converted where it is read.
+
+A Conv becomes the folded Conv, an op of a region the same op on packed tensors. What reads a value
+in another state gets a chain of moves, at most one per value and state: a fold stands before the
+first node that reads it, an unfold behind the node that it belongs to. So between two Convs that
+agree nothing is converted, and no fold ever meets its inverse. A tensor that is natural keeps its
+name; nodes keep theirs; what new nodes say of themselves is in `rewrite.record`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy.typing as npt
+
+from widthfold_onnx.fold.state import State
+from widthfold_onnx.model.graph import Document, Graph, Node, Value
+from widthfold_onnx.model.propagate import Dims
+from widthfold_onnx.rewrite.emit import Chain, base_name
+from widthfold_onnx.rewrite.parameters import Parameters
+from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, record_of, state_record
+from widthfold_onnx.rewrite.regions import Ends, Passenger, Region, data_of
+from widthfold_onnx.rules.base import ConvSite, Reformulation
+
+Array = npt.NDArray[Any]
+Plans = dict[Node, tuple[ConvSite, Reformulation]]
+
+
+class Emission:
+    """The new nodes of one graph.
+
+    Args:
+        document: the model.
+        graph: the graph.
+        plans: what becomes of its Convs.
+        parameters: the folded weights of the model.
+    """
+
+    def __init__(
+        self,
+        document: Document,
+        graph: Graph,
+        plans: Plans,
+        parameters: Parameters,
+    ) -> None:
+        self._document = document
+        self._graph = graph
+        self._plans = plans
+        self._parameters = parameters
+        self._ends = {node: _ends(site, plan) for node, (site, plan) in plans.items()}
+        self._nodes = list(document.nodes_of(graph))
+        self._region = Region(document, self._nodes, self._ends)
+        self._made: dict[tuple[Value, State | None], Value] = {}
+        self._natural: dict[Value, Value] = {}
+        self._constants: dict[tuple[Value, State, tuple[int, ...]], Value] = {}
+        self._chains: dict[Node, list[Node]] = {}
+
+    def run(self) -> None:
+        """Make them, and put them in the place of the old ones."""
+        for node in self._nodes:
+            passenger = self._region.carried.get(node)
+            if node in self._plans:
+                self._chains[node] = []
+                self._fold(node, *self._plans[node])
+            elif passenger is not None:
+                self._chains[node] = []
+                self._carry(node, passenger)
+        self._document.replace(self._graph, self._chains, self._natural)
+
+    def _fold(self, node: Node, site: ConvSite, plan: Reformulation) -> None:
+        """The folded Conv; with its own extension, form of fold, or cut if no state fits."""
+        fold, lift, ends = plan.fold, plan.fold.lift, self._ends[node]
+        start = self._read(data_of(node), ends.reads, node)
+        chain = Chain(self._document, start, node, node.outputs[0].name or "")
+        if ends.reads is None:
+            missing = _differing(plan.in_shape, site.planned)
+            if missing:
+                ends_of = {i: wanted - actual for i, (wanted, actual) in missing.items()}
+                chain.extend(ends_of, len(site.planned))
+            chain.steps(plan.input.steps(digit_major=fold.digit_major), "fold")
+        record = msgspec.json.encode(record_of(site, plan)).decode()
+        metadata = {FOLD_KEY: record}
+        if ends.returns is not None:
+            metadata |= state_record(ends.returns, [ends.out_shape])
+        conv = chain.add(
+            "Conv",
+            "conv",
+            self._parameters.of(site, fold, record),
+            {
+                "dilations": [1] * lift + [a.dilation for a in fold.axes],
+                "group": fold.new_group,
+                "kernel_shape": fold.kernel,
+                "pads": [0] * lift
+                + [a.pad_begin for a in fold.axes]
+                + [0] * lift
+                + [a.pad_end for a in fold.axes],
+                "strides": [1] * lift + [a.stride for a in fold.axes],
+            },
+            metadata,
+        )
+        if ends.returns is None:
+            chain.steps(plan.output.steps(digit_major=fold.digit_major, inverse=True), "unfold")
+            surplus = _differing(plan.out_shape, site.output)
+            if surplus:
+                chain.cut({i: actual for i, (_, actual) in surplus.items()})
+        _take_over(node, conv)
+        self._chains[node] += chain.nodes
+        self._return(node, [chain.value], ends.returns)
+
+    def _carry(self, node: Node, passenger: Passenger) -> None:
+        """The op on packed tensors."""
+        inputs: list[Value | None] = []
+        for i, value in enumerate(node.inputs):
+            if value is None:
+                inputs.append(None)
+            elif i in passenger.data:
+                inputs.append(self._read(value, passenger.state, node))
+            elif i in passenger.form.constants:
+                array = passenger.form.constants[i]
+                inputs.append(self._constant(value, passenger.state, array))
+            else:
+                inputs.append(self._read(value, None, node))
+        metadata = state_record(passenger.state, passenger.form.shapes)
+        metadata[ORIGIN_KEY] = node.outputs[0].name or ""
+        new = self._document.again(node, inputs, f"{base_name(node)}/packed", metadata)
+        _take_over(node, new)
+        self._chains[node].append(new)
+        self._return(node, new.outputs, passenger.state)
+
+    def _read(self, value: Value, state: State | None, reader: Node) -> Value:
+        """A value in a state; it is folded before `reader` if it was never needed there so far."""
+        if (value, state) not in self._made:
+            natural = self._natural.get(value, value)
+            if state is None:
+                return natural
+            self._made[value, state] = self._convert(value, natural, state, reader, inverse=False)
+        return self._made[value, state]
+
+    def _return(self, node: Node, results: Sequence[Value], state: State | None) -> None:
+        """Note the outputs of a new node, and unfold those that are needed otherwise as well."""
+        for value, result in zip(node.outputs, results, strict=True):
+            if state is None:
+                self._natural[value] = result
+                continue
+            self._made[value, state] = result
+            if self._region.needed(value) - {state}:
+                self._natural[value] = self._convert(value, result, state, node, inverse=True)
+
+    def _convert(
+        self, value: Value, start: Value, state: State, owner: Node, *, inverse: bool
+    ) -> Value:
+        """Fold a natural value into a state, or with `inverse` unfold it."""
+        chain = Chain(self._document, start, owner, value.name or "")
+        shape = self._region.shapes[value]
+        steps = state.packing(shape).steps(digit_major=False, inverse=inverse)
+        chain.steps(steps, "unfold" if inverse else "fold")
+        if not inverse:
+            chain.nodes[-1].metadata_props.update(state_record(state, [shape]))
+        self._chains[owner] += chain.nodes
+        return chain.value
+
+    def _constant(self, value: Value, state: State, array: Array) -> Value:
+        """The new numbers of a constant of a carried op; one tensor for all that read the same."""
+        key = (value, state, array.shape)
+        if key not in self._constants:
+            name = f"{value.name}/widthfold"
+            self._constants[key] = self._document.add_constant(array, name, self._graph)
+        return self._constants[key]
+
+
+def _ends(site: ConvSite, plan: Reformulation) -> Ends:
+    """States at both ends; natural where the tensor is extended, cut or digit-major there."""
+    fold = plan.fold
+    reads, returns = (
+        state if fits and not (fold.digit_major or state.is_natural) else None
+        for state, fits in (
+            (fold.in_state, plan.in_shape == site.planned),
+            (fold.out_state, plan.out_shape == site.output),
+        )
+    )
+    return Ends(reads, returns, plan.input.shape, plan.output.shape)
+
+
+def _differing(wanted: Dims, actual: Dims) -> dict[int, tuple[int, int]]:
+    """Axes at which known extents differ, with both."""
+    pairs = enumerate(zip(wanted, actual, strict=True))
+    return {i: (w, a) for i, (w, a) in pairs if w is not None and a is not None and w != a}
+
+
+def _take_over(node: Node, new: Node) -> None:
+    """What stands for a node has its name, documentation and metadata."""
+    new.name, new.doc_string = node.name, node.doc_string
+    kept = {k: v for k, v in node.metadata_props.items() if k not in new.metadata_props}
+    new.metadata_props.update(kept)

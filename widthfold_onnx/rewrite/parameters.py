@@ -1,0 +1,38 @@
+"""Folded weights and biases as initializers; one that is folded twice the same way is shared."""
+
+from __future__ import annotations
+
+from widthfold_onnx.fold.conv import ConvFold, fold_bias, fold_weight
+from widthfold_onnx.model.graph import Constant, Document, Value
+from widthfold_onnx.rules.base import ConvSite
+
+
+class Parameters:
+    """All folded parameters of a model."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._shared: dict[tuple[str, str, str], Value] = {}
+
+    def of(self, site: ConvSite, fold: ConvFold, record: str) -> dict[str, Value]:
+        """Weight and, if there is one, bias of a site; `record` tells its fold from others."""
+        parameters = {"weight": self._share(site.weight, "weight", record, site, fold)}
+        if site.bias is not None:
+            parameters["bias"] = self._share(site.bias, "bias", record, site, fold)
+        return parameters
+
+    def _share(
+        self, constant: Constant, what: str, record: str, site: ConvSite, fold: ConvFold
+    ) -> Value:
+        geometry = f"{site.group} {site.axes}"
+        key = (f"{id(constant.value)} {what}", record, geometry)
+        if key not in self._shared:
+            array = self._document.read(constant)
+            folded = fold_weight(array, fold) if what == "weight" else fold_bias(array, fold)
+            self._shared[key] = self._document.add_constant(
+                folded,
+                f"{constant.value.name}/widthfold",
+                constant.owner,
+                external=constant.is_external,
+            )
+        return self._shared[key]

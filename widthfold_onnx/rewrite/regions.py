@@ -1,0 +1,148 @@
+"""Which ops between folded Convs run on packed tensors, so that a fold is paid once.
+
+First every op is taken along that can be: one of its inputs comes out of a folded Conv, or of an
+op that was taken along, and the others are there in the same state. Then those go back that cost
+more bytes moved by folds and unfolds than they save: in reverse order, where natural wins a tie,
+so that what follows a costly op is no reason to keep it; then in order, where packed wins a tie,
+because the runtime fuses a Conv only with what stands beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from widthfold_onnx.fold.state import State
+from widthfold_onnx.model.graph import Document, Node, Value
+from widthfold_onnx.model.propagate import Dims
+from widthfold_onnx.rules.carry import Carried, carry
+from widthfold_onnx.rules.legality import elements
+from widthfold_onnx.rules.operand import Op
+
+
+@dataclass(frozen=True)
+class Ends:
+    """What a folded Conv reads and returns; a state is None where that is the natural tensor.
+
+    Attributes:
+        in_shape: extents of the input as far as they are fixed; `out_shape` likewise.
+    """
+
+    reads: State | None
+    returns: State | None
+    in_shape: Dims
+    out_shape: Dims
+
+
+@dataclass(frozen=True)
+class Passenger:
+    """An op that runs in a state; `data` are the inputs that it reads in that state."""
+
+    state: State
+    form: Carried
+    data: frozenset[int]
+
+
+class Region:
+    """The folded Convs of one graph, and the ops that are carried between them.
+
+    Args:
+        document: the model.
+        nodes: all nodes of the graph, in an order in which they can run.
+        sites: the folded Convs.
+
+    Attributes:
+        carried: the ops that run on packed tensors.
+        shapes: natural extents of every tensor that is or could be packed, as far as fixed.
+    """
+
+    def __init__(
+        self, document: Document, nodes: Iterable[Node], sites: Mapping[Node, Ends]
+    ) -> None:
+        self.carried: dict[Node, Passenger] = {}
+        self.shapes: dict[Value, Dims] = {}
+        self._document = document
+        self._sites = sites
+        self._homes: dict[Value | None, State | None] = {}
+        self._folded: set[tuple[Value, State]] = set()
+        for node, ends in sites.items():
+            self._homes[node.outputs[0]] = ends.returns
+            if ends.reads is not None:
+                self.shapes[data_of(node)] = ends.in_shape
+                self._folded.add((data_of(node), ends.reads))
+            if ends.returns is not None:
+                self.shapes[node.outputs[0]] = ends.out_shape
+        for node in nodes:
+            if node not in sites:
+                self._take_along(node)
+        candidates = list(self.carried.items())
+        for node, _ in reversed(candidates):
+            self._settle(node, None)
+        for node, passenger in candidates:
+            if any(self.home(value) == passenger.state for value in node.inputs):
+                self._settle(node, passenger)
+
+    def home(self, value: Value | None) -> State | None:
+        """The state in which a value is made; None for natural."""
+        return self._homes.get(value)
+
+    def needed(self, value: Value) -> set[State | None]:
+        """The states in which a value is read; None for natural."""
+        states: set[State | None] = {None} if self._document.is_fixed(value) else set()
+        for node, index in value.uses():
+            passenger, site = self.carried.get(node), self._sites.get(node)
+            if passenger is not None:
+                states.add(passenger.state if index in passenger.data else None)
+            else:
+                states.add(site.reads if site is not None and index == 0 else None)
+        return states
+
+    def _take_along(self, node: Node) -> None:
+        """Carry a node if it can be."""
+        for state in dict.fromkeys(self.home(value) for value in node.inputs):
+            if state is None:
+                continue
+            there = {
+                i: self.shapes[value]
+                for i, value in enumerate(node.inputs)
+                if value and (self.home(value) == state or (value, state) in self._folded)
+            }
+            shapes = tuple(there.get(i) for i in range(len(node.inputs)))
+            form = carry(Op(self._document, node, state, shapes))
+            if isinstance(form, Carried):
+                self.shapes.update(zip(node.outputs, form.shapes, strict=True))
+                self._set(node, Passenger(state, form, frozenset(there)))
+                return
+
+    def _settle(self, node: Node, choice: Passenger | None) -> None:
+        """Carry a node, or with None leave it natural, unless that moves more than now."""
+        values = {value for value in (*node.inputs, *node.outputs) if value in self.shapes}
+        now = self.carried.get(node)
+        before = sum(map(self._moved, values))
+        self._set(node, choice)
+        if sum(map(self._moved, values)) > before:
+            self._set(node, now)
+
+    def _set(self, node: Node, choice: Passenger | None) -> None:
+        if choice is None:
+            self.carried.pop(node, None)
+        else:
+            self.carried[node] = choice
+        for value in node.outputs:
+            self._homes[value] = None if choice is None else choice.state
+
+    def _moved(self, value: Value) -> int:
+        """Elements that are copied so that a value is there in all states in which it is read."""
+        home, shape = self.home(value), self.shapes[value]
+        others = self.needed(value) - {home}
+        if home is not None and others:
+            others |= {None, home}  # every other state is folded from the natural tensor
+        copies = (s for s in others if s is not None and not s.packing(shape).is_view)
+        return elements(shape) * sum(1 for _ in copies)
+
+
+def data_of(node: Node) -> Value:
+    """What a Conv convolves."""
+    data = node.inputs[0]
+    assert data is not None
+    return data

@@ -1,0 +1,103 @@
+"""Along which axes an op acts, and what their extents become; on all other axes it is the same.
+
+Such an op passes a state that leaves these axes alone, as the very same node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from widthfold_onnx.fold.axis import ConvAxis
+from widthfold_onnx.model.propagate import Dims
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.operand import Op
+
+Changed = dict[int, int | None]
+"""Axis -> its new extent, None where that is open."""
+
+
+def _pool(op: Op, shape: Dims) -> Changed | Refusal:
+    """MaxPool and AveragePool: axes with a kernel of more than one position, a stride or pads."""
+    if op.text("auto_pad", "NOTSET") != "NOTSET" or op.integer("ceil_mode", 0):
+        return Refusal("implicit-extent", "auto_pad or ceil_mode")
+    kernel = op.integers("kernel_shape", [])
+    rank = len(kernel)
+    strides, dilations = op.integers("strides", [1] * rank), op.integers("dilations", [1] * rank)
+    pads = op.integers("pads", [0] * (2 * rank))
+    lengths = (rank + 2, len(strides), len(dilations), len(pads))
+    if lengths != (len(shape), rank, rank, 2 * rank):
+        return Refusal("inconsistent-attributes", f"{lengths} for an input of rank {len(shape)}")
+    changed: Changed = {}
+    for i, extent in enumerate(shape[2:]):
+        begin, end = pads[i], pads[rank + i]
+        if (kernel[i], strides[i], begin, end) != (1, 1, 0, 0):
+            changed[i + 2] = ConvAxis(
+                length=extent,
+                kernel=kernel[i],
+                stride=strides[i],
+                dilation=dilations[i],
+                pad_begin=begin,
+                pad_end=end,
+            ).out_length
+    return changed
+
+
+def _pad(op: Op, shape: Dims) -> Changed | Refusal:
+    if op.document.opset < 11:
+        pads = op.integers("pads", [])
+    else:
+        array = op.constant(1)
+        if isinstance(array, Refusal):
+            return array
+        if len(op.node.inputs) > 3 and op.node.inputs[3] is not None:
+            return Refusal("not-carried", "pads of chosen axes")
+        pads = array.ravel().tolist()
+    if len(pads) != 2 * len(shape):
+        return Refusal("inconsistent-attributes", f"{len(pads)} pads for rank {len(shape)}")
+    ends = zip(shape, pads[: len(shape)], pads[len(shape) :], strict=True)
+    return {
+        i: None if extent is None else extent + begin + end
+        for i, (extent, begin, end) in enumerate(ends)
+        if (begin, end) != (0, 0)
+    }
+
+
+def _reduce(op: Op, shape: Dims) -> Changed | Refusal:
+    axes = op.integers("axes", [])
+    if len(op.node.inputs) > 1 and op.node.inputs[1] is not None:
+        array = op.constant(1)
+        if isinstance(array, Refusal):
+            return array
+        axes = array.ravel().tolist()
+    if not axes or not op.integer("keepdims", 1):
+        return Refusal("other-rank", "it reduces all axes, or drops them")
+    return {axis % len(shape): 1 for axis in axes}
+
+
+def _resize(op: Op, shape: Dims) -> Changed | Refusal:
+    index = 2 if op.document.opset >= 11 else 1
+    plain = op.text("coordinate_transformation_mode", "") != "tf_crop_and_resize"
+    if len(op.node.inputs) != index + 1 or "axes" in op.node.attributes or not plain:
+        return Refusal("not-carried", "only scales of all axes are")
+    scales = op.constant(index)
+    if isinstance(scales, Refusal):
+        return scales
+    if scales.shape != (len(shape),):
+        return Refusal("inconsistent-attributes", f"{scales.size} scales for rank {len(shape)}")
+    return {
+        i: None if extent is None else int(np.floor(np.float32(extent) * scale))
+        for i, (extent, scale) in enumerate(zip(shape, scales, strict=True))
+        if scale != 1
+    }
+
+
+ALONG: Mapping[str, Callable[[Op, Dims], Changed | Refusal]] = {
+    "AveragePool": _pool,
+    "MaxPool": _pool,
+    "Pad": _pad,
+    **dict.fromkeys(("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"), _reduce),
+    "Resize": _resize,
+}
+"""By operator: what it changes of a tensor of these extents."""

@@ -1,0 +1,199 @@
+"""Ops that a state passes through: the node in the folded form, or why there is none.
+
+Rule: replaces unfold - op - fold with the op on packed tensors.
+Requires: every tensor that the op reads element by element is there in one state.
+Rewrites: constants that differ per channel are repeated for every digit and tiled for every
+    sample; the operator and its attributes stay.
+Refuses: what reads or writes along a folded axis, and operator sets below 7, in which
+    broadcasting was another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from widthfold_onnx.model.propagate import Dims
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.along import ALONG
+from widthfold_onnx.rules.operand import Op
+
+Array = npt.NDArray[Any]
+
+MIN_OPSET = 7
+UNARY = frozenset(
+    {
+        *("Abs", "Cast", "Ceil", "Celu", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid"),
+        *("HardSwish", "Identity", "LeakyRelu", "Log", "Mish", "Neg", "Reciprocal", "Relu"),
+        *("Round", "Selu", "Sigmoid", "Sign", "Softplus", "Softsign", "Sqrt", "Tanh"),
+        "ThresholdedRelu",
+    }
+)
+"""One input; each element of the output depends on the same element of the input."""
+BROADCASTING = frozenset({"Add", "Div", "Max", "Min", "Mul", "PRelu", "Pow", "Sub"})
+"""Several inputs that are broadcast; the same holds."""
+
+
+@dataclass(frozen=True)
+class Carried:
+    """The op in the folded form.
+
+    Attributes:
+        shapes: natural extents of every output.
+        constants: new numbers for inputs, by index; all other inputs stay, but for the packed.
+    """
+
+    shapes: tuple[Dims, ...]
+    constants: Mapping[int, Array] = field(default_factory=dict)
+
+
+Rule = Callable[[Op], Carried | Refusal]
+
+
+def carry(op: Op) -> Carried | Refusal:
+    """The op in the state, or why it must see the natural tensor."""
+    node, rule = op.node, CARRY.get(op.node.op_type)
+    if rule is None or node.domain not in ("", "ai.onnx"):
+        return Refusal("not-carried", f"{node.op_type} is not in the table")
+    if op.document.opset < MIN_OPSET:
+        return Refusal("opset-too-old", f"opset {op.document.opset} is below {MIN_OPSET}")
+    if node.device_configurations:
+        return Refusal("sharded", "the node is configured to run on several devices")
+    result = rule(op)
+    if isinstance(result, Carried) and len(result.shapes) != len(node.outputs):
+        return Refusal("more-outputs", f"{node.op_type} has {len(node.outputs)} outputs")
+    return result
+
+
+def _pointwise(op: Op) -> Carried | Refusal:
+    """Input 0 is data, all others are scalars by the definition of the operator."""
+    shape, *others = op.shapes
+    if shape is None or any(other is not None for other in others):
+        return Refusal("not-packed", "the input is not there in the state")
+    return Carried((shape,))
+
+
+def _broadcasting(op: Op) -> Carried | Refusal:
+    """All inputs are data of the same extents, or constants that differ per channel at most."""
+    shapes = [shape for shape in op.shapes if shape is not None]
+    if any(shape != shapes[0] for shape in shapes):
+        return Refusal("shapes-differ", f"extents {[list(shape) for shape in shapes]}")
+    constants = {}
+    for index, shape in enumerate(op.shapes):
+        if shape is None:
+            array = op.constant(index)
+            if isinstance(array, Refusal):
+                return array
+            axes = (1,) * (len(shapes[0]) - array.ndim) + array.shape
+            flat = len(axes) == len(shapes[0]) and set(axes[:1] + axes[2:]) == {1}
+            if not flat or axes[1] not in (1, shapes[0][1]):
+                return Refusal("constant-varies", f"a constant has the extents {list(axes)}")
+            if axes[1] > 1:
+                packed = array.reshape(axes).take(op.state.channels(axes[1]), 1)
+                constants[index] = packed.reshape(*packed.shape, *(1,) * op.state.lift)
+    return Carried((shapes[0],), constants)
+
+
+def _per_channel(op: Op) -> Carried | Refusal:
+    """Input 0 is data; all others hold one number, or one per channel of axis 1."""
+    result = _pointwise(op)
+    if isinstance(result, Refusal):
+        return result
+    count = result.shapes[0][1]
+    constants = {}
+    for index in range(1, len(op.node.inputs)):
+        if op.node.inputs[index] is not None:
+            array = op.constant(index)
+            if isinstance(array, Refusal):
+                return array
+            if array.shape == (count,):
+                constants[index] = array[op.state.channels(array.size)]
+            elif array.size > 1:
+                return Refusal("constant-varies", f"a constant has the extents {array.shape}")
+    return Carried(result.shapes, constants)
+
+
+def _product(op: Op) -> Carried | Refusal:
+    result = _broadcasting(op)
+    for index, shape in enumerate(op.shapes):
+        factor = op.constant(index) if shape is None else None
+        if isinstance(factor, np.ndarray) and op.overflows(factor):
+            return _OVERFLOW
+    return result
+
+
+_OVERFLOW = Refusal(
+    "overflow", "the weight of the Conv before it would overflow if the runtime merges the two"
+)
+
+
+def _normalization(op: Op) -> Carried | Refusal:
+    if op.integer("training_mode", 0) or not op.integer("spatial", 1):
+        return Refusal("not-inference", "statistics are computed, or differ per position")
+    result = _per_channel(op)
+    scale, variance = op.constant(1), op.constant(4)
+    if isinstance(scale, Refusal) or isinstance(variance, Refusal):
+        return result
+    with np.errstate(all="ignore"):  # nonsense becomes NaN, which counts as too large
+        factor = scale / np.sqrt(variance.astype(np.float64) + op.real("epsilon", 1e-5))
+    return _OVERFLOW if op.overflows(factor) else result
+
+
+def _quantization(op: Op) -> Carried | Refusal:
+    if op.document.opset < 13:
+        return _pointwise(op)
+    rank = len(op.state.digits) + 2
+    if not _on_channels(op, 1, rank) or op.integer("block_size", 0):
+        return Refusal("constant-varies", "the scale differs along another axis")
+    return _per_channel(op)
+
+
+def _concat(op: Op) -> Carried | Refusal:
+    shapes = [shape for shape in op.shapes if shape is not None]
+    if len(shapes) < len(op.shapes):
+        return Refusal("not-packed", "an input is not there in the state")
+    if not _on_channels(op, 0, len(shapes[0])) or op.state.batch > 1:
+        return Refusal("other-axis", "it joins along another axis, or samples lie in between")
+    if any((s[:1], s[2:]) != (shapes[0][:1], shapes[0][2:]) for s in shapes):
+        return Refusal("shapes-differ", f"extents {[list(shape) for shape in shapes]}")
+    channels = sum(shape[1] or 0 for shape in shapes)
+    return Carried(((shapes[0][0], channels, *shapes[0][2:]),))
+
+
+def _on_channels(op: Op, default: int, rank: int) -> bool:
+    """Whether the attribute axis means the channels, at the rank of the packed tensor as well."""
+    return op.integer("axis", default) in ((1,) if op.state.lift else (1, 1 - rank))
+
+
+def _along(op: Op) -> Carried | Refusal:
+    """It acts along axes that the state leaves alone; all but input 0 says how."""
+    result = _pointwise(op)
+    if isinstance(result, Refusal):
+        return result
+    if op.state.lift:
+        return Refusal("other-rank", "it counts its axes")
+    (shape,) = result.shapes
+    changed = ALONG[op.node.op_type](op, shape)
+    if isinstance(changed, Refusal):
+        return changed
+    if any(axis == 1 or op.state.factors[axis] > 1 for axis in changed):
+        return Refusal("along-folded-axis", f"it acts along the axes {sorted(changed)}")
+    return Carried((tuple(changed.get(axis, extent) for axis, extent in enumerate(shape)),))
+
+
+CARRY: Mapping[str, Rule] = {
+    **dict.fromkeys(sorted(UNARY), _pointwise),
+    **dict.fromkeys(sorted(BROADCASTING), _broadcasting),
+    **dict.fromkeys(ALONG, _along),
+    "Mul": _product,
+    "BatchNormalization": _normalization,
+    "Clip": _pointwise,
+    "Concat": _concat,
+    "DequantizeLinear": _quantization,
+    "QuantizeLinear": _quantization,
+}
+"""By operator: the rule that carries it."""

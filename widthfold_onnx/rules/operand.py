@@ -1,0 +1,73 @@
+"""A node that may be carried, with what the rules ask of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from widthfold_onnx.fold.state import State
+from widthfold_onnx.model.graph import Document, Node
+from widthfold_onnx.model.propagate import Dims
+from widthfold_onnx.refusal import Refusal
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Op:
+    """A node, and what of its inputs is there in one state.
+
+    Attributes:
+        shapes: per input its natural extents; None where it is not there in the state.
+    """
+
+    document: Document
+    node: Node
+    state: State
+    shapes: tuple[Dims | None, ...]
+
+    def constant(self, index: int) -> Array | Refusal:
+        """The numbers of an input."""
+        value = self.node.inputs[index]
+        assert value is not None
+        constant = self.document.constant(value)
+        return constant if isinstance(constant, Refusal) else self.document.read(constant)
+
+    def integer(self, name: str, default: int) -> int:
+        """An attribute."""
+        found = self.node.attributes.get(name)
+        return default if found is None else found.as_int()
+
+    def integers(self, name: str, default: list[int]) -> list[int]:
+        """An attribute."""
+        found = self.node.attributes.get(name)
+        return default if found is None else list(found.as_ints())
+
+    def text(self, name: str, default: str) -> str:
+        """An attribute."""
+        found = self.node.attributes.get(name)
+        return default if found is None else found.as_string()
+
+    def real(self, name: str, default: float) -> float:
+        """An attribute."""
+        found = self.node.attributes.get(name)
+        return default if found is None else found.as_float()
+
+    def overflows(self, factor: Array) -> bool:
+        """Whether the weight of a Conv that makes an input, times `factor`, leaves its type.
+
+        A runtime may multiply the two beforehand where they stand side by side.
+        """
+        for value in self.node.inputs:
+            conv = None if value is None else value.producer()
+            weight = conv.inputs[1] if conv is not None and conv.op_type == "Conv" else None
+            constant = None if weight is None else self.document.constant(weight)
+            if constant is not None and not isinstance(constant, Refusal):
+                array = self.document.read(constant)
+                largest = np.abs(array).max(initial=0).astype(float) * np.abs(factor).max(initial=0)
+                if not largest <= float(np.finfo(array.dtype).max):
+                    return True
+        return False
