@@ -2,7 +2,8 @@
 
 1. Every layer races in all its forms (`plan.measure`); the best form of each is chosen where it is
    surely faster.
-2. The whole model is timed without each of them: what surely hurts in its place is dropped.
+2. States that several layers can share are tried with the whole model (`plan.families`), and the
+   whole model without each choice: what surely hurts in its place is dropped.
 3. The rest must beat the original at its strongest setting beyond the noise, or nothing is folded.
 """
 
@@ -20,6 +21,7 @@ from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.plan.decisions import applied, plan
+from widthfold_onnx.plan.families import families
 from widthfold_onnx.plan.identity import machine_identity, setting_identity
 from widthfold_onnx.plan.layers import Layers, running
 from widthfold_onnx.plan.measure import AS_IS, Bench
@@ -41,6 +43,7 @@ SMALLEST_GAIN = 1.03
 WEAK_SHARE = 0.1
 """Choices that save less than this share of all that is saved are tried together."""
 
+MOST_FAMILIES = 6
 TRIAL_SECONDS = 3.0
 FINAL_SECONDS = 10.0
 
@@ -101,7 +104,7 @@ class Search:
             interrupted = True
         best = {subject: self._best(subject) for subject in self._layers.units}
         chosen = {s: b[0] for s, b in best.items() if b is not None and b[1].low > SMALLEST_GAIN}
-        whole = self._settle(chosen) if chosen else None
+        whole = self._settle(chosen)
         return SearchReport(
             provider=self._options.provider.value,
             threads=self._options.threads,
@@ -119,31 +122,44 @@ class Search:
         return self._form(site, self._accepted)
 
     def gain(self, site: ConvSite | None) -> Gain | None:
-        """What the best form of a site gained, measured alone; None where nothing was measured."""
-        if site is None or is_wide(site, self._fold):
+        """What a form gained, measured alone: the chosen one, or the best where none was chosen."""
+        subject = None if site is None or is_wide(site, self._fold) else self._layers.subject(site)
+        if subject is None or isinstance(subject, Refusal):
             return None
-        subject = self._layers.subject(site)
-        best = None if isinstance(subject, Refusal) else self._best(subject)
-        return None if best is None else _gain(best[1])
+        if subject in self._accepted:
+            measured = self._bench.known(subject, self._accepted[subject])
+        else:
+            _, measured = self._best(subject) or ("", None)
+        return None if measured is None else _gain(measured)
 
-    def _settle(self, chosen: dict[str, str]) -> Gain:
+    def _settle(self, chosen: Choice) -> Gain | None:
         """Drop what does not help, and accept the rest if it is faster than the original."""
-        saved = {subject: self._saved(subject, key) for subject, key in chosen.items()}
-        ordered = sorted(chosen, key=lambda subject: (saved[subject], subject))
-        weak = [s for s in ordered if saved[s] < WEAK_SHARE * sum(saved.values())]
         with tempfile.TemporaryDirectory() as folder:
             trials = Trials(
                 self._loaded, self._built, self._bench, self._options, self._shapes, Path(folder)
             )
-            strong = [[subject] for subject in chosen if subject not in weak]
-            for group in ([weak] if weak else []) + strong:
+            for family in families(self._layers, self._bench.known, MOST_FAMILIES):
+                self._say(f"timing the whole model with {len(family)} layers in one state")
+                other = {**chosen, **family}
+                if other != chosen and trials.compare(chosen, other, TRIAL_SECONDS).low > 1:
+                    chosen = other
+            for group in self._groups(chosen):
                 for subject in self._hurting(trials, chosen, group):
                     chosen = {s: key for s, key in chosen.items() if s != subject}
+            if not chosen:
+                return None
             self._say("timing the whole model")
             final = trials.compare({}, chosen, FINAL_SECONDS)
         if judge(final.low, final.high, final.control, final.rounds, converged=True) == "faster":
             self._accepted = chosen
         return _gain(final)
+
+    def _groups(self, chosen: Choice) -> list[list[str]]:
+        """The choices that are tried together: the weak ones; all others alone."""
+        saved = {subject: self._saved(subject, key) for subject, key in chosen.items()}
+        ordered = sorted(chosen, key=lambda subject: (saved[subject], subject))
+        weak = [s for s in ordered if saved[s] < WEAK_SHARE * sum(saved.values())]
+        return [group for group in (weak, *([s] for s in ordered if s not in weak)) if group]
 
     def _hurting(self, trials: Trials, chosen: Choice, group: list[str]) -> list[str]:
         """Which of a group surely make the whole model slower; halved until they are alone."""

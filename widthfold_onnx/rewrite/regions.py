@@ -137,8 +137,10 @@ class Region:
         others = self.needed(value) - {home}
         if home is not None and others:
             others |= {None, home}  # every other state is folded from the natural tensor
-        copies = (s for s in others if s is not None and not s.packing(shape).is_view)
-        return elements(shape) * sum(1 for _ in copies)
+        copies = [s for s in others if s is not None and not s.packing(shape).is_view]
+        # The runtime copies what a Reshape returns, if it is an output of the graph.
+        written = home is not None and value.is_graph_output()
+        return elements(shape) * (len(copies) + written)
 
 
 def data_of(node: Node) -> Value:

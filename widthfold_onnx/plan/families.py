@@ -1,0 +1,63 @@
+"""Choices that agree: many layers in one state, so that no fold has to be undone between them.
+
+The best form of a layer alone pays for folding its input and unfolding its output. Neighbours in
+the same state pay neither, which no race of single layers can show. So every state that several
+layers can have is a choice of its own, to be tried with the whole model.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+
+from widthfold_onnx.fold.state import State
+from widthfold_onnx.plan.layers import Layers
+from widthfold_onnx.plan.store import Measurement
+from widthfold_onnx.rewrite.record import FoldRecord, read_record
+
+SLOWEST = 0.4
+"""A form that ran alone at less than this ratio is in no family."""
+
+
+def families(
+    layers: Layers, known: Callable[[str, str], Measurement | None], most: int
+) -> list[dict[str, str]]:
+    """Choices in which layers read and return one state, the most promising first.
+
+    Args:
+        layers: of the model.
+        known: what was measured of (subject, form).
+        most: how many.
+
+    Returns:
+        Subject -> form, for at least two layers of the model each.
+    """
+    found: dict[State, dict[str, tuple[float, str]]] = defaultdict(dict)
+    for subject, unit in layers.units.items():
+        for form in unit.forms:
+            state = _kept(read_record(form.key))
+            measured = known(subject, form.key) if state is not None else None
+            if state is None or measured is None or measured.ratio < SLOWEST:
+                continue
+            saved = layers.count(subject) * measured.seconds * (measured.ratio - 1)
+            best = found[state].get(subject)
+            if best is None or saved > best[0]:
+                found[state][subject] = (saved, form.key)
+    several = [
+        family for family in found.values() if sum(layers.count(subject) for subject in family) > 1
+    ]
+    several.sort(key=_promise, reverse=True)
+    return [{s: key for s, (_, key) in family.items()} for family in several[:most]]
+
+
+def _kept(record: FoldRecord) -> State | None:
+    """The state that a form both reads and returns, if there is one."""
+    same = all(axis.out_digits == axis.in_digits for axis in record.axes)
+    if not same or record.dense or record.digit_major:
+        return None
+    digits = tuple((axis.in_digits, axis.blocked) for axis in record.axes)
+    return State(record.batch, digits, record.lift)
+
+
+def _promise(family: Mapping[str, tuple[float, str]]) -> tuple[float, list[str]]:
+    return sum(saved for saved, _ in family.values()), sorted(key for _, key in family.values())
