@@ -25,6 +25,7 @@ from widthfold_onnx.plan.layers import Layers, running
 from widthfold_onnx.plan.measure import AS_IS, Bench
 from widthfold_onnx.plan.race import Setup
 from widthfold_onnx.plan.store import Measurement, Store
+from widthfold_onnx.plan.targets import target, usual
 from widthfold_onnx.plan.trials import Choice, Trials
 from widthfold_onnx.plan.units import form_of
 from widthfold_onnx.refusal import Refusal
@@ -84,7 +85,8 @@ class Search:
             setting_identity(provider, given, Level.ALL, options.threads),
             machine_identity(provider),
         )
-        self._layers = Layers.of(self._document(), fold, self._shapes)
+        aim = target(options.target or usual(provider))
+        self._layers = Layers.of(self._document(), fold, self._shapes, aim)
         self._accepted: Choice = {}
 
     def run(self) -> SearchReport:
