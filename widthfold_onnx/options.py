@@ -173,6 +173,7 @@ class SearchOptions:
         store: file that keeps measurements; None keeps them in memory for this run.
         target: device that is predicted for (`plan.targets`); None: the one that the provider
             suggests.
+        measure: run nothing where False: what the store does not hold is predicted.
     """
 
     provider: Provider = Provider.AUTO
@@ -181,3 +182,4 @@ class SearchOptions:
     time_budget: float = 150.0
     store: Path | None = None
     target: str | None = None
+    measure: bool = True
