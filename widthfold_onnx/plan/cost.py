@@ -10,8 +10,10 @@ copies the input into blocks, unless it may be read as it is, and the output out
 *lowered* one (the CPU at any other rank, and groups that fit no block) multiplies columns
 (im2col): nothing is padded, but every column is written and read again; staging is that.
 
-Everything is in seconds and bytes of one run, one core or one GPU. These are predictions: what
-they leave out (fusions across layers, algorithms chosen by heuristics) is what measuring is for.
+Everything is in seconds and bytes of one run, one core or one GPU, with the runtime's own
+optimizations at their highest level. These are predictions: what they leave out (fusions across
+layers, algorithms chosen by heuristics, another level that suits the original better) is what
+measuring is for.
 """
 
 from __future__ import annotations

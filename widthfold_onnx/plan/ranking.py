@@ -2,13 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from widthfold_onnx.plan.measure import AS_IS
+from widthfold_onnx.plan.store import Measurement
+from widthfold_onnx.plan.units import Unit
+
 FEWEST = 3
 """Of fewer pairs nothing is said."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What was predicted and measured of one layer.
+
+    Attributes:
+        subject: the layer (`plan.units`).
+        scale: measured / predicted seconds of the layer as it is.
+        predicted: speed-up of every form that was measured.
+        measured: the same forms.
+    """
+
+    subject: str
+    scale: float
+    predicted: list[float]
+    measured: list[float]
+
+
+def compare(
+    units: Iterable[Unit], known: Callable[[str, str], Measurement | None]
+) -> Iterator[Compared]:
+    """Predictions beside measurements, for every layer that was measured.
+
+    Args:
+        units: layers with their forms.
+        known: what was measured of a subject in a form.
+    """
+    for unit in units:
+        own = known(unit.subject, AS_IS)
+        found = [(form, known(unit.subject, form.key)) for form in unit.forms]
+        ran = [(form, it) for form, it in found if it is not None and it.status == "ok"]
+        if own is not None and own.status == "ok":
+            yield Compared(
+                unit.subject,
+                own.seconds / unit.predicted,
+                [unit.predicted / form.predicted for form, _ in ran],
+                [measured.ratio for _, measured in ran],
+            )
 
 
 def rank_correlation(predicted: Sequence[float], measured: Sequence[float]) -> float | None:
