@@ -13,28 +13,29 @@ from hypothesis import strategies as st
 from tests.cli.tool import build
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.plan.cost import Work, conv_seconds, layer_seconds
+from widthfold_onnx.plan.cost import conv_seconds, layer_seconds
 from widthfold_onnx.plan.layers import Layers
 from widthfold_onnx.plan.measure import AS_IS
 from widthfold_onnx.plan.ranking import compare, rank_correlation
 from widthfold_onnx.plan.store import Measurement
-from widthfold_onnx.plan.targets import names, target
+from widthfold_onnx.plan.targets import Target, names, target
 from widthfold_onnx.plan.units import Unit
+from widthfold_onnx.plan.work import Work
 
 CPU = target("cpu-avx512")
 MARGIN = 1.25
 EVERY = FoldOptions(max_channels=1 << 20)
 
 
-def unit(shape: list[int], weight: list[int], attributes: str = "", behind: str = "Relu") -> Unit:
-    """The only layer of a model with one Conv and an operator behind it."""
+def unit(shape: list[int], weight: list[int], attributes: str, aim: Target = CPU) -> Unit:
+    """The only layer of a model with one Conv and a Relu behind it."""
     text = f"""<ir_version: 8, opset_import: ["" : 17]>
     g (float{shape} x) => (float{["d"] * len(shape)} y) <float{weight} w, float[{weight[0]}] b>
     {{
         [conv] c = Conv <{attributes}> (x, w, b)
-        y = {behind} (c)
-    }}""".replace("'", "").replace(" <>", "")
-    layers = Layers.of(Document(build(text), None), EVERY, {"x": tuple(shape)}, CPU)
+        y = Relu (c)
+    }}""".replace("'", "")
+    layers = Layers.of(Document(build(text), None), EVERY, {"x": tuple(shape)}, aim)
     (found,) = layers.units.values()
     return found
 
@@ -84,6 +85,13 @@ def test_what_is_known_to_win_is_predicted_to(case: str) -> None:
 @pytest.mark.parametrize("case", TRAPS)
 def test_no_form_of_a_trap_is_predicted_to_win(case: str) -> None:
     found = gains(unit(*TRAPS[case]))
+    assert max(found.values(), default=0.0) < MARGIN, found
+
+
+@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("case", ["3 -> 64, 7x7 at stride 2", "64 -> 64, 3x3"])
+def test_no_target_falls_for_a_stem_or_a_wide_layer(case: str, name: str) -> None:
+    found = gains(unit(*TRAPS[case], aim=target(name)))
     assert max(found.values(), default=0.0) < MARGIN, found
 
 

@@ -18,65 +18,13 @@ measuring is for.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-
 from widthfold_onnx.fold.layout import Packing, Transpose
 from widthfold_onnx.plan.targets import Target
-from widthfold_onnx.rules.base import ConvSite, Reformulation
+from widthfold_onnx.plan.work import Work
+from widthfold_onnx.rules.base import Reformulation
 
-
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """What a Conv computes.
-
-    Attributes:
-        dtype: element type, as ONNX names it.
-        itemsize: bytes per element.
-        channels: input and output channels.
-        group: groups.
-        taps: elements of the kernel of one channel.
-        rank: spatial axes.
-        inputs: elements of the input.
-        outputs: elements of the output.
-    """
-
-    dtype: str
-    itemsize: int
-    channels: tuple[int, int]
-    group: int
-    taps: int
-    rank: int
-    inputs: int
-    outputs: int
-
-    @classmethod
-    def of(cls, site: ConvSite, shape: Sequence[int], out_shape: Sequence[int]) -> Work:
-        """The work of a site as it is, at given shapes of input and output."""
-        return cls(
-            dtype=site.weight.dtype,
-            itemsize=site.itemsize,
-            channels=site.channels,
-            group=site.group,
-            taps=math.prod(site.weight.shape[2:]),
-            rank=len(site.axes),
-            inputs=math.prod(shape),
-            outputs=math.prod(out_shape),
-        )
-
-    def folded(self, form: Reformulation, shape: Sequence[int], out_shape: Sequence[int]) -> Work:
-        """The work of a form at given shapes of input and output, which the form may extend."""
-        fold, (inputs, outputs) = form.fold, self.channels
-        return replace(
-            self,
-            channels=(inputs * fold.in_factor, outputs * fold.out_factor),
-            group=fold.new_group,
-            taps=math.prod(fold.kernel),
-            rank=self.rank + fold.lift,
-            inputs=_extended(form.in_shape, shape),
-            outputs=_extended(form.out_shape, out_shape),
-        )
+CHANNEL_ALIGNMENT = 4
+"""What ReorderInput asks of the channels (nchwc_transformer.cc)."""
 
 
 def conv_seconds(work: Work, target: Target) -> float:
@@ -144,13 +92,10 @@ def _moves(
     *,
     inverse: bool,
 ) -> float:
-    """Seconds of folding or unfolding a tensor: Reshapes move nothing, but are operators."""
-    total = 0.0
-    for step in packing.steps(digit_major=form.fold.digit_major, inverse=inverse):
-        if isinstance(step, Transpose):
-            total += _pass(work, target, 2 * elements) / target.transpose
-        total += target.launch
-    return total
+    """Seconds of folding or unfolding a tensor: Transposes copy it, Reshapes are free."""
+    steps = packing.steps(digit_major=form.fold.digit_major, inverse=inverse)
+    moves = sum(isinstance(step, Transpose) for step in steps)
+    return moves * (_pass(work, target, 2 * elements) / target.transpose + target.launch)
 
 
 def _is_blocked(work: Work, target: Target) -> bool:
@@ -171,10 +116,6 @@ def _is_blocked(work: Work, target: Target) -> bool:
     return (inputs // work.group) % target.lanes == (outputs // work.group) % target.lanes == 0
 
 
-CHANNEL_ALIGNMENT = 4
-"""What ReorderInput asks of the channels (nchwc_transformer.cc)."""
-
-
 def _copy(work: Work, target: Target, elements: int) -> float:
     """An operator that reads and writes so many elements in all."""
     return _pass(work, target, elements) + target.launch
@@ -184,11 +125,6 @@ def _pass(work: Work, target: Target, elements: int) -> float:
     size = elements * work.itemsize
     cached = size <= target.cache
     return size / (target.cache_bandwidth if cached else target.memory_bandwidth)
-
-
-def _extended(wanted: Sequence[int | None], shape: Sequence[int]) -> int:
-    """Elements of a tensor whose extents are those of the form, where it says, else as they are."""
-    return math.prod(n if e is None else e for e, n in zip(wanted, shape, strict=True))
 
 
 def _up(count: int, multiple: int) -> int:

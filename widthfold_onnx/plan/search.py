@@ -204,7 +204,8 @@ class Search:
             if (found := self._bench.known(subject, form.key)) is not None and found.status == "ok"
         ]
         if not self._options.measure and self._bench.known(subject, AS_IS) is None:
-            known = [(form.key, _foreseen(unit, form)) for form in unit.forms]
+            form = min(unit.forms, key=lambda form: (form.predicted, form.key))
+            known = [(form.key, _foreseen(unit, form))]
         return max(known, key=lambda item: (item[1].low, item[0]), default=None)
 
     def _saved(self, subject: str) -> float:

@@ -20,9 +20,10 @@ from onnx import helper, numpy_helper
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.plan.cost import Work, form_seconds, layer_seconds
+from widthfold_onnx.plan.cost import form_seconds, layer_seconds
 from widthfold_onnx.plan.identity import canonical
 from widthfold_onnx.plan.targets import Target
+from widthfold_onnx.plan.work import Work
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.engine import Engine
 from widthfold_onnx.rewrite.record import fold_again, read_record, record_of
