@@ -1,102 +1,165 @@
 #!/usr/bin/env python3
-"""Fold models, verify them, time them in pairs, and print a Markdown table.
+"""Fold models in every way, time them in pairs, and write a table, a plot and all numbers.
 
-usage: bench.py [--factor 8] [--axis auto] [--budget 20] [--readme] [MODEL ...]
+usage: bench.py [--budget 20] [--search 150] [--store PATH] [--out DIR] [--readme] [MODEL ...]
 
-Without MODEL: the suite below, on models/. Every row is one run of `optimize` and `verify`: both
-models alternate in one process with a second copy of the original as control, one thread, each at
-the better of the runtime's levels ALL and EXTENDED. --readme puts the table into README.md, and
-the full reports under benchmarks/.
+Without MODEL: models/, and the real models beside the repository where there are any. Every model
+runs as it is, folded at factor 8, folded by auto, and, as it is, in OpenVINO where that is
+installed (extra `bench`). Each of these alternates with the original in one process, with a second
+copy of the original as control (A/A); one thread, each side at the better of the runtime's levels.
+The forms that auto measured are compared with their predictions (rank correlation).
+
+The folder --out (benchmarks/) gets suite.json, suite.md and suite.svg; --readme puts the table
+into README.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
+import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
-from widthfold_onnx import AxisName, FoldOptions, VerifyOptions, VerifyReport, optimize, verify
-from widthfold_onnx.reports.files import write_report
-from widthfold_onnx.reports.json import encode
+import msgspec
+from bench_openvino import against_openvino
+from bench_report import Cell, Ranks, Row, Suite, draw, table
+
+from widthfold_onnx import FoldOptions, VerifyOptions, WidthfoldError, optimize, verify
+from widthfold_onnx.evidence.environment import Before, environment
+from widthfold_onnx.model.graph import Document
+from widthfold_onnx.model.loader import load
+from widthfold_onnx.options import Provider, SearchOptions, Shapes
+from widthfold_onnx.plan.identity import machine_identity, setting_identity
+from widthfold_onnx.plan.layers import Layers
+from widthfold_onnx.plan.ranking import Compared, compare, rank_correlation
+from widthfold_onnx.plan.store import Key, Store
+from widthfold_onnx.plan.targets import target
+from widthfold_onnx.results import OptimizeReport, SearchReport
+from widthfold_onnx.runtime.session import Level
 
 ROOT = Path(__file__).parents[1]
+SHARED = ROOT.parent / "shared" / "models"
 BEGIN, END = "<!-- bench: made by scripts/bench.py -->", "<!-- /bench -->"
-HEAD = [
-    "| model | options | Conv folded | original ms | folded ms | speed-up [95 %] | A/A control "
-    "| verdict |",
-    "|---|---|---|---|---|---|---|---|",
-]
+FACTOR = 8
+SHAPES: dict[str, Shapes] = {"swift-f0__model": {"input_audio": (1, 16000)}}
+"""Of models that run at many sizes: one second of audio."""
 
 
-@dataclass(frozen=True)
-class Case:
-    """One row: a model and how it is folded."""
+def measure(model: Path, search: SearchOptions, budget: float) -> tuple[Row, list[Compared]]:
+    """All columns of one model, and what prediction and measurement say of its layers."""
+    shapes = SHAPES.get(model.stem, {})
+    row, ranks = Row(model=model.stem, convs=0), []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, factor in ((f"factor {FACTOR}", FACTOR), ("auto", None)):
+            options = FoldOptions(factor=factor, input_shapes=shapes)
+            out = Path(folder) / f"{factor}.onnx"
+            try:
+                report = optimize(model, out, options, search_options=search)
+                row = msgspec.structs.replace(row, convs=len(report.sites))
+                cell = timed(model, out, report, budget, shapes)
+            except WidthfoldError as error:
+                cell, report = Cell(note=str(error)), None
+            row.cells[name] = cell
+            if report is not None and report.search is not None:
+                ranks = list(compared(model, report.search, search))
+    try:
+        row.cells["OpenVINO"] = against_openvino(model, shapes, budget)
+    except WidthfoldError as error:
+        row.cells["OpenVINO"] = Cell(note=str(error))
+    return row, ranks
 
-    model: Path
-    factor: int
-    axis: AxisName = AxisName.AUTO
 
-    @property
-    def options(self) -> str:
-        axis = "" if self.axis is AxisName.AUTO else f" --axis {self.axis}"
-        return f"--factor {self.factor}{axis}"
+def timed(model: Path, out: Path, report: OptimizeReport, budget: float, shapes: Shapes) -> Cell:
+    """The folded model against the original."""
+    folded = report.summary.folded
+    if not folded or report.written is None:
+        return Cell(note="as it is" if not folded else "did not pass")
+    options = VerifyOptions(
+        seeds=1, exact=False, thorough=False, time_budget=budget, input_shapes=shapes
+    )
+    timing = verify(model, out, options).timing
+    if timing is None:
+        return Cell(folded=folded, note="not timed")
+    return Cell(
+        folded=folded,
+        original_ms=timing.original.median_ms,
+        ms=timing.rewritten.median_ms,
+        ratio=timing.speedup,
+        low=timing.low,
+        high=timing.high,
+        control=timing.control,
+        note=timing.verdict,
+    )
 
 
-SUITE = [
-    *(Case(model, 8) for model in sorted((ROOT / "models").glob("*.onnx"))),
-    Case(ROOT / "models" / "wide_signal.onnx", 8, AxisName.WIDTH),
-    Case(ROOT / "models" / "wide_signal.onnx", 16, AxisName.WIDTH),
-]
+def compared(model: Path, found: SearchReport, search: SearchOptions) -> list[Compared]:
+    """Predictions beside what the store holds of the layers of a model."""
+    shapes = {name: tuple(dims) for name, dims in found.shapes.items()}
+    fold = FoldOptions(input_shapes=SHAPES.get(model.stem, {}))
+    layers = Layers.of(
+        Document(load(model).proto, model.parent), fold, shapes, target(found.target)
+    )
+    provider = Provider(found.provider)
+    setting = setting_identity(provider, {}, Level.ALL, search.threads)
+    machine = machine_identity(provider)
+    with Store(search.store) as store:
+        return list(
+            compare(
+                layers.units.values(),
+                lambda subject, form: store.get(Key(subject, form, setting, machine)),
+            )
+        )
 
 
-def measure(case: Case, budget: float, folder: Path) -> tuple[str, VerifyReport]:
-    out = folder / case.model.name
-    fold = FoldOptions(factor=case.factor, axis=case.axis)
-    folded = optimize(case.model, out, fold, VerifyOptions(timing=False))
-    report = verify(case.model, out, VerifyOptions(time_budget=budget))
-    counts = f"{folded.summary.folded} of {len(folded.sites)}"
-    line = f"| {case.model.stem} | `{case.options}` | {counts} "
-    if report.timing is None:
-        return f"{line}| | | | | {report.verdict} |", report
-    t = report.timing
-    return (
-        f"{line}| {t.original.median_ms:.3f} | {t.rewritten.median_ms:.3f} "
-        f"| {t.speedup:.2f} [{t.low:.2f}, {t.high:.2f}] | {1 + t.control:.2f} | {t.verdict} |"
-    ), report
+def ranked(layers: list[Compared]) -> Ranks:
+    """Rank correlations of the speed-up: of the forms within each layer, and of all forms."""
+    pairs = [(p, m) for it in layers for p, m in zip(it.predicted, it.measured, strict=True)]
+    return Ranks(
+        forms=len(pairs),
+        overall=rank_correlation([p for p, _ in pairs], [m for _, m in pairs]),
+        layers={it.subject: rank_correlation(it.predicted, it.measured) for it in layers},
+        scale=statistics.median(it.scale for it in layers) if layers else None,
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("models", nargs="*", type=Path)
-    parser.add_argument("--factor", type=int, default=8)
-    parser.add_argument("--axis", type=AxisName, default=AxisName.AUTO)
-    parser.add_argument("--budget", type=float, default=20.0, help="seconds per row")
-    parser.add_argument("--readme", action="store_true", help="update README.md and benchmarks/")
+    parser.add_argument("--budget", type=float, default=20.0, help="seconds per timing")
+    parser.add_argument("--search", type=float, default=150.0, help="seconds of auto per model")
+    parser.add_argument("--store", type=Path, help="measurements to start from and to keep")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks")
+    parser.add_argument("--readme", action="store_true", help="put the table into README.md")
     arguments = parser.parse_args()
-    cases = [Case(m, arguments.factor, arguments.axis) for m in arguments.models] or SUITE
-    lines = list(HEAD)
-    print("\n".join(HEAD))
+    models = [*sorted((ROOT / "models").glob("*.onnx")), *sorted(SHARED.glob("*.onnx"))]
+    if not SHARED.is_dir():
+        print(f"no real models in {SHARED}", file=sys.stderr)
+    before, layers = Before(), []
+    suite = Suite(rows=[], ranks=None, environment=None)
     with tempfile.TemporaryDirectory() as folder:
-        for case in cases:
-            line, report = measure(case, arguments.budget, Path(folder))
-            print(line, flush=True)
-            lines.append(line)
-            if arguments.readme:
-                name = f"{case.model.stem} {case.options}".replace(" --", "_").replace(" ", "")
-                target = ROOT / "benchmarks" / "cpu" / f"{name}.json"
-                target.parent.mkdir(parents=True, exist_ok=True)
-                write_report(encode(report).decode(), target, [])
-    where = report.environment
-    made = f"`scripts/bench.py`: {where.machine}, {where.cores} cores, ONNX Runtime "
-    made += f"{where.onnxruntime}, 1 thread."
-    print(made)
+        store = arguments.store or Path(folder) / "store.sqlite"
+        search = SearchOptions(time_budget=arguments.search, store=store)
+        for model in arguments.models or models:
+            row, found = measure(model, search, arguments.budget)
+            suite.rows.append(row)
+            layers += found
+            print(table([row])[-1], flush=True)
+    suite = msgspec.structs.replace(
+        suite,
+        ranks=ranked(layers),
+        environment=environment(VerifyOptions(provider=Provider.CPU), before),
+    )
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    text = suite.markdown()
+    (arguments.out / "suite.json").write_bytes(msgspec.json.format(msgspec.json.encode(suite)))
+    (arguments.out / "suite.md").write_text(text)
+    draw(suite, arguments.out / "suite.svg")
+    print(text)
     if arguments.readme:
         readme = ROOT / "README.md"
-        head, rest = readme.read_text().split(BEGIN)
-        _, tail = rest.split(END)
-        table = "\n".join(lines)
-        readme.write_text(f"{head}{BEGIN}\n{table}\n\n{made}\n{END}{tail}")
+        head, _, rest = readme.read_text().partition(BEGIN)
+        readme.write_text(f"{head}{BEGIN}\n{text}{END}{rest.partition(END)[2]}")
 
 
 if __name__ == "__main__":

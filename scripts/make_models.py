@@ -48,6 +48,28 @@ SOURCES = {
             [relu] y = Relu (c)
         }""",
     ),
+    "tall_signal": Source(
+        "A convolution along the height alone, kernel 5x1: shown in another rank it needs no fold.",
+        """(float[1,1,512,512] x) => (float[1,1,512,512] y) <float[1,1,5,1] w> {
+            [conv] c = Conv <pads = [2,0,2,0]> (x, w)
+            [relu] y = Relu (c)
+        }""",
+    ),
+    "chain": Source(
+        "Four 3x3 convolutions of at most four channels in a row, for a batch of 16.",
+        """(float[16,1,64,64] x) => (float[16,1,64,64] y) <
+            float[4,1,3,3] w1, float[4] b1, float[4,4,3,3] w2, float[4] b2,
+            float[4,4,3,3] w3, float[4] b3, float[1,4,3,3] w4, float[1] b4
+        > {
+            [first] c1 = Conv <pads = [1,1,1,1]> (x, w1, b1)
+            [first_relu] r1 = Relu (c1)
+            [second] c2 = Conv <pads = [1,1,1,1]> (r1, w2, b2)
+            [second_relu] r2 = Relu (c2)
+            [third] c3 = Conv <pads = [1,1,1,1]> (r2, w3, b3)
+            [third_relu] r3 = Relu (c3)
+            [fourth] y = Conv <pads = [1,1,1,1]> (r3, w4, b4)
+        }""",
+    ),
     "pitch_cnn": Source(
         "A small pitch tracker: a strided 1-D front end, then 1 -> 8 -> 8 -> 1 channels in 2-D.",
         """(float[batch,1,16384] audio) => (float[batch,1,32,128] pitch) <

@@ -171,6 +171,9 @@ class SearchOptions:
         threads: intra-op threads.
         time_budget: seconds that racing the layers may take; deciding comes on top.
         store: file that keeps measurements; None keeps them in memory for this run.
+        target: device that is predicted for (`plan.targets`); None: the one that the provider
+            suggests.
+        measure: run nothing where False: what the store does not hold is predicted.
     """
 
     provider: Provider = Provider.AUTO
@@ -178,3 +181,5 @@ class SearchOptions:
     threads: int = 1
     time_budget: float = 150.0
     store: Path | None = None
+    target: str | None = None
+    measure: bool = True

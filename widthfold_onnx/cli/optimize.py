@@ -49,6 +49,7 @@ def optimize_command(
 
     At --factor auto every layer is measured in all its forms on this machine, and OUT is a copy of
     MODEL unless the whole model became faster beyond the noise. A fixed factor asks no questions.
+    --no-measure runs nothing: it takes what the store holds, and predicts the rest for --target.
 
     Every Conv appears in the table with what was done or why nothing was. OUT is replaced in one
     step after the checks passed; where nothing is folded it is a copy of MODEL.
@@ -86,7 +87,8 @@ def optimize_command(
             f"none of {len(result.sites)} Conv nodes was folded; nothing is written",
             NothingFoldedError.exit_code,
         )
-    if result.written is not None and result.summary.folded and result.search is None:
+    timed = result.search is not None and result.search.whole is not None
+    if result.written is not None and result.summary.folded and not timed:
         shapes = [f"{name}:{','.join(map(str, dims))}" for name, dims in fold.input_shapes.items()]
         again = ["widthfold", "verify", str(model), str(out)]
         again += [word for shape in shapes for word in ("--input-shape", shape)]

@@ -20,17 +20,24 @@ class SearchArguments:
     threads: int
     time_budget: float
     store: Path | None
+    target: str | None
+    no_measure: bool
 
     def options(self, running: VerifyOptions) -> SearchOptions:
         """As options of the search, which measures where the result is verified."""
         from widthfold_onnx.plan.store import default_path
+        from widthfold_onnx.plan.targets import target
 
+        if self.target is not None:
+            target(self.target)  # a wrong name is an error at a fixed factor too
         return SearchOptions(
             provider=running.provider,
             provider_options=running.provider_options,
             threads=self.threads,
             time_budget=self.time_budget,
             store=self.store or default_path(),
+            target=self.target,
+            measure=not self.no_measure,
         )
 
 
@@ -39,7 +46,7 @@ def search_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def collect(**arguments: Any) -> Any:
-        names = ("threads", "time_budget", "store")
+        names = ("threads", "time_budget", "store", "target", "no_measure")
         searching = SearchArguments(**{name: arguments.pop(name) for name in names})
         return command(searching=searching, **arguments)
 
@@ -64,6 +71,18 @@ def search_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Path(path_type=Path),
             metavar="PATH",
             help="Keeps measurements; default: $WIDTHFOLD_STORE, else a file in the user's cache.",
+        ),
+        click.option(
+            "--target",
+            metavar="NAME",
+            help="Device to predict for (cpu-avx512, cpu-avx2, a100, h100, h200), to try the best "
+            "forms first or instead of measuring; default: by this machine's CPU.",
+        ),
+        click.option(
+            "--no-measure",
+            is_flag=True,
+            help="Measure nothing: decide by the store, else by prediction, where it promises at "
+            "least 1.25x.",
         ),
     ]
     for decorator in reversed(decorators):

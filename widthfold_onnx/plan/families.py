@@ -15,6 +15,9 @@ from widthfold_onnx.plan.layers import Layers
 from widthfold_onnx.plan.store import Measurement
 from widthfold_onnx.rewrite.record import FoldRecord, read_record
 
+Family = Mapping[str, tuple[float, str]]
+"""Subject -> seconds saved by a form alone, and the form."""
+
 SLOWEST = 0.4
 """A form that ran alone at less than this ratio is in no family."""
 
@@ -32,21 +35,26 @@ def families(
     Returns:
         Subject -> form, for at least two layers of the model each.
     """
-    found: dict[State, dict[str, tuple[float, str]]] = defaultdict(dict)
+    found: dict[tuple[str, State], dict[str, tuple[float, str]]] = defaultdict(dict)
     for subject, unit in layers.units.items():
         for form in unit.forms:
-            state = _kept(read_record(form.key))
+            record = read_record(form.key)
+            state = _kept(record)
             measured = known(subject, form.key) if state is not None else None
             if state is None or measured is None or measured.ratio < SLOWEST:
                 continue
             saved = layers.count(subject) * measured.seconds * (measured.ratio - 1)
-            best = found[state].get(subject)
+            best = found[record.axis, state].get(subject)
             if best is None or saved > best[0]:
-                found[state][subject] = (saved, form.key)
-    several = [
-        family for family in found.values() if sum(layers.count(subject) for subject in family) > 1
-    ]
-    several.sort(key=_promise, reverse=True)
+                found[record.axis, state][subject] = (saved, form.key)
+    # What layers save by agreeing is not known here, so of all states along the same axes only
+    # that one is tried in which they do best alone.
+    by_axes: dict[tuple[str, int], Family] = {}
+    for (axis, state), family in found.items():
+        if sum(map(layers.count, family)) > 1:
+            other = by_axes.get((axis, state.lift), family)
+            by_axes[axis, state.lift] = max(family, other, key=_promise)
+    several = sorted(by_axes.values(), key=_promise, reverse=True)
     return [{s: key for s, (_, key) in family.items()} for family in several[:most]]
 
 
@@ -59,5 +67,5 @@ def _kept(record: FoldRecord) -> State | None:
     return State(record.batch, digits, record.lift)
 
 
-def _promise(family: Mapping[str, tuple[float, str]]) -> tuple[float, list[str]]:
+def _promise(family: Family) -> tuple[float, list[str]]:
     return sum(saved for saved, _ in family.values()), sorted(key for _, key in family.values())

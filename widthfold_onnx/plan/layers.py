@@ -11,6 +11,7 @@ from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import FoldOptions, Provider, Shapes
 from widthfold_onnx.plan.decisions import read_sites
+from widthfold_onnx.plan.targets import Target
 from widthfold_onnx.plan.units import Unit, cut, every_form
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import ConvSite, Reformulation, Site
@@ -32,13 +33,14 @@ class Layers:
     subjects: Mapping[Place, str | Refusal] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, document: Document, options: FoldOptions, shapes: Shapes) -> Self:
+    def of(cls, document: Document, options: FoldOptions, shapes: Shapes, target: Target) -> Self:
         """Cut every site that has a form out of the model.
 
         Args:
             document: the model.
             options: which sites, and limits.
             shapes: of every input, at which layers are measured.
+            target: the device that the order of the forms is for.
         """
         measured = ShapeTable(document.proto, shapes)
         units: dict[str, Unit] = {}
@@ -50,7 +52,7 @@ class Layers:
             geometry = (conv.static, conv.planned, conv.weight.shape, conv.group, conv.axes)
             if geometry not in known:
                 known[geometry] = list(every_form(conv, options))
-            unit = _unit(document, conv, measured, known[geometry], options)
+            unit = _unit(document, conv, measured, known[geometry], options, target)
             if isinstance(unit, Unit):
                 # Alike layers may differ in what is legal, where one has an open extent.
                 like = units.get(unit.subject)
@@ -77,13 +79,14 @@ def _unit(
     measured: ShapeTable,
     forms: Sequence[Reformulation],
     options: FoldOptions,
+    target: Target,
 ) -> Unit | Refusal:
     if not forms:
         # Any factor will do: none is legal.
         refusal = reformulate(conv, replace(options, ragged=True), SMALLEST_FACTOR)
         assert isinstance(refusal, Refusal)
         return refusal
-    return cut(document, conv, measured, forms)
+    return cut(document, conv, measured, forms, target)
 
 
 def running(model: Path, provider: Provider, fixed: Shapes) -> tuple[Provider, Shapes]:

@@ -5,6 +5,9 @@
 2. States that several layers can share are tried with the whole model (`plan.families`), and the
    whole model without each choice: what surely hurts in its place is dropped.
 3. The rest must beat the original at its strongest setting beyond the noise, or nothing is folded.
+
+Where nothing is to be measured, the store answers for 1 to 3 as far as it can, and `plan.cost` for
+layers that it does not know.
 """
 
 from __future__ import annotations
@@ -22,28 +25,29 @@ from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.plan.decisions import applied, plan
 from widthfold_onnx.plan.families import families
-from widthfold_onnx.plan.identity import machine_identity, setting_identity
-from widthfold_onnx.plan.layers import Layers, running
+from widthfold_onnx.plan.ground import ground_elsewhere, ground_here
+from widthfold_onnx.plan.layers import Layers
 from widthfold_onnx.plan.measure import AS_IS, Bench
 from widthfold_onnx.plan.race import Setup
 from widthfold_onnx.plan.store import Measurement, Store
 from widthfold_onnx.plan.trials import Choice, Trials
-from widthfold_onnx.plan.units import form_of
+from widthfold_onnx.plan.units import Form, Unit, form_of
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Gain, SearchReport
 from widthfold_onnx.rules.base import ConvSite, Reformulation
 from widthfold_onnx.rules.conv import is_wide
 from widthfold_onnx.runtime.clock import judge
-from widthfold_onnx.runtime.session import Level
-from widthfold_onnx.runtime.worker import isolated
 
 SMALLEST_GAIN = 1.03
 """A form is chosen if the low end of its ratio is above this."""
 
+PREDICTED_GAIN = 1.25
+"""A form that nobody measured is chosen if its predicted ratio is above this."""
+
 WEAK_SHARE = 0.1
 """Choices that save less than this share of all that is saved are tried together."""
 
-MOST_FAMILIES = 6
+MOST_FAMILIES = 8
 TRIAL_SECONDS = 3.0
 FINAL_SECONDS = 10.0
 
@@ -76,18 +80,16 @@ class Search:
         self._fold = fold
         self._say = on_progress
         on_progress("looking for the provider and the shapes of the inputs")
-        provider, self._shapes = isolated(
-            running, loaded.path, options.provider, dict(fold.input_shapes)
-        )
-        self._options = replace(options, provider=provider)
-        given = dict(options.provider_options)
-        self._bench = Bench(
-            Setup(provider, tuple(sorted(given.items())), options.threads, fold),
-            store,
-            setting_identity(provider, given, Level.ALL, options.threads),
-            machine_identity(provider),
-        )
-        self._layers = Layers.of(self._document(), fold, self._shapes)
+        if options.measure:
+            ground = ground_here(loaded, options, fold.input_shapes)
+        else:
+            ground = ground_elsewhere(loaded, options, fold.input_shapes, store)
+        self._shapes, self._target = ground.shapes, ground.target
+        self._options = replace(options, provider=ground.provider)
+        given = tuple(sorted(options.provider_options.items()))
+        setup = Setup(ground.provider, given, options.threads, fold)
+        self._bench = Bench(setup, store, ground.setting, ground.machine)
+        self._layers = Layers.of(self._document(), fold, self._shapes, self._target)
         self._accepted: Choice = {}
 
     def run(self) -> SearchReport:
@@ -99,19 +101,22 @@ class Search:
         deadline = time.monotonic() + self._options.time_budget
         interrupted = False
         try:
-            self._bench.measure(self._layers.in_order(), deadline, self._say)
+            if self._options.measure:
+                self._bench.measure(self._layers.in_order(), deadline, self._say)
         except KeyboardInterrupt:
             interrupted = True
         best = {subject: self._best(subject) for subject in self._layers.units}
-        chosen = {s: b[0] for s, b in best.items() if b is not None and b[1].low > SMALLEST_GAIN}
+        chosen = {s: b[0] for s, b in best.items() if b is not None and _pays(b[1])}
         whole = self._settle(chosen)
         return SearchReport(
             provider=self._options.provider.value,
             threads=self._options.threads,
+            target=self._target.name,
             shapes={name: list(dims) for name, dims in self._shapes.items()},
             layers=len(self._layers.units),
             forms=sum(len(unit.forms) for unit in self._layers.units.values()),
             measured=self._bench.measured,
+            predicted=sum(b is not None and b[1].predicted for b in best.values()),
             interrupted=interrupted,
             whole=whole,
             accepted=bool(self._accepted),
@@ -122,18 +127,20 @@ class Search:
         return self._form(site, self._accepted)
 
     def gain(self, site: ConvSite | None) -> Gain | None:
-        """What a form gained, measured alone: the chosen one, or the best where none was chosen."""
+        """What a form gains alone: the chosen one, or the best where none was chosen."""
         subject = None if site is None or is_wide(site, self._fold) else self._layers.subject(site)
         if subject is None or isinstance(subject, Refusal):
             return None
         if subject in self._accepted:
-            measured = self._bench.known(subject, self._accepted[subject])
-        else:
-            _, measured = self._best(subject) or ("", None)
-        return None if measured is None else _gain(measured)
+            return self._gain_of(subject, self._accepted[subject])
+        best = self._best(subject)
+        return None if best is None else best[1]
 
     def _settle(self, chosen: Choice) -> Gain | None:
-        """Drop what does not help, and accept the rest if it is faster than the original."""
+        """Drop what does not help, and accept the rest if it is faster than the original.
+
+        Where nothing is to be measured, what is not known does no harm.
+        """
         with tempfile.TemporaryDirectory() as folder:
             trials = Trials(
                 self._loaded, self._built, self._bench, self._options, self._shapes, Path(folder)
@@ -141,7 +148,8 @@ class Search:
             for family in families(self._layers, self._bench.known, MOST_FAMILIES):
                 self._say(f"timing the whole model with {len(family)} layers in one state")
                 other = {**chosen, **family}
-                if other != chosen and trials.compare(chosen, other, TRIAL_SECONDS).low > 1:
+                trial = trials.compare(chosen, other, TRIAL_SECONDS) if other != chosen else None
+                if trial is not None and trial.low > 1:
                     chosen = other
             for group in self._groups(chosen):
                 for subject in self._hurting(trials, chosen, group):
@@ -150,6 +158,9 @@ class Search:
                 return None
             self._say("timing the whole model")
             final = trials.compare({}, chosen, FINAL_SECONDS)
+        if final is None:
+            self._accepted = chosen
+            return None
         if judge(final.low, final.high, final.control, final.rounds, converged=True) == "faster":
             self._accepted = chosen
         return _gain(final)
@@ -165,7 +176,8 @@ class Search:
         """Which of a group surely make the whole model slower; halved until they are alone."""
         self._say(f"timing the whole model without {len(group)} of {len(chosen)} folded layers")
         without = {s: key for s, key in chosen.items() if s not in group}
-        if not without or trials.compare(without, chosen, TRIAL_SECONDS).high >= 1:
+        trial = trials.compare(without, chosen, TRIAL_SECONDS) if without else None
+        if trial is None or trial.high >= 1:
             return []
         if len(group) == 1:
             return group
@@ -192,30 +204,51 @@ class Search:
         if best is None:
             return Refusal("no-gain", f"none of its {count} forms could be measured")
         ratio, low, high = best[1].ratio, best[1].low, best[1].high
-        return Refusal(
-            "no-gain",
-            f"the best of its {count} forms ran at {ratio:.2f}x [{low:.2f}, {high:.2f}]"
-            + (", but not in the whole model" if low > SMALLEST_GAIN else ""),
-        )
+        if best[1].predicted:
+            why = f"is predicted at {ratio:.2f}x; {PREDICTED_GAIN}x would be folded unmeasured"
+        else:
+            why = f"ran at {ratio:.2f}x [{low:.2f}, {high:.2f}]"
+        where = ", but not in the whole model" if _pays(best[1]) else ""
+        return Refusal("no-gain", f"the best of its {count} forms {why}{where}")
 
-    def _best(self, subject: str) -> tuple[str, Measurement] | None:
+    def _best(self, subject: str) -> tuple[str, Gain] | None:
+        """The best form and its gain: measured, else predicted where nothing is to be measured."""
         known = [
-            (form.key, found)
+            (form.key, gain)
             for form in self._layers.units[subject].forms
-            if (found := self._bench.known(subject, form.key)) is not None and found.status == "ok"
+            if (gain := self._gain_of(subject, form.key)) is not None
         ]
         return max(known, key=lambda item: (item[1].low, item[0]), default=None)
 
+    def _gain_of(self, subject: str, key: str) -> Gain | None:
+        """What a form gains: measured, else predicted where nothing is to be measured."""
+        measured = self._bench.known(subject, key)
+        if measured is not None:
+            return _gain(measured) if measured.status == "ok" else None
+        if self._options.measure or self._bench.known(subject, AS_IS) is not None:
+            return None
+        unit = self._layers.units[subject]
+        return _foreseen(unit, next(form for form in unit.forms if form.key == key))
+
     def _saved(self, subject: str, key: str) -> float:
-        own, form = self._bench.known(subject, AS_IS), self._bench.known(subject, key)
-        assert own is not None
-        assert form is not None
-        return self._layers.count(subject) * own.seconds * (1 - 1 / form.ratio)
+        own, gain = self._bench.known(subject, AS_IS), self._gain_of(subject, key)
+        assert gain is not None
+        seconds = self._layers.units[subject].predicted if own is None else own.seconds
+        return self._layers.count(subject) * seconds * (1 - 1 / gain.ratio)
 
     def _document(self) -> Document:
         copy = onnx.ModelProto()
         copy.CopyFrom(self._loaded.proto)
         return Document(copy, self._loaded.folder)
+
+
+def _pays(gain: Gain) -> bool:
+    return gain.low > (PREDICTED_GAIN if gain.predicted else SMALLEST_GAIN)
+
+
+def _foreseen(unit: Unit, form: Form) -> Gain:
+    ratio = round(unit.predicted / form.predicted, 4)
+    return Gain(ratio=ratio, low=ratio, high=ratio, pairs=0, predicted=True)
 
 
 def _gain(measured: Measurement) -> Gain:

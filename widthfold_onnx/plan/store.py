@@ -87,6 +87,15 @@ class Store:
         for *key, measurement in rows:
             yield Key(*key), self._decode(measurement)
 
+    def machines(self, setting: str) -> list[str]:
+        """Every machine of which there are measurements at a setting, sorted."""
+        with using(self._path):
+            rows = self._database.execute(
+                "SELECT DISTINCT machine FROM measurements WHERE setting = ? ORDER BY machine",
+                (setting,),
+            ).fetchall()
+        return [machine for (machine,) in rows]
+
     def merge(self, entries: Iterable[tuple[Key, Measurement]]) -> tuple[int, int]:
         """Put every entry that was taken later than what is there: all of them, or none.
 

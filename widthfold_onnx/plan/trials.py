@@ -29,7 +29,7 @@ class Trials:
         loaded: the original model.
         build: makes the model of a choice.
         bench: the store, setting and machine.
-        options: provider, threads.
+        options: provider, threads, and whether to measure at all.
         shapes: of every input.
         folder: for the models that are built.
     """
@@ -52,7 +52,7 @@ class Trials:
         digest = hashlib.sha256(loaded.path.read_bytes()).hexdigest()
         self._subject = canonical({"model": digest, "shapes": shapes})
 
-    def compare(self, base: Choice, other: Choice, seconds: float) -> Measurement:
+    def compare(self, base: Choice, other: Choice, seconds: float) -> Measurement | None:
         """Time the model of `other` against that of `base`, each at its strongest setting.
 
         Args:
@@ -61,14 +61,15 @@ class Trials:
             seconds: that timing may take.
 
         Returns:
-            The ratio time of base / time of other.
+            The ratio time of base / time of other; None where it is not in the store and nothing
+            is to be measured.
 
         Raises:
             UnverifiedError: one of them does not run.
         """
         candidate = canonical({"than": base, "is": other})
         known = self._bench.known(self._subject, candidate)
-        if known is not None:
+        if known is not None or not self._options.measure:
             return known
         options = VerifyOptions(
             provider=self._options.provider,

@@ -20,7 +20,10 @@ from onnx import helper, numpy_helper
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.plan.cost import form_seconds, layer_seconds
 from widthfold_onnx.plan.identity import canonical
+from widthfold_onnx.plan.targets import Target
+from widthfold_onnx.plan.work import Work
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.engine import Engine
 from widthfold_onnx.rewrite.record import fold_again, read_record, record_of
@@ -39,23 +42,16 @@ FUSED = frozenset(
 )
 """What runtimes fuse into a Conv, where all other inputs are constants (conv_*_fusion.cc)."""
 
-LANES = 16
-"""Output channels of one tile: floats of an AVX-512 register (nchwc_transformer.cc)."""
-
 LIFTED_RANK = 2
 """Spatial axes of a Conv that may be lifted: the CPU's NCHWc kernels exist for two only."""
 
 
 class Form(NamedTuple):
-    """What a layer may become: its `form_key`, multiply-adds of one run, and those in full tiles.
-
-    A kernel computes LANES output channels at a time, however many there are; lifted layers are
-    computed by another kind of kernel, which does not.
-    """
+    """What a layer may become: its `form_key`, multiply-adds and predicted seconds of one run."""
 
     key: str
     macs: float
-    filled: float
+    predicted: float
 
 
 @dataclass(frozen=True)
@@ -67,12 +63,14 @@ class Unit:
         model: the layer as it is, serialized.
         forms: what else it may be, the most promising first.
         macs: multiply-adds of one run as it is.
+        predicted: seconds of one run as it is (`plan.cost`).
     """
 
     subject: str
     model: bytes
     forms: tuple[Form, ...]
     macs: int
+    predicted: float
 
     def joined(self, other: Unit) -> Unit:
         """The same layer with the forms of both."""
@@ -123,7 +121,11 @@ def every_form(site: ConvSite, options: FoldOptions) -> Iterator[Reformulation]:
 
 
 def cut(
-    document: Document, site: ConvSite, measured: ShapeTable, forms: Sequence[Reformulation]
+    document: Document,
+    site: ConvSite,
+    measured: ShapeTable,
+    forms: Sequence[Reformulation],
+    target: Target,
 ) -> Unit | Refusal:
     """Cut a site out of its model.
 
@@ -132,6 +134,7 @@ def cut(
         site: the Conv.
         measured: a table without open dimensions, as far as the model allows.
         forms: what to measure besides the layer as it is.
+        target: the device that the order of the forms is for.
 
     Returns:
         The unit, or a refusal where an extent stays unknown.
@@ -147,16 +150,17 @@ def cut(
     site_again = _only_site(Document(proto, None))
     if isinstance(site_again, Refusal):
         return site_again
-    macs = math.prod(d or 0 for d in site_again.output) * math.prod(site.weight.shape[1:])
-    known = (_measurable(site, form, macs * form.flops_ratio) for form in forms)
-    ordered = tuple(sorted(known, key=lambda form: (form.filled, form.key)))
-    return Unit(_subject(site, shape, nodes[1:]), proto.SerializeToString(), ordered, macs)
+    output = [int(d) for d in site_again.output if d is not None]
+    macs = math.prod(output) * math.prod(site.weight.shape[1:])
+    work = Work.of(site, shape, output)
 
+    def known(form: Reformulation) -> Form:
+        seconds = form_seconds(work, form, work.folded(form, shape, output), len(nodes) - 1, target)
+        return Form(form_key(site, form), macs * form.flops_ratio, seconds)
 
-def _measurable(site: ConvSite, form: Reformulation, macs: float) -> Form:
-    channels = site.channels[1] * form.fold.out_factor // form.fold.new_group
-    tiles = -(-channels // LANES) * LANES / channels
-    return Form(form_key(site, form), macs, macs if form.fold.lift else macs * tiles)
+    ordered = tuple(sorted(map(known, forms), key=lambda form: (form.predicted, form.key)))
+    subject = _subject(site, shape, nodes[1:])
+    return Unit(subject, proto.SerializeToString(), ordered, macs, layer_seconds(work, target))
 
 
 def reformed(unit: Unit, key: str, options: FoldOptions) -> bytes | None:

@@ -66,6 +66,8 @@ def _site(site: SiteReport) -> list[str]:
     factor = "" if site.factor is None else str(site.factor)
     why = site.reason if site.status == "folded" else f"{site.code}: {site.reason}"
     alone = "" if site.gain is None else f"{site.gain.ratio:.2f}x"
+    if site.gain is not None and site.gain.predicted:
+        alone += " predicted"
     return [where, site.status, site.axis or "", factor, site.form or "", ratio, alone, why]
 
 

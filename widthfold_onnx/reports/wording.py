@@ -61,18 +61,24 @@ def provider(environment: Environment) -> str:
 
 
 def gain(found: Gain) -> str:
-    """A ratio and its interval."""
+    """A ratio and its interval, or that it is predicted."""
+    if found.predicted:
+        return f"{found.ratio:.2f}x predicted"
     return f"{found.ratio:.2f}x [{found.low:.2f}, {found.high:.2f}]"
 
 
 def search(report: SearchReport) -> str:
     """What the search for the fastest forms found."""
     known = f"{report.measured} measured now" if report.measured else "all measured before"
+    if report.predicted:
+        known = f"{counted(report.predicted, 'layer')} predicted for {report.target}, not measured"
     said = f"search: {counted(report.forms, 'form')} of {counted(report.layers, 'layer')}, {known}"
     if report.interrupted:
         said += ", ended early"
+    if report.accepted and report.whole is None:
+        return f"{said}; the whole model was not timed"
     if report.whole is None:
-        return f"{said}; no layer gains"
+        return f"{said}; no layer {'is sure to gain' if report.predicted else 'gains'}"
     if not report.accepted:
         return f"{said}; folded, the whole model ran at {gain(report.whole)}: not surely faster"
     return f"{said}; the whole model ran at {gain(report.whole)} of the original's best"

@@ -6,12 +6,16 @@ from widthfold_onnx.results.base import Result
 
 
 class Gain(Result, kw_only=True, frozen=True):
-    """Time as it is / time rewritten, with its bootstrap 95 % interval, from so many pairs."""
+    """Time as it is / time rewritten, with its bootstrap 95 % interval, from so many pairs.
+
+    Where it is `predicted` nothing was timed: there are no pairs and no interval.
+    """
 
     ratio: float
     low: float
     high: float
     pairs: int
+    predicted: bool = False
 
 
 class SearchReport(Result, kw_only=True, frozen=True):
@@ -20,22 +24,27 @@ class SearchReport(Result, kw_only=True, frozen=True):
     Attributes:
         provider: where everything ran.
         threads: intra-op threads.
+        target: the device that was predicted for, be it only to try the best forms first.
         shapes: of every input, at which layers and model were measured.
         layers: different layers that can be reformulated.
         forms: reformulations of all of them together.
         measured: how many measurements this run took; the others were in the store.
+        predicted: how many of the layers were judged by prediction, for want of measurements.
         interrupted: whether measuring was ended by hand.
         whole: the whole model, folded where that pays, against the original at its strongest
-            setting; None where no layer gained.
-        accepted: whether that is faster beyond the noise; if not, nothing is folded.
+            setting; None where no layer gained, or where nothing was to be measured.
+        accepted: whether that is faster beyond the noise, or was not timed; if not, nothing is
+            folded.
     """
 
     provider: str
     threads: int
+    target: str
     shapes: dict[str, list[int]]
     layers: int
     forms: int
     measured: int
+    predicted: int
     interrupted: bool
     whole: Gain | None
     accepted: bool

@@ -26,7 +26,8 @@ class SiteReport(Result, kw_only=True, frozen=True):
         code: stable word for the outcome, e.g. "folded", "already-wide".
         reason: one sentence with the numbers in it.
         flops_ratio: multiply-adds after / before; None unless folded.
-        gain: of its best form, measured alone; None where nothing was measured.
+        gain: of its best form, measured alone, or predicted, which it says; None where nothing
+            is known.
     """
 
     node: str

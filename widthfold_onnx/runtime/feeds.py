@@ -185,6 +185,27 @@ def find_shapes(session: Session, fixed: Shapes) -> Shapes:
     return found
 
 
+def assumed_shapes(inputs: Sequence[Port], fixed: Shapes) -> Shapes:
+    """Shapes at batch 1, for a model that is not run.
+
+    Args:
+        inputs: of the model.
+        fixed: shapes that the caller demands.
+
+    Raises:
+        UsageError: as `open_dimensions`, or another dimension than a batch is open.
+    """
+    opened = open_dimensions(inputs, fixed)
+    for port in inputs:
+        if any(not opened.get(_key(port, axis), True) for axis in range(len(port.dims))):
+            raise UsageError(
+                f"input {printable(port.name)} has open dimensions, and nothing is run to find "
+                f"them out; pass --input-shape {printable(port.name)}:SIZE,..."
+            )
+    sizes = _symbols(inputs, fixed) | dict.fromkeys(opened, 1)
+    return {port.name: _shape(port, fixed, sizes) for port in inputs}
+
+
 def other_shapes(session: Session, fixed: Shapes, found: Shapes) -> Shapes | None:
     """Shapes with other sizes for the open dimensions, None where none is open or none runs.
 

@@ -1,0 +1,137 @@
+"""What bench.py found, as a table and as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from widthfold_onnx.results import Environment
+
+COLUMNS = ("factor 8", "auto", "OpenVINO")
+HEAD = [
+    "| model | Conv | original ms | factor 8 | auto | OpenVINO | A/A control |",
+    "|---|---|---|---|---|---|---|",
+]
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One way to run a model against the original: original / this, with its 95 % interval.
+
+    `note` is the verdict on speed, or why there are no figures.
+    """
+
+    note: str
+    folded: int | None = None
+    original_ms: float | None = None
+    ms: float | None = None
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    control: float | None = None
+
+    def __str__(self) -> str:
+        if self.ratio is None:
+            return self.note.replace("|", "/")[:60]
+        return f"{self.ratio:.2f}x [{self.low:.2f}, {self.high:.2f}]"
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One model: how many Conv it has, and a cell per column."""
+
+    model: str
+    convs: int
+    cells: dict[str, Cell] = {}
+
+
+class Ranks(msgspec.Struct, frozen=True, kw_only=True):
+    """How well predictions order measurements.
+
+    Attributes:
+        forms: how many were both predicted and measured.
+        overall: Spearman's rho of the speed-ups of all forms.
+        layers: of the forms of each layer.
+        scale: median of measured / predicted seconds of the layers as they are.
+    """
+
+    forms: int
+    overall: float | None
+    layers: dict[str, float | None]
+    scale: float | None
+
+
+class Suite(msgspec.Struct, frozen=True, kw_only=True):
+    """All that one run found, and where."""
+
+    rows: list[Row]
+    ranks: Ranks | None
+    environment: Environment | None
+    schema: str = "widthfold.bench/1"
+
+    def markdown(self) -> str:
+        """The table, and below it where it was made and how well predictions agree."""
+        lines = [*HEAD, *table(self.rows), ""]
+        if self.environment is not None:
+            where = self.environment
+            lines.append(
+                f"`scripts/bench.py`: {where.machine}, {where.cores} cores, ONNX Runtime "
+                f"{where.onnxruntime}, 1 thread, load {where.load_before} to {where.load_after}."
+            )
+        if self.ranks is not None and self.ranks.overall is not None:
+            each = [rho for rho in self.ranks.layers.values() if rho is not None]
+            lines.append(
+                f"Prediction and measurement of {self.ranks.forms} forms: rank correlation "
+                f"{self.ranks.overall:.2f}, within {len(each)} layers "
+                f"{sum(each) / max(len(each), 1):.2f} in the mean; layers take "
+                f"{self.ranks.scale:.2f} times as long as predicted in the median."
+            )
+        return "\n".join(lines) + "\n"
+
+
+def table(rows: list[Row]) -> list[str]:
+    """A line of Markdown per model."""
+    lines = []
+    for row in rows:
+        cells = [row.cells[name] for name in COLUMNS]
+        times = [cell.original_ms for cell in cells if cell.original_ms is not None]
+        noise = [cell.control for cell in cells if cell.control is not None]
+        figures = [
+            f"{min(times):.3f}" if times else "",
+            *map(str, cells),
+            f"{1 + max(noise):.2f}" if noise else "",
+        ]
+        lines.append(f"| {row.model} | {row.convs} | {' | '.join(figures)} |")
+    return lines
+
+
+def draw(suite: Suite, path: Path) -> None:
+    """Speed-up over the original by model and column, with intervals, as SVG."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    from matplotlib import pyplot as plt
+
+    mpl.rcParams["svg.hashsalt"] = "widthfold"
+    figure, axes = plt.subplots(figsize=(7, 1 + 0.45 * len(suite.rows)), layout="constrained")
+    for offset, name in enumerate(COLUMNS):
+        shown = [(i, row.cells[name]) for i, row in enumerate(suite.rows)]
+        points = [(i + 0.25 * (offset - 1), cell) for i, cell in shown if cell.ratio is not None]
+        axes.errorbar(
+            [cell.ratio or 0 for _, cell in points],
+            [place for place, _ in points],
+            xerr=[
+                [(cell.ratio or 0) - (cell.low or 0) for _, cell in points],
+                [(cell.high or 0) - (cell.ratio or 0) for _, cell in points],
+            ],
+            fmt="o",
+            markersize=4,
+            label=name,
+        )
+    axes.axvline(1, color="gray", linewidth=1)
+    axes.set_xscale("log", base=2)
+    axes.set_yticks(range(len(suite.rows)), [row.model for row in suite.rows])
+    axes.invert_yaxis()
+    axes.set_xlabel("original / this (right of 1 is faster)")
+    axes.legend()
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)

@@ -1,0 +1,193 @@
+"""Predictions: what is known to win and to lose, and what any cost must obey."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.cli.tool import build
+from widthfold_onnx.model.graph import Document
+from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.plan.cost import conv_seconds, layer_seconds
+from widthfold_onnx.plan.layers import Layers
+from widthfold_onnx.plan.measure import AS_IS
+from widthfold_onnx.plan.ranking import compare, rank_correlation
+from widthfold_onnx.plan.store import Measurement
+from widthfold_onnx.plan.targets import Target, names, target
+from widthfold_onnx.plan.units import Unit
+from widthfold_onnx.plan.work import Work
+
+CPU = target("cpu-avx512")
+MARGIN = 1.25
+EVERY = FoldOptions(max_channels=1 << 20)
+
+
+def unit(shape: list[int], weight: list[int], attributes: str, aim: Target = CPU) -> Unit:
+    """The only layer of a model with one Conv and a Relu behind it."""
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+    g (float{shape} x) => (float{["d"] * len(shape)} y) <float{weight} w, float[{weight[0]}] b>
+    {{
+        [conv] c = Conv <{attributes}> (x, w, b)
+        y = Relu (c)
+    }}""".replace("'", "")
+    layers = Layers.of(Document(build(text), None), EVERY, {"x": tuple(shape)}, aim)
+    (found,) = layers.units.values()
+    return found
+
+
+def gains(layer: Unit) -> dict[str, float]:
+    """Predicted speed-up by axis, factor and lift, the best of each."""
+    found: dict[str, float] = {}
+    for form in layer.forms:
+        key = msgspec.json.decode(form.key)
+        name = f"{key['axis']} {key['factor']}{' lifted' if key['lift'] else ''}"
+        found[name] = max(found.get(name, 0.0), layer.predicted / form.predicted)
+    return found
+
+
+def same(*kernel: int) -> str:
+    half = [k // 2 for k in kernel]
+    return f"pads = {half + half}"
+
+
+# Measured gains, ONNX Runtime 1.31.1, one layer alone, one thread.
+WINS = {
+    "8 -> 8, 3x39: 2.1x": ([1, 8, 172, 264], [8, 8, 3, 39], same(3, 39), "width 4"),
+    "32 -> 1, 7x3: 1.7x": ([1, 32, 172, 88], [1, 32, 7, 3], same(7, 3), "height 4"),
+    "1 -> 1, 1x31: 4.7x": ([1, 1, 512, 512], [1, 1, 1, 31], same(1, 31), "width 16"),
+    "1 -> 4, 3x3: 2.4x": ([1, 1, 640, 640], [4, 1, 3, 3], same(3, 3), "rank 1 lifted"),
+    "1 -> 1, 5x1: 4.8x": ([1, 1, 512, 512], [1, 1, 5, 1], same(5, 1), "rank 1 lifted"),
+    "1 -> 1, 3x3, batch 16: 4.7x": ([16, 1, 64, 64], [1, 1, 3, 3], same(3, 3), "batch 16"),
+}
+
+STRIDED = "strides = [2, 2], pads = [{0}, {0}, {0}, {0}]"
+TRAPS = {
+    "3 -> 64, 7x7 at stride 2": ([1, 3, 224, 224], [64, 3, 7, 7], STRIDED.format(3)),
+    "4 -> 8, 3x3 at stride 2": ([1, 4, 640, 640], [8, 4, 3, 3], STRIDED.format(1)),
+    "1-D, 3 taps": ([1, 1, 480000], [1, 1, 3], same(3)),
+    "1-D, 5 taps": ([1, 1, 480000], [1, 1, 5], same(5)),
+    "1-D, 2 -> 2, 5 taps": ([1, 2, 16000], [2, 2, 5], same(5)),
+    "64 -> 64, 3x3": ([1, 64, 56, 56], [64, 64, 3, 3], same(3, 3)),
+}
+
+
+@pytest.mark.parametrize("case", WINS)
+def test_what_is_known_to_win_is_predicted_to(case: str) -> None:
+    shape, weight, attributes, form = WINS[case]
+    assert gains(unit(shape, weight, attributes))[form] > MARGIN
+
+
+@pytest.mark.parametrize("case", TRAPS)
+def test_no_form_of_a_trap_is_predicted_to_win(case: str) -> None:
+    found = gains(unit(*TRAPS[case]))
+    assert max(found.values(), default=0.0) < MARGIN, found
+
+
+@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("case", ["3 -> 64, 7x7 at stride 2", "64 -> 64, 3x3"])
+def test_no_target_falls_for_a_stem_or_a_wide_layer(case: str, name: str) -> None:
+    found = gains(unit(*TRAPS[case], aim=target(name)))
+    assert max(found.values(), default=0.0) < MARGIN, found
+
+
+def test_the_most_promising_forms_come_first() -> None:
+    layer = unit([1, 1, 512, 512], [1, 1, 1, 31], same(1, 31))
+    seconds = [form.predicted for form in layer.forms]
+    assert seconds == sorted(seconds)
+    assert seconds[0] < layer.predicted
+
+
+# ---------------------------------------------------------------- properties
+
+WORKS = st.builds(
+    lambda channels, group, taps, rank, positions: Work(
+        dtype="FLOAT",
+        itemsize=4,
+        channels=(channels[0] * group, channels[1] * group),
+        group=group,
+        taps=taps,
+        rank=rank,
+        inputs=channels[0] * group * positions,
+        outputs=channels[1] * group * positions,
+    ),
+    st.tuples(st.integers(1, 80), st.integers(1, 80)),
+    st.integers(1, 4),
+    st.integers(1, 200),
+    st.integers(1, 3),
+    st.integers(1, 1 << 20),
+)
+TARGETS = st.sampled_from([target(name) for name in names()])
+
+
+@given(WORKS, TARGETS)
+def test_a_prediction_is_finite_and_above_the_bounds(work: Work, aim) -> None:
+    seconds = conv_seconds(work, aim)
+    macs = work.outputs * work.channels[0] // work.group * work.taps
+    moved = (work.inputs + work.outputs) * work.itemsize
+    assert math.isfinite(seconds)
+    assert seconds >= aim.launch + moved / max(aim.cache_bandwidth, aim.memory_bandwidth)
+    assert seconds >= macs / aim.rate["FLOAT"]
+    assert layer_seconds(work, aim) > seconds
+
+
+@given(WORKS, TARGETS, st.integers(1, 1 << 20))
+def test_more_positions_are_never_faster(work: Work, aim, more: int) -> None:
+    inputs, outputs = work.channels
+    larger = replace(
+        work, inputs=work.inputs + more * inputs, outputs=work.outputs + more * outputs
+    )
+    assert conv_seconds(larger, aim) >= conv_seconds(work, aim)
+
+
+@given(WORKS, TARGETS, st.integers(1, 100))
+def test_more_taps_are_never_faster(work: Work, aim, more: int) -> None:
+    assert conv_seconds(replace(work, taps=work.taps + more), aim) >= conv_seconds(work, aim)
+
+
+@given(WORKS, TARGETS, st.integers(2, 8))
+def test_wider_elements_are_never_faster(work: Work, aim, times: int) -> None:
+    wider = replace(work, itemsize=work.itemsize * times)
+    assert conv_seconds(wider, aim) >= conv_seconds(work, aim)
+
+
+@given(
+    WORKS,
+    TARGETS,
+    st.sampled_from(["memory_bandwidth", "cache_bandwidth", "rate"]),
+    st.floats(1, 100),
+)
+def test_a_better_device_is_never_slower(work: Work, aim, what: str, times: float) -> None:
+    value = getattr(aim, what)
+    faster = {k: v * times for k, v in value.items()} if what == "rate" else value * times
+    better = msgspec.structs.replace(aim, **{what: faster})
+    assert conv_seconds(work, better) <= conv_seconds(work, aim)
+
+
+@given(st.lists(st.floats(0, 1e9), min_size=3, max_size=20, unique=True))
+def test_ranks_compare_orders_only(values: list[float]) -> None:
+    assert rank_correlation(values, [value * 2 for value in values]) in (1.0, None)
+    assert rank_correlation(values, [-value for value in values]) in (-1.0, None)
+    assert rank_correlation(values, [1.0] * len(values)) is None
+    assert rank_correlation(values[:2], values[:2]) is None
+
+
+def test_predictions_are_compared_with_what_was_measured() -> None:
+    layer = unit([1, 1, 64, 64], [1, 1, 1, 31], same(1, 31))
+    first, _, third = layer.forms[:3]
+    taken = "2026-01-01T00:00:00+00:00"
+
+    def measured(ratio: float) -> Measurement:
+        return Measurement("ok", ratio, ratio, ratio, 2 * layer.predicted, 9, "", taken)
+
+    store = {AS_IS: measured(1.0), first.key: measured(2.0), third.key: measured(3.0)}
+    (found,) = compare([layer], lambda subject, form: store.get(form))
+    assert found.subject == layer.subject
+    assert found.scale == 2.0
+    assert found.measured == [2.0, 3.0]
+    assert found.predicted == [layer.predicted / form.predicted for form in (first, third)]
+    assert list(compare([layer], lambda subject, form: None)) == []

@@ -1,0 +1,131 @@
+"""How long a Conv should take on a target: a roofline with tiles, padding and copies.
+
+    kernel   = max(multiply-adds in full tiles / rate, bytes / bandwidth)
+    layer    = kernel + staging + operators * launch
+    form     = Pad, Transposes -> layer -> Transposes, Slice, and what is no longer fused
+
+There are two kinds of kernels. A *blocked* one (NCHWc on the CPU, an implicit GEMM on tensor
+cores) computes whole tiles of output channels and keeps its tensors padded to blocks: staging
+copies the input into blocks, unless it may be read as it is, and the output out of them. A
+*lowered* one (the CPU at any other rank, and groups that fit no block) multiplies columns
+(im2col): nothing is padded, but every column is written and read again; staging is that.
+
+Everything is in seconds and bytes of one run, one core or one GPU, with the runtime's own
+optimizations at their highest level. These are predictions: what they leave out (fusions across
+layers, algorithms chosen by heuristics, another level that suits the original better) is what
+measuring is for.
+"""
+
+from __future__ import annotations
+
+from widthfold_onnx.fold.layout import Packing, Transpose
+from widthfold_onnx.plan.targets import Target
+from widthfold_onnx.plan.work import Work
+from widthfold_onnx.rules.base import Reformulation
+
+CHANNEL_ALIGNMENT = 4
+"""What ReorderInput asks of the channels (nchwc_transformer.cc)."""
+
+
+def conv_seconds(work: Work, target: Target) -> float:
+    """One Conv alone, between tensors in the layout of the model."""
+    rate = target.rate[work.dtype] * target.efficiency
+    inputs, outputs = work.channels
+    group = work.group
+    depthwise = group > 1 and inputs == outputs == group
+    positions = work.outputs // outputs
+    weights = outputs * (inputs // group) * work.taps
+    if not _is_blocked(work, target):
+        macs = positions * weights
+        columns = positions * inputs * work.taps
+        kernel = max(macs / rate, _pass(work, target, work.inputs + work.outputs + weights))
+        staged = columns * work.itemsize * target.column_passes / target.cache_bandwidth
+        return kernel + staged + target.launch
+    if depthwise:
+        macs = positions * _up(outputs, target.lanes) * work.taps
+    else:
+        depth = _up(inputs // group * work.taps, target.depth)
+        macs = positions * group * _up(outputs // group, target.lanes) * depth
+    padded_in, padded_out = work.inputs, positions * _up(outputs, target.align)
+    staging = _copy(work, target, padded_out + work.outputs)
+    if inputs >= target.direct_below or group > 1:
+        padded_in = work.inputs // inputs * _up(inputs, target.align)
+        staging += _copy(work, target, work.inputs + padded_in)
+    kernel = max(macs / rate, _pass(work, target, padded_in + padded_out + weights))
+    return kernel + staging + target.launch
+
+
+def layer_seconds(work: Work, target: Target) -> float:
+    """A layer as it is: its Conv and the operator behind it (`plan.units`)."""
+    return conv_seconds(work, target) + _copy(work, target, 2 * work.outputs)
+
+
+def form_seconds(
+    work: Work, form: Reformulation, folded: Work, fused: int, target: Target
+) -> float:
+    """A layer in another form.
+
+    Args:
+        work: of the layer as it is.
+        form: what becomes of it.
+        folded: of the form.
+        fused: operators behind the layer that a runtime fuses into it; behind a form they stand
+            alone, because the unfold stands between.
+        target: where.
+    """
+    copied = _moves(form, form.input, folded.inputs, work, target, inverse=False)
+    copied += _moves(form, form.output, folded.outputs, work, target, inverse=True)
+    if folded.inputs > work.inputs:
+        copied += _copy(work, target, work.inputs + folded.inputs)
+    if folded.outputs > work.outputs:
+        copied += _copy(work, target, 2 * work.outputs)
+    alone = (fused + 1) * _copy(work, target, 2 * work.outputs)
+    return conv_seconds(folded, target) + copied + alone
+
+
+def _moves(
+    form: Reformulation,
+    packing: Packing,
+    elements: int,
+    work: Work,
+    target: Target,
+    *,
+    inverse: bool,
+) -> float:
+    """Seconds of folding or unfolding a tensor: Transposes copy it, Reshapes are free."""
+    steps = packing.steps(digit_major=form.fold.digit_major, inverse=inverse)
+    moves = sum(isinstance(step, Transpose) for step in steps)
+    return moves * (_pass(work, target, 2 * elements) / target.transpose + target.launch)
+
+
+def _is_blocked(work: Work, target: Target) -> bool:
+    """Whether a blocked kernel takes the Conv; on the CPU as TransformConv in ONNX Runtime does.
+
+    Groups must be depthwise or whole blocks; input channels that are copied into blocks must be
+    a multiple of 4 (channel_alignment).
+    """
+    if target.blocked_rank == 0:
+        return True
+    inputs, outputs = work.channels
+    if work.rank != target.blocked_rank:
+        return False
+    if work.group == 1:
+        return inputs < target.direct_below or inputs % CHANNEL_ALIGNMENT == 0
+    if inputs == outputs == work.group:
+        return outputs % CHANNEL_ALIGNMENT == 0
+    return (inputs // work.group) % target.lanes == (outputs // work.group) % target.lanes == 0
+
+
+def _copy(work: Work, target: Target, elements: int) -> float:
+    """An operator that reads and writes so many elements in all."""
+    return _pass(work, target, elements) + target.launch
+
+
+def _pass(work: Work, target: Target, elements: int) -> float:
+    size = elements * work.itemsize
+    cached = size <= target.cache
+    return size / (target.cache_bandwidth if cached else target.memory_bandwidth)
+
+
+def _up(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple

@@ -1,0 +1,81 @@
+"""How well predictions order what was measured: Spearman's rank correlation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from widthfold_onnx.plan.measure import AS_IS
+from widthfold_onnx.plan.store import Measurement
+from widthfold_onnx.plan.units import Unit
+
+FEWEST = 3
+"""Of fewer pairs nothing is said."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What was predicted and measured of one layer.
+
+    Attributes:
+        subject: the layer (`plan.units`).
+        scale: measured / predicted seconds of the layer as it is.
+        predicted: speed-up of every form that was measured.
+        measured: the same forms.
+    """
+
+    subject: str
+    scale: float
+    predicted: list[float]
+    measured: list[float]
+
+
+def compare(
+    units: Iterable[Unit], known: Callable[[str, str], Measurement | None]
+) -> Iterator[Compared]:
+    """Predictions beside measurements, for every layer that was measured.
+
+    Args:
+        units: layers with their forms.
+        known: what was measured of a subject in a form.
+    """
+    for unit in units:
+        own = known(unit.subject, AS_IS)
+        found = [(form, known(unit.subject, form.key)) for form in unit.forms]
+        ran = [(form, it) for form, it in found if it is not None and it.status == "ok"]
+        if own is not None and own.status == "ok":
+            yield Compared(
+                unit.subject,
+                own.seconds / unit.predicted,
+                [unit.predicted / form.predicted for form, _ in ran],
+                [measured.ratio for _, measured in ran],
+            )
+
+
+def rank_correlation(predicted: Sequence[float], measured: Sequence[float]) -> float | None:
+    """Spearman's rho: 1 where both give one order, -1 where they give opposite ones.
+
+    Args:
+        predicted: one number per form.
+        measured: of the same forms; equal numbers share the mean of their ranks.
+
+    Returns:
+        None for fewer than FEWEST forms, or where one side has no order at all.
+
+    >>> rank_correlation([1.0, 2.0, 3.0], [10.0, 20.0, 15.0])
+    0.5
+    """
+    one, other = _ranks(predicted), _ranks(measured)
+    if len(predicted) < FEWEST or np.ptp(one) * np.ptp(other) == 0:
+        return None
+    return round(float(np.corrcoef(one, other)[0, 1]), 6)
+
+
+def _ranks(values: Sequence[float]) -> npt.NDArray[np.float64]:
+    _, places, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    means: npt.NDArray[np.float64] = (last - (counts - 1) / 2)[places]
+    return means

@@ -1,0 +1,113 @@
+"""What is known of the devices that a prediction can be made for: one TOML file each.
+
+The numbers are those of data sheets and sources; `[source]` says of each where it comes from.
+Numbers of CPUs are per core.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from importlib import resources
+
+import msgspec
+
+from widthfold_onnx.errors import UsageError
+from widthfold_onnx.evidence.environment import cpu_info
+from widthfold_onnx.options import Provider
+from widthfold_onnx.text import quoted
+
+SUFFIX = ".toml"
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A device as the cost model sees it.
+
+    Attributes:
+        name: of the file.
+        provider: where ONNX Runtime runs models on it.
+        device: a word that the identity of such a machine holds; "" where any may be one.
+        lanes: output channels that a tile computes, used or not.
+        depth: products of one output that a tile adds up, used or not.
+        align: the blocked kernels pad the channels of their tensors to a multiple of this.
+        direct_below: an input of fewer channels is read as it is, not copied into blocks first.
+        blocked_rank: spatial axes for which there are blocked kernels; 0: any. All else is
+            computed as a matrix product of columns (im2col).
+        rate: peak multiply-adds / s by element type of ONNX.
+        efficiency: share of the peak that the kernels reach, above 0 to 1.
+        memory_bandwidth: bytes / s.
+        cache_bandwidth: bytes / s.
+        cache: bytes; an operator that touches less runs at the bandwidth of the cache.
+        transpose: share of the bandwidth that a Transpose reaches, above 0 to 1.
+        column_passes: how often each number of a matrix of columns is written or read.
+        launch: seconds per operator.
+        source: of each of these numbers.
+
+    Raises:
+        ValueError: a number is not above 0, a share is above 1, or one has no source.
+    """
+
+    name: str
+    provider: Provider
+    device: str
+    lanes: int
+    depth: int
+    align: int
+    direct_below: int
+    blocked_rank: int
+    rate: dict[str, float]
+    efficiency: float
+    memory_bandwidth: float
+    cache_bandwidth: float
+    cache: int
+    transpose: float
+    column_passes: float
+    launch: float
+    source: dict[str, str]
+
+    def __post_init__(self) -> None:
+        given = msgspec.structs.asdict(self)
+        numbers = {name: given[name] for name in given if isinstance(given[name], int | float)}
+        may_be_zero = {"direct_below", "blocked_rank"}
+        if any(value < 0 or (value == 0 and n not in may_be_zero) for n, value in numbers.items()):
+            raise ValueError("a number is not above 0")
+        if (
+            not self.rate
+            or min(self.rate.values()) <= 0
+            or max(self.efficiency, self.transpose) > 1
+        ):
+            raise ValueError("a rate is not above 0, or a share is above 1")
+        if set(self.source) != {*numbers, "rate"} or not all(self.source.values()):
+            raise ValueError("a number has no source, or a source no number")
+
+
+def names() -> list[str]:
+    """All targets."""
+    files = resources.files(__name__).iterdir()
+    return sorted(file.name.removesuffix(SUFFIX) for file in files if file.name.endswith(SUFFIX))
+
+
+@cache
+def target(name: str) -> Target:
+    """What is known of a target.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    if name not in names():
+        raise UsageError(f"no target is called {quoted(name)}; there are {', '.join(names())}")
+    text = (resources.files(__name__) / f"{name}{SUFFIX}").read_text(encoding="utf-8")
+    return msgspec.convert(tomllib.loads(text), Target)
+
+
+def usual(provider: Provider) -> str:
+    """The target that is taken unless the caller names one.
+
+    Args:
+        provider: where models run. For GPUs it is the least of those known, as the names of
+            devices are not looked up; AUTO counts as the CPU.
+    """
+    if provider in (Provider.CUDA, Provider.TENSORRT):
+        return "a100"
+    wide = any("avx512f" in flags.split() for flags in cpu_info("flags"))
+    return "cpu-avx512" if wide else "cpu-avx2"

@@ -1,0 +1,66 @@
+"""What a Conv computes, as it is and in another form: all that its predicted time depends on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from widthfold_onnx.rules.base import ConvSite, Reformulation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What a Conv computes.
+
+    Attributes:
+        dtype: element type, as ONNX names it.
+        itemsize: bytes per element.
+        channels: input and output channels.
+        group: groups.
+        taps: elements of the kernel of one channel.
+        rank: spatial axes.
+        inputs: elements of the input.
+        outputs: elements of the output.
+    """
+
+    dtype: str
+    itemsize: int
+    channels: tuple[int, int]
+    group: int
+    taps: int
+    rank: int
+    inputs: int
+    outputs: int
+
+    @classmethod
+    def of(cls, site: ConvSite, shape: Sequence[int], out_shape: Sequence[int]) -> Work:
+        """The work of a site as it is, at given shapes of input and output."""
+        return cls(
+            dtype=site.weight.dtype,
+            itemsize=site.itemsize,
+            channels=site.channels,
+            group=site.group,
+            taps=math.prod(site.weight.shape[2:]),
+            rank=len(site.axes),
+            inputs=math.prod(shape),
+            outputs=math.prod(out_shape),
+        )
+
+    def folded(self, form: Reformulation, shape: Sequence[int], out_shape: Sequence[int]) -> Work:
+        """The work of a form at given shapes of input and output, which the form may extend."""
+        fold, (inputs, outputs) = form.fold, self.channels
+        return replace(
+            self,
+            channels=(inputs * fold.in_factor, outputs * fold.out_factor),
+            group=fold.new_group,
+            taps=math.prod(fold.kernel),
+            rank=self.rank + fold.lift,
+            inputs=_extended(form.in_shape, shape),
+            outputs=_extended(form.out_shape, out_shape),
+        )
+
+
+def _extended(wanted: Sequence[int | None], shape: Sequence[int]) -> int:
+    """Elements of a tensor whose extents are those of the form, where it says, else as they are."""
+    return math.prod(n if e is None else e for e, n in zip(wanted, shape, strict=True))
