@@ -150,7 +150,7 @@ def cut(
     macs = math.prod(d or 0 for d in site_again.output) * math.prod(site.weight.shape[1:])
     known = (_measurable(site, form, macs * form.flops_ratio) for form in forms)
     ordered = tuple(sorted(known, key=lambda form: (form.filled, form.key)))
-    return Unit(_subject(site, shape, nodes[1:]), proto.SerializeToString(), ordered, macs)
+    return Unit(_subject(site, shape, proto.graph), proto.SerializeToString(), ordered, macs)
 
 
 def _measurable(site: ConvSite, form: Reformulation, macs: float) -> Form:
@@ -205,11 +205,12 @@ def _model(document: Document, layer: Sequence[Node], shape: Sequence[int]) -> o
                 constants[value.name or ""] = document.read(constant)
     (first, *_), last = nodes[0].input, nodes[-1].output[0]
     element = helper.np_dtype_to_tensor_dtype(next(iter(constants.values())).dtype)
+    end = document.fresh("negative")
     graph = helper.make_graph(
-        [*nodes, helper.make_node("Neg", [last], ["negative"])],
+        [*nodes, helper.make_node("Neg", [last], [end])],
         "unit",
         [helper.make_tensor_value_info(first, element, shape)],
-        [helper.make_tensor_value_info("negative", element, None)],
+        [helper.make_tensor_value_info(end, element, None)],
         [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
     opset = helper.make_opsetid("", document.opset)
@@ -222,7 +223,9 @@ def _only_site(document: Document) -> ConvSite | Refusal:
     return read_conv(document, Site(node, scope, node.name or "", "Conv"), table, table)
 
 
-def _subject(site: ConvSite, shape: Sequence[int], behind: Sequence[Node]) -> str:
+def _subject(site: ConvSite, shape: Sequence[int], layer: onnx.GraphProto) -> str:
+    constants = {tensor.name: list(tensor.dims) for tensor in layer.initializer}
+    _, *behind, _ = layer.node
     signature = {
         "op": "Conv",
         "dtype": site.weight.dtype,
@@ -231,6 +234,9 @@ def _subject(site: ConvSite, shape: Sequence[int], behind: Sequence[Node]) -> st
         "group": site.group,
         "axes": [(a.stride, a.dilation, a.pad_begin, a.pad_end) for a in site.axes],
         "bias": site.bias is not None,
-        "behind": [node.op_type for node in behind],
+        "behind": [
+            [node.op_type, *(constants[name] for name in node.input if name in constants)]
+            for node in behind
+        ],
     }
     return canonical(signature)
