@@ -56,9 +56,7 @@ def test_a_form_that_goes_wrong_loses_and_only_it(
     store: Store, log, monkeypatch: pytest.MonkeyPatch, form: str, words: str
 ) -> None:
     if form == "hang":
-        monkeypatch.setattr(
-            measure, "SILENCE", 8.0
-        )  # a busy machine needs seconds to start a child
+        monkeypatch.setattr(measure, "SILENCE", 8.0)  # a child may need seconds to start
     units = [unit("one", "a"), unit("two", "a", form, "b"), unit("three", "a")]
     used = bench(store)
     used.measure(units, ahead(), quiet)
