@@ -65,6 +65,10 @@ class Layers:
         """The subject of a site, or why it cannot be measured."""
         return self.subjects[_place(site)]
 
+    def places(self) -> list[Place]:
+        """Every site that can be measured."""
+        return sorted(p for p, subject in self.subjects.items() if isinstance(subject, str))
+
     def count(self, subject: str) -> int:
         """How many layers of the model are this one."""
         return sum(other == subject for other in self.subjects.values())

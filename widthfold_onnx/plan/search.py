@@ -133,7 +133,13 @@ class Search:
         weak = [s for s in ordered if saved[s] < WEAK_SHARE * sum(saved.values())]
         with tempfile.TemporaryDirectory() as folder:
             trials = Trials(
-                self._loaded, self._built, self._bench, self._options, self._shapes, Path(folder)
+                self._loaded,
+                self._built,
+                self._bench,
+                self._layers.places(),
+                self._options,
+                self._shapes,
+                Path(folder),
             )
             strong = [[subject] for subject in chosen if subject not in weak]
             for group in ([weak] if weak else []) + strong:
