@@ -12,6 +12,7 @@ from widthfold_onnx.plan import measure
 from widthfold_onnx.plan.measure import MORE_TIME
 from widthfold_onnx.plan.race import NO_TIME, Began, Done, Ran
 from widthfold_onnx.plan.store import Store
+from widthfold_onnx.progress import Step
 
 
 @pytest.fixture
@@ -128,6 +129,16 @@ def test_the_budget_ends_measuring_between_layers(
     assert inside.races[0][1] == 9.0
     bench(store).measure(units, 100.0, quiet)
     assert len(inside.races) == 1, "a child was started with no time left"
+
+
+def test_every_layer_is_a_step(store: Store, inside) -> None:
+    said: list[Step] = []
+    inside.now = 5.0
+    bench(store).measure([unit("one", "a"), unit("two", "a")], 12.0, said.append)
+    assert said == [
+        Step("measuring layer 1 of 2", 0, 2, 7.0),
+        Step("measuring layer 2 of 2", 1, 2, 7.0),
+    ]
 
 
 def test_an_interrupt_keeps_what_was_measured(store: Store, inside) -> None:

@@ -1,4 +1,4 @@
-"""What the commands share: option types, progress, and the way out."""
+"""What the commands share: option types and the way out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import functools
 import shlex
 import signal
-import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -109,16 +108,3 @@ def _without_folder(word: str) -> str:
 
 def _terminate(signum: int, frame: object) -> NoReturn:
     raise KeyboardInterrupt
-
-
-@contextlib.contextmanager
-def progress() -> Iterator[Callable[[str], None]]:
-    """A status line on a terminal; nothing anywhere else."""
-    if not sys.stderr.isatty():
-        yield lambda line: None
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    with Console(stderr=True).status("") as status:
-        yield lambda line: status.update(Text(printable(line, 100)))

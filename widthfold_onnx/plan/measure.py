@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from widthfold_onnx.errors import UnverifiedError
@@ -17,6 +17,7 @@ from widthfold_onnx.options import Provider
 from widthfold_onnx.plan.race import NO_TIME, Began, Done, Ran, Setup, race
 from widthfold_onnx.plan.store import Key, Measurement, Store
 from widthfold_onnx.plan.units import Unit
+from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.runtime.worker import isolated
 
 AS_IS = "as-is"
@@ -61,15 +62,13 @@ class Bench:
         self.measured += 1
         self._store.put(self._key(subject, candidate), measurement)
 
-    def measure(
-        self, units: Sequence[Unit], deadline: float, on_progress: Callable[[str], None]
-    ) -> None:
+    def measure(self, units: Sequence[Unit], deadline: float, on_progress: Progress) -> None:
         """Race all forms that are not known yet, until all ran or the deadline is over.
 
         Args:
             units: in the order in which they are measured.
             deadline: of `time.monotonic`.
-            on_progress: gets a line of text per unit.
+            on_progress: gets a step per unit.
         """
         self._budget = deadline - time.monotonic()
         left = {unit.subject: missing for unit in units if (missing := self._missing(unit))}
@@ -85,7 +84,8 @@ class Bench:
                     raise _BudgetSpentError
                 if not message.key:
                     done = total - len(left)
-                    on_progress(f"measuring layer {done + 1} of {total}, {spare:.0f} s left")
+                    text = f"measuring layer {done + 1} of {total}"
+                    on_progress(Step(text, done, total, spare))
             elif isinstance(message, Done):
                 del left[message.subject]
             else:

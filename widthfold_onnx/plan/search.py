@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from widthfold_onnx.plan.race import Setup
 from widthfold_onnx.plan.store import Measurement, Store
 from widthfold_onnx.plan.trials import Choice, Trials
 from widthfold_onnx.plan.units import form_of
+from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Gain, SearchReport
 from widthfold_onnx.rules.base import ConvSite, Reformulation
@@ -44,8 +44,6 @@ WEAK_SHARE = 0.1
 TRIAL_SECONDS = 3.0
 FINAL_SECONDS = 10.0
 
-Progress = Callable[[str], None]
-
 
 class Search:
     """The search for one model.
@@ -55,7 +53,7 @@ class Search:
         fold: which sites may be folded, and limits.
         options: where and how long to measure.
         store: what is known, and where the rest is kept.
-        on_progress: gets a line of text per step.
+        on_progress: gets what is being done.
 
     Raises:
         UnverifiedError: the runtime cannot be used, or the model does not run.
@@ -72,7 +70,7 @@ class Search:
         self._loaded = loaded
         self._fold = fold
         self._say = on_progress
-        on_progress("looking for the provider and the shapes of the inputs")
+        on_progress(Step("looking for the provider and the shapes of the inputs"))
         provider, self._shapes = isolated(
             running, loaded.path, options.provider, dict(fold.input_shapes)
         )
@@ -145,7 +143,7 @@ class Search:
             for group in ([weak] if weak else []) + strong:
                 for subject in self._hurting(trials, chosen, group):
                     chosen = {s: key for s, key in chosen.items() if s != subject}
-            self._say("timing the whole model")
+            self._say(Step("timing the whole model"))
             final = trials.compare({}, chosen, FINAL_SECONDS)
         if judge(final.low, final.high, final.control, final.rounds, converged=True) == "faster":
             self._accepted = chosen
@@ -153,7 +151,8 @@ class Search:
 
     def _hurting(self, trials: Trials, chosen: Choice, group: list[str]) -> list[str]:
         """Which of a group surely make the whole model slower; halved until they are alone."""
-        self._say(f"timing the whole model without {len(group)} of {len(chosen)} folded layers")
+        text = f"timing the whole model without {len(group)} of {len(chosen)} folded layers"
+        self._say(Step(text))
         without = {s: key for s, key in chosen.items() if s not in group}
         if not without or trials.compare(without, chosen, TRIAL_SECONDS).high >= 1:
             return []
