@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -21,6 +20,7 @@ from widthfold_onnx.options import FoldOptions, SearchOptions, VerifyOptions
 from widthfold_onnx.plan.decisions import applied, find_sites, plan
 from widthfold_onnx.plan.search import Search
 from widthfold_onnx.plan.store import Store
+from widthfold_onnx.progress import Progress, Step, silent
 from widthfold_onnx.results import (
     InspectReport,
     OptimizeReport,
@@ -31,15 +31,9 @@ from widthfold_onnx.results import (
 from widthfold_onnx.rules.conv import reformulate
 from widthfold_onnx.survey import survey
 
-Progress = Callable[[str], None]
-
 BY_DEFAULT = SearchOptions()
 PROVE_ONLY = VerifyOptions(thorough=False, timing=False)
 """How `optimize` verifies by default: what a wrong fold cannot pass; `verify` looks further."""
-
-
-def silent(line: str) -> None:
-    """Progress that nobody watches."""
 
 
 def optimize(
@@ -62,7 +56,7 @@ def optimize(
         verify_options: how the result is verified; None writes it unverified.
         search_options: how it is measured what pays; not used at a fixed factor.
         require_fold: write nothing where no site is folded.
-        on_progress: gets a line of text per step.
+        on_progress: gets what is being done.
 
     Returns:
         What became of every site. `written` is None if verification did not pass.
@@ -72,11 +66,11 @@ def optimize(
         InvalidModelError: the model is broken or not supported.
         UnverifiedError: nothing can be measured, for want of a runtime or of usable inputs.
     """
-    on_progress("reading the model")
+    on_progress(Step("reading the model"))
     model, out = Path(model), None if out is None else Path(out)
     loaded = load(model)
     document = Document(loaded.proto, loaded.folder)
-    on_progress("planning")
+    on_progress(Step("planning"))
     found = None
     if options.factor is None:
         with Store(search_options.store) as store:
@@ -125,14 +119,14 @@ def optimize(
                 model,
                 written,
                 verify_options,
-                lambda line: on_progress(line.replace(written.name, out.name)),
+                lambda line: on_progress(Step(line.replace(written.name, out.name))),
             )
             result = _renamed(result, written.name, out.name)
             verification.append(result)
             if result.verdict != "pass":
                 raise CheckFailedError(result.verdict)
 
-    on_progress("writing")
+    on_progress(Step("writing"))
     try:
         write_model(
             proto,
@@ -194,7 +188,7 @@ def verify(
         original: the model before.
         rewritten: the model after.
         options: inputs, tolerances, provider and what to run.
-        on_progress: gets a line of text per step.
+        on_progress: gets what is being done.
 
     Returns:
         The report; its verdict is pass, fail or unverified.
@@ -203,7 +197,9 @@ def verify(
         UsageError: a path, an input, a shape or an option of the provider that does not fit.
         InvalidModelError: a file that is no model.
     """
-    return verify_files(Path(original), Path(rewritten), options, on_progress)
+    return verify_files(
+        Path(original), Path(rewritten), options, lambda line: on_progress(Step(line))
+    )
 
 
 def inspect(model: Path | str, options: FoldOptions) -> InspectReport:

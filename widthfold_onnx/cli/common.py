@@ -1,4 +1,4 @@
-"""What the commands share: option types, progress, and the way out."""
+"""What the commands share: option types and the way out."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import functools
 import shlex
 import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -21,6 +22,8 @@ from widthfold_onnx.text import printable
 INTERRUPTED = 130
 INTERNAL = 70
 LARGEST_EXTENT = 1 << 40
+
+_AGAIN_SECONDS = 0.05
 
 # Existence is the loader's business, whose message says more.
 MODEL = click.Path(path_type=Path)
@@ -57,7 +60,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
             number = getattr(signal, name, None)
             if number is not None and signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, _terminate)
-        with _exit_codes(debug=debug), warnings.catch_warnings():
+        with _exit_codes(debug=debug), _insistent(), warnings.catch_warnings():
             if not debug:
                 warnings.simplefilter("ignore")  # what a library thinks of a model is not ours
             command(**arguments)
@@ -86,6 +89,30 @@ def _exit_codes(*, debug: bool) -> Iterator[None]:
         leave(f"internal error, please report it: {kind}: {printable(str(error))}", INTERNAL)
 
 
+@contextlib.contextmanager
+def _insistent() -> Iterator[None]:
+    """Send an interrupt again if Python loses it.
+
+    An exception in a callback of the import system or of the garbage collector is printed and
+    dropped, and with it the Ctrl-C that arrived there: one of 200 during imports.
+    """
+    usual = sys.unraisablehook
+
+    def again(lost: sys.UnraisableHookArgs) -> None:
+        main = threading.main_thread().ident
+        if lost.exc_type is KeyboardInterrupt and main and hasattr(signal, "pthread_kill"):
+            # Not at once: here it would be dropped like the first.
+            threading.Timer(_AGAIN_SECONDS, signal.pthread_kill, (main, signal.SIGINT)).start()
+        else:
+            usual(lost)
+
+    sys.unraisablehook = again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = usual
+
+
 def leave(message: str, code: int) -> NoReturn:
     """Print one line and exit."""
     click.echo(f"widthfold: {printable(message, 1000)}", err=True)
@@ -109,16 +136,3 @@ def _without_folder(word: str) -> str:
 
 def _terminate(signum: int, frame: object) -> NoReturn:
     raise KeyboardInterrupt
-
-
-@contextlib.contextmanager
-def progress() -> Iterator[Callable[[str], None]]:
-    """A status line on a terminal; nothing anywhere else."""
-    if not sys.stderr.isatty():
-        yield lambda line: None
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    with Console(stderr=True).status("") as status:
-        yield lambda line: status.update(Text(printable(line, 100)))

@@ -11,7 +11,6 @@ from widthfold_onnx.cli.common import (
     MODEL,
     guarded,
     leave,
-    progress,
 )
 from widthfold_onnx.cli.folding import fold_options
 from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
@@ -54,6 +53,7 @@ def optimize_command(
     Every Conv appears in the table with what was done or why nothing was. OUT is replaced in one
     step after the checks passed; where nothing is folded it is a copy of MODEL.
     """
+    from widthfold_onnx.cli.progress import progress
     from widthfold_onnx.pipeline import optimize
     from widthfold_onnx.reports.console import printing, say
     from widthfold_onnx.reports.terminal import show_optimize

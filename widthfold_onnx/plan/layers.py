@@ -49,7 +49,10 @@ class Layers:
         for _, conv in read_sites(document, options):
             if isinstance(conv, Refusal) or is_wide(conv, options):
                 continue
-            geometry = (conv.static, conv.planned, conv.weight.shape, conv.group, conv.axes)
+            geometry = (
+                *(conv.static, conv.planned, conv.weight.shape, conv.group, conv.axes),
+                *(conv.sized_pads, conv.itemsize),
+            )
             if geometry not in known:
                 known[geometry] = list(every_form(conv, options))
             unit = _unit(document, conv, measured, known[geometry], options, target)
@@ -63,6 +66,10 @@ class Layers:
     def subject(self, site: ConvSite) -> str | Refusal:
         """The subject of a site, or why it cannot be measured."""
         return self.subjects[_place(site)]
+
+    def places(self) -> list[Place]:
+        """Every site that can be measured."""
+        return sorted(p for p, subject in self.subjects.items() if isinstance(subject, str))
 
     def count(self, subject: str) -> int:
         """How many layers of the model are this one."""
@@ -82,10 +89,10 @@ def _unit(
     target: Target,
 ) -> Unit | Refusal:
     if not forms:
-        # Any factor will do: none is legal.
-        refusal = reformulate(conv, replace(options, ragged=True), SMALLEST_FACTOR)
-        assert isinstance(refusal, Refusal)
-        return refusal
+        # Any factor will do: none is legal, or none has enough positions to move.
+        outcome = reformulate(conv, replace(options, ragged=True), SMALLEST_FACTOR)
+        short = Refusal("too-short", f"no axis has {SMALLEST_FACTOR} positions")
+        return outcome if isinstance(outcome, Refusal) else short
     return cut(document, conv, measured, forms, target)
 
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 import datetime
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Provider
-from widthfold_onnx.plan.race import Began, Done, Ran, Setup, race
+from widthfold_onnx.plan.race import NO_TIME, Began, Done, Ran, Setup, race
 from widthfold_onnx.plan.store import Key, Measurement, Store
 from widthfold_onnx.plan.units import Unit
+from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.runtime.worker import isolated
 
 AS_IS = "as-is"
@@ -26,8 +27,8 @@ SILENCE = 60.0
 MEMORY_SHARE = 0.5
 """Share of the machine's memory that a child on the CPU may use."""
 
-Table = dict[str, dict[str, Measurement]]
-"""Subject -> form -> what was measured."""
+MORE_TIME = 2.0
+"""What was skipped for want of time gets another chance where there is so many times as much."""
 
 
 class _BudgetSpentError(Exception):
@@ -50,6 +51,7 @@ class Bench:
         self._store = store
         self._setting = setting
         self._machine = machine
+        self._budget = 0.0
 
     def known(self, subject: str, candidate: str) -> Measurement | None:
         """What the store holds."""
@@ -60,16 +62,15 @@ class Bench:
         self.measured += 1
         self._store.put(self._key(subject, candidate), measurement)
 
-    def measure(
-        self, units: Sequence[Unit], deadline: float, on_progress: Callable[[str], None]
-    ) -> None:
+    def measure(self, units: Sequence[Unit], deadline: float, on_progress: Progress) -> None:
         """Race all forms that are not known yet, until all ran or the deadline is over.
 
         Args:
             units: in the order in which they are measured.
             deadline: of `time.monotonic`.
-            on_progress: gets a line of text per unit.
+            on_progress: gets a step per unit.
         """
+        self._budget = deadline - time.monotonic()
         left = {unit.subject: missing for unit in units if (missing := self._missing(unit))}
         total = len(left)
         flight = Began("", "")
@@ -78,18 +79,19 @@ class Bench:
             nonlocal flight
             if isinstance(message, Began):
                 flight = message
+                spare = deadline - time.monotonic()
+                if not message.key and spare < 0:
+                    raise _BudgetSpentError
                 if not message.key:
-                    spare = max(deadline - time.monotonic(), 0)
                     done = total - len(left)
-                    on_progress(f"measuring layer {done + 1} of {total}, {spare:.0f} s left")
+                    text = f"measuring layer {done + 1} of {total}"
+                    on_progress(Step(text, done, total, spare))
             elif isinstance(message, Done):
                 del left[message.subject]
             else:
                 self._note(message)
-            if time.monotonic() > deadline:
-                raise _BudgetSpentError
 
-        while left:
+        while left and time.monotonic() < deadline:
             try:
                 isolated(
                     race,
@@ -103,12 +105,12 @@ class Bench:
             except _BudgetSpentError:
                 return
             except UnverifiedError as error:
-                if not flight.subject:
+                if flight.subject not in left:
                     raise  # no runtime at all
                 self._lost(flight, str(error))
-                unit = left.pop(flight.subject)
-                if flight.key and (missing := self._missing(unit)):
-                    left[unit.subject] = missing
+                missing = self._missing(left.pop(flight.subject))
+                if missing is not None:
+                    left = {flight.subject: missing, **left}
                 flight = Began("", "")
 
     def _missing(self, unit: Unit) -> Unit | None:
@@ -116,8 +118,14 @@ class Bench:
         own = self.known(unit.subject, AS_IS)
         if own is not None and own.status == "lost":
             return None
-        forms = tuple(form for form in unit.forms if self.known(unit.subject, form.key) is None)
+        forms = tuple(form for form in unit.forms if not self._settled(unit.subject, form.key))
         return replace(unit, forms=forms) if forms or own is None else None
+
+    def _settled(self, subject: str, candidate: str) -> bool:
+        found = self.known(subject, candidate)
+        if found is None:
+            return False
+        return found.reason != NO_TIME or self._budget < MORE_TIME * found.seconds
 
     def _note(self, ran: Ran) -> None:
         self.keep(
@@ -128,7 +136,7 @@ class Bench:
                 ratio=ran.ratio,
                 low=ran.low,
                 high=ran.high,
-                seconds=ran.seconds,
+                seconds=self._budget if ran.reason == NO_TIME else ran.seconds,
                 rounds=ran.pairs,
                 reason=ran.reason,
                 taken=now(),

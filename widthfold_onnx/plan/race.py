@@ -39,7 +39,10 @@ class Rung(NamedTuple):
 RUNGS = (Rung(sys.maxsize, 4), Rung(6, 10), Rung(2, 40))
 
 HOPELESS = 2.0
-"""A form whose first pair is slower than this is not run again."""
+"""A form whose very first pair is so many times slower is not run again."""
+
+FORM_SECONDS = 10.0
+"""After so long there are no more pairs of a form than the first rung has."""
 
 PEAK_MARGIN = 1.5
 """How much faster than the best matrix product measured here a layer might compute."""
@@ -48,10 +51,12 @@ PEAK_EXTENT = 512
 PEAK_RUNS = 15
 
 UNFAIR = 2.0
-"""A layer may take so many times its equal share of the time that is left: most take less."""
+"""With n layers to go one may take UNFAIR / (n + 1) of the time that is left: most take less."""
 
 FIRST_SHARE = 0.7
 """Share of a layer's time after which no further form starts."""
+
+NO_TIME = "no time was left"
 
 
 @dataclass(frozen=True)
@@ -119,7 +124,7 @@ def race(units: Sequence[Unit], setup: Setup, seconds: float, *, report: Report)
         peak = track.peak()
         for index, unit in enumerate(units):
             report(Began(unit.subject, ""))
-            share = UNFAIR * (end - time.perf_counter()) / (len(units) - index)
+            share = UNFAIR / (len(units) - index + 1) * (end - time.perf_counter())
             for ran in _race(unit, track, peak, share, report):
                 report(ran)
             report(Done(unit.subject))
@@ -133,6 +138,9 @@ def _race(unit: Unit, track: _Track, peak: float, seconds: float, report: Report
     yield Ran(unit.subject, "", 1.0, 1.0, 1.0, usual, len(own))
     times: dict[str, Times] = {}
 
+    def late(share: float) -> bool:
+        return time.perf_counter() - start > share * seconds
+
     def run(key: str, pairs: int) -> str:
         """Run a form; returns why there is no result."""
         report(Began(unit.subject, key))
@@ -141,30 +149,43 @@ def _race(unit: Unit, track: _Track, peak: float, seconds: float, report: Report
             return "it does not exist at these extents"
         try:
             form = track.runner(model)
-            first = track.pairs(original, form, 1)
-            hopeless = first[1][0] > HOPELESS * first[0][0]
-            times[key] = first if hopeless else track.pairs(original, form, pairs)
+            found = None if key in times else track.pairs(original, form, 1)
+            if found is None or found[1][0] <= HOPELESS * found[0][0]:
+                found = track.pairs(original, form, pairs)
         except UnverifiedError as error:
             return str(error)
+        times[key] = found
         return ""
 
     for form in unit.forms:
-        if 2 * form.macs > usual * peak * PEAK_MARGIN:
+        if out_of_reach(form.macs, usual, peak):
             why = "its multiply-adds alone would take longer"
-        elif time.perf_counter() - start > FIRST_SHARE * seconds:
-            why = "no time was left"
+        elif late(FIRST_SHARE):
+            why = NO_TIME
         else:
             why = run(form.key, RUNGS[0].pairs)
         if why:
             yield Ran(unit.subject, form.key, 0.0, 0.0, 0.0, 0.0, 0, why)
     for rung in RUNGS[1:]:
-        best = sorted(times, key=lambda key: -_ratio(*times[key]))[: rung.forms]
-        for key in best:
-            run(key, rung.pairs)
+        running = [key for key, (base, _) in times.items() if len(base) > 1]
+        for key in sorted(running, key=lambda key: -_ratio(*times[key]))[: rung.forms]:
+            if not late(1.0):
+                run(key, rung.pairs)
     for key, (base, form_times) in times.items():
         middle, low, high = map(math.exp, interval(np.log(base / form_times)))
         median = float(np.median(form_times))
         yield Ran(unit.subject, key, middle, low, high, median, len(base))
+
+
+def out_of_reach(macs: float, usual: float, peak: float) -> bool:
+    """Whether a form cannot win, as its multiply-adds alone take longer than the layer as it is.
+
+    Args:
+        macs: multiply-adds of one run of the form.
+        usual: seconds of the layer as it is.
+        peak: floating-point operations per second of the best matrix product.
+    """
+    return 2 * macs > usual * peak * PEAK_MARGIN
 
 
 def _ratio(base: npt.NDArray[Any], form: npt.NDArray[Any]) -> float:
@@ -199,15 +220,20 @@ class _Track:
 
     def pairs(self, original: Run, form: Run, rounds: int) -> Times:
         """Seconds of both in alternating order, after one run of each to warm up."""
-        clock, sides = clock_of(self.setup.provider, self.setup.threads), (original, form)
-        times = np.zeros((rounds, 2))
+        start, sides = time.perf_counter(), (original, form)
+        clock = clock_of(self.setup.provider, self.setup.threads)
+        times: list[list[float]] = []
         for count in range(-1, rounds):
+            pair = [0.0, 0.0]
             for side in (0, 1) if count % 2 else (1, 0):
                 before = clock()
                 sides[side](count)
-                if count >= 0:
-                    times[count, side] = max(clock() - before, 1) * 1e-9
-        return times[:, 0], times[:, 1]
+                pair[side] = max(clock() - before, 1) * 1e-9
+            times.append(pair)
+            if len(times) > RUNGS[0].pairs and time.perf_counter() - start > FORM_SECONDS:
+                break
+        base, other = np.array(times[1:]).T
+        return base, other
 
     def peak(self) -> float:
         """Floating-point operations per second of the best matrix product."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,6 +31,7 @@ from widthfold_onnx.plan.race import Setup
 from widthfold_onnx.plan.store import Measurement, Store
 from widthfold_onnx.plan.trials import Choice, Trials
 from widthfold_onnx.plan.units import Form, Unit, form_of
+from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Gain, SearchReport
 from widthfold_onnx.rules.base import ConvSite, Reformulation
@@ -51,8 +51,6 @@ MOST_FAMILIES = 8
 TRIAL_SECONDS = 3.0
 FINAL_SECONDS = 10.0
 
-Progress = Callable[[str], None]
-
 
 class Search:
     """The search for one model.
@@ -62,7 +60,7 @@ class Search:
         fold: which sites may be folded, and limits.
         options: where and how long to measure.
         store: what is known, and where the rest is kept.
-        on_progress: gets a line of text per step.
+        on_progress: gets what is being done.
 
     Raises:
         UnverifiedError: the runtime cannot be used, or the model does not run.
@@ -79,7 +77,7 @@ class Search:
         self._loaded = loaded
         self._fold = fold
         self._say = on_progress
-        on_progress("looking for the provider and the shapes of the inputs")
+        on_progress(Step("looking for the provider and the shapes of the inputs"))
         if options.measure:
             ground = ground_here(loaded, options, fold.input_shapes)
         else:
@@ -143,10 +141,16 @@ class Search:
         """
         with tempfile.TemporaryDirectory() as folder:
             trials = Trials(
-                self._loaded, self._built, self._bench, self._options, self._shapes, Path(folder)
+                self._loaded,
+                self._built,
+                self._bench,
+                self._layers.places(),
+                self._options,
+                self._shapes,
+                Path(folder),
             )
             for family in families(self._layers, self._bench.known, MOST_FAMILIES):
-                self._say(f"timing the whole model with {len(family)} layers in one state")
+                self._say(Step(f"timing the whole model with {len(family)} layers in one state"))
                 other = {**chosen, **family}
                 trial = trials.compare(chosen, other, TRIAL_SECONDS) if other != chosen else None
                 if trial is not None and trial.low > 1:
@@ -156,7 +160,7 @@ class Search:
                     chosen = {s: key for s, key in chosen.items() if s != subject}
             if not chosen:
                 return None
-            self._say("timing the whole model")
+            self._say(Step("timing the whole model"))
             final = trials.compare({}, chosen, FINAL_SECONDS)
         if final is None:
             self._accepted = chosen
@@ -174,7 +178,8 @@ class Search:
 
     def _hurting(self, trials: Trials, chosen: Choice, group: list[str]) -> list[str]:
         """Which of a group surely make the whole model slower; halved until they are alone."""
-        self._say(f"timing the whole model without {len(group)} of {len(chosen)} folded layers")
+        text = f"timing the whole model without {len(group)} of {len(chosen)} folded layers"
+        self._say(Step(text))
         without = {s: key for s, key in chosen.items() if s not in group}
         trial = trials.compare(without, chosen, TRIAL_SECONDS) if without else None
         if trial is None or trial.high >= 1:

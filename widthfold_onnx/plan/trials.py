@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.model.writer import write_model
 from widthfold_onnx.options import SearchOptions, Shapes, VerifyOptions
 from widthfold_onnx.plan.identity import canonical
+from widthfold_onnx.plan.layers import Place
 from widthfold_onnx.plan.measure import Bench, now
 from widthfold_onnx.plan.store import Measurement
 from widthfold_onnx.runtime.worker import isolated
@@ -29,6 +30,7 @@ class Trials:
         loaded: the original model.
         build: makes the model of a choice.
         bench: the store, setting and machine.
+        sites: that may be folded: another selection makes another model of a choice.
         options: provider, threads, and whether to measure at all.
         shapes: of every input.
         folder: for the models that are built.
@@ -39,6 +41,7 @@ class Trials:
         loaded: LoadedModel,
         build: Callable[[Choice], tuple[onnx.ModelProto, set[str]]],
         bench: Bench,
+        sites: Sequence[Place],
         options: SearchOptions,
         shapes: Shapes,
         folder: Path,
@@ -49,8 +52,13 @@ class Trials:
         self._options = options
         self._shapes = shapes
         self._folder = folder
-        digest = hashlib.sha256(loaded.path.read_bytes()).hexdigest()
-        self._subject = canonical({"model": digest, "shapes": shapes})
+        self._subject = canonical(
+            {
+                "model": _digest(loaded.path.read_bytes()),
+                "sites": _digest(canonical(sites).encode()),
+                "shapes": shapes,
+            }
+        )
 
     def compare(self, base: Choice, other: Choice, seconds: float) -> Measurement | None:
         """Time the model of `other` against that of `base`, each at its strongest setting.
@@ -97,8 +105,7 @@ class Trials:
     def _file(self, choice: Choice) -> Path:
         if not choice:
             return self._loaded.path
-        name = hashlib.sha256(canonical(choice).encode()).hexdigest()[:16]
-        path = self._folder / f"{name}.onnx"
+        path = self._folder / f"{_digest(canonical(choice).encode())}.onnx"
         if not path.exists():
             proto, external = self._build(choice)
             write_model(
@@ -109,3 +116,7 @@ class Trials:
                 externalize=external,
             )
         return path
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

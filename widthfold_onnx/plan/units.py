@@ -159,7 +159,7 @@ def cut(
         return Form(form_key(site, form), macs * form.flops_ratio, seconds)
 
     ordered = tuple(sorted(map(known, forms), key=lambda form: (form.predicted, form.key)))
-    subject = _subject(site, shape, nodes[1:])
+    subject = _subject(site, shape, proto.graph)
     return Unit(subject, proto.SerializeToString(), ordered, macs, layer_seconds(work, target))
 
 
@@ -211,11 +211,12 @@ def _model(document: Document, layer: Sequence[Node], shape: Sequence[int]) -> o
                 constants[value.name or ""] = document.read(constant)
     (first, *_), last = nodes[0].input, nodes[-1].output[0]
     element = helper.np_dtype_to_tensor_dtype(next(iter(constants.values())).dtype)
+    end = document.fresh("negative")
     graph = helper.make_graph(
-        [*nodes, helper.make_node("Neg", [last], ["negative"])],
+        [*nodes, helper.make_node("Neg", [last], [end])],
         "unit",
         [helper.make_tensor_value_info(first, element, shape)],
-        [helper.make_tensor_value_info("negative", element, None)],
+        [helper.make_tensor_value_info(end, element, None)],
         [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
     opset = helper.make_opsetid("", document.opset)
@@ -228,7 +229,9 @@ def _only_site(document: Document) -> ConvSite | Refusal:
     return read_conv(document, Site(node, scope, node.name or "", "Conv"), table, table)
 
 
-def _subject(site: ConvSite, shape: Sequence[int], behind: Sequence[Node]) -> str:
+def _subject(site: ConvSite, shape: Sequence[int], layer: onnx.GraphProto) -> str:
+    constants = {tensor.name: list(tensor.dims) for tensor in layer.initializer}
+    _, *behind, _ = layer.node
     signature = {
         "op": "Conv",
         "dtype": site.weight.dtype,
@@ -237,6 +240,9 @@ def _subject(site: ConvSite, shape: Sequence[int], behind: Sequence[Node]) -> st
         "group": site.group,
         "axes": [(a.stride, a.dilation, a.pad_begin, a.pad_end) for a in site.axes],
         "bias": site.bias is not None,
-        "behind": [node.op_type for node in behind],
+        "behind": [
+            [node.op_type, *(constants[name] for name in node.input if name in constants)]
+            for node in behind
+        ],
     }
     return canonical(signature)

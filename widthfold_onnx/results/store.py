@@ -38,7 +38,8 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ratio: time of the original / time of the candidate, the median of pairs; 0.0 if lost.
         low: lower end of the 95 % bootstrap interval of `ratio`.
         high: its upper end.
-        seconds: median time of the candidate.
+        seconds: median time of the candidate; where it was skipped for want of time, the time
+            that there was for all.
         rounds: pairs that were timed.
         reason: why it is lost, "" otherwise.
         taken: when, in UTC, as ISO 8601 writes it.

@@ -1,0 +1,79 @@
+"""Races for `plan.measure` whose forms do, in a child process, what their names say."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.plan.tool import FOLD
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.options import Provider
+from widthfold_onnx.plan import measure
+from widthfold_onnx.plan.measure import Bench
+from widthfold_onnx.plan.race import Began, Done, Ran, Setup
+from widthfold_onnx.plan.store import Measurement, Store
+from widthfold_onnx.plan.units import Form, Unit
+
+LOG = "WIDTHFOLD_TEST_LOG"
+SETUP = Setup(Provider.CPU, (), 1, FOLD)
+
+
+def unit(subject: str, *forms: str) -> Unit:
+    """A layer that runs by its subject, and forms that run by their names."""
+    return Unit(subject, b"", tuple(Form(form, 1.0, 1.0) for form in forms), 1)
+
+
+def bench(store: Store) -> Bench:
+    return Bench(SETUP, store, "setting", "machine")
+
+
+def quiet(step: object) -> None:
+    pass
+
+
+def kept(store: Store) -> dict[tuple[str, str], Measurement]:
+    return {(key.subject, key.candidate): found for key, found in store.items()}
+
+
+def behaving(units: Sequence[Unit], setup: Setup, seconds: float, *, report) -> None:
+    """Says of every form that it ran, after it did what its name says."""
+    for one in units:
+        for key in ("", *(form.key for form in one.forms)):
+            report(Began(one.subject, key))
+            _note(f"{os.getpid()} {one.subject} {key}")
+            _do(key or one.subject)
+        for key in ("", *(form.key for form in one.forms)):
+            report(Ran(one.subject, key, 1.5, 1.4, 1.6, 1e-3, 4))
+        report(Done(one.subject))
+
+
+def _do(name: str) -> None:
+    if name.startswith("exit"):
+        os._exit(3)
+    elif name.startswith("segfault"):
+        os.kill(os.getpid(), signal.SIGSEGV)
+    elif name.startswith("hang"):
+        time.sleep(60)
+    elif name.startswith("eat"):
+        bytearray(1 << 40)
+    elif name.startswith("refuse"):
+        raise UnverifiedError("no kernel")
+    elif name.startswith("brief"):
+        time.sleep(0.01)
+
+
+def _note(line: str) -> None:
+    if path := os.environ.get(LOG):
+        with Path(path).open("a") as log:
+            log.write(f"{line}\n")
+
+
+def measure_many(path: Path, count: int) -> None:
+    """Measure layers of two forms each, for as long as one is let; to be killed."""
+    measure.race = behaving
+    units = [unit(f"layer{number:03}", "brief1", "brief2") for number in range(count)]
+    with Store(path) as store:
+        bench(store).measure(units, time.monotonic() + 60, lambda step: None)

@@ -1,0 +1,154 @@
+"""What is measured, what is not measured again, and when measuring ends."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from tests.plan.races import behaving, bench, kept, quiet, unit
+from widthfold_onnx.errors import InternalError, UnverifiedError
+from widthfold_onnx.plan import measure
+from widthfold_onnx.plan.measure import MORE_TIME
+from widthfold_onnx.plan.race import NO_TIME, Began, Done, Ran
+from widthfold_onnx.plan.store import Store
+from widthfold_onnx.progress import Step
+
+
+@pytest.fixture
+def store():
+    with Store(None) as opened:
+        yield opened
+
+
+@pytest.fixture
+def inside(monkeypatch: pytest.MonkeyPatch):
+    """Races in this process that only say what they are told to say; a clock of our own."""
+    clock = SimpleNamespace(now=0.0)
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr(measure, "time", clock)
+    clock.races = []
+
+    def isolated(race, units, setup, seconds, *, on_progress, **limits) -> None:
+        clock.races.append(([(u.subject, [f.key for f in u.forms]) for u in units], seconds))
+        race(units, setup, seconds, report=on_progress)
+
+    monkeypatch.setattr(measure, "isolated", isolated)
+    monkeypatch.setattr(measure, "race", behaving)
+    return clock
+
+
+def test_a_child_that_fails_before_any_layer_is_an_error(
+    store: Store, inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for error in (UnverifiedError("no runtime"), InternalError("a fault of ours")):
+
+        def race(*args: object, error: Exception = error, **more: object) -> None:
+            raise error
+
+        monkeypatch.setattr(measure, "race", race)
+        with pytest.raises(type(error), match=str(error)):
+            bench(store).measure([unit("one", "a")], 60.0, quiet)
+    assert kept(store) == {}
+
+
+def test_a_child_that_fails_between_layers_takes_nothing_back(
+    store: Store, inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def race(units, setup, seconds, *, report) -> None:
+        behaving(units[:1], setup, seconds, report=report)
+        raise UnverifiedError("gone")
+
+    monkeypatch.setattr(measure, "race", race)
+    with pytest.raises(UnverifiedError, match="gone"):
+        bench(store).measure([unit("one", "a"), unit("two", "a")], 60.0, quiet)
+    assert {item.status for item in kept(store).values()} == {"ok"}
+
+
+# ---------------------------------------------------------------- what is known
+
+
+def test_only_what_is_missing_is_measured(store: Store, inside) -> None:
+    bench(store).measure([unit("one", "a"), unit("two", "a")], 60.0, quiet)
+    used = bench(store)
+    used.measure([unit("one", "a", "b"), unit("two", "a"), unit("three")], 60.0, quiet)
+    assert [units for units, _ in inside.races[1:]] == [[("one", ["b"]), ("three", [])]]
+    assert used.measured == 3
+    found = kept(store)["one", "b"]
+    assert (found.ratio, found.low, found.high, found.rounds) == (1.5, 1.4, 1.6, 4)
+    assert (found.seconds, found.status, found.reason) == (1e-3, "ok", "")
+
+
+def test_another_setting_or_machine_knows_nothing(store: Store, inside) -> None:
+    bench(store).measure([unit("one", "a")], 60.0, quiet)
+    for setting, machine, known in (
+        ("setting", "machine", 0),
+        ("other", "machine", 2),
+        ("setting", "other", 2),
+    ):
+        used = measure.Bench(bench(store).setup, store, setting, machine)
+        used.measure([unit("one", "a")], 60.0, quiet)
+        assert used.measured == known
+
+
+def test_what_had_no_time_gets_another_chance_with_more_of_it(
+    store: Store, inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def race(units, setup, seconds, *, report) -> None:
+        for one in units:
+            report(Began(one.subject, ""))
+            report(Ran(one.subject, "", 1.0, 1.0, 1.0, 1.0, 4))
+            report(Ran(one.subject, "a", 0.0, 0.0, 0.0, 0.0, 0, NO_TIME))
+            report(Done(one.subject))
+
+    monkeypatch.setattr(measure, "race", race)
+    for budget, races in ((10.0, 1), (10.0, 1), (10 * MORE_TIME - 1, 1), (10 * MORE_TIME, 2)):
+        bench(store).measure([unit("one", "a")], inside.now + budget, quiet)
+        assert len(inside.races) == races
+    assert kept(store)["one", "a"].status == "lost"
+
+
+# ---------------------------------------------------------------- how it ends
+
+
+def test_the_budget_ends_measuring_between_layers(
+    store: Store, inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def race(units, setup, seconds, *, report) -> None:
+        for one in units:
+            inside.now += 4
+            behaving([one], setup, seconds, report=report)
+
+    monkeypatch.setattr(measure, "race", race)
+    inside.now = 100.0
+    said: list[object] = []
+    units = [unit(name, "a", "b") for name in ("one", "two", "three", "four")]
+    bench(store).measure(units, 109.0, said.append)
+    assert {subject for subject, _ in kept(store)} == {"one", "two"}
+    assert len(kept(store)) == 6
+    assert inside.races[0][1] == 9.0
+    bench(store).measure(units, 100.0, quiet)
+    assert len(inside.races) == 1, "a child was started with no time left"
+
+
+def test_every_layer_is_a_step(store: Store, inside) -> None:
+    said: list[Step] = []
+    inside.now = 5.0
+    bench(store).measure([unit("one", "a"), unit("two", "a")], 12.0, said.append)
+    assert said == [
+        Step("measuring layer 1 of 2", 0, 2, 7.0),
+        Step("measuring layer 2 of 2", 1, 2, 7.0),
+    ]
+
+
+def test_an_interrupt_keeps_what_was_measured(store: Store, inside) -> None:
+    def interrupt(step: object) -> None:
+        if len(kept(store)) >= 4:
+            raise KeyboardInterrupt
+
+    units = [unit(name, "a") for name in ("one", "two", "three", "four")]
+    with pytest.raises(KeyboardInterrupt):
+        bench(store).measure(units, 60.0, interrupt)
+    assert {subject for subject, _ in kept(store)} == {"one", "two"}
+    bench(store).measure(units, 60.0, quiet)
+    assert [subject for subject, _ in inside.races[1][0]] == ["three", "four"]

@@ -1,0 +1,207 @@
+"""Who runs how often in a race, on a clock and a runtime of our own."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from tests.plan.tool import FOLD
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.options import Provider
+from widthfold_onnx.plan import race as module
+from widthfold_onnx.plan.race import (
+    FIRST_SHARE,
+    FORM_SECONDS,
+    HOPELESS,
+    NO_TIME,
+    PEAK_MARGIN,
+    RUNGS,
+    Began,
+    Done,
+    Ran,
+    Setup,
+    out_of_reach,
+    race,
+)
+from widthfold_onnx.plan.units import Form, Unit
+
+MILLI = 1e-3
+PEAK = 1e9
+SETUP = Setup(Provider.CPU, (), 1, FOLD)
+
+
+class Track:
+    """A runtime whose every model takes the milliseconds that were said of it, on the clock."""
+
+    def __init__(self, seconds: Mapping[str, object]) -> None:
+        self.setup = SETUP
+        self.now = 0.0
+        self.runs: Counter[str] = Counter()
+        self.seconds = seconds
+
+    def peak(self) -> float:
+        return PEAK
+
+    def runner(self, model: bytes):
+        name = model.decode()
+        if isinstance(self.seconds[name], Exception):
+            raise self.seconds[name]
+
+        def once(count: int) -> None:
+            self.runs[name] += 1
+            time = self.seconds[name]
+            self.now += (time(self.runs[name]) if callable(time) else time) * MILLI
+
+        return once
+
+
+@pytest.fixture
+def raced(monkeypatch: pytest.MonkeyPatch):
+    """A race of given milliseconds per form; returns what was reported, and the track."""
+
+    def start(*layers: Mapping[str, object], budget: float = 1e6, macs: float = 1.0):
+        track = Track({name: time for layer in layers for name, time in layer.items()})
+        clock = SimpleNamespace(
+            perf_counter=lambda: track.now, perf_counter_ns=lambda: round(track.now * 1e9)
+        )
+        monkeypatch.setattr(module, "time", clock)
+        monkeypatch.setattr(module, "_Track", lambda setup, folder: track)
+        gone = lambda unit, key, fold: None if key == "gone" else key.encode()  # noqa: E731
+        monkeypatch.setattr(module, "reformed", gone)
+        units = [
+            Unit(own, own.encode(), tuple(Form(key, macs, macs) for key in forms), 1)
+            for own, *forms in layers
+        ]
+        said: list[Began | Ran | Done] = []
+        race(units, SETUP, budget, report=said.append)
+        return said, track
+
+    return start
+
+
+def results(said: list[object]) -> dict[str, Ran]:
+    """What ran, by form; there must be one of each."""
+    found = [item for item in said if isinstance(item, Ran)]
+    assert len({(item.subject, item.key) for item in found}) == len(found)
+    return {item.key: item for item in found}
+
+
+def test_all_forms_run_then_the_better_ones_and_the_best_more_often(raced) -> None:
+    forms = {f"form{i}": 1 + i / 100 for i in range(9)}
+    said, _ = raced({"own": 1.0, **dict(reversed(forms.items()))})
+    found = results(said)
+    assert [found[key].pairs for key in ("", *forms)] == [4, 40, 40, *[10] * 4, *[4] * 3]
+    for key, seconds in forms.items():
+        ran = found[key]
+        wanted = (1 / seconds, seconds * MILLI)
+        assert (ran.ratio, ran.seconds) == pytest.approx(wanted, abs=1e-6)
+        assert ran.low <= ran.ratio <= ran.high
+        assert ran.reason == ""
+    assert found[""].seconds == pytest.approx(MILLI)
+
+
+def test_every_form_begins_before_it_runs_and_the_layer_is_done_at_the_end(raced) -> None:
+    said, _ = raced({"one": 1.0, "a": 0.5, "b": 3.0}, {"two": 1.0, "c": 0.5})
+    assert said[0] == Began("one", "")
+    begun = [(item.subject, item.key) for item in said if isinstance(item, Began)]
+    assert begun[:4] == [("one", ""), ("one", "a"), ("one", "b"), ("one", "a")]
+    assert [i for i, item in enumerate(said) if isinstance(item, Done)][-1] == len(said) - 1
+    assert [item.subject for item in said if isinstance(item, Done)] == ["one", "two"]
+    assert results(said[: said.index(Done("one"))]).keys() == {"", "a", "b"}
+
+
+def test_what_is_hopeless_is_not_run_again(raced) -> None:
+    said, track = raced({"own": 1.0, "good": 0.5, "bad": HOPELESS * 1.01, "meh": HOPELESS * 0.99})
+    assert results(said)["bad"].pairs == 1
+    assert results(said)["bad"].ratio == pytest.approx(1 / (HOPELESS * 1.01))
+    assert results(said)["meh"].pairs > 1
+    assert track.runs["bad"] == 2  # once to warm up
+
+
+def test_a_hiccup_later_on_does_not_undo_what_was_measured(raced) -> None:
+    hiccup = 2 + RUNGS[0].pairs + 1 + 2  # the first pair of the second rung
+    said, _ = raced({"own": 1.0, "good": lambda run: 50.0 if run == hiccup else 0.5})
+    assert results(said)["good"].pairs == RUNGS[-1].pairs
+    assert results(said)["good"].ratio == pytest.approx(2.0)
+
+
+def test_what_does_not_run_or_exist_loses_alone(raced) -> None:
+    error = UnverifiedError("no kernel")
+    said, _ = raced({"own": 1.0, "broken": error, "gone": 1.0, "good": 0.5})
+    found = results(said)
+    assert (found["broken"].pairs, found["broken"].reason) == (0, "no kernel")
+    assert (found["gone"].pairs, found["gone"].ratio) == (0, 0.0)
+    assert "does not exist" in found["gone"].reason
+    assert found["good"].pairs == RUNGS[-1].pairs
+
+
+def test_a_layer_that_does_not_run_ends_the_race(raced) -> None:
+    with pytest.raises(UnverifiedError, match="no kernel"):
+        raced({"own": UnverifiedError("no kernel"), "a": 1.0})
+
+
+def test_what_cannot_win_is_not_run(raced) -> None:
+    limit = MILLI * PEAK * PEAK_MARGIN / 2
+    for macs, runs in ((limit * 0.99, True), (limit * 1.01, False)):
+        said, track = raced({"own": 1.0, "a": 0.5}, macs=macs)
+        assert (track.runs["a"] > 0) == runs
+        assert ("multiply-adds" in results(said)["a"].reason) == (not runs)
+
+
+@pytest.mark.parametrize("usual", [1e-6, 1e-3, 1.0])
+@pytest.mark.parametrize("peak", [1e9, 1e11, 1e14])
+def test_nothing_is_ruled_out_that_could_win(usual: float, peak: float) -> None:
+    for rate in (0.01 * peak, peak, PEAK_MARGIN * peak):
+        for share in (0.01, 0.5, 0.999):
+            macs = share * usual * rate / 2  # of a form that takes that share of the time
+            assert not out_of_reach(macs, usual, peak)
+    assert out_of_reach(1.001 * usual * PEAK_MARGIN * peak / 2, usual, peak)
+
+
+def test_the_share_of_time_ends_a_race_and_nothing_is_left_out(raced) -> None:
+    forms = {f"form{i}": 1.0 for i in range(30)}
+    said, track = raced({"own": 1.0, **forms}, budget=0.1)
+    found = results(said)
+    assert found.keys() == {"", *forms}
+    ran = [key for key in forms if found[key].pairs]
+    late = [key for key in forms if not found[key].pairs]
+    assert ran == list(forms)[: len(ran)]
+    assert {found[key].reason for key in late} == {NO_TIME}
+    one = 2 * (2 + RUNGS[0].pairs + 1)
+    assert FIRST_SHARE * 100 <= 10 + len(ran) * one <= FIRST_SHARE * 100 + one
+    assert track.now <= (100 + 2 * (RUNGS[-1].pairs + 1)) * MILLI
+
+
+def test_time_is_shared_out_and_what_a_layer_leaves_goes_to_the_others(raced) -> None:
+    several = [{own: 1.0, **{f"{own}{i}": 1.0 for i in range(40)}} for own in "abcd"]
+    said, track = raced(*several, budget=1.2)
+    counts = Counter(item.subject for item in said if isinstance(item, Ran) and item.pairs)
+    assert counts["a"] <= 41  # all of them would take 0.85 s
+    assert all(counts[own] > 5 for own in "abcd")
+    assert track.now < 1.3
+    said, _ = raced({"x": 1.0, "x0": 1.0}, several[0], budget=1.3)
+    assert not any(item.reason for item in said if isinstance(item, Ran))
+
+
+def test_a_slow_form_is_not_silent_for_long(raced) -> None:
+    said, _ = raced({"own": 1000.0, "slow": 900.0})
+    found = results(said)["slow"]
+    assert RUNGS[0].pairs <= found.pairs <= math.ceil(FORM_SECONDS / 1.9)
+    said, _ = raced({"own": 2000 * FORM_SECONDS, "slow": 2000 * FORM_SECONDS})
+    assert results(said)["slow"].pairs == RUNGS[0].pairs
+
+
+def test_a_real_race_of_a_real_layer() -> None:
+    from tests.plan.tool import conv, unit
+
+    found = unit(conv([1, 1, 4, 16], (1, 1, 3, 3), pads=[1, 1, 1, 1]))
+    said: list[object] = []
+    race([replace(found, forms=found.forms[:5])], SETUP, 60.0, report=said.append)
+    assert results(said).keys() == {"", *(form.key for form in found.forms[:5])}
+    assert all(r.pairs or r.reason for r in results(said).values())
+    assert any(r.pairs and r.key for r in results(said).values())

@@ -1,0 +1,222 @@
+"""What the search decides, given what was measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.tool import build, save
+from tests.plan.world import World, doubled, enter, folded
+from widthfold_onnx import optimize
+from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
+from widthfold_onnx.plan import search as module
+from widthfold_onnx.plan.search import SMALLEST_GAIN
+from widthfold_onnx.results import OptimizeReport
+
+THREE = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[1,1,4,32] x) => (float[1,1,4,32] y)
+<float[2,1,1,3] w1, float[2,2,1,3] w2, float[1,2,1,3] w3>
+{
+    [first] a = Conv <pads = [0,1,0,1]> (x, w1)
+    [second] b = Conv <pads = [0,1,0,1]> (a, w2)
+    [third] y = Conv <pads = [0,1,0,1]> (b, w3)
+}"""
+TWINS = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[1,1,4,32] x) => (float[1,1,4,32] y) <float[1,1,1,3] w1, float[1,1,1,3] w2>
+{
+    [first] a = Conv <pads = [0,1,0,1]> (x, w1)
+    [second] y = Conv <pads = [0,1,0,1]> (a, w2)
+}"""
+ALL = {"first": 1.0, "second": 1.0, "third": 1.0}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return save(build(THREE), tmp_path / "model.onnx")
+
+
+def found(model: Path, **changes: object) -> OptimizeReport:
+    """The report of a run that verifies nothing."""
+    given = {"store": model.with_name("store.sqlite"), "provider": Provider.CPU}
+    fold = FoldOptions(**changes.pop("fold", {}))
+    options = SearchOptions(**{**given, **changes})
+    return optimize(model, model.with_name("out.onnx"), fold, None, options)
+
+
+def status(report: OptimizeReport) -> dict[str, str]:
+    return {site.node: site.code for site in report.sites}
+
+
+def test_what_pays_is_folded_and_the_report_says_how_much(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = enter(monkeypatch, World(doubled, ALL))
+    report = found(model)
+    assert folded(model.with_name("out.onnx")) == ALL.keys()
+    assert {(s.status, s.axis, s.factor) for s in report.sites} == {("folded", "width", 2)}
+    assert all((s.gain.ratio, s.gain.low, s.gain.pairs) == (2.0, 1.8, 40) for s in report.sites)
+    search = report.search
+    assert search is not None
+    assert (search.accepted, search.interrupted, search.layers) == (True, False, 3)
+    assert search.whole.ratio == pytest.approx(10 / 7)
+    assert search.shapes == {"x": [1, 1, 4, 32]}
+    assert search.measured > search.forms > 20
+    assert len(world.raced) == 3
+
+
+def test_the_best_low_end_wins_and_the_lost_never(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sure = {2: (3.0, 1.2), 4: (2.0, 1.9), 8: "out of memory", 16: (1.9, 1.8)}
+
+    def alone(layer, form):
+        return sure.get(form["factor"], (0.5, 0.4)) if form["axis"] == "width" else (0.5, 0.4)
+
+    enter(monkeypatch, World(alone, ALL))
+    report = found(model)
+    assert {(site.axis, site.factor) for site in report.sites} == {("width", 4)}
+    assert {(site.gain.ratio, site.gain.low) for site in report.sites} == {(2.0, 1.9)}
+
+
+@pytest.mark.parametrize(("low", "count"), [(SMALLEST_GAIN, 0), (SMALLEST_GAIN + 1e-6, 3)])
+def test_a_form_must_be_surely_faster(
+    model: Path, monkeypatch: pytest.MonkeyPatch, low: float, count: int
+) -> None:
+    world = enter(monkeypatch, World(lambda layer, form: (1.2, low), ALL))
+    report = found(model)
+    assert report.summary.folded == count
+    assert (report.search.whole is None) == (len(world.compared) == 0) == (count == 0)
+    if not count:
+        assert {site.code for site in report.sites} == {"no-gain"}
+        assert all("1.20x [1.03, 1.37]" in site.reason for site in report.sites)
+
+
+def test_where_nothing_ran_the_report_says_so(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    enter(monkeypatch, World(lambda layer, form: "no kernel", ALL))
+    report = found(model)
+    assert set(status(report).values()) == {"no-gain"}
+    assert all("could be measured" in site.reason for site in report.sites)
+    assert all(site.gain is None for site in report.sites)
+    assert model.with_name("out.onnx").read_bytes() == model.read_bytes()
+
+
+def test_what_hurts_in_its_place_is_dropped_and_the_rest_is_kept(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = enter(monkeypatch, World(doubled, {**ALL, "second": -1.0}))
+    report = found(model)
+    assert folded(model.with_name("out.onnx")) == {"first", "third"}
+    assert status(report) == {"first": "folded", "second": "no-gain", "third": "folded"}
+    assert "but not in the whole model" in report.sites[1].reason
+    assert report.search.whole.ratio == pytest.approx(10 / 8)
+    assert world.compared[-1] == (set(), {"first", "third"})
+
+
+def test_what_does_not_surely_hurt_is_kept(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    enter(monkeypatch, World(doubled, {**ALL, "second": -0.01}))
+    assert found(model).summary.folded == 3
+
+
+def test_what_saves_little_is_tried_together(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def alone(layer, form):
+        ratio, low = doubled(layer, form)
+        return (ratio, low) if layer["weight"][:2] == [2, 2] or ratio < 1 else (1.05, 1.04)
+
+    world = enter(monkeypatch, World(alone, ALL))
+    found(model)
+    weak, strong, final = world.compared
+    assert weak == ({"second"}, ALL.keys())
+    assert strong == ({"first", "third"}, ALL.keys())
+    assert final == (set(), ALL.keys())
+    model.with_name("store.sqlite").unlink()
+    world = enter(monkeypatch, World(alone, {"first": 1.0, "second": 1.0, "third": -2.0}))
+    assert status(found(model)) == {"first": "folded", "second": "folded", "third": "no-gain"}
+    assert world.compared[:3] == [
+        (ALL.keys() - n, ALL.keys()) for n in ({"first", "third"}, {"first"}, {"third"})
+    ]
+
+
+@pytest.mark.parametrize(
+    ("saved", "noise"), [(0.0, 0.005), (0.05, 0.005), (0.4, 0.1), (-1.0, 0.005)]
+)
+def test_without_a_gain_beyond_the_noise_the_output_is_the_input(
+    model: Path, monkeypatch: pytest.MonkeyPatch, saved: float, noise: float
+) -> None:
+    enter(monkeypatch, World(doubled, dict.fromkeys(ALL, saved), noise))
+    report = found(model)
+    assert model.with_name("out.onnx").read_bytes() == model.read_bytes()
+    assert (report.search.accepted, report.written, report.verification) == (
+        False,
+        "out.onnx",
+        None,
+    )
+    assert set(status(report).values()) == {"no-gain"}
+    assert report.search.whole is not None
+
+
+def test_an_interrupt_decides_with_what_is_known(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def alone(layer, form):
+        if layer["weight"][0] == 1:  # the third is measured second or last
+            raise KeyboardInterrupt
+        return doubled(layer, form)
+
+    enter(monkeypatch, World(alone, ALL))
+    report = found(model)
+    assert report.search.interrupted
+    assert report.search.accepted
+    assert status(report)["second"] == "folded"
+    assert status(report)["third"] == "no-gain"
+
+
+# ---------------------------------------------------------------- what is known
+
+
+def test_a_second_run_measures_nothing_and_writes_the_same(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter(monkeypatch, World(doubled, {**ALL, "second": -1.0}))
+    first = found(model)
+    written = model.with_name("out.onnx").read_bytes()
+    again = enter(monkeypatch, World(lambda layer, form: "measured again", {}))
+    second = found(model)
+    assert (again.raced, again.compared, second.search.measured) == ([], [], 0)
+    assert model.with_name("out.onnx").read_bytes() == written
+    assert second.sites == first.sites
+    assert second.search.whole == first.search.whole
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"threads": 2},
+        {"provider_options": {"arena_extend_strategy": "kSameAsRequested"}},
+        {"machine": "another"},
+    ],
+)
+def test_whatever_changes_the_times_is_measured_again(
+    model: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
+) -> None:
+    enter(monkeypatch, World(doubled, ALL))
+    found(model)
+    world = enter(monkeypatch, World(doubled, ALL))
+    if machine := changes.pop("machine", None):
+        monkeypatch.setattr(module, "machine_identity", lambda provider: machine)
+    found(model, **changes)
+    assert (len(world.raced), len(world.compared)) == (3, 4)
+
+
+def test_another_selection_of_alike_layers_is_another_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(build(TWINS), tmp_path / "model.onnx")
+    enter(monkeypatch, World(doubled, {"first": 1.0, "second": -3.0}))
+    assert found(path, fold={"nodes": ("first",)}).summary.folded == 1
+    world = enter(monkeypatch, World(doubled, {"first": 1.0, "second": -3.0}))
+    assert found(path).summary.folded == 0
+    assert world.raced == []
+    assert world.compared == [(set(), {"first", "second"})]

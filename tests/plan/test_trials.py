@@ -1,0 +1,119 @@
+"""Whole models are compared once, and never taken for one another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import onnx
+import pytest
+
+from tests.cli.tool import build, save
+from tests.plan.races import bench
+from tests.plan.world import WHOLE, World, doubled, enter
+from widthfold_onnx.model.loader import load
+from widthfold_onnx.options import Provider, SearchOptions
+from widthfold_onnx.plan.store import Store
+from widthfold_onnx.plan.trials import Trials
+from widthfold_onnx.rewrite.record import FOLD_KEY
+
+A, B = {"layer": "form"}, {"layer": "form", "other": "form"}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return save(build(), tmp_path / "model.onnx")
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return enter(monkeypatch, World(doubled, {"layer": 2.0, "other": 3.0}))
+
+
+class Builder:
+    """Trials whose models say by the names of folded Convs what was chosen."""
+
+    def __init__(self, model: Path, store: Store, **changes: object) -> None:
+        self.built: list[Mapping[str, str]] = []
+        self.bench = bench(store)
+        folder = model.parent / "trials"
+        folder.mkdir(exist_ok=True)
+        given = {
+            "loaded": load(model),
+            "build": self._build,
+            "bench": self.bench,
+            "sites": [("", "a")],
+            "options": SearchOptions(provider=Provider.CPU),
+            "shapes": {"x": (1, 2, 6, 16)},
+            "folder": folder,
+        }
+        self.trials = Trials(**{**given, **changes})
+
+    def _build(self, choice: Mapping[str, str]) -> tuple[onnx.ModelProto, set[str]]:
+        self.built.append(choice)
+        proto = build()
+        for name in choice:
+            node = proto.graph.node.add(op_type="Conv", name=name)
+            node.metadata_props.add(key=FOLD_KEY)
+        return proto, set()
+
+
+def test_the_ratio_is_that_of_the_first_to_the_second(model: Path, world: World) -> None:
+    with Store(None) as store:
+        builder = Builder(model, store)
+        found = builder.trials.compare(A, B, 3.0)
+        assert found.ratio == pytest.approx((WHOLE - 2) / (WHOLE - 5))
+        assert found.seconds == pytest.approx(WHOLE - 5)
+        assert (found.rounds, found.control, found.status) == (50, 0.005, "ok")
+        assert found.low < found.ratio < found.high
+        assert builder.trials.compare(B, A, 3.0).ratio == pytest.approx(1 / found.ratio)
+        assert builder.trials.compare({}, A, 3.0).ratio == pytest.approx(WHOLE / (WHOLE - 2))
+    assert world.compared == [({"layer"}, B.keys()), (B.keys(), {"layer"}), (set(), {"layer"})]
+
+
+def test_the_original_is_compared_as_it_lies_there(
+    model: Path, monkeypatch: pytest.MonkeyPatch, world: World
+) -> None:
+    seen: list[Path] = []
+
+    def spy(function, base: Path, *args, **more):
+        seen.append(base)
+        return world.isolated(function, base, *args, **more)
+
+    monkeypatch.setattr("widthfold_onnx.plan.trials.isolated", spy)
+    with Store(None) as store:
+        Builder(model, store).trials.compare({}, A, 3.0)
+    assert seen == [model]
+
+
+def test_nothing_is_built_or_compared_twice(model: Path, world: World) -> None:
+    with Store(None) as store:
+        builder = Builder(model, store)
+        for _ in range(2):
+            for base, other in (({}, A), ({}, B), (A, B)):
+                builder.trials.compare(base, other, 3.0)
+        assert builder.built == [A, B]
+        assert builder.bench.measured == len(world.compared) == 3
+        known = builder.trials.compare(A, dict(reversed(B.items())), 3.0)
+        again = Builder(model, store)
+        assert again.trials.compare(A, B, 3.0) == known
+        assert (again.built, again.bench.measured, len(world.compared)) == ([], 0, 3)
+
+
+def test_another_model_shape_or_selection_is_compared_again(model: Path, world: World) -> None:
+    other = save(build(seed=1), model.with_name("other.onnx"))
+    with Store(None) as store:
+        for number, changes in enumerate(
+            (
+                {},
+                {"loaded": load(other)},
+                {"shapes": {"x": (2, 2, 6, 16)}},
+                {"sites": [("", "a"), ("", "b")]},
+            ),
+            1,
+        ):
+            Builder(model, store, **changes).trials.compare({}, A, 3.0)
+            assert len(world.compared) == number
+        copy = save(build(), model.with_name("copy.onnx"))
+        Builder(model, store, loaded=load(copy)).trials.compare({}, A, 3.0)
+        assert len(world.compared) == 4, "the name of a file does not count"

@@ -1,0 +1,186 @@
+"""Every form of a cut-out layer computes, bit for bit, what the layer computes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tests import oracle
+from tests.plan.tool import FOLD, conv, integers, layers, run, unit
+from widthfold_onnx.model.graph import Document
+from widthfold_onnx.options import FoldOptions, Layout
+from widthfold_onnx.plan.decisions import read_sites
+from widthfold_onnx.plan.units import LANES, Unit, every_form, form_key, form_of, reformed
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.base import ConvSite, Reformulation
+
+LAYERS = {
+    "same": conv([1, 2, 6, 16], (3, 2, 3, 3), pads=[1, 1, 1, 1]),
+    "strided": conv([1, 1, 8, 16], (2, 1, 3, 5), pads=[1, 2, 1, 2], strides=[2, 4]),
+    "ragged": conv([1, 3, 7, 13], (2, 3, 2, 3), pads=[0, 1, 1, 0], bias=False),
+    "dilated": conv([1, 1, 5, 24], (1, 1, 1, 5), pads=[0, 4, 0, 4], dilations=[1, 2]),
+    "grouped": conv([2, 4, 4, 8], (6, 2, 3, 3), pads=[1, 1, 1, 1], group=2),
+    "batch": conv([8, 1, 4, 4], (1, 1, 3, 3), pads=[1, 1, 1, 1]),
+    "pointwise": conv([1, 2, 4, 8], (3, 2, 1, 1)),
+    "same-upper": conv([1, 1, 7, 9], (2, 1, 3, 3), strides=[2, 2], auto_pad="SAME_UPPER"),
+    "1-D": conv([2, 2, 36], (3, 2, 5), pads=[2, 2], strides=[3]),
+    "3-D": conv([1, 1, 4, 4, 8], (2, 1, 3, 1, 3), pads=[1, 0, 1, 1, 0, 1]),
+    "fp16": conv([1, 1, 4, 16], (4, 1, 3, 3), pads=[1, 1, 1, 1], dtype=np.float16),
+}
+
+
+def site_of(model: onnx.ModelProto, fold: FoldOptions = FOLD) -> ConvSite:
+    ((_, found),) = read_sites(Document(model, None), fold)
+    assert isinstance(found, ConvSite)
+    return found
+
+
+def check_forms(found: Unit, fold: FoldOptions = FOLD, dtype: type = np.float32) -> np.ndarray:
+    """All forms of a unit against the unit; what it computes."""
+    x = integers(found.model, dtype)
+    wanted = run(found.model, x)
+    assert np.abs(wanted).max() > 1
+    for form in found.forms:
+        model = reformed(found, form.key, fold)
+        assert model is not None
+        np.testing.assert_array_equal(run(model, x), wanted, err_msg=form.key, strict=True)
+    return wanted
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_form_is_the_layer_bit_for_bit(name: str) -> None:
+    model = LAYERS[name]
+    found = unit(model)
+    assert len(found.forms) >= 8
+    keys = [form.key for form in found.forms]
+    assert len(set(keys)) == len(keys)
+    dtype = np.float16 if name == "fp16" else np.float32
+    result = check_forms(found, dtype=dtype)
+    weights = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    given = {a.name: onnx.helper.get_attribute_value(a) for a in model.graph.node[0].attribute}
+    x = integers(found.model)
+    if mode := given.pop("auto_pad", b"").decode():
+        kernel = weights["w"].shape[2:]
+        given["pads"] = oracle.resolve_auto_pad(mode, x.shape[2:], kernel, [2, 2], [1, 1])
+    wanted = oracle.conv(x, weights["w"], weights.get("b"), **given)
+    np.testing.assert_array_equal(-result.astype(wanted.dtype), wanted)
+    assert found.macs == wanted.size * weights["w"][0].size
+
+
+@pytest.mark.parametrize("name", ["same", "strided", "1-D"])
+def test_so_it_is_channels_last(name: str) -> None:
+    fold = FoldOptions(layout=Layout.NHWC)
+    found = unit(LAYERS[name], fold)
+    assert any(json.loads(form.key)["digit_major"] for form in found.forms)
+    check_forms(found, fold)
+
+
+def test_the_kinds_that_exist_are_tried() -> None:
+    def kinds(name: str) -> set[str]:
+        return {json.loads(form.key)["form"] for form in unit(LAYERS[name]).forms}
+
+    assert {"interleaved", "whole", "lifted", "interleaved+lifted"} <= kinds("same")
+    assert {"space-to-depth", "space-to-depth+space-to-depth"} <= kinds("strided")
+    assert {"batch", "batch+lifted"} <= kinds("batch")
+    assert "blocked" in kinds("pointwise")
+    for rank in ("1-D", "3-D"):
+        assert not any("lifted" in kind for kind in kinds(rank))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_form_is_found_again_by_its_key(name: str) -> None:
+    site = site_of(LAYERS[name])
+    forms = list(every_form(site, FOLD))
+    for form in forms:
+        key = form_key(site, form)
+        again = form_of(site, key, FOLD)
+        assert isinstance(again, Reformulation)
+        assert form_key(site, again) == key
+        for field in ("kind", "axis", "factor", "in_shape", "out_shape", "is_view", "flops_ratio"):
+            assert getattr(again, field) == getattr(form, field)
+    assert {form_key(site, form) for form in forms} == {f.key for f in unit(LAYERS[name]).forms}
+
+
+def test_no_form_breaks_the_limits() -> None:
+    model, loose = LAYERS["same"], unit(LAYERS["same"])
+    strict = unit(model, FoldOptions(ieee_strict=True))
+    assert {f.key for f in strict.forms} < {f.key for f in loose.forms}
+    site = site_of(model)
+    for key in (form.key for form in strict.forms):
+        form = form_of(site, key, FOLD)
+        assert isinstance(form, Reformulation)
+        assert form.fold.structural_zeros() == 0
+    small = unit(model, FoldOptions(max_flops_growth=2.0))
+    assert {f.key for f in small.forms} < {f.key for f in loose.forms}
+    assert all(form.macs <= 2 * small.macs for form in small.forms)
+    refusal = form_of(site, loose.forms[-1].key, FoldOptions(max_flops_growth=0.5))
+    assert isinstance(refusal, Refusal)
+    wide = {json.loads(f.key)["axis"] for f in unit(model, FoldOptions(axis="width")).forms}
+    assert wide == {"width", "rank"}
+
+
+def test_a_fold_does_not_add_more_than_there_is() -> None:
+    for form in unit(LAYERS["ragged"]).forms:
+        record = json.loads(form.key)
+        for axis, extent in zip(record["axes"], (7, 13), strict=True):
+            assert axis["out_digits"] <= extent
+        assert record["batch"] == 1
+
+
+def test_the_most_promising_come_first() -> None:
+    found = unit(LAYERS["same"])
+    filled = [form.filled for form in found.forms]
+    assert filled == sorted(filled)
+    for form in found.forms:
+        record = json.loads(form.key)
+        if record["lift"]:
+            assert form.filled == form.macs
+        else:
+            channels = 3 * record["factor"]  # of one group
+            assert form.filled / form.macs == pytest.approx(
+                -(-channels // LANES) * LANES / channels
+            )
+
+
+def test_a_form_of_other_extents_does_not_exist_here() -> None:
+    blocked = next(f.key for f in unit(LAYERS["pointwise"]).forms if '"blocked":true' in f.key)
+    assert reformed(unit(LAYERS["same"]), blocked, FOLD) is None
+
+
+def test_an_open_extent_takes_the_measured_one_or_none_at_all() -> None:
+    model = conv(["n", 1, 4, "w"], (2, 1, 3, 3), pads=[1, 1, 1, 1])
+    (refusal,) = layers(model, FOLD, {}).subjects.values()
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == "unknown-extent"
+    found = unit(model, FOLD, {"x": (3, 1, 4, 10)})
+    assert json.loads(found.subject)["input"] == [3, 1, 4, 10]
+    check_forms(found)
+
+
+def test_keys_are_the_same_in_every_process() -> None:
+    script = (
+        "from tests.plan.test_units import *\n"
+        "for name in LAYERS:\n"
+        "    found = unit(LAYERS[name])\n"
+        "    print(found.subject, *(form.key for form in found.forms), sep='\\n')\n"
+    )
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={"PYTHONHASHSEED": seed, "PATH": ""},
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    (output,) = outputs
+    lines = output.decode().splitlines()
+    here = [unit(model) for model in LAYERS.values()]
+    assert lines == [t for u in here for t in (u.subject, *(form.key for form in u.forms))]

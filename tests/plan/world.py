@@ -1,0 +1,99 @@
+"""A world in which every time was said beforehand: nothing runs but what says how fast it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from widthfold_onnx.evidence.speed import ratio_of
+from widthfold_onnx.plan import measure, search, trials
+from widthfold_onnx.plan.race import Began, Done, Ran, race
+from widthfold_onnx.rewrite.record import FOLD_KEY
+from widthfold_onnx.runtime.clock import Pairing
+
+WHOLE = 10.0
+"""Seconds that every model takes as it is."""
+
+Alone = Callable[[dict[str, Any], dict[str, Any]], tuple[float, float] | str]
+"""Ratio of a form and the low end of it, or why it is lost, by layer and form."""
+
+
+def doubled(layer: dict[str, Any], form: dict[str, Any]) -> tuple[float, float]:
+    """Folds of the width by 2 run at twice the speed, all else at half."""
+    ratio = 2.0 if (form["axis"], form["factor"], form["lift"]) == ("width", 2, 0) else 0.5
+    return ratio, ratio * 0.9
+
+
+class World:
+    """Stands in for `isolated`.
+
+    Args:
+        alone: what becomes of a layer's form.
+        saved: seconds that a node saves in its place if it is folded.
+        noise: half width of every interval of whole models, and their control.
+    """
+
+    def __init__(self, alone: Alone, saved: Mapping[str, float], noise: float = 0.005) -> None:
+        self.alone = alone
+        self.saved = saved
+        self.noise = noise
+        self.raced: list[str] = []
+        self.compared: list[tuple[frozenset[str], frozenset[str]]] = []
+
+    def isolated(self, function, *args, on_progress=None, **limits):
+        if function is race:
+            return self._race(*args, on_progress)
+        if function is ratio_of:
+            return self._contest(*args)
+        return function(*args)
+
+    def _race(self, units, setup, seconds, report) -> None:
+        for unit in units:
+            self.raced.append(unit.subject)
+            report(Began(unit.subject, ""))
+            report(Ran(unit.subject, "", 1.0, 1.0, 1.0, 1.0, 4))
+            for key in (form.key for form in unit.forms):
+                found = self.alone(json.loads(unit.subject), json.loads(key))
+                if isinstance(found, str):
+                    report(Ran(unit.subject, key, 0.0, 0.0, 0.0, 0.0, 0, found))
+                else:
+                    ratio, low = found
+                    report(Ran(unit.subject, key, ratio, low, 2 * ratio - low, 1 / ratio, 40))
+            report(Done(unit.subject))
+
+    def _contest(self, base: Path, other: Path, options, shapes) -> Pairing:
+        sides = folded(base), folded(other)
+        self.compared.append(sides)
+        before, after = (WHOLE - sum(self.saved[name] for name in side) for side in sides)
+        ratio = before / after
+        return Pairing(
+            samples=np.tile([[before, after, before]], (50, 1)),
+            ratio=ratio,
+            low=ratio * (1 - self.noise),
+            high=ratio * (1 + self.noise),
+            control=self.noise,
+            converged=True,
+            verdict="no difference",
+        )
+
+
+def folded(model: Path) -> frozenset[str]:
+    """Names of the Convs of a model that were folded."""
+    return frozenset(
+        node.name
+        for node in onnx.load(model).graph.node
+        if FOLD_KEY in {item.key for item in node.metadata_props}
+    )
+
+
+def enter(monkeypatch: pytest.MonkeyPatch, world: World) -> World:
+    """Let the search measure in that world."""
+    for module in (search, measure, trials):
+        monkeypatch.setattr(module, "isolated", world.isolated)
+    return world
