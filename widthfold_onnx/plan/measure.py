@@ -11,12 +11,15 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Self
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.options import Provider
+from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
+from widthfold_onnx.plan.identity import setting_identity
 from widthfold_onnx.plan.race import Began, Done, Ran, Setup, race
 from widthfold_onnx.plan.store import Key, Measurement, Store
 from widthfold_onnx.plan.units import Unit
+from widthfold_onnx.runtime.session import Level
 from widthfold_onnx.runtime.worker import isolated
 
 AS_IS = "as-is"
@@ -26,8 +29,8 @@ SILENCE = 60.0
 MEMORY_SHARE = 0.5
 """Share of the machine's memory that a child on the CPU may use."""
 
-Table = dict[str, dict[str, Measurement]]
-"""Subject -> form -> what was measured."""
+Keep = Callable[[str, str, Measurement], None]
+"""Gets subject, candidate and what was measured."""
 
 
 class _BudgetSpentError(Exception):
@@ -46,10 +49,33 @@ class Bench:
 
     def __init__(self, setup: Setup, store: Store, setting: str, machine: str) -> None:
         self.setup = setup
-        self.measured = 0
+        self.machine = machine
+        self.kept: set[tuple[str, str]] = set()
         self._store = store
         self._setting = setting
-        self._machine = machine
+
+    @classmethod
+    def of(cls, options: SearchOptions, fold: FoldOptions, store: Store, machine: str) -> Self:
+        """A bench for a provider that is chosen.
+
+        Args:
+            options: provider, which must not be AUTO, with its options, and threads.
+            fold: limits of forms.
+            store: where measurements are kept.
+            machine: `identity.machine_identity`.
+
+        Raises:
+            InternalError: the provider is AUTO.
+        """
+        given = dict(options.provider_options)
+        setup = Setup(options.provider, tuple(sorted(given.items())), options.threads, fold)
+        setting = setting_identity(options.provider, given, Level.ALL, options.threads)
+        return cls(setup, store, setting, machine)
+
+    @property
+    def measured(self) -> int:
+        """How many measurements were kept."""
+        return len(self.kept)
 
     def known(self, subject: str, candidate: str) -> Measurement | None:
         """What the store holds."""
@@ -57,7 +83,7 @@ class Bench:
 
     def keep(self, subject: str, candidate: str, measurement: Measurement) -> None:
         """Store a measurement."""
-        self.measured += 1
+        self.kept.add((subject, candidate))
         self._store.put(self._key(subject, candidate), measurement)
 
     def measure(
@@ -70,81 +96,109 @@ class Bench:
             deadline: of `time.monotonic`.
             on_progress: gets a line of text per unit.
         """
-        left = {unit.subject: missing for unit in units if (missing := self._missing(unit))}
-        total = len(left)
-        flight = Began("", "")
+        measure(self.missing(units), self.setup, deadline, self.keep, on_progress)
 
-        def hear(message: Began | Ran | Done) -> None:
-            nonlocal flight
-            if isinstance(message, Began):
-                flight = message
-                if not message.key:
-                    spare = max(deadline - time.monotonic(), 0)
-                    done = total - len(left)
-                    on_progress(f"measuring layer {done + 1} of {total}, {spare:.0f} s left")
-            elif isinstance(message, Done):
-                del left[message.subject]
-            else:
-                self._note(message)
-            if time.monotonic() > deadline:
-                raise _BudgetSpentError
-
-        while left:
-            try:
-                isolated(
-                    race,
-                    list(left.values()),
-                    self.setup,
-                    deadline - time.monotonic(),
-                    silence=SILENCE,
-                    memory=_memory(self.setup.provider),
-                    on_progress=hear,
-                )
-            except _BudgetSpentError:
-                return
-            except UnverifiedError as error:
-                if not flight.subject:
-                    raise  # no runtime at all
-                self._lost(flight, str(error))
-                unit = left.pop(flight.subject)
-                if flight.key and (missing := self._missing(unit)):
-                    left[unit.subject] = missing
-                flight = Began("", "")
+    def missing(self, units: Sequence[Unit]) -> list[Unit]:
+        """The units of which something is not known, with the forms that are not."""
+        return [left for unit in units if (left := self._missing(unit)) is not None]
 
     def _missing(self, unit: Unit) -> Unit | None:
-        """The unit with the forms that are not known yet; None where all are."""
         own = self.known(unit.subject, AS_IS)
         if own is not None and own.status == "lost":
             return None
         forms = tuple(form for form in unit.forms if self.known(unit.subject, form.key) is None)
         return replace(unit, forms=forms) if forms or own is None else None
 
-    def _note(self, ran: Ran) -> None:
-        self.keep(
-            ran.subject,
-            ran.key or AS_IS,
-            Measurement(
-                status="ok" if ran.pairs else "lost",
-                ratio=ran.ratio,
-                low=ran.low,
-                high=ran.high,
-                seconds=ran.seconds,
-                rounds=ran.pairs,
-                reason=ran.reason,
-                taken=now(),
-            ),
-        )
-
-    def _lost(self, flight: Began, reason: str) -> None:
-        self.keep(flight.subject, flight.key or AS_IS, lost(reason))
-
     def _key(self, subject: str, candidate: str) -> Key:
         return Key(
             subject=subject,
             candidate=candidate,
             setting=self._setting,
-            machine=self._machine,
+            machine=self.machine,
         )
+
+
+def measure(
+    units: Sequence[Unit],
+    setup: Setup,
+    deadline: float,
+    keep: Keep,
+    on_progress: Callable[[str], None],
+    *,
+    share: float = 1.0,
+) -> None:
+    """Race all forms of the units, until all ran or the deadline is over.
+
+    Args:
+        units: in the order in which they are measured.
+        setup: where.
+        deadline: of `time.monotonic`.
+        keep: gets what was measured, as it is.
+        on_progress: gets a line of text per unit.
+        share: of the time until the deadline that these units should take.
+
+    Raises:
+        UnverifiedError: the runtime cannot be used.
+    """
+    left = {unit.subject: unit for unit in units}
+    total = len(left)
+    told: set[tuple[str, str]] = set()
+    flight = Began("", "")
+
+    def tell(subject: str, key: str, measurement: Measurement) -> None:
+        told.add((subject, key))
+        keep(subject, key or AS_IS, measurement)
+
+    def hear(message: Began | Ran | Done) -> None:
+        nonlocal flight
+        if isinstance(message, Began):
+            flight = message
+            if not message.key:
+                spare = max(deadline - time.monotonic(), 0)
+                done = total - len(left)
+                on_progress(f"measuring layer {done + 1} of {total}, {spare:.0f} s left")
+        elif isinstance(message, Done):
+            del left[message.subject]
+        else:
+            tell(message.subject, message.key, _measurement(message))
+        if time.monotonic() > deadline:
+            raise _BudgetSpentError
+
+    while left:
+        try:
+            isolated(
+                race,
+                list(left.values()),
+                setup,
+                (deadline - time.monotonic()) * share,
+                silence=SILENCE,
+                memory=_memory(setup.provider),
+                on_progress=hear,
+            )
+        except _BudgetSpentError:
+            return
+        except UnverifiedError as error:
+            if not flight.subject:
+                raise  # no runtime at all
+            tell(flight.subject, flight.key, lost(str(error)))
+            unit = left.pop(flight.subject)
+            forms = tuple(form for form in unit.forms if (unit.subject, form.key) not in told)
+            if flight.key and forms:
+                left[unit.subject] = replace(unit, forms=forms)
+            flight = Began("", "")
+
+
+def _measurement(ran: Ran) -> Measurement:
+    return Measurement(
+        status="ok" if ran.pairs else "lost",
+        ratio=ran.ratio,
+        low=ran.low,
+        high=ran.high,
+        seconds=ran.seconds,
+        rounds=ran.pairs,
+        reason=ran.reason,
+        taken=now(),
+    )
 
 
 def lost(reason: str) -> Measurement:

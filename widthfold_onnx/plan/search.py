@@ -20,10 +20,9 @@ from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.plan.decisions import applied, plan
-from widthfold_onnx.plan.identity import machine_identity, setting_identity
+from widthfold_onnx.plan.identity import machine_identity
 from widthfold_onnx.plan.layers import Layers, running
 from widthfold_onnx.plan.measure import AS_IS, Bench
-from widthfold_onnx.plan.race import Setup
 from widthfold_onnx.plan.store import Measurement, Store
 from widthfold_onnx.plan.trials import Choice, Trials
 from widthfold_onnx.plan.units import form_of
@@ -32,7 +31,6 @@ from widthfold_onnx.results import Gain, SearchReport
 from widthfold_onnx.rules.base import ConvSite, Reformulation
 from widthfold_onnx.rules.conv import is_wide
 from widthfold_onnx.runtime.clock import judge
-from widthfold_onnx.runtime.session import Level
 from widthfold_onnx.runtime.worker import isolated
 
 SMALLEST_GAIN = 1.03
@@ -77,13 +75,7 @@ class Search:
             running, loaded.path, options.provider, dict(fold.input_shapes)
         )
         self._options = replace(options, provider=provider)
-        given = dict(options.provider_options)
-        self._bench = Bench(
-            Setup(provider, tuple(sorted(given.items())), options.threads, fold),
-            store,
-            setting_identity(provider, given, Level.ALL, options.threads),
-            machine_identity(provider),
-        )
+        self._bench = Bench.of(self._options, fold, store, machine_identity(provider))
         self._layers = Layers.of(self._document(), fold, self._shapes)
         self._accepted: Choice = {}
 
