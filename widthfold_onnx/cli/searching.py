@@ -34,6 +34,21 @@ class SearchArguments:
         )
 
 
+THREADS = click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Threads inside one operator while measuring: what pays depends on them.",
+)
+STORE = click.option(
+    "--store",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Keeps measurements; default: $WIDTHFOLD_STORE, else a file in the user's cache.",
+)
+
+
 def search_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options; the command gets one `searching` argument of type SearchArguments."""
 
@@ -44,13 +59,7 @@ def search_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(searching=searching, **arguments)
 
     decorators = [
-        click.option(
-            "--threads",
-            type=click.IntRange(min=1),
-            default=1,
-            show_default=True,
-            help="Threads inside one operator while measuring: what pays depends on them.",
-        ),
+        THREADS,
         click.option(
             "--time-budget",
             type=click.FloatRange(min=0, min_open=True),
@@ -59,12 +68,7 @@ def search_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Seconds that measuring layers may take; deciding with the whole model comes on "
             "top. Ctrl-C ends measuring too.",
         ),
-        click.option(
-            "--store",
-            type=click.Path(path_type=Path),
-            metavar="PATH",
-            help="Keeps measurements; default: $WIDTHFOLD_STORE, else a file in the user's cache.",
-        ),
+        STORE,
     ]
     for decorator in reversed(decorators):
         collect = decorator(collect)
