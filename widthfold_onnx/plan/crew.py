@@ -90,23 +90,22 @@ class Crew:
             UsageError: a worker has other versions than this process.
             UnverifiedError: no worker is left, or the scheduler is gone.
         """
-        seen = time.monotonic()
+        active = time.monotonic()
         try:
             while time.monotonic() < deadline:
                 workers = self._cluster.workers()
-                if workers:
-                    seen = time.monotonic()
-                elif time.monotonic() - seen > LONELY:
-                    why = "; ".join(sorted(set(self._cluster.unfit.values())))
-                    raise UnverifiedError(f"no worker of the cluster is left{why and f': {why}'}")
                 self._land(workers)
                 for place in workers.values():
                     if place not in self._queues:
                         self._queues[place] = self._queue(place, units)
                 self._send(workers, deadline)
-                if workers and not self._tasks:
-                    return
                 left = sum(len(queue.waiting) for queue in self._queues.values())
+                if self._tasks:
+                    active = time.monotonic()
+                elif self._queues and not left:
+                    return
+                elif time.monotonic() - active > LONELY:
+                    raise UnverifiedError(self._complaint())
                 spare = max(deadline - time.monotonic(), 0)
                 on_progress(f"measuring {len(self._tasks)} layers, {left} wait, {spare:.0f} s left")
                 self._cluster.wait(self._tasks)
@@ -120,10 +119,10 @@ class Crew:
 
     def _send(self, workers: Mapping[str, Place], deadline: float) -> None:
         """Give every worker that has nothing to do the next unit of its kind of machine."""
-        for address in workers.keys() - {task.address for task in self._tasks.values()}:
-            place = workers[address]
+        busy = {task.address for task in self._tasks.values()}
+        for address, place in workers.items():
             queue = self._queues[place]
-            if not queue.waiting:
+            if address in busy or address in self._cluster.unfit or not queue.waiting:
                 continue
             hands = sum(other == place for other in workers.values())
             share = min(hands / len(queue.waiting), 1.0)
@@ -131,6 +130,10 @@ class Crew:
             seconds = deadline - time.monotonic()
             flight = self._cluster.submit(address, unit, queue.bench.setup, seconds, share)
             self._tasks[flight] = _Task(unit, queue, address)
+
+    def _complaint(self) -> str:
+        why = "; ".join(sorted(set(self._cluster.unfit.values())))
+        return f"no worker of the cluster is left that can measure{why and f': {why}'}"
 
     def _land(self, workers: Mapping[str, Place]) -> None:
         """Keep what has arrived, and take back what its worker will never answer."""
