@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import widthfold_onnx
-from tests.plan.workers import endless, hopeless, quick
+from tests.plan.workers import PAUSE, halting, hopeless, quick
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 from widthfold_onnx.plan import local, measure
@@ -120,8 +120,7 @@ def test_a_broken_model_does_not_stop_the_others(tmp_path: Path, options: Search
 def test_an_interrupt_keeps_what_was_measured(
     options: SearchOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measure, "race", endless)
-    monkeypatch.setattr(measure, "SILENCE", 20.0)
+    monkeypatch.setattr(measure, "race", halting)
     pressed = 0.0
 
     def press(line: str) -> None:
@@ -131,17 +130,20 @@ def test_an_interrupt_keeps_what_was_measured(
             threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
 
     report = tune([THREE], search_options=options, on_progress=press)
-    assert time.monotonic() - pressed < measure.SILENCE  # nobody waited for the child
+    assert time.monotonic() - pressed < PAUSE  # nobody waited for the child
     (row,) = report.models
     assert report.interrupted
     assert row.left == 2
     with Store(options.store) as store:
         assert len(store) == row.measured == report.machines[0].measured > 1
         assert sum(key.candidate == AS_IS for key, _ in store.items()) == 1
+        known = len(store)
     for thread in threading.enumerate():
         if "play" in thread.name:
-            thread.join(2 * measure.SILENCE)
+            thread.join(5 * PAUSE)
             assert not thread.is_alive()
+    with Store(options.store) as store:
+        assert len(store) == known
 
 
 @pytest.mark.usefixtures("fast")

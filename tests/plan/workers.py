@@ -16,6 +16,7 @@ from widthfold_onnx.plan.store import Measurement
 from widthfold_onnx.plan.units import Unit
 
 SECONDS = 0.2
+PAUSE = 8.0
 
 
 def units(log: Path, count: int) -> list[Unit]:
@@ -64,10 +65,11 @@ def quick(units: Sequence[Unit], setup: Setup, seconds: float, *, report: Report
         report(Done(unit.subject))
 
 
-def endless(units: Sequence[Unit], setup: Setup, seconds: float, *, report: Report) -> None:
-    """The first layer is raced, and then nothing more is heard."""
+def halting(units: Sequence[Unit], setup: Setup, seconds: float, *, report: Report) -> None:
+    """The first layer is raced, and then nothing more is heard for a while."""
     quick(units[:1], setup, seconds, report=report)
-    time.sleep(600)
+    time.sleep(PAUSE)
+    quick(units[1:], setup, seconds, report=report)
 
 
 def hopeless(units: Sequence[Unit], setup: Setup, seconds: float, *, report: Report) -> None:
