@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -9,6 +10,7 @@ import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
@@ -25,7 +27,7 @@ from widthfold_onnx.plan import cluster as door
 from widthfold_onnx.plan import crew as crews
 from widthfold_onnx.plan.cluster import Cluster
 from widthfold_onnx.plan.crew import MOST_FAILURES, Crew
-from widthfold_onnx.plan.identity import machine_identity
+from widthfold_onnx.plan.identity import Place, machine_identity
 from widthfold_onnx.plan.measure import AS_IS
 from widthfold_onnx.plan.store import Key, Measurement, Store
 from widthfold_onnx.plan.tuning import tune
@@ -147,6 +149,50 @@ def test_every_worker_measures_one_unit_at_a_time(cluster: LocalCluster, log: Pa
         assert all(first[1] <= second[0] for first, second in pairwise(times))
 
 
+def test_the_unit_of_a_worker_that_died_is_measured_by_another(
+    cluster: LocalCluster, log: Path
+) -> None:
+    todo = units(log, 6)
+    todo[1] = replace(todo[1], subject="fatal once")
+    found = measured(cluster.scheduler_address, todo)
+    assert {key.subject for key in found} == {unit.subject for unit in todo}
+    assert {value.status for value in found.values()} == {"ok"}
+    tries = defaultdict(list)
+    for pid, subject, _, _ in runs(log):
+        tries[subject].append(pid)
+    assert len(set(tries.pop("fatal once"))) == 2
+    assert all(len(pids) == 1 for pids in tries.values())
+
+
+def test_every_kind_of_machine_measures_all_units(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = {"one": Place(Provider.CPU, "small"), "two": Place(Provider.CUDA, "large")}
+    with Store(None) as store:
+        crew = Crew(Inside(kinds), SMALL, FoldOptions(), store)
+        crew.measure(units(log, 4), time.monotonic() + 50, lambda line: None)
+        found = Counter(
+            (key.machine, json.loads(key.setting)["provider"]) for key, _ in store.items()
+        )
+    assert found == {("small", "cpu"): 4, ("large", "cuda"): 4}
+    assert {bench.machine: bench.measured for bench in crew.benches} == {"small": 4, "large": 4}
+
+
+class Inside:
+    """Workers that live in this process, and answer at once."""
+
+    def __init__(self, kinds: dict[str, Place]) -> None:
+        self.unfit: dict[str, str] = {}
+        self.workers = lambda: kinds
+        self.wait = self.cancel = lambda flights: None
+        self.result = lambda flight: flight.result()
+
+    def submit(self, address: str, *task: object) -> Future:
+        flight: Future = Future()
+        flight.set_result(noted(*task))
+        return flight
+
+
 def test_a_unit_that_kills_workers_is_given_up_and_no_other(
     cluster: LocalCluster, log: Path
 ) -> None:
@@ -227,6 +273,20 @@ def test_a_cluster_without_workers_is_not_waited_for_forever(
         pytest.raises(UnverifiedError, match=r"no worker .* is left that can measure$"),
     ):
         measured(made.scheduler_address, units(log, 1))
+
+
+def test_a_scheduler_that_ends_meanwhile_is_no_fault_of_ours(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door, "PATIENCE", 1.0)
+    with running(n_workers=1, threads_per_worker=1) as made:
+
+        def end(line: str) -> None:
+            if runs(log):
+                made.close()
+
+        with pytest.raises(UnverifiedError, match="the scheduler is gone"):
+            measured(made.scheduler_address, units(log, 20), end)
 
 
 def test_no_scheduler_and_no_dask_are_usage_errors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,10 @@ def noted(unit: Unit, setup: Setup, seconds: float, share: float) -> list[Outcom
     if "deadly" in unit.subject:
         _note(log, unit, began)
         os.kill(os.getpid(), signal.SIGKILL)
+    if "fatal once" in unit.subject and not (scar := log.with_name("scar")).exists():
+        scar.touch()
+        _note(log, unit, began)
+        os.kill(os.getpid(), signal.SIGKILL)
     if "claims" in unit.subject:
         with log.with_name("broken").open("a+") as claim:  # the first line is of the broken one
             claim.write(f"{os.getpid()}\n")

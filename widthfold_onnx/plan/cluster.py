@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -82,29 +83,33 @@ class Cluster:
             UsageError: a worker has other versions than this process.
             UnverifiedError: the scheduler is gone.
         """
-        try:
-            alive = self._client.scheduler_info(n_workers=-1)["workers"]
-            new = [a for a in alive if a not in self._known and a not in self.unfit]
-            self._meet(new)
-        except OSError as error:
-            raise UnverifiedError(f"the scheduler is gone: {printable(str(error))}") from error
+        with self._reaching():
+            alive = self._client.scheduler_info(n_workers=-1).get("workers")
+            if alive is None:
+                raise OSError("it could not be reached again")
+            self._meet([a for a in alive if a not in self._known and a not in self.unfit])
         self._devices = {a for a, about in alive.items() if about["resources"].get(DEVICE)}
         return {a: self._known[a] for a in alive if a in self._known and a not in self.unfit}
 
     def submit(
         self, address: str, unit: Unit, setup: Setup, seconds: float, share: float
     ) -> Flight:
-        """Have `remote.measured` run on one worker and on no other."""
-        return self._client.submit(
-            measured,
-            unit,
-            setup,
-            seconds,
-            share,
-            workers=[address],
-            resources={DEVICE: 1} if address in self._devices else None,
-            pure=False,
-        )
+        """Have `remote.measured` run on one worker and on no other.
+
+        Raises:
+            UnverifiedError: the scheduler is gone.
+        """
+        with self._reaching():
+            return self._client.submit(
+                measured,
+                unit,
+                setup,
+                seconds,
+                share,
+                workers=[address],
+                resources={DEVICE: 1} if address in self._devices else None,
+                pure=False,
+            )
 
     def result(self, flight: Flight) -> list[Outcome]:
         """What a call that is done has measured.
@@ -133,7 +138,15 @@ class Cluster:
 
     def cancel(self, flights: Iterable[Flight]) -> None:
         """Nobody waits for these; what runs already is run to its end."""
-        self._client.cancel(list(flights))
+        with contextlib.suppress(self._dask.client.ClosedClientError):
+            self._client.cancel(list(flights))
+
+    @contextlib.contextmanager
+    def _reaching(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, self._dask.client.ClosedClientError) as error:
+            raise UnverifiedError(f"the scheduler is gone: {printable(str(error))}") from error
 
     def _meet(self, new: Sequence[str]) -> None:
         mine, agreed = versions(), []
