@@ -268,11 +268,14 @@ def test_a_cluster_without_workers_is_not_waited_for_forever(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(crews, "LONELY", 0.5)
-    with (
-        running(n_workers=0) as made,
-        pytest.raises(UnverifiedError, match=r"no worker .* is left that can measure$"),
-    ):
-        measured(made.scheduler_address, units(log, 1))
+    short = replace(SMALL, time_budget=0.1)
+    with running(n_workers=0) as made:
+        with pytest.raises(UnverifiedError, match=r"no worker .* is left that can measure$"):
+            measured(made.scheduler_address, units(log, 1))
+        model = MODELS / "signal_1d.onnx"
+        report = tune([model], search_options=short, dask=made.scheduler_address)
+    assert report.machines == []
+    assert (report.models[0].layers, report.models[0].left) == (1, 1)
 
 
 def test_a_scheduler_that_ends_meanwhile_is_no_fault_of_ours(

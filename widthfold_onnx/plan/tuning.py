@@ -119,6 +119,8 @@ def _row(name: str, layers: Layers | WidthfoldError, benches: Sequence[Bench]) -
     units = layers.in_order()
     keys = [(unit.subject, AS_IS) for unit in units]
     keys += [(unit.subject, form.key) for unit in units for form in unit.forms]
+    # A cluster of which no worker was met yet has all of it left.
+    left = {unit.subject for bench in benches for unit in bench.missing(units)}
     found = [(key in b.kept, known) for b in benches for key in keys if (known := b.known(*key))]
     return TunedModel(
         model=name,
@@ -127,5 +129,5 @@ def _row(name: str, layers: Layers | WidthfoldError, benches: Sequence[Bench]) -
         measured=sum(now for now, _ in found),
         known=sum(not now for now, _ in found),
         lost=sum(known.status == "lost" for _, known in found),
-        left=len({unit.subject for bench in benches for unit in bench.missing(units)}),
+        left=len(left if benches else units),
     )
