@@ -18,12 +18,27 @@ from widthfold_onnx.errors import (
     UsageError,
     WidthfoldError,
 )
-from widthfold_onnx.options import AxisName, FoldOptions, Layout, Provider, Tolerance, VerifyOptions
-from widthfold_onnx.results import InspectReport, OptimizeReport, SiteReport, VerifyReport
+from widthfold_onnx.options import (
+    AxisName,
+    FoldOptions,
+    Layout,
+    Provider,
+    SearchOptions,
+    Tolerance,
+    VerifyOptions,
+)
+from widthfold_onnx.results import (
+    InspectReport,
+    OptimizeReport,
+    SiteReport,
+    TuneReport,
+    VerifyReport,
+)
 
 if TYPE_CHECKING:
     from widthfold_onnx.interop import fold_graph
     from widthfold_onnx.pipeline import fold_model, inspect, optimize, verify
+    from widthfold_onnx.plan.tuning import tune
 
 __all__ = [
     "AxisName",
@@ -36,8 +51,10 @@ __all__ = [
     "NothingFoldedError",
     "OptimizeReport",
     "Provider",
+    "SearchOptions",
     "SiteReport",
     "Tolerance",
+    "TuneReport",
     "UnverifiedError",
     "UsageError",
     "VerifyOptions",
@@ -47,6 +64,7 @@ __all__ = [
     "fold_model",
     "inspect",
     "optimize",
+    "tune",
     "verify",
 ]
 
@@ -57,6 +75,10 @@ def __getattr__(name: str) -> Any:
         from widthfold_onnx import interop
 
         return interop.fold_graph
+    if name == "tune":
+        from widthfold_onnx.plan import tuning
+
+        return tuning.tune
     if name in {"fold_model", "inspect", "optimize", "verify"}:
         from widthfold_onnx import pipeline
 

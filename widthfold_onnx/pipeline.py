@@ -1,4 +1,4 @@
-"""The order of the steps of every verb; no other file knows it."""
+"""The order of the steps of every verb but `tune`, which has `plan.tuning`."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from widthfold_onnx.cli.common import INTERRUPTED
 from widthfold_onnx.cli.inspect import inspect_command
 from widthfold_onnx.cli.optimize import optimize_command
 from widthfold_onnx.cli.store import store_command
+from widthfold_onnx.cli.tune import tune_command
 from widthfold_onnx.cli.verify import verify_command
 from widthfold_onnx.text import printable
 
@@ -65,4 +66,5 @@ def main() -> None:
 main.add_command(optimize_command)
 main.add_command(verify_command)
 main.add_command(inspect_command)
+main.add_command(tune_command)
 main.add_command(store_command)

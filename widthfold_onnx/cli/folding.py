@@ -50,17 +50,24 @@ class FactorType(click.ParamType[int | None]):
             self.fail(f"{printable(value)!r} is neither auto nor a whole number", param, ctx)
 
 
-def fold_options(default_factor: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The options of a fold; the command gets one `fold` argument of type FoldOptions."""
+def fold_options(
+    default_factor: str | None,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The options of a fold; the command gets one `fold` argument of type FoldOptions.
+
+    Args:
+        default_factor: None leaves out `--factor`.
+    """
+    factor = click.option(
+        "--factor",
+        type=FactorType(),
+        default=default_factor,
+        show_default=True,
+        help="How many times as many output channels, and as many fewer positions; auto: "
+        "whatever was measured to pay.",
+    )
     decorators = [
-        click.option(
-            "--factor",
-            type=FactorType(),
-            default=default_factor,
-            show_default=True,
-            help="How many times as many output channels, and as many fewer positions; auto: "
-            "whatever was measured to pay.",
-        ),
+        *([] if default_factor is None else [factor]),
         click.option(
             "--axis",
             type=AxisType(),
@@ -130,7 +137,7 @@ def fold_options(default_factor: str) -> Callable[[Callable[..., Any]], Callable
         ),
     ]
     names = [
-        "factor",
+        *([] if default_factor is None else ["factor"]),
         "axis",
         "layout",
         "ragged",

@@ -14,9 +14,9 @@ from widthfold_onnx.reports import SUFFIXES, Form
 
 if TYPE_CHECKING:
     from widthfold_onnx.reports.forms import Destinations
-    from widthfold_onnx.results import InspectReport, OptimizeReport, VerifyReport
+    from widthfold_onnx.results import InspectReport, OptimizeReport, TuneReport, VerifyReport
 
-    R = TypeVar("R", VerifyReport, OptimizeReport, InspectReport)
+    R = TypeVar("R", VerifyReport, OptimizeReport, InspectReport, TuneReport)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +50,7 @@ class VerifyArguments:
             raise UsageError("--seeds must be at least 1 unless --inputs are given")
         return VerifyOptions(
             provider=Provider(self.provider),
-            provider_options=dict(map(_assignment, self.provider_options)),
+            provider_options=assignments(self.provider_options),
             seeds=self.seeds,
             inputs=self.inputs,
             input_shapes=shapes,
@@ -68,6 +68,22 @@ class VerifyArguments:
         )
 
 
+PROVIDER = click.option(
+    "--provider",
+    type=click.Choice([str(v) for v in Provider]),
+    default="auto",
+    show_default=True,
+    help="Where models run; elsewhere is an error, and single nodes elsewhere are named.",
+)
+PROVIDER_OPTIONS = click.option(
+    "--provider-option",
+    "provider_options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An option of the provider, as the runtime names it, e.g. prefer_nhwc=1.",
+)
+
+
 def verify_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
     """The shared options; the command gets one `running` argument of type VerifyArguments."""
 
@@ -78,20 +94,8 @@ def verify_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(running=running, **arguments)
 
     decorators = [
-        click.option(
-            "--provider",
-            type=click.Choice([str(v) for v in Provider]),
-            default="auto",
-            show_default=True,
-            help="Where models run; elsewhere is an error, and single nodes elsewhere are named.",
-        ),
-        click.option(
-            "--provider-option",
-            "provider_options",
-            multiple=True,
-            metavar="NAME=VALUE",
-            help="An option of the provider, as the runtime names it, e.g. prefer_nhwc=1.",
-        ),
+        PROVIDER,
+        PROVIDER_OPTIONS,
         click.option(
             "--seeds",
             type=int,
@@ -141,6 +145,15 @@ def _tolerance(text: str) -> tuple[str | None, float]:
     if not (value >= 0 and math.isfinite(value)):
         raise UsageError(f"{printable(text)!r} is not a tolerance like 1e-4 or OUTPUT:1e-4")
     return (name if colon else None), value
+
+
+def assignments(texts: Iterable[str]) -> dict[str, str]:
+    """What ``--provider-option`` was given.
+
+    Raises:
+        UsageError: one has no name, or no "=".
+    """
+    return dict(map(_assignment, texts))
 
 
 def _assignment(text: str) -> tuple[str, str]:

@@ -41,6 +41,21 @@ class SearchArguments:
         )
 
 
+THREADS = click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Threads inside one operator while measuring: what pays depends on them.",
+)
+STORE = click.option(
+    "--store",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Keeps measurements; default: $WIDTHFOLD_STORE, else a file in the user's cache.",
+)
+
+
 def search_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options; the command gets one `searching` argument of type SearchArguments."""
 
@@ -51,13 +66,7 @@ def search_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(searching=searching, **arguments)
 
     decorators = [
-        click.option(
-            "--threads",
-            type=click.IntRange(min=1),
-            default=1,
-            show_default=True,
-            help="Threads inside one operator while measuring: what pays depends on them.",
-        ),
+        THREADS,
         click.option(
             "--time-budget",
             type=click.FloatRange(min=0, min_open=True),
@@ -66,12 +75,7 @@ def search_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Seconds that measuring layers may take; deciding with the whole model comes on "
             "top. Ctrl-C ends measuring too.",
         ),
-        click.option(
-            "--store",
-            type=click.Path(path_type=Path),
-            metavar="PATH",
-            help="Keeps measurements; default: $WIDTHFOLD_STORE, else a file in the user's cache.",
-        ),
+        STORE,
         click.option(
             "--target",
             metavar="NAME",

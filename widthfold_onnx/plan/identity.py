@@ -7,11 +7,12 @@ import os
 import subprocess
 from collections.abc import Mapping
 from functools import cache
+from typing import NamedTuple
 
 from widthfold_onnx.errors import InternalError
 from widthfold_onnx.evidence.environment import cores, cpu_info, machine, version
-from widthfold_onnx.options import Provider
-from widthfold_onnx.runtime.session import Level, runtime_version
+from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.runtime.session import Level, resolved, runtime_version
 
 _QUERY = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
 _SECONDS = 20
@@ -33,6 +34,30 @@ def canonical(value: object) -> str:
     '{"a":"\\u00e9","b":[1,2]}'
     """
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+class Place(NamedTuple):
+    """Where a measurement is taken: the provider that is used, and the machine."""
+
+    provider: Provider
+    machine: str
+
+
+def find_place(provider: Provider, options: Mapping[str, str]) -> Place:
+    """Where this process would measure.
+
+    Meant to run in `runtime.worker.isolated`, since a provider may keep memory of its device.
+
+    Args:
+        provider: where models are to run; AUTO is decided here.
+        options: options of the provider.
+
+    Raises:
+        UnverifiedError: the provider cannot be used.
+        UsageError: it does not take the options.
+    """
+    used = resolved(VerifyOptions(provider=provider, provider_options=options)).provider
+    return Place(used, machine_identity(used))
 
 
 @cache

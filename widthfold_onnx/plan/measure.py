@@ -9,15 +9,18 @@ from __future__ import annotations
 import datetime
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Self
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.options import Provider
+from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
+from widthfold_onnx.plan.identity import setting_identity
 from widthfold_onnx.plan.race import NO_TIME, Began, Done, Ran, Setup, race
 from widthfold_onnx.plan.store import Key, Measurement, Store
 from widthfold_onnx.plan.units import Unit
 from widthfold_onnx.progress import Progress, Step
+from widthfold_onnx.runtime.session import Level
 from widthfold_onnx.runtime.worker import isolated
 
 AS_IS = "as-is"
@@ -29,6 +32,9 @@ MEMORY_SHARE = 0.5
 
 MORE_TIME = 2.0
 """What was skipped for want of time gets another chance where there is so many times as much."""
+
+Keep = Callable[[str, str, Measurement], None]
+"""Gets subject, candidate and what was measured."""
 
 
 class _BudgetSpentError(Exception):
@@ -47,11 +53,33 @@ class Bench:
 
     def __init__(self, setup: Setup, store: Store, setting: str, machine: str) -> None:
         self.setup = setup
-        self.measured = 0
+        self.machine = machine
+        self.kept: set[tuple[str, str]] = set()
         self._store = store
         self._setting = setting
-        self._machine = machine
-        self._budget = 0.0
+
+    @classmethod
+    def of(cls, options: SearchOptions, fold: FoldOptions, store: Store, machine: str) -> Self:
+        """A bench for a provider that is chosen.
+
+        Args:
+            options: provider, which must not be AUTO, with its options, and threads.
+            fold: limits of forms.
+            store: where measurements are kept.
+            machine: `identity.machine_identity`.
+
+        Raises:
+            InternalError: the provider is AUTO.
+        """
+        given = dict(options.provider_options)
+        setup = Setup(options.provider, tuple(sorted(given.items())), options.threads, fold)
+        setting = setting_identity(options.provider, given, Level.ALL, options.threads)
+        return cls(setup, store, setting, machine)
+
+    @property
+    def measured(self) -> int:
+        """How many measurements were kept."""
+        return len(self.kept)
 
     def known(self, subject: str, candidate: str) -> Measurement | None:
         """What the store holds."""
@@ -59,7 +87,7 @@ class Bench:
 
     def keep(self, subject: str, candidate: str, measurement: Measurement) -> None:
         """Store a measurement."""
-        self.measured += 1
+        self.kept.add((subject, candidate))
         self._store.put(self._key(subject, candidate), measurement)
 
     def measure(self, units: Sequence[Unit], deadline: float, on_progress: Progress) -> None:
@@ -70,89 +98,126 @@ class Bench:
             deadline: of `time.monotonic`.
             on_progress: gets a step per unit.
         """
-        self._budget = deadline - time.monotonic()
-        left = {unit.subject: missing for unit in units if (missing := self._missing(unit))}
-        total = len(left)
-        flight = Began("", "")
+        missing = self.missing(units, deadline - time.monotonic())
+        measure(missing, self.setup, deadline, self.keep, on_progress)
 
-        def hear(message: Began | Ran | Done) -> None:
-            nonlocal flight
-            if isinstance(message, Began):
-                flight = message
-                spare = deadline - time.monotonic()
-                if not message.key and spare < 0:
-                    raise _BudgetSpentError
-                if not message.key:
-                    done = total - len(left)
-                    text = f"measuring layer {done + 1} of {total}"
-                    on_progress(Step(text, done, total, spare))
-            elif isinstance(message, Done):
-                del left[message.subject]
-            else:
-                self._note(message)
+    def missing(self, units: Sequence[Unit], seconds: float = 0.0) -> list[Unit]:
+        """The units of which something is not known, with the forms that are not.
 
-        while left and time.monotonic() < deadline:
-            try:
-                isolated(
-                    race,
-                    list(left.values()),
-                    self.setup,
-                    deadline - time.monotonic(),
-                    silence=SILENCE,
-                    memory=_memory(self.setup.provider),
-                    on_progress=hear,
-                )
-            except _BudgetSpentError:
-                return
-            except UnverifiedError as error:
-                if flight.subject not in left:
-                    raise  # no runtime at all
-                self._lost(flight, str(error))
-                missing = self._missing(left.pop(flight.subject))
-                if missing is not None:
-                    left = {flight.subject: missing, **left}
-                flight = Began("", "")
+        Args:
+            units: to choose from.
+            seconds: there are to measure them in; where that is much more than there were once,
+                what was skipped then is missing as well.
+        """
+        return [left for unit in units if (left := self._missing(unit, seconds)) is not None]
 
-    def _missing(self, unit: Unit) -> Unit | None:
-        """The unit with the forms that are not known yet; None where all are."""
+    def _missing(self, unit: Unit, seconds: float) -> Unit | None:
         own = self.known(unit.subject, AS_IS)
         if own is not None and own.status == "lost":
             return None
-        forms = tuple(form for form in unit.forms if not self._settled(unit.subject, form.key))
+        known = {form: self.known(unit.subject, form.key) for form in unit.forms}
+        forms = tuple(form for form, found in known.items() if not _settled(found, seconds))
         return replace(unit, forms=forms) if forms or own is None else None
-
-    def _settled(self, subject: str, candidate: str) -> bool:
-        found = self.known(subject, candidate)
-        if found is None:
-            return False
-        return found.reason != NO_TIME or self._budget < MORE_TIME * found.seconds
-
-    def _note(self, ran: Ran) -> None:
-        self.keep(
-            ran.subject,
-            ran.key or AS_IS,
-            Measurement(
-                status="ok" if ran.pairs else "lost",
-                ratio=ran.ratio,
-                low=ran.low,
-                high=ran.high,
-                seconds=self._budget if ran.reason == NO_TIME else ran.seconds,
-                rounds=ran.pairs,
-                reason=ran.reason,
-                taken=now(),
-            ),
-        )
-
-    def _lost(self, flight: Began, reason: str) -> None:
-        self.keep(flight.subject, flight.key or AS_IS, lost(reason))
 
     def _key(self, subject: str, candidate: str) -> Key:
         return Key(
             subject=subject,
             candidate=candidate,
             setting=self._setting,
-            machine=self._machine,
+            machine=self.machine,
         )
+
+
+def measure(
+    units: Sequence[Unit],
+    setup: Setup,
+    deadline: float,
+    keep: Keep,
+    on_progress: Progress,
+    *,
+    share: float = 1.0,
+) -> None:
+    """Race all forms of the units, until all ran or the deadline is over.
+
+    Args:
+        units: in the order in which they are measured.
+        setup: where.
+        deadline: of `time.monotonic`.
+        keep: gets what was measured, as it is.
+        on_progress: gets a step per unit.
+        share: of the time until the deadline that these units should take.
+
+    Raises:
+        UnverifiedError: the runtime cannot be used.
+    """
+    budget = deadline - time.monotonic()
+    left = {unit.subject: unit for unit in units}
+    total = len(left)
+    told: set[tuple[str, str]] = set()
+    flight = Began("", "")
+
+    def tell(subject: str, key: str, measurement: Measurement) -> None:
+        told.add((subject, key))
+        keep(subject, key or AS_IS, measurement)
+
+    def hear(message: Began | Ran | Done) -> None:
+        nonlocal flight
+        if isinstance(message, Began):
+            flight = message
+            spare = deadline - time.monotonic()
+            if not message.key and spare < 0:
+                raise _BudgetSpentError
+            if not message.key:
+                done = total - len(left)
+                on_progress(Step(f"measuring layer {done + 1} of {total}", done, total, spare))
+        elif isinstance(message, Done):
+            del left[message.subject]
+        else:
+            tell(message.subject, message.key, _measurement(message, budget))
+
+    while left and time.monotonic() < deadline:
+        try:
+            isolated(
+                race,
+                list(left.values()),
+                setup,
+                (deadline - time.monotonic()) * share,
+                silence=SILENCE,
+                memory=_memory(setup.provider),
+                on_progress=hear,
+            )
+        except _BudgetSpentError:
+            return
+        except UnverifiedError as error:
+            if flight.subject not in left:
+                raise  # no runtime at all
+            tell(flight.subject, flight.key, lost(str(error)))
+            unit = left.pop(flight.subject)
+            forms = tuple(form for form in unit.forms if (unit.subject, form.key) not in told)
+            if flight.key and forms:
+                left = {unit.subject: replace(unit, forms=forms), **left}
+            flight = Began("", "")
+
+
+def _settled(found: Measurement | None, seconds: float) -> bool:
+    """Whether what is known of a form is all that there is to know in so many seconds."""
+    if found is None:
+        return False
+    return found.reason != NO_TIME or seconds < MORE_TIME * found.seconds
+
+
+def _measurement(ran: Ran, budget: float) -> Measurement:
+    """As it is kept; what was skipped for want of time keeps how much there was."""
+    return Measurement(
+        status="ok" if ran.pairs else "lost",
+        ratio=ran.ratio,
+        low=ran.low,
+        high=ran.high,
+        seconds=budget if ran.reason == NO_TIME else ran.seconds,
+        rounds=ran.pairs,
+        reason=ran.reason,
+        taken=now(),
+    )
 
 
 def lost(reason: str) -> Measurement:

@@ -27,7 +27,6 @@ from widthfold_onnx.plan.families import families
 from widthfold_onnx.plan.ground import ground_elsewhere, ground_here
 from widthfold_onnx.plan.layers import Layers
 from widthfold_onnx.plan.measure import AS_IS, Bench
-from widthfold_onnx.plan.race import Setup
 from widthfold_onnx.plan.store import Measurement, Store
 from widthfold_onnx.plan.trials import Choice, Trials
 from widthfold_onnx.plan.units import Form, Unit, form_of
@@ -84,9 +83,7 @@ class Search:
             ground = ground_elsewhere(loaded, options, fold.input_shapes, store)
         self._shapes, self._target = ground.shapes, ground.target
         self._options = replace(options, provider=ground.provider)
-        given = tuple(sorted(options.provider_options.items()))
-        setup = Setup(ground.provider, given, options.threads, fold)
-        self._bench = Bench(setup, store, ground.setting, ground.machine)
+        self._bench = Bench.of(self._options, fold, store, ground.machine)
         self._layers = Layers.of(self._document(), fold, self._shapes, self._target)
         self._accepted: Choice = {}
 

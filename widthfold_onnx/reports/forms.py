@@ -11,16 +11,17 @@ from typing import assert_never
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.reports import SUFFIXES, Form, github, html, json, junit, markdown
 from widthfold_onnx.reports.files import check_report, write_report
-from widthfold_onnx.results import InspectReport, OptimizeReport, VerifyReport
+from widthfold_onnx.results import InspectReport, OptimizeReport, TuneReport, VerifyReport
 from widthfold_onnx.text import quoted
 
-Report = VerifyReport | OptimizeReport | InspectReport
+Report = VerifyReport | OptimizeReport | InspectReport | TuneReport
 
 
 OFFERED: dict[type[Report], tuple[Form, ...]] = {
     VerifyReport: tuple(Form),
     OptimizeReport: (Form.JSON, Form.MARKDOWN, Form.GITHUB),
     InspectReport: (Form.JSON, Form.MARKDOWN),
+    TuneReport: (Form.JSON,),
 }
 
 
@@ -107,9 +108,10 @@ def render(form: Form, result: Report, model: Path) -> str:
         case Form.JSON:
             return json.encode(result).decode("ascii")
         case Form.MARKDOWN:
+            assert not isinstance(result, TuneReport)
             return markdown.render(result)
         case Form.GITHUB:
-            assert not isinstance(result, InspectReport)
+            assert not isinstance(result, InspectReport | TuneReport)
             return github.render(result, model)
         case Form.JUNIT:
             assert isinstance(result, VerifyReport)

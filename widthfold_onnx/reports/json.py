@@ -11,13 +11,21 @@ from typing import Any
 
 import msgspec
 
-from widthfold_onnx.results import InspectReport, OptimizeReport, Result, StoreReport, VerifyReport
+from widthfold_onnx.results import (
+    InspectReport,
+    OptimizeReport,
+    Result,
+    StoreReport,
+    TuneReport,
+    VerifyReport,
+)
 
 REPORTS: dict[str, type[Result]] = {
     "optimize": OptimizeReport,
     "verify": VerifyReport,
     "inspect": InspectReport,
     "store": StoreReport,
+    "tune": TuneReport,
 }
 
 

@@ -20,6 +20,7 @@ from widthfold_onnx.results.sites import (
 )
 from widthfold_onnx.results.store import Entry, Key, Measurement, StoreReport
 from widthfold_onnx.results.timing import NodeTime, Side, Timing
+from widthfold_onnx.results.tune import TunedMachine, TunedModel, TuneReport
 
 __all__ = [
     "AxisPattern",
@@ -42,6 +43,9 @@ __all__ = [
     "SiteReport",
     "StoreReport",
     "Timing",
+    "TuneReport",
+    "TunedMachine",
+    "TunedModel",
     "VerifyReport",
     "WorstElement",
 ]

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import widthfold_onnx
+from tests.cli.tool import MODELS, names, on_terminal, start_process, widthfold
+from tests.plan.workers import quick
+from widthfold_onnx.plan import measure
+from widthfold_onnx.plan.store import Store
+
+SCHEMA = json.loads((Path(widthfold_onnx.__file__).parent / "schemas" / "tune.json").read_text())
+SIGNAL = MODELS / "signal_1d.onnx"
+THREE = MODELS / "depthwise.onnx"
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's own store, not there yet; no model runs while layers are measured."""
+    path = tmp_path / "cache" / "own.sqlite"
+    monkeypatch.setenv("WIDTHFOLD_STORE", str(path))
+    monkeypatch.setattr(measure, "race", quick)
+    return path
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """Cells by their first."""
+    cells = [re.split(r"  +", line.strip()) for line in text.splitlines()]
+    return {row[0]: row[1:] for row in cells}
+
+
+def test_a_row_for_each_model(store: Path) -> None:
+    first = widthfold("tune", SIGNAL, THREE, "--provider", "cpu")
+    assert (first.code, first.err) == (0, "")
+    table = rows(first.out)
+    assert table["model"] == ["layers", "forms", "measured now", "known before", "lost"]
+    layers, forms, now, before, lost = map(int, table[SIGNAL.name])
+    assert (layers, now, before, lost) == (1, forms + 1, 0, 0)
+    assert int(table[THREE.name][0]) == 3
+    with Store(store) as kept:
+        assert f"{len(kept)} measurement(s) on cpu: {{" in first.out
+    again = rows(widthfold("tune", SIGNAL, THREE, "--provider", "cpu").out)
+    assert list(map(int, again[SIGNAL.name])) == [1, forms, 0, now, 0]
+
+
+def test_the_report_as_json(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    run = widthfold("tune", SIGNAL, "--report", path, "--store", tmp_path / "other")
+    assert run.code == 0
+    report = json.loads(path.read_text())
+    jsonschema.validate(report, SCHEMA)
+    assert report["schema"] == "widthfold.tune/1"
+    assert report["models"][0]["model"] == SIGNAL.name
+    assert str(tmp_path) not in path.read_text()
+    assert "other" in names(tmp_path)
+    printed = widthfold("tune", SIGNAL, "--format", "json", "--store", tmp_path / "other")
+    assert json.loads(printed.out)["models"][0]["known"] == report["models"][0]["measured"]
+
+
+def test_the_first_broken_model_decides_the_exit_code(tmp_path: Path) -> None:
+    broken, gone = tmp_path / "broken\x1b[2J.onnx", tmp_path / "gone.onnx"
+    broken.write_bytes(b"no model")
+    for models, code in (((SIGNAL, broken, gone), 3), ((gone, broken, SIGNAL), 2)):
+        run = widthfold("tune", *models)
+        assert run.code == code
+        assert "2 of 3 models could not be read; " in run.line
+        assert "\x1b" not in run.out
+        assert rows(run.out)[SIGNAL.name][0] == "1"
+        assert "No such file" in rows(run.out)["gone.onnx"][-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "Missing argument 'MODELS...'"),
+        ((SIGNAL, "--factor", 8), "No such option '--factor'"),
+        ((SIGNAL, "--jobs", 0), "--jobs"),
+        ((SIGNAL, "--jobs", 4096), "4096 jobs of 1 thread(s)"),
+        ((SIGNAL, "--threads", 4096, "--jobs", 2), "2 jobs of 4096 thread(s)"),
+        ((SIGNAL, "--dask", "nothing://"), "no Dask scheduler answers at 'nothing://'"),
+        ((SIGNAL, "--dask", "tcp://127.0.0.1:1", "--jobs", 2), "every worker measures"),
+        ((SIGNAL, "--provider-option", "a"), "is not of the form NAME=VALUE"),
+        ((SIGNAL, "--time-budget", 0), "--time-budget"),
+        ((SIGNAL, "--report", "x.html"), "no html report of this command; it offers json"),
+    ],
+)
+def test_what_does_not_fit_is_said_on_one_line(words: tuple[object, ...], said: str) -> None:
+    run = widthfold("tune", *words)
+    assert run.code == 2
+    assert said in run.line
+    assert run.out == ""
+
+
+def test_it_fits_a_terminal(tmp_path: Path) -> None:
+    run = on_terminal("tune", SIGNAL, tmp_path / "gone.onnx", "--time-budget", 60, columns=80)
+    assert run.code == 2
+    bare = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", run.out)
+    assert "signal_1d.onnx" in bare
+    assert "No such file" in bare
+
+
+def test_ctrl_c_keeps_what_was_measured(store: Path) -> None:
+    child = start_process("tune", MODELS / "luma_sr.onnx", THREE)
+    end = time.monotonic() + 30
+    while child.poll() is None and time.monotonic() < end:
+        time.sleep(0.1)
+        if store.exists():
+            with Store(store) as kept:
+                if len(kept):
+                    child.send_signal(signal.SIGINT)
+                    break
+    out, err = child.communicate(timeout=30)
+    assert (child.returncode, err.decode()) == (
+        130,
+        "widthfold: interrupted; what was measured is kept\n",
+    )
+    assert {"luma_sr.onnx", THREE.name} <= rows(out.decode()).keys()
+    with Store(store) as kept:
+        assert len(kept) > 0

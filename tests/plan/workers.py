@@ -1,0 +1,85 @@
+"""What test workers run in place of a race; importable, since a worker gets it by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.plan.measure import AS_IS, now
+from widthfold_onnx.plan.race import Began, Done, Ran, Report, Setup
+from widthfold_onnx.plan.remote import Outcome
+from widthfold_onnx.plan.store import Measurement
+from widthfold_onnx.plan.units import Unit
+
+SECONDS = 0.2
+PAUSE = 8.0
+
+
+def units(log: Path, count: int) -> list[Unit]:
+    """Layers that say in their subject what becomes of them, and in their model where to log."""
+    return [Unit(f"layer {number}", str(log).encode(), (), 1) for number in range(count)]
+
+
+def noted(unit: Unit, setup: Setup, seconds: float, share: float) -> list[Outcome]:
+    """Log when it began and ended, and where; a layer may kill the worker, or call it broken."""
+    log = Path(os.fsdecode(unit.model))
+    began = time.monotonic()
+    if "deadly" in unit.subject:
+        _note(log, unit, began)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if "fatal once" in unit.subject and not (scar := log.with_name("scar")).exists():
+        scar.touch()
+        _note(log, unit, began)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if "claims" in unit.subject:
+        with log.with_name("broken").open("a+") as claim:  # the first line is of the broken one
+            claim.write(f"{os.getpid()}\n")
+            claim.flush()
+            claim.seek(0)
+            broken = int(claim.readline())
+        if broken == os.getpid():
+            _note(log, unit, began)
+            raise UnverifiedError("this worker has no device")
+    time.sleep(SECONDS)
+    _note(log, unit, began)
+    one = Measurement("ok", 1.0, 1.0, 1.0, 1e-3, 4, "", now())
+    return [(unit.subject, AS_IS, one)]
+
+
+def _note(log: Path, unit: Unit, began: float) -> None:
+    with log.open("a") as file:
+        file.write(f"{os.getpid()}\t{unit.subject}\t{began}\t{time.monotonic()}\n")
+
+
+def own_number() -> dict[str, str]:
+    """Versions that are never the same."""
+    return {"widthfold-onnx": str(os.getpid())}
+
+
+def quick(units: Sequence[Unit], setup: Setup, seconds: float, *, report: Report) -> None:
+    """A race without a runtime, in which every form is as fast as the layer."""
+    for unit in units:
+        for key in ("", *(form.key for form in unit.forms)):
+            report(Began(unit.subject, key))
+            report(Ran(unit.subject, key, 1.0, 1.0, 1.0, 1e-3, 4))
+        report(Done(unit.subject))
+
+
+def halting(units: Sequence[Unit], setup: Setup, seconds: float, *, report: Report) -> None:
+    """The first layer is raced, and then nothing more is heard for a while."""
+    quick(units[:1], setup, seconds, report=report)
+    time.sleep(PAUSE)
+    quick(units[1:], setup, seconds, report=report)
+
+
+def hopeless(units: Sequence[Unit], setup: Setup, seconds: float, *, report: Report) -> None:
+    """No runtime.
+
+    Raises:
+        UnverifiedError: always.
+    """
+    raise UnverifiedError("there is no runtime")

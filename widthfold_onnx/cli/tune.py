@@ -1,0 +1,85 @@
+"""widthfold tune."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from widthfold_onnx.cli.common import INTERRUPTED, MODEL, guarded, leave
+from widthfold_onnx.cli.folding import fold_options
+from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
+from widthfold_onnx.cli.running import PROVIDER, PROVIDER_OPTIONS, assignments
+from widthfold_onnx.cli.searching import STORE, THREADS
+from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
+
+
+@click.command("tune")
+@guarded
+@click.argument("models", type=MODEL, nargs=-1, required=True)
+@fold_options(default_factor=None)
+@THREADS
+@PROVIDER
+@PROVIDER_OPTIONS
+@click.option(
+    "--time-budget",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Seconds that measuring may take for all models together; default: "
+    f"{SearchOptions.time_budget:g} for each.",
+)
+@STORE
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Processes of this machine that measure at a time: more are done sooner, but disturb "
+    "each other's times. At most cores / threads.",
+)
+@click.option(
+    "--dask",
+    metavar="ADDRESS",
+    help="Scheduler of a Dask cluster whose workers measure, e.g. tcp://127.0.0.1:8786.",
+)
+@report_arguments
+def tune_command(
+    models: tuple[Path, ...],
+    fold: FoldOptions,
+    threads: int,
+    provider: str,
+    provider_options: tuple[str, ...],
+    time_budget: float | None,
+    store: Path | None,
+    jobs: int,
+    dask: str | None,
+    reporting: ReportArguments,
+) -> None:
+    """Measure the layers of all MODELS, and keep that for `optimize --factor auto`.
+
+    A layer that several models have is measured once, and nothing that the store holds is measured
+    again. Ctrl-C ends it and keeps what was measured. A model that cannot be read is named in the
+    table, the others are tuned, and the exit code is that of the first error.
+    """
+    from widthfold_onnx.cli.progress import progress
+    from widthfold_onnx.plan.store import default_path
+    from widthfold_onnx.plan.tuning import tune
+    from widthfold_onnx.reports.tune import show_tune
+    from widthfold_onnx.results import TuneReport
+
+    to = reporting.destinations(TuneReport, models)
+    options = SearchOptions(
+        provider=Provider(provider),
+        provider_options=assignments(provider_options),
+        threads=threads,
+        time_budget=time_budget or SearchOptions.time_budget * len(models),
+        store=store or default_path(),
+    )
+    with progress() as on_progress:
+        result = tune(models, fold, options, jobs=jobs, dask=dask, on_progress=on_progress)
+    deliver(result, to, models[0], show_tune)
+    if result.interrupted:
+        leave("interrupted; what was measured is kept", INTERRUPTED)
+    broken = [model for model in result.models if model.reason]
+    if broken:
+        first = f"{len(broken)} of {len(models)} models could not be read; {broken[0].reason}"
+        leave(first, broken[0].code)

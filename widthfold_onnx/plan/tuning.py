@@ -1,0 +1,130 @@
+"""Measure the layers of many models ahead, so that `optimize` finds all of them in the store."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from widthfold_onnx.errors import UsageError, WidthfoldError
+from widthfold_onnx.model.graph import Document
+from widthfold_onnx.model.loader import load
+from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
+from widthfold_onnx.plan.cluster import Cluster
+from widthfold_onnx.plan.crew import Crew
+from widthfold_onnx.plan.layers import Layers, running
+from widthfold_onnx.plan.local import Local
+from widthfold_onnx.plan.measure import AS_IS, Bench
+from widthfold_onnx.plan.store import Store
+from widthfold_onnx.plan.targets import target, usual
+from widthfold_onnx.plan.units import Unit
+from widthfold_onnx.progress import Progress, Step, silent
+from widthfold_onnx.results import TunedMachine, TunedModel, TuneReport
+from widthfold_onnx.runtime.worker import isolated
+
+EVERY_FORM = FoldOptions()
+BY_DEFAULT = SearchOptions()
+
+
+def tune(
+    models: Sequence[Path | str],
+    fold_options: FoldOptions = EVERY_FORM,
+    search_options: SearchOptions = BY_DEFAULT,
+    *,
+    jobs: int = 1,
+    dask: str | None = None,
+    on_progress: Progress = silent,
+) -> TuneReport:
+    """Measure every layer of every model, each once, and keep it in the store.
+
+    Args:
+        models: model files. One that cannot be read is reported, and the others are tuned.
+        fold_options: which sites, and limits of forms.
+        search_options: where to measure, the store, and the seconds for all models together.
+        jobs: how many processes of this machine measure at a time; they disturb each other.
+        dask: address of the scheduler of a Dask cluster, whose workers measure instead.
+        on_progress: gets a step now and then.
+
+    Returns:
+        What is known now. KeyboardInterrupt while measuring ends just that.
+
+    Raises:
+        UsageError: an option that does not fit, or no such cluster.
+        UnverifiedError: nothing can be measured, for want of a runtime or of workers.
+    """
+    if fold_options.factor is not None:
+        raise UsageError("tune measures the forms of every factor; give none")
+    with (
+        Store(search_options.store) as store,
+        _crew(search_options, fold_options, store, jobs, dask) as crew,
+    ):
+        read = []
+        for path in map(Path, models):
+            on_progress(Step(f"reading {path.name}"))
+            read.append((path.name, _layers(path, crew.reads, fold_options)))
+        units: dict[str, Unit] = {}
+        for _, layers in read:
+            if isinstance(layers, Layers):
+                for subject, unit in layers.units.items():
+                    units[subject] = units[subject].joined(unit) if subject in units else unit
+        deadline = time.monotonic() + search_options.time_budget
+        interrupted = False
+        try:
+            crew.measure(Layers(units).in_order(), deadline, on_progress)
+        except KeyboardInterrupt:
+            interrupted = True
+        return TuneReport(
+            threads=search_options.threads,
+            machines=[
+                TunedMachine(
+                    provider=bench.setup.provider, machine=bench.machine, measured=bench.measured
+                )
+                for bench in crew.benches
+            ],
+            models=[_row(name, layers, crew.benches) for name, layers in read],
+            interrupted=interrupted,
+        )
+
+
+@contextlib.contextmanager
+def _crew(
+    options: SearchOptions, fold: FoldOptions, store: Store, jobs: int, dask: str | None
+) -> Iterator[Local | Crew]:
+    if dask is None:
+        yield Local(options, fold, store, jobs)
+        return
+    if jobs != 1:
+        raise UsageError("jobs are of this machine; on a cluster every worker measures")
+    with Cluster(dask, options.provider, options.provider_options) as cluster:
+        yield Crew(cluster, options, fold, store)
+
+
+def _layers(model: Path, provider: Provider, options: FoldOptions) -> Layers | WidthfoldError:
+    try:
+        loaded = load(model)
+        used, shapes = isolated(running, model, provider, dict(options.input_shapes))
+        document = Document(loaded.proto, loaded.folder)
+        return Layers.of(document, options, shapes, target(usual(used)))
+    except WidthfoldError as error:
+        return error
+
+
+def _row(name: str, layers: Layers | WidthfoldError, benches: Sequence[Bench]) -> TunedModel:
+    if isinstance(layers, WidthfoldError):
+        return TunedModel(model=name, reason=str(layers), code=layers.exit_code)
+    units = layers.in_order()
+    keys = [(unit.subject, AS_IS) for unit in units]
+    keys += [(unit.subject, form.key) for unit in units for form in unit.forms]
+    # A cluster of which no worker was met yet has all of it left.
+    left = {unit.subject for bench in benches for unit in bench.missing(units)}
+    found = [(key in b.kept, known) for b in benches for key in keys if (known := b.known(*key))]
+    return TunedModel(
+        model=name,
+        layers=len(units),
+        forms=len(keys) - len(units),
+        measured=sum(now for now, _ in found),
+        known=sum(not now for now, _ in found),
+        lost=sum(known.status == "lost" for _, known in found),
+        left=len(left if benches else units),
+    )

@@ -1,0 +1,25 @@
+"""What `tune` did, as a table with one row for each model."""
+
+from __future__ import annotations
+
+from widthfold_onnx.reports.console import printing, say, table
+from widthfold_onnx.results import TunedModel, TuneReport
+
+
+@printing()
+def show_tune(report: TuneReport) -> None:
+    """Every model, then how much every machine measured."""
+    table(
+        ["model", "layers", "forms", "measured now", "known before", "lost", "left", "why"],
+        [_row(model) for model in report.models],
+        below=True,
+    )
+    for machine in report.machines:
+        say(f"{machine.measured} measurement(s) on {machine.provider}: {machine.machine}")
+
+
+def _row(model: TunedModel) -> list[str]:
+    if model.reason:
+        return [model.model, *[""] * 6, model.reason]
+    counts = (model.layers, model.forms, model.measured, model.known, model.lost)
+    return [model.model, *map(str, counts), str(model.left or ""), ""]
