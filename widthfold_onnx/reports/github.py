@@ -10,7 +10,7 @@ from pathlib import Path
 
 from widthfold_onnx.reports import wording
 from widthfold_onnx.reports.wording import short
-from widthfold_onnx.results import OptimizeReport, VerifyReport
+from widthfold_onnx.results import OptimizeReport, SiteReport, VerifyReport
 from widthfold_onnx.text import printable
 
 MOST = 10
@@ -41,9 +41,19 @@ def render(report: VerifyReport | OptimizeReport, file: Path) -> str:
     planned = [s for s in report.sites if s.status == "folded"] if report.written is None else []
     if report.verification is None:
         lines += _lines(
-            "warning", [(f"{short(s.node, _NAME)} can be folded", s.reason) for s in planned], file
+            "warning",
+            [(f"{short(s.node, _NAME)} can be folded", _planned(s)) for s in planned],
+            file,
         )
-    return lines + _last(f"{report.summary.folded} of {len(report.sites)} Conv nodes folded")
+    last = f"{report.summary.folded} of {len(report.sites)} Conv nodes folded"
+    if report.search is not None:
+        last += f"; {wording.search(report.search)}"
+    return lines + _last(last)
+
+
+def _planned(site: SiteReport) -> str:
+    alone = "" if site.gain is None else f"; alone it ran at {wording.gain(site.gain)}"
+    return f"{site.reason}{alone}"
 
 
 def _failures(report: VerifyReport) -> list[Finding]:

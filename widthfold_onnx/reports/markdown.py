@@ -130,12 +130,14 @@ class _Page:
         counts = report.summary
         written = f"wrote {code(report.written)}" if report.written else "nothing written"
         proof = report.verification
+        timed = report.search is not None
         return [
             f"**{counts.folded} of {len(report.sites)}** Conv nodes of {code(report.model)} "
             f"folded, {counts.kept} kept, {counts.refused} refused; {written}",
+            wording.search(report.search) if report.search is not None else "",
             self._table(
                 "sites",
-                ["node", "status", "axis", "factor", "MACs", "why"],
+                ["node", "status", "axis", "factor", "MACs", *(["alone"] if timed else []), "why"],
                 [
                     [
                         code(f"{site.node} in {site.graph}" if site.graph else site.node),
@@ -143,6 +145,7 @@ class _Page:
                         code(site.axis or ""),
                         "" if site.factor is None else str(site.factor),
                         "" if site.flops_ratio is None else f"{site.flops_ratio:.2f}x",
+                        *(["" if site.gain is None else wording.gain(site.gain)] if timed else []),
                         code(site.reason, 200),
                     ]
                     for site in report.sites

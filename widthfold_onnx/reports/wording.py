@@ -69,7 +69,8 @@ def gain(found: Gain) -> str:
 
 def search(report: SearchReport) -> str:
     """What the search for the fastest forms found."""
-    known = f"{report.measured} measured now" if report.measured else "all measured before"
+    taken = f"{counted(report.measured, 'measurement')} taken"
+    known = taken if report.measured else "all measured before"
     if report.predicted:
         known = f"{counted(report.predicted, 'layer')} predicted for {report.target}, not measured"
     said = f"search: {counted(report.forms, 'form')} of {counted(report.layers, 'layer')}, {known}"

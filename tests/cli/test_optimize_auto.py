@@ -1,0 +1,174 @@
+"""`--factor auto` as a user meets it, with stores that hold what would have been measured."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from tests.cli.tool import MODELS, OLD, names, on_terminal, process, start_process, widthfold
+from tests.plan.world import World, doubled, enter, folded
+from widthfold_onnx import FoldOptions, optimize
+from widthfold_onnx.options import Provider, SearchOptions
+from widthfold_onnx.plan.store import Store
+from widthfold_onnx.reports.json import schema_of
+
+MODEL = MODELS / "pitch_cnn.onnx"
+GOOD = {"onset": 1.0, "context": 2.0, "head": -1.0, "bands": 0.5}
+"""Seconds of ten that each layer saves in its place."""
+
+PAYS = {"onset", "context", "bands"}
+
+LAST = [8, 1, 3, 3]
+"""Weight of the layer with the least work, onset, which is measured last."""
+
+CPU = ("--provider", "cpu", "--seeds", "1")
+
+
+def fill(path: Path, world: World) -> Path:
+    """A store of all that a run in that world measures."""
+    with pytest.MonkeyPatch.context() as patch:
+        enter(patch, world)
+        options = SearchOptions(provider=Provider.CPU, store=path)
+        optimize(MODEL, None, FoldOptions(), None, options)
+    return path
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The export of a store in which some layers pay."""
+    folder = tmp_path_factory.mktemp("tuned")
+    store = fill(folder / "store.sqlite", World(doubled, GOOD))
+    file = folder / "export.jsonl"
+    assert widthfold("store", "export", file, "--store", store).code == 0
+    return file
+
+
+@pytest.fixture
+def store(export: Path, tmp_path: Path) -> Path:
+    """A store into which that was imported."""
+    path = tmp_path / "store.sqlite"
+    assert widthfold("store", "import", export, "--store", path).code == 0
+    return path
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    return folder / "out.onnx"
+
+
+def test_an_imported_store_is_enough(store: Path, out: Path, tmp_path: Path) -> None:
+    report, page = tmp_path / "report.json", tmp_path / "report.md"
+    reports = ("--report", report, "--report", page)
+    run = process("optimize", MODEL, out, *CPU, "--store", store, *reports)
+    assert (run.code, run.err) == (0, "")
+    assert folded(out) == PAYS
+    found = json.loads(report.read_text())
+    jsonschema.validate(found, schema_of("optimize"))
+    search = found["search"]
+    assert (search["measured"], search["accepted"], search["threads"]) == (0, True, 1)
+    assert search["whole"]["ratio"] == pytest.approx(10 / 6.5)
+    assert search["shapes"] == {"audio": [1, 1, 16384]}
+    assert found["verification"]["verdict"] == "pass"
+    exact = {site["node"]: site["verdict"] for site in found["verification"]["exact"]}
+    assert exact == dict.fromkeys(PAYS, "exact")
+    codes = {site["node"]: (site["code"], site["gain"] is None) for site in found["sites"]}
+    assert codes == {**dict.fromkeys(PAYS, ("folded", False)), "head": ("no-gain", False)}
+    for text in (run.out, page.read_text()):
+        assert "all measured before; the whole model ran at 1.54x [1.53, 1.55]" in text
+        assert "but not in the whole model" in text
+    assert "| 2.00x [1.80, 2.20] |" in page.read_text()
+    assert str(tmp_path) not in report.read_text()
+    before = out.read_bytes()
+    run = process("optimize", MODEL, out, *CPU, "--store", store, "--no-verify")
+    assert (run.code, out.read_bytes()) == (0, before)
+
+
+def test_a_plan_writes_nothing(store: Path, out: Path) -> None:
+    run = process("optimize", MODEL, "--dry-run", *CPU, "--store", store)
+    assert (run.code, run.err) == (0, "")
+    assert "3 of 4 Conv nodes folded, 1 kept; nothing written" in run.out
+    run = process("optimize", MODEL, out, "--check", *CPU, "--store", store, "--format", "github")
+    assert (run.code, run.line) == (1, "widthfold: 3 nodes would be folded")
+    assert run.out.count("::warning ") == 3
+    assert run.out.count("alone it ran at 2.00x [1.80, 2.20]") == 3
+    last = run.out.splitlines()[-1]
+    assert last.startswith("widthfold: 3 of 4 Conv nodes folded; search: ")
+    assert names(out.parent) == []
+
+
+def test_where_nothing_pays_the_output_is_the_input(out: Path, tmp_path: Path) -> None:
+    store = fill(tmp_path / "poor.sqlite", World(doubled, dict.fromkeys(GOOD, -0.1)))
+    run = process("optimize", MODEL, out, *CPU, "--store", store)
+    assert (run.code, run.err) == (0, "")
+    assert out.read_bytes() == MODEL.read_bytes()
+    assert "out.onnx is a copy of pitch_cnn.onnx" in run.out
+    assert "not surely faster" in run.out
+    out.write_bytes(OLD)
+    run = process("optimize", MODEL, out, *CPU, "--store", store, "--require-fold")
+    assert (run.code, out.read_bytes()) == (5, OLD)
+    assert run.line == "widthfold: none of 4 Conv nodes was folded; nothing is written"
+    assert process("optimize", MODEL, "--check", *CPU, "--store", store).code == 0
+
+
+def test_other_threads_are_not_known_and_a_budget_ends(store: Path, out: Path) -> None:
+    with Store(store) as opened:
+        before = len(opened)
+    run = process(
+        *("optimize", MODEL, out, *CPU, "--store", store),
+        *("--threads", 2, "--time-budget", "1e-6"),
+    )
+    assert (run.code, run.err) == (0, "")
+    assert out.read_bytes() == MODEL.read_bytes()
+    assert run.out.count("none of its") == 4
+    with Store(store) as opened:
+        assert len(opened) == before
+
+
+@pytest.mark.parametrize("arguments", [("--threads", 0), ("--time-budget", 0)])
+def test_senseless_numbers_are_refused(out: Path, arguments: tuple[object, ...]) -> None:
+    run = widthfold("optimize", MODEL, out, *arguments)
+    assert run.code == 2
+    assert str(arguments[0]) in run.line
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_a_terminal_gets_a_table_that_fits(store: Path, columns: int) -> None:
+    run = on_terminal("optimize", MODEL, "--dry-run", *CPU, "--store", store, columns=columns)
+    assert run.code == 0
+    shown = run.out.split("\x1b[?25h")[-1].splitlines()
+    assert any("alone" in line for line in shown)
+    assert sum("2.00x" in line for line in shown) >= 3
+    assert any("search: " in line for line in shown)
+
+
+def test_ctrl_c_while_measuring_writes_the_best_that_is_known(tmp_path: Path, out: Path) -> None:
+    def alone(layer, form):
+        if layer["weight"] == LAST:
+            raise KeyboardInterrupt
+        return doubled(layer, form)
+
+    store = fill(tmp_path / "store.sqlite", World(alone, GOOD))
+    with Store(store) as opened:
+        known = len(opened)
+    child = start_process("optimize", MODEL, out, *CPU, "--store", store)
+    try:
+        with Store(store) as opened:
+            while len(opened) == known and child.poll() is None:
+                time.sleep(0.005)
+        (worker,) = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
+        child.send_signal(signal.SIGINT)
+        printed, error = child.communicate(timeout=60)
+    finally:
+        child.kill()
+        child.communicate()
+    assert (child.returncode, error) == (0, b"")
+    assert b"ended early" in printed
+    assert folded(out) == PAYS - {"onset"}
+    assert not Path(f"/proc/{worker}").exists()
