@@ -102,7 +102,7 @@ class _Page:
                     for site in report.exact
                 ],
             ),
-            f"{report.input_sets} input sets; {where}",
+            f"{wording.counted(report.input_sets, 'input set')}; {where}",
             f"Repeat: {code(env.command, 500)}" if env.command else "",
         ]
 

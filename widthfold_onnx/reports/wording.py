@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from widthfold_onnx.evidence.rows import ILL_CONDITIONED
+from widthfold_onnx.evidence.rows import ILL_CONDITIONED, UNSTEADY
 from widthfold_onnx.results import Environment, OutputParity, Timing, VerifyReport
 from widthfold_onnx.text import printable
 
@@ -72,7 +72,7 @@ def verdict(report: VerifyReport) -> str:
     """The verdict and the figures that it rests on."""
     exact = sum(site.verdict == "exact" for site in report.exact)
     errors = [row.max_rel for row in report.outputs if row.max_rel is not None]
-    line = f"{report.verdict}; {report.input_sets} input sets"
+    line = f"{report.verdict}; {counted(report.input_sets, 'input set')}"
     forgiven = {row.name for row in report.outputs if row.note.startswith(ILL_CONDITIONED)}
     if errors:
         line += f", largest relative error {max(errors):.1e}"
@@ -99,12 +99,19 @@ def speed(timing: Timing) -> str:
 
 def difference(row: OutputParity) -> str:
     """What is wrong with an output that did not pass."""
+    if row.note == UNSTEADY:  # what it shows is another run of the original, no difference
+        return row.note
     if not row.nonfinite_match:
         line = "NaN or Inf at other positions"
     elif row.max_rel is None:
         line = "not comparable"
-    else:
+    elif row.max_rel > row.tolerance or row.truth_rewritten is None:
         line = f"max_rel {figure(row.max_rel)} > {figure(row.tolerance)}"
+    else:
+        line = (
+            f"max_rel {figure(row.max_rel)} would do, but too far from float64: "
+            f"{figure(row.truth_rewritten)}, the original {figure(row.truth_original)}"
+        )
     if row.worst is not None:
         where = ",".join(map(str, row.worst.index))
         line += f" at [{where}]: {row.worst.original:.9g} became {row.worst.rewritten:.9g}"
