@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import product
+from itertools import cycle, islice, product
 from pathlib import Path
 
 import numpy as np
 
+from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.environment import cores, last_cache_bytes, load_average
 from widthfold_onnx.evidence.memory import file_bytes, peak_mib
 from widthfold_onnx.evidence.placement import fallbacks, placement, remarks
@@ -28,6 +29,7 @@ from widthfold_onnx.results import Side, Timing
 from widthfold_onnx.runtime.clock import Run, paired
 from widthfold_onnx.runtime.feeds import find_shapes, random_feeds
 from widthfold_onnx.runtime.session import Array, Level, Session, open_session, resolved
+from widthfold_onnx.runtime.stored import stored_feeds
 
 INPUT_SETS = (4, 64)
 """Fewest and most input sets that take turns; as many as together exceed the last cache."""
@@ -69,9 +71,12 @@ def time_models(
     options: VerifyOptions,
     shapes: Shapes | None = None,
     *,
+    load: float | None = None,
     report: Callable[[str], None] | None = None,
 ) -> Timing:
-    """Time both models on random inputs; meant to run in `runtime.worker.isolated`.
+    """Time both models; meant to run in `runtime.worker.isolated`.
+
+    Inputs are random; the stored ones where the caller wants no others, or no others run.
 
     The verdict is inconclusive if several threads were asked for on cores that are not free:
     there even identical models differ several times.
@@ -80,15 +85,18 @@ def time_models(
         original: model file.
         rewritten: model file.
         options: provider and its options, threads, shapes and time budget are used.
-        shapes: of every input; None searches them.
+        shapes: of every random input; None searches them.
+        load: of the machine before this program began to work, which counts where it is lower
+            than now: what the comparison of the values added is gone when the timing begins.
         report: called with a line when a phase begins.
 
     Raises:
         UnverifiedError: a model does not run, or no inputs were found.
-        UsageError: the provider does not take its options.
+        UsageError: the provider does not take its options, or stored inputs that do not fit.
     """
     say = report or (lambda line: None)
     start, busy = time.perf_counter(), load_average()
+    busy = busy if load is None else min(busy, load)
     say("timing: choosing settings")
     options = resolved(options)
     settings = settings_of(options.provider, options.provider_options)
@@ -105,8 +113,7 @@ def time_models(
         )
 
     first = opened(original, settings[0])
-    found = shapes or find_shapes(first, options.input_shapes)
-    feeds = _feeds(first, found)
+    feeds, made_up = _inputs(first, shapes, options)
     models = (original, rewritten)
     sessions = [[opened(model, setting) for setting in settings] for model in models]
     medians, same = _medians(sessions, feeds, options.time_budget * CHOICE_SHARE)
@@ -134,14 +141,15 @@ def time_models(
                 p99=_ms(np.quantile(times, 0.99)),
                 samples_ms=_thinned(times),
                 file_bytes=file_bytes(model),
-                peak_mib=round(peak_mib(model, chosen, setting.level, found), 1),
+                peak_mib=round(peak_mib(model, chosen, setting.level, feeds[0]), 1),
                 providers=placement(nodes),
                 fallbacks=fallbacks(nodes, options.provider),
                 nodes=nodes,
             )
         )
     crowded = busy + options.threads > cores()
-    notes = [_busy(busy, options.threads)] if crowded else []
+    notes = [] if made_up else ["timed on the stored inputs"]
+    notes += [_busy(busy, options.threads)] if crowded else []
     notes += remarks(dict(zip(("original", "rewritten"), sides, strict=True)), options.provider)
     verdict = pairing.verdict
     if crowded and options.threads > 1:
@@ -149,6 +157,7 @@ def time_models(
     return Timing(
         provider=options.provider.value,
         threads=options.threads,
+        shapes={name: list(array.shape) for name, array in feeds[0].items()},
         pairs=len(pairing.samples),
         speedup=pairing.ratio,
         low=pairing.low,
@@ -196,13 +205,45 @@ def _seconds(run: Run, count: int) -> float:
     return time.perf_counter() - before
 
 
+def _inputs(
+    session: Session, shapes: Shapes | None, options: VerifyOptions
+) -> tuple[list[dict[str, Array]], bool]:
+    """The input sets that take turns, and whether they are random.
+
+    Raises:
+        UnverifiedError: no random input runs, and none is stored.
+        UsageError: stored inputs that do not fit.
+    """
+    if options.seeds < 1 and options.inputs:
+        return _stored(session, options), False
+    try:
+        return _feeds(session, shapes or find_shapes(session, options.input_shapes)), True
+    except UnverifiedError:
+        if not options.inputs:
+            raise
+        return _stored(session, options), False
+
+
 def _feeds(session: Session, shapes: Shapes) -> list[dict[str, Array]]:
     """Random inputs; as many sets as exceed the last cache together."""
     first = random_feeds(session.inputs, 0, shapes)
-    size = sum(array.nbytes for array in first.values())
-    fewest, most = INPUT_SETS
-    count = min(max(fewest, last_cache_bytes() // max(size, 1) + 1), most)
+    count = _count(first)
     return [first, *(random_feeds(session.inputs, seed, shapes) for seed in range(1, count))]
+
+
+def _stored(session: Session, options: VerifyOptions) -> list[dict[str, Array]]:
+    """The stored sets of one shape, repeated until they exceed the last cache together."""
+    paths = map(Path, options.inputs)
+    sets = [item.feeds for path in paths for item in stored_feeds(path, session.inputs)]
+    first = sets[0]
+    alike = [s for s in sets if all(s[name].shape == first[name].shape for name in first)]
+    return list(islice(cycle(alike), max(_count(first), len(alike))))
+
+
+def _count(feeds: Mapping[str, Array]) -> int:
+    size = sum(array.nbytes for array in feeds.values())
+    fewest, most = INPUT_SETS
+    return min(max(fewest, last_cache_bytes() // max(size, 1) + 1), most)
 
 
 def _rounds(session: Session, feeds: Feeds) -> Run:

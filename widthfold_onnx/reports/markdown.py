@@ -123,6 +123,8 @@ class _Page:
             ["best level", code(before.level), code(after.level)],
             ["nodes on", _placement(before), _placement(after)],
         ]
+        shapes = wording.inputs(timing).removeprefix(", inputs ")
+        head += f", inputs {code(shapes, 200)}" if shapes else ""
         note = f"\n\n{code(timing.note, 300)}" if timing.note else ""
         return f"{head}{note}\n\n{_grid(['', 'original', 'rewritten'], rows)}"
 

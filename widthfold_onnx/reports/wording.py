@@ -7,6 +7,9 @@ from widthfold_onnx.results import Environment, OutputParity, Timing, VerifyRepo
 from widthfold_onnx.text import printable
 
 _EPSILON = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 2**-23, "float64": 2**-52}
+_SHAPES = 120
+"""Characters of the shapes that were timed."""
+
 _NEAR_ZERO = 1000
 """So many times as many ULP as the largest error explains are those of tiny values."""
 
@@ -92,9 +95,16 @@ def speed(timing: Timing) -> str:
         f"[{timing.low:.3f}, {timing.high:.3f}], A/A control {1 + timing.control:.3f}, "
         f"{timing.pairs} pairs, {before.median_ms:.3f} ms (level {before.level}) and "
         f"{after.median_ms:.3f} ms (level {after.level}) on {timing.provider}, "
-        f"{counted(timing.threads, 'thread')}; {timing.same_level:.3f} with both at level all"
+        f"{counted(timing.threads, 'thread')}{inputs(timing)}; "
+        f"{timing.same_level:.3f} with both at level all"
     )
     return f"{line}; {timing.note}" if timing.note else line
+
+
+def inputs(timing: Timing) -> str:
+    """The shapes that were timed, as --input-shape takes them; "" for a model without inputs."""
+    shapes = [f"{name}:{','.join(map(str, dims))}" for name, dims in timing.shapes.items()]
+    return f", inputs {short(' '.join(shapes), _SHAPES)}" if shapes else ""
 
 
 def difference(row: OutputParity) -> str:
