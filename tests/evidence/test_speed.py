@@ -128,6 +128,39 @@ def test_the_first_run_of_a_session_does_not_choose(measured):
     assert timing.same_level == pytest.approx(1.0)
 
 
+def test_each_setting_comes_first_in_its_turn(measured):
+    _, machine = measured(costs(5, 6, 5, 6))
+    numbers = [number for number, _ in machine.runs[: 4 * speed.CHOICE_ROUNDS[0]]]
+    rounds = [numbers[i : i + 4] for i in range(0, len(numbers), 4)]
+    assert all(sorted(one) == [1, 2, 3, 4] for one in rounds)
+    for place in range(4):
+        counts = [[one[place] for one in rounds[1:]].count(number) for number in (1, 2, 3, 4)]
+        assert max(counts) - min(counts) <= 1
+
+
+@pytest.mark.parametrize(("cost", "rounds"), [(0.05, 1000), (0.1, 500), (1, 50), (20, 15)])
+def test_short_runs_choose_in_more_rounds(measured, monkeypatch, cost, rounds):
+    counted = []
+    medians = speed._medians
+
+    def spied(*arguments):
+        result = medians(*arguments)
+        counted.append(len(machines[0].runs))
+        return result
+
+    machines = []
+    opened = Machine.open_session
+
+    def open_session(machine, *arguments, **options):
+        machines.append(machine)
+        return opened(machine, *arguments, **options)
+
+    monkeypatch.setattr(Machine, "open_session", open_session)
+    monkeypatch.setattr(speed, "_medians", spied)
+    measured(costs(cost, cost, cost, cost), time_budget=20)
+    assert counted == [pytest.approx(4 * rounds, abs=4)]
+
+
 def test_one_file_against_itself_runs_at_one_setting(measured):
     # As opened: for shapes, both levels of each side, the copy. Noise makes the second choose.
     timing, _ = measured([0, 5, 6, 6, 5, 5], same_file=True)
