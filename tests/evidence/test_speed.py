@@ -174,7 +174,7 @@ def test_choosing_stops_at_its_share_of_the_budget(measured):
     chosen = [number for number, _ in machine.runs].index(5)  # the copy runs only afterwards
     assert chosen <= 4 + 3, "one round of four sessions took the share, then the pairs begin"
     _, quick = measured(costs(1, 1, 1, 1), time_budget=10)
-    assert [number for number, _ in quick.runs].index(5) >= 4 * speed.CHOICE_ROUNDS
+    assert [number for number, _ in quick.runs].index(5) >= 4 * speed.CHOICE_ROUNDS[0]
 
 
 def test_pairs_get_what_choosing_left_of_the_budget(measured):
