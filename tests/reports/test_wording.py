@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tests.reports.sample import output, passing
 from widthfold_onnx.evidence.rows import UNSTEADY
-from widthfold_onnx.reports import github, junit, wording
+from widthfold_onnx.reports import github, junit, plots, wording
 
 
 def test_an_output_that_fails_within_the_tolerance_is_too_far_from_the_truth() -> None:
@@ -37,3 +37,12 @@ def test_an_output_that_cannot_be_judged_does_not_differ() -> None:
 
 def test_one_input_set_is_no_plural() -> None:
     assert wording.verdict(replace(passing(), input_sets=1)).startswith("pass; 1 input set, ")
+
+
+def test_the_picture_shows_where_a_verdict_begins() -> None:
+    timing = passing().timing
+    assert timing is not None
+    for control, least in ((0.021, "below 0.960 or above 1.042"), (0.001, "above 1.020")):
+        picture = plots.speed(replace(timing, control=control))
+        assert f"{least}</title>" in picture
+        assert "right of the band" not in picture
