@@ -72,7 +72,7 @@ def test_a_pipe_gets_plain_text_one_line_per_site(model: Path, out: Path) -> Non
     assert first.split()[:2] == ["first", "folded"]
     assert second.split()[:2] == ["second", "folded"]
     assert total.startswith("2 of 2 Conv nodes folded; wrote out.onnx (")
-    assert verdict.startswith("verdict: pass; 1 input sets")
+    assert verdict.startswith("verdict: pass; 1 input set")
     assert verdict.endswith("2 of 2 rewritten nodes exact on integers")
 
 

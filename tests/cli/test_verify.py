@@ -13,6 +13,11 @@ from onnx import numpy_helper
 
 import widthfold_onnx
 from tests.cli.tool import MODELS, build, names, on_terminal, process, save, snapshot, widthfold
+from tests.reports.sample import timing
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.evidence.models import ModelParity
+from widthfold_onnx.evidence.run import _verify
+from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.rewrite.record import FOLD_KEY
 
 SCHEMA = json.loads((Path(widthfold_onnx.__file__).parent / "schemas" / "verify.json").read_text())
@@ -92,6 +97,53 @@ def test_a_required_speed_becomes_the_exit_code(pair: tuple[Path, Path], tmp_pat
         assert [reason.split(":")[0] for reason in document["reasons"]] == (
             [] if verdict == "pass" else ["slower than --fail-under 10000 allows"]
         )
+
+
+def test_a_model_that_only_stored_inputs_run_is_timed_on_those(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    text = LAYER.replace("float[1,2,8,16] x", "float[256] f, int64[4] s")
+    text = text.replace("[conv]", "x = Reshape (f, s)\n    [conv]")
+    model, report = save(build(text), tmp_path / "model.onnx"), tmp_path / "report.json"
+    stored = tmp_path / "stored.npz"
+    np.savez(stored, f=np.arange(256, dtype=np.float32), s=np.array([1, 2, 8, 16]))
+    arguments = ("verify", model, model, "--inputs", stored, "--time-budget", 0.5)
+    run = widthfold(*arguments, "--report", report)
+    assert run.code == 0, run
+    document = report_of(report)
+    assert document["timing"]["note"].startswith("timed on the stored inputs")
+    assert document["timing"]["shapes"] == {"f": [256], "s": [4]}
+    assert "1 thread, inputs f:256 s:4; " in run.out
+
+
+def test_a_timing_that_fails_leaves_the_rest_of_the_report(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stops(*arguments: object, **options: object) -> None:
+        raise UnverifiedError("the runtime stopped")
+
+    monkeypatch.setattr("widthfold_onnx.evidence.run.time_models", stops)
+    options = VerifyOptions(provider=Provider.CPU, seeds=1)
+    report = _verify(*pair, options, report=lambda line: None)
+    assert report.verdict == "unverified"
+    assert report.reasons == ["not timed: the runtime stopped"]
+    assert all(row.passed for row in report.outputs)
+    assert [site.verdict for site in report.exact] == ["exact"]
+
+
+def test_what_fails_is_said_before_what_limits(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = ("left out seed 3: it stops",)
+    parity = ModelParity(verdict="pass", reasons=limits, limits=limits, input_sets=1)
+    monkeypatch.setattr("widthfold_onnx.evidence.run.compare_models", lambda *a, **k: parity)
+    monkeypatch.setattr("widthfold_onnx.evidence.run.time_models", lambda *a, **k: timing())
+    options = VerifyOptions(provider=Provider.CPU, seeds=1, fail_under=9.0)
+    report = _verify(*pair, options, report=lambda line: None)
+    assert [reason.split(":")[0] for reason in report.reasons] == [
+        "slower than --fail-under 9 allows",
+        "left out seed 3",
+    ]
 
 
 def test_certificates_and_latencies_are_printed_on_request(
@@ -391,7 +443,7 @@ def test_stored_inputs(pair: tuple[Path, Path], tmp_path: Path) -> None:
     for path in (tmp_path / "x.npz", tmp_path / "x.npy", folder):
         run = widthfold("verify", *pair, "--no-timing", "--seeds", 0, "--inputs", path)
         assert (run.code, run.err) == (0, ""), run
-        assert "verdict: pass; 1 input sets" in run.out
+        assert "verdict: pass; 1 input set" in run.out
 
 
 def test_stored_inputs_that_do_not_fit(pair: tuple[Path, Path], tmp_path: Path) -> None:
@@ -525,7 +577,7 @@ def test_all_forms_come_from_one_run(pair: tuple[Path, Path], tmp_path: Path) ->
     options = [part for path in files for part in ("--report", path)]
     run = widthfold("verify", *pair, *QUICK, *options, "--format", "github")
     assert (run.code, run.err) == (0, "")
-    assert run.out.startswith("widthfold: pass; 1 input sets")
+    assert run.out.startswith("widthfold: pass; 1 input set")
     assert run.out.count("\n") == 1
     texts = [path.read_text() for path in files]
     for text in texts:

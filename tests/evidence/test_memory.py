@@ -14,6 +14,10 @@ from widthfold_onnx.runtime.session import Level
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 
 
+def ones(size):
+    return {"x": np.ones(size, np.float32)}
+
+
 def stored(folder, name, text):
     path = folder / name
     path.write_bytes(parser.parse_model(HEAD + text).SerializeToString())
@@ -28,7 +32,7 @@ def test_what_a_model_holds_in_between_counts(tmp_path):
     )
     paths = [stored(tmp_path, f"{n}.onnx", text % n) for n in (1, 1 << 26)]
     small, large = (
-        peak_mib(path, VerifyOptions(provider=Provider.CPU), Level.DISABLED, {"x": (1,)})
+        peak_mib(path, VerifyOptions(provider=Provider.CPU), Level.DISABLED, ones(1))
         for path in paths
     )
     assert 10 < small < 2000
@@ -38,7 +42,7 @@ def test_what_a_model_holds_in_between_counts(tmp_path):
 def test_the_shapes_that_are_asked_for_are_run(tmp_path):
     path = stored(tmp_path, "m.onnx", "g (float[N] x) => (float[N] y) { y = Neg(x) }")
     small, large = (
-        peak_mib(path, VerifyOptions(provider=Provider.CPU), Level.ALL, {"x": (size,)})
+        peak_mib(path, VerifyOptions(provider=Provider.CPU), Level.ALL, ones(size))
         for size in (1, 1 << 25)
     )
     assert large - small > 2 * 120  # input and output of 128 MiB each
@@ -47,7 +51,7 @@ def test_the_shapes_that_are_asked_for_are_run(tmp_path):
 def test_a_model_that_does_not_run_has_no_peak(tmp_path):
     path = stored(tmp_path, "m.onnx", "g (float[2] x) => (float[2] y) { y = NoSuch(x) }")
     with pytest.raises(UnverifiedError, match="does not load"):
-        peak_mib(path, VerifyOptions(provider=Provider.CPU), Level.ALL, {"x": (2,)})
+        peak_mib(path, VerifyOptions(provider=Provider.CPU), Level.ALL, ones(2))
 
 
 def test_files_of_external_data_count_once_each(tmp_path):
@@ -73,7 +77,7 @@ def test_files_of_external_data_count_once_each(tmp_path):
 def test_what_the_caller_holds_does_not_count(tmp_path):
     path = stored(tmp_path, "m.onnx", "g (float[2] x) => (float[2] y) { y = Neg(x) }")
     held = np.ones(1 << 30, np.uint8)
-    assert peak_mib(path, VerifyOptions(provider=Provider.CPU), Level.ALL, {"x": (2,)}) < 700
+    assert peak_mib(path, VerifyOptions(provider=Provider.CPU), Level.ALL, ones(2)) < 700
     assert held[-1] == 1
 
 

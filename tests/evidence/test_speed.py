@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence import speed
 from widthfold_onnx.evidence.speed import Setting, settings_of, time_models
 from widthfold_onnx.options import Provider, VerifyOptions
@@ -66,7 +67,9 @@ def measured(monkeypatch, tmp_path):
     for path in paths:
         path.write_bytes(b"")
 
-    def measure(costs, *, load=0.0, cores=2, same_file=False, first=None, pairs=None, **options):
+    def measure(
+        costs, *, load=0.0, before=None, cores=2, same_file=False, first=None, pairs=None, **options
+    ):
         machine = Machine(costs, first)
         fakes = {
             "open_session": machine.open_session,
@@ -84,7 +87,7 @@ def measured(monkeypatch, tmp_path):
             monkeypatch.setattr(speed, name, fake)
         pair = (paths[0], paths[0]) if same_file else paths
         options = VerifyOptions(provider=Provider.CPU, **options)
-        return time_models(*pair, options, {"x": (1, 256)}), machine
+        return time_models(*pair, options, {"x": (1, 256)}, load=before), machine
 
     return measure
 
@@ -126,6 +129,39 @@ def test_the_first_run_of_a_session_does_not_choose(measured):
     assert timing.same_level == pytest.approx(1.0)
 
 
+def test_each_setting_comes_first_in_its_turn(measured):
+    _, machine = measured(costs(5, 6, 5, 6))
+    numbers = [number for number, _ in machine.runs[: 4 * speed.CHOICE_ROUNDS[0]]]
+    rounds = [numbers[i : i + 4] for i in range(0, len(numbers), 4)]
+    assert all(sorted(one) == [1, 2, 3, 4] for one in rounds)
+    for place in range(4):
+        counts = [[one[place] for one in rounds[1:]].count(number) for number in (1, 2, 3, 4)]
+        assert max(counts) - min(counts) <= 1
+
+
+@pytest.mark.parametrize(("cost", "rounds"), [(0.05, 1000), (0.1, 500), (1, 50), (20, 15)])
+def test_short_runs_choose_in_more_rounds(measured, monkeypatch, cost, rounds):
+    counted = []
+    medians = speed._medians
+
+    def spied(*arguments):
+        result = medians(*arguments)
+        counted.append(len(machines[0].runs))
+        return result
+
+    machines = []
+    opened = Machine.open_session
+
+    def open_session(machine, *arguments, **options):
+        machines.append(machine)
+        return opened(machine, *arguments, **options)
+
+    monkeypatch.setattr(Machine, "open_session", open_session)
+    monkeypatch.setattr(speed, "_medians", spied)
+    measured(costs(cost, cost, cost, cost), time_budget=20)
+    assert counted == [pytest.approx(4 * rounds, abs=4)]
+
+
 def test_one_file_against_itself_runs_at_one_setting(measured):
     # As opened: for shapes, both levels of each side, the copy. Noise makes the second choose.
     timing, _ = measured([0, 5, 6, 6, 5, 5], same_file=True)
@@ -139,7 +175,7 @@ def test_choosing_stops_at_its_share_of_the_budget(measured):
     chosen = [number for number, _ in machine.runs].index(5)  # the copy runs only afterwards
     assert chosen <= 4 + 3, "one round of four sessions took the share, then the pairs begin"
     _, quick = measured(costs(1, 1, 1, 1), time_budget=10)
-    assert [number for number, _ in quick.runs].index(5) >= 4 * speed.CHOICE_ROUNDS
+    assert [number for number, _ in quick.runs].index(5) >= 4 * speed.CHOICE_ROUNDS[0]
 
 
 def test_pairs_get_what_choosing_left_of_the_budget(measured):
@@ -312,3 +348,55 @@ def test_progress_names_both_models(measured, monkeypatch, tmp_path):
         "profile of a.onnx",
         "profile of b.onnx",
     ]
+
+
+# ---------------------------------------------------------------- stored inputs, our own load
+
+
+def test_without_random_inputs_the_stored_ones_are_timed(measured, tmp_path):
+    path = tmp_path / "x.npy"
+    np.save(path, np.full((1, 256), 7, np.float32))
+    timing, machine = measured(costs(10, 90, 8, 90), seeds=0, inputs=(str(path),))
+    assert {value for _, value in machine.runs} == {7.0}
+    assert (timing.note, timing.shapes) == ("timed on the stored inputs", {"x": [1, 256]})
+
+
+def test_stored_inputs_are_timed_where_no_random_ones_run(measured, monkeypatch, tmp_path):
+    def stops(*arguments):
+        raise UnverifiedError("no random input was found that runs")
+
+    monkeypatch.setattr(speed, "random_feeds", stops)
+    with pytest.raises(UnverifiedError, match="no random input"):
+        measured(costs(10, 90, 8, 90))
+    np.save(tmp_path / "x.npy", np.full((1, 256), 7, np.float32))
+    timing, _ = measured(costs(10, 90, 8, 90), inputs=(str(tmp_path / "x.npy"),))
+    assert timing.note == "timed on the stored inputs"
+
+
+def test_random_inputs_are_preferred_and_their_shapes_are_kept(measured, tmp_path):
+    np.save(tmp_path / "x.npy", np.full((1, 256), 7, np.float32))
+    timing, machine = measured(costs(10, 90, 8, 90), inputs=(str(tmp_path / "x.npy"),))
+    assert 7.0 not in {value for _, value in machine.runs}
+    assert (timing.note, timing.shapes) == ("", {"x": [1, 256]})
+
+
+def test_stored_sets_of_other_shapes_take_no_turn(monkeypatch, tmp_path):
+    class Open(Session):
+        inputs = (Port("x", "float32", (1, "n")),)
+
+    monkeypatch.setattr(speed, "last_cache_bytes", lambda: 0)
+    paths = []
+    for number, size in enumerate((4, 8, 4)):
+        paths.append(str(tmp_path / f"{number}.npy"))
+        np.save(paths[-1], np.full((1, size), number, np.float32))
+    sets = speed._stored(Open(Machine({}), 0, "", ""), VerifyOptions(inputs=tuple(paths)))
+    assert [item["x"].tolist() for item in sets] == [[[0.0] * 4], [[2.0] * 4]] * 2
+
+
+@pytest.mark.parametrize(("before", "crowded"), [(None, True), (0.0, False), (9.0, True)])
+def test_what_the_comparison_of_values_added_to_the_load_is_not_a_busy_machine(
+    measured, before, crowded
+):
+    timing, _ = measured(costs(10, 90, 8, 90), load=1.5, before=before, threads=2, cores=2)
+    assert timing.crowded is crowded
+    assert (timing.verdict == "inconclusive") is crowded

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from widthfold_onnx.model.external import check_external, external_tensors
 from widthfold_onnx.model.loader import load
-from widthfold_onnx.options import Shapes, VerifyOptions
-from widthfold_onnx.runtime.feeds import random_feeds
-from widthfold_onnx.runtime.session import Level, open_session
+from widthfold_onnx.options import VerifyOptions
+from widthfold_onnx.runtime.session import Feeds, Level, open_session
 from widthfold_onnx.runtime.worker import isolated
 
 _RSS_UNIT = 1 if sys.platform == "darwin" else 1024
@@ -19,22 +18,22 @@ _RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 _STATUS = Path("/proc/self/status")
 
 
-def peak_mib(model: Path, options: VerifyOptions, level: Level, shapes: Shapes) -> float:
+def peak_mib(model: Path, options: VerifyOptions, level: Level, feeds: Feeds) -> float:
     """Peak resident memory in MiB of a process of its own that runs the model once.
 
     Args:
         model: the file.
         options: provider, its options and threads are used.
         level: the runtime's optimization level.
-        shapes: of every input.
+        feeds: one input set.
 
     Raises:
         UnverifiedError: the model does not run.
     """
-    return isolated(_run_once, model, options, level, dict(shapes))
+    return isolated(_run_once, model, options, level, dict(feeds))
 
 
-def _run_once(model: Path, options: VerifyOptions, level: Level, shapes: Shapes) -> float:
+def _run_once(model: Path, options: VerifyOptions, level: Level, feeds: Feeds) -> float:
     session = open_session(
         model,
         options.provider,
@@ -43,7 +42,7 @@ def _run_once(model: Path, options: VerifyOptions, level: Level, shapes: Shapes)
         tf32=True,
         provider_options=options.provider_options,
     )
-    session.run(random_feeds(session.inputs, 0, shapes))
+    session.run(feeds)
     return _own_peak() / (1 << 20)
 
 

@@ -53,6 +53,7 @@ class ModelParity:
     Attributes:
         verdict: fail where a steady output differs; unverified where nothing can be said.
         reasons: why it is not a pass, or what limits the pass; one line each.
+        limits: those of the reasons that only limit what was compared.
         outputs: one row per output and level.
         input_sets: how many sets were judged.
         provider: where both models ran, "" if none did.
@@ -61,6 +62,7 @@ class ModelParity:
 
     verdict: Literal["pass", "fail", "unverified"]
     reasons: tuple[str, ...]
+    limits: tuple[str, ...] = ()
     outputs: tuple[OutputParity, ...] = ()
     input_sets: int = 0
     provider: str = ""
@@ -137,6 +139,7 @@ def compare_models(
     return ModelParity(
         verdict="fail" if failures else "unverified" if doubts else "pass",
         reasons=(*failures, *doubts, *limits),
+        limits=tuple(limits),
         outputs=(*rows, *merged(deployed)),
         input_sets=len(sets) - len(overflown),
         provider=provider,

@@ -79,7 +79,14 @@ def _verify(
     timing: Timing | None = None
     outcome, speed = "pass", list[str]()
     if options.timing and parity.verdict == "pass":
-        timing = time_models(original, rewritten, options, parity.shapes or None, report=report)
+        try:
+            shapes = parity.shapes or None
+            timing = time_models(
+                original, rewritten, options, shapes, load=before.load, report=report
+            )
+        except UnverifiedError as error:
+            outcome, speed = "unverified", [f"not timed: {error}"]
+    if timing is not None:
         timed = {"original": timing.original, "rewritten": timing.rewritten}
         limits += alarms(timed, timing.provider)
         if options.fail_under is not None:
@@ -104,6 +111,8 @@ def _verify(
         verdict = "fail"
     elif (unknown or outcome == "unverified") and verdict == "pass":
         verdict = "unverified"
+    # What fails comes before what only limits: a message may be cut at its end.
+    causes = [reason for reason in parity.reasons if reason not in parity.limits]
     return VerifyReport(
         original=original.name,
         rewritten=rewritten.name,
@@ -111,7 +120,7 @@ def _verify(
         exact=exact,
         timing=timing,
         verdict=verdict,
-        reasons=[*wrong, *parity.reasons, *unknown, *speed, *limits],
+        reasons=[*wrong, *causes, *unknown, *speed, *parity.limits, *limits],
         input_sets=parity.input_sets,
         environment=environment(options, before),
     )

@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import product
+from itertools import cycle, islice, product
 from pathlib import Path
 
 import numpy as np
 
+from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.environment import cores, last_cache_bytes, load_average
 from widthfold_onnx.evidence.memory import file_bytes, peak_mib
 from widthfold_onnx.evidence.placement import fallbacks, placement, remarks
@@ -28,6 +29,7 @@ from widthfold_onnx.results import Side, Timing
 from widthfold_onnx.runtime.clock import Clock, Pairing, Run, clock_name, clock_of, paired
 from widthfold_onnx.runtime.feeds import find_shapes, random_feeds
 from widthfold_onnx.runtime.session import Array, Level, Session, open_session, resolved
+from widthfold_onnx.runtime.stored import stored_feeds
 
 INPUT_SETS = (4, 64)
 """Fewest and most input sets that take turns; as many as together exceed the last cache."""
@@ -35,7 +37,12 @@ INPUT_SETS = (4, 64)
 CHOICE_SHARE = 0.15
 """Share of the budget that choosing the settings may take."""
 
-CHOICE_ROUNDS = 15
+CHOICE_ROUNDS = (15, 1000)
+"""Fewest and most rounds that choose, as far as the share lasts."""
+
+CHOICE_SECONDS = 0.2
+"""More rounds than the fewest are run until then: 15 runs of some microseconds choose at random."""
+
 KEPT_SAMPLES = 500
 
 Feeds = Sequence[dict[str, Array]]
@@ -69,16 +76,16 @@ class Contest:
 
     Attributes:
         options: with the provider that was used.
-        shapes: of every input.
         feeds: the input sets that took turns.
+        made_up: whether they are random.
         settings: the best one of each model.
         same_level: original / rewritten at the first setting.
         pairing: what the pairs say.
     """
 
     options: VerifyOptions
-    shapes: Shapes
     feeds: Feeds
+    made_up: bool
     settings: tuple[Setting, Setting]
     same_level: float
     pairing: Pairing
@@ -92,18 +99,20 @@ def contest(
     *,
     report: Callable[[str], None] | None = None,
 ) -> Contest:
-    """Time two models on random inputs.
+    """Time two models.
+
+    Inputs are random; the stored ones where the caller wants no others, or no others run.
 
     Args:
         original: model file.
         rewritten: model file.
         options: provider and its options, threads, shapes and time budget are used.
-        shapes: of every input; None searches them.
+        shapes: of every random input; None searches them.
         report: called with a line when a phase begins.
 
     Raises:
         UnverifiedError: a model does not run, or no inputs were found.
-        UsageError: the provider does not take its options.
+        UsageError: the provider does not take its options, or stored inputs that do not fit.
     """
     say = report or (lambda line: None)
     start = time.perf_counter()
@@ -111,8 +120,7 @@ def contest(
     options = resolved(options)
     settings = settings_of(options.provider, options.provider_options)
     first = _opened(original, options, settings[0])
-    found = shapes or find_shapes(first, options.input_shapes)
-    feeds = _feeds(first, found)
+    feeds, made_up = _inputs(first, shapes, options)
     models = (original, rewritten)
     sessions = [[_opened(model, options, setting) for setting in settings] for model in models]
     clock = clock_of(options.provider, options.threads)
@@ -129,7 +137,7 @@ def contest(
         clock=clock,
     )
     chosen = settings[best[0]], settings[best[1]]
-    return Contest(options, found, feeds, chosen, same, pairing)
+    return Contest(options, feeds, made_up, chosen, same, pairing)
 
 
 def ratio_of(original: Path, rewritten: Path, options: VerifyOptions, shapes: Shapes) -> Pairing:
@@ -147,6 +155,7 @@ def time_models(
     options: VerifyOptions,
     shapes: Shapes | None = None,
     *,
+    load: float | None = None,
     report: Callable[[str], None] | None = None,
 ) -> Timing:
     """Time both models, and see where their time goes.
@@ -158,7 +167,9 @@ def time_models(
         original: model file.
         rewritten: model file.
         options: as `contest`.
-        shapes: of every input; None searches them.
+        shapes: of every random input; None searches them.
+        load: of the machine before this program began to work, which counts where it is lower
+            than now: what the comparison of the values added is gone when the timing begins.
         report: called with a line when a phase begins.
 
     Raises:
@@ -167,6 +178,7 @@ def time_models(
     """
     say = report or (lambda line: None)
     busy = load_average()
+    busy = busy if load is None else min(busy, load)
     found = contest(original, rewritten, options, shapes, report=report)
     options, pairing = found.options, found.pairing
     sides = []
@@ -183,14 +195,15 @@ def time_models(
                 p99=_ms(np.quantile(times, 0.99)),
                 samples_ms=_thinned(times),
                 file_bytes=file_bytes(model),
-                peak_mib=round(peak_mib(model, chosen, setting.level, found.shapes), 1),
+                peak_mib=round(peak_mib(model, chosen, setting.level, found.feeds[0]), 1),
                 providers=placement(nodes),
                 fallbacks=fallbacks(nodes, options.provider),
                 nodes=nodes,
             )
         )
     crowded = busy + options.threads > cores()
-    notes = [_busy(busy, options.threads)] if crowded else []
+    notes = [] if found.made_up else ["timed on the stored inputs"]
+    notes += [_busy(busy, options.threads)] if crowded else []
     notes += remarks(dict(zip(("original", "rewritten"), sides, strict=True)), options.provider)
     verdict = pairing.verdict
     if crowded and options.threads > 1:
@@ -199,6 +212,7 @@ def time_models(
         provider=options.provider.value,
         threads=options.threads,
         clock=clock_name(options.provider, options.threads),
+        shapes={name: list(array.shape) for name, array in found.feeds[0].items()},
         pairs=len(pairing.samples),
         speedup=pairing.ratio,
         low=pairing.low,
@@ -239,17 +253,26 @@ def _medians(
 ) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.float64]], float]:
     """Time all settings of both models in turn; the first round only warms up.
 
+    Each round begins with another one: whichever always came first was seen to take 3 to 10 %
+    more in models of some microseconds.
+
     Returns:
         Median seconds [model, setting], and original / rewritten at the first setting.
     """
-    runs = [[_rounds(session, feeds) for session in row] for row in sessions]
-    rounds: list[list[list[float]]] = []
+    runs = [_rounds(session, feeds) for row in sessions for session in row]
+    rounds: list[list[float]] = []
     start = time.perf_counter()
-    for count in range(CHOICE_ROUNDS):
-        rounds.append([[_seconds(run, count, clock) for run in row] for row in runs])
-        if time.perf_counter() - start > budget:
+    fewest, most = CHOICE_ROUNDS
+    for count in range(most):
+        spent = [0.0] * len(runs)
+        for turn in range(len(runs)):
+            side = (count + turn) % len(runs)
+            spent[side] = _seconds(runs[side], count, clock)
+        rounds.append(spent)
+        passed = time.perf_counter() - start
+        if passed > budget or (count + 1 >= fewest and passed >= CHOICE_SECONDS):
             break
-    times = np.array(rounds[1:] or rounds)
+    times = np.array(rounds[1:] or rounds).reshape(-1, len(sessions), len(sessions[0]))
     same = math.exp(float(np.median(np.log(times[:, 0, 0] / times[:, 1, 0]))))
     return np.median(times, axis=0), same
 
@@ -260,13 +283,45 @@ def _seconds(run: Run, count: int, clock: Clock) -> float:
     return (clock() - before) * 1e-9
 
 
+def _inputs(
+    session: Session, shapes: Shapes | None, options: VerifyOptions
+) -> tuple[list[dict[str, Array]], bool]:
+    """The input sets that take turns, and whether they are random.
+
+    Raises:
+        UnverifiedError: no random input runs, and none is stored.
+        UsageError: stored inputs that do not fit.
+    """
+    if options.seeds < 1 and options.inputs:
+        return _stored(session, options), False
+    try:
+        return _feeds(session, shapes or find_shapes(session, options.input_shapes)), True
+    except UnverifiedError:
+        if not options.inputs:
+            raise
+        return _stored(session, options), False
+
+
 def _feeds(session: Session, shapes: Shapes) -> list[dict[str, Array]]:
     """Random inputs; as many sets as exceed the last cache together."""
     first = random_feeds(session.inputs, 0, shapes)
-    size = sum(array.nbytes for array in first.values())
-    fewest, most = INPUT_SETS
-    count = min(max(fewest, last_cache_bytes() // max(size, 1) + 1), most)
+    count = _count(first)
     return [first, *(random_feeds(session.inputs, seed, shapes) for seed in range(1, count))]
+
+
+def _stored(session: Session, options: VerifyOptions) -> list[dict[str, Array]]:
+    """The stored sets of one shape, repeated until they exceed the last cache together."""
+    paths = map(Path, options.inputs)
+    sets = [item.feeds for path in paths for item in stored_feeds(path, session.inputs)]
+    first = sets[0]
+    alike = [s for s in sets if all(s[name].shape == first[name].shape for name in first)]
+    return list(islice(cycle(alike), max(_count(first), len(alike))))
+
+
+def _count(feeds: Mapping[str, Array]) -> int:
+    size = sum(array.nbytes for array in feeds.values())
+    fewest, most = INPUT_SETS
+    return min(max(fewest, last_cache_bytes() // max(size, 1) + 1), most)
 
 
 def _rounds(session: Session, feeds: Feeds) -> Run:

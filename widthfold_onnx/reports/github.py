@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from widthfold_onnx.evidence.rows import UNSTEADY
 from widthfold_onnx.reports import wording
 from widthfold_onnx.reports.wording import short
 from widthfold_onnx.results import OptimizeReport, SiteReport, VerifyReport
@@ -59,7 +60,7 @@ def _planned(site: SiteReport) -> str:
 def _failures(report: VerifyReport) -> list[Finding]:
     found = [
         (
-            f"output {short(row.name, _NAME)} differs",
+            f"output {short(row.name, _NAME)} {'unsteady' if row.note == UNSTEADY else 'differs'}",
             f"{wording.difference(row)} (level {row.level})",
         )
         for row in report.outputs

@@ -73,6 +73,7 @@ def render(report: VerifyReport) -> str:
         size=wording.size,
         short=wording.short,
         difference=wording.difference,
+        inputs=wording.inputs,
         ulp=wording.ulp,
         provider=wording.provider(report.environment),
         pictures=pictures,

@@ -102,7 +102,7 @@ class _Page:
                     for site in report.exact
                 ],
             ),
-            f"{report.input_sets} input sets; {where}",
+            f"{wording.counted(report.input_sets, 'input set')}; {where}",
             f"Repeat: {code(env.command, 500)}" if env.command else "",
         ]
 
@@ -123,6 +123,8 @@ class _Page:
             ["best level", code(before.level), code(after.level)],
             ["nodes on", _placement(before), _placement(after)],
         ]
+        shapes = wording.inputs(timing).removeprefix(", inputs ")
+        head += f", inputs {code(shapes, 200)}" if shapes else ""
         note = f"\n\n{code(timing.note, 300)}" if timing.note else ""
         return f"{head}{note}\n\n{_grid(['', 'original', 'rewritten'], rows)}"
 

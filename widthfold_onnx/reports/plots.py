@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from widthfold_onnx.reports.svg import AFTER, BEFORE, INK, MUTED, RULE, draw
 from widthfold_onnx.reports.wording import short
 from widthfold_onnx.results import NodeTime, OutputParity, Timing
+from widthfold_onnx.runtime.clock import noise
 
 WIDTH = 4.4
 """Inches; at 8 pt letters this is legible on a phone without turning it."""
@@ -21,25 +22,33 @@ _NAME = 44
 
 
 def speed(timing: Timing) -> Markup:
-    """The speed-up with its interval, over the band in which two copies of one model differ."""
+    """The speed-up with its interval, over the band in which two copies of one model differ.
+
+    The dashed lines are where a verdict begins, which is further out than the band.
+    """
     band = (1 / (1 + timing.control), 1 + timing.control)
+    bars = (1 / noise(timing.control), noise(timing.control))
 
     def paint(axes: Axes) -> None:
         axes.axvspan(*band, color=RULE, label="A/A control", lw=0)
         axes.axvline(1, color=MUTED, lw=1)
+        for bar, label in zip(bars, ("verdict", "_"), strict=True):
+            axes.axvline(bar, color=INK, lw=1, ls="--", label=label)
         axes.plot([timing.low, timing.high], [0, 0], color=AFTER, lw=5, solid_capstyle="butt",
                   label="95 % interval")  # fmt: skip
         axes.plot(timing.speedup, 0, "|", color=INK, ms=18, mew=1.5, label="median of pairs")
-        low, high = min(timing.low, band[0]), max(timing.high, band[1])
+        low, high = min(timing.low, bars[0]), max(timing.high, bars[1])
         margin = 0.12 * (high - low) + 0.01
         axes.set(xlim=(low - margin, high + margin), ylim=(-1, 1), yticks=[])
-        axes.set_xlabel("original / rewritten (right of the band: faster)")
+        axes.set_xlabel("original / rewritten (all of the interval right of the lines: faster)")
         axes.spines["left"].set_visible(False)
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, fontsize=7)
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4, fontsize=7,
+                    columnspacing=1, handlelength=1.6)  # fmt: skip
 
     title = (
         f"Speed-up {timing.speedup:.3f}, interval {timing.low:.3f} to {timing.high:.3f}, "
-        f"A/A control {band[0]:.3f} to {band[1]:.3f}"
+        f"A/A control {band[0]:.3f} to {band[1]:.3f}, "
+        f"a verdict needs all of the interval below {bars[0]:.3f} or above {bars[1]:.3f}"
     )
     return draw("speed", title, (WIDTH, 1.35), paint)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from widthfold_onnx.evidence.rows import ILL_CONDITIONED
+from widthfold_onnx.evidence.rows import ILL_CONDITIONED, UNSTEADY
 from widthfold_onnx.results import (
     Environment,
     Gain,
@@ -14,6 +14,9 @@ from widthfold_onnx.results import (
 from widthfold_onnx.text import printable
 
 _EPSILON = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 2**-23, "float64": 2**-52}
+_SHAPES = 120
+"""Characters of the shapes that were timed."""
+
 _NEAR_ZERO = 1000
 """So many times as many ULP as the largest error explains are those of tiny values."""
 
@@ -104,7 +107,7 @@ def verdict(report: VerifyReport) -> str:
     """The verdict and the figures that it rests on."""
     exact = sum(site.verdict == "exact" for site in report.exact)
     errors = [row.max_rel for row in report.outputs if row.max_rel is not None]
-    line = f"{report.verdict}; {report.input_sets} input sets"
+    line = f"{report.verdict}; {counted(report.input_sets, 'input set')}"
     forgiven = {row.name for row in report.outputs if row.note.startswith(ILL_CONDITIONED)}
     if errors:
         line += f", largest relative error {max(errors):.1e}"
@@ -125,20 +128,33 @@ def speed(timing: Timing) -> str:
         f"[{timing.low:.3f}, {timing.high:.3f}], A/A control {1 + timing.control:.3f}, "
         f"{timing.pairs} pairs, {before.median_ms:.3f} ms (level {before.level}) and "
         f"{after.median_ms:.3f} ms (level {after.level}) on {timing.provider}, "
-        f"{counted(timing.threads, 'thread')} ({clock}); "
+        f"{counted(timing.threads, 'thread')} ({clock}){inputs(timing)}; "
         f"{timing.same_level:.3f} with both at level all"
     )
     return f"{line}; {timing.note}" if timing.note else line
 
 
+def inputs(timing: Timing) -> str:
+    """The shapes that were timed, as --input-shape takes them; "" for a model without inputs."""
+    shapes = [f"{name}:{','.join(map(str, dims))}" for name, dims in timing.shapes.items()]
+    return f", inputs {short(' '.join(shapes), _SHAPES)}" if shapes else ""
+
+
 def difference(row: OutputParity) -> str:
     """What is wrong with an output that did not pass."""
+    if row.note == UNSTEADY:  # what it shows is another run of the original, no difference
+        return row.note
     if not row.nonfinite_match:
         line = "NaN or Inf at other positions"
     elif row.max_rel is None:
         line = "not comparable"
-    else:
+    elif row.max_rel > row.tolerance or row.truth_rewritten is None:
         line = f"max_rel {figure(row.max_rel)} > {figure(row.tolerance)}"
+    else:
+        line = (
+            f"max_rel {figure(row.max_rel)} would do, but too far from float64: "
+            f"{figure(row.truth_rewritten)}, the original {figure(row.truth_original)}"
+        )
     if row.worst is not None:
         where = ",".join(map(str, row.worst.index))
         line += f" at [{where}]: {row.worst.original:.9g} became {row.worst.rewritten:.9g}"

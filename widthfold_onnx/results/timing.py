@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+
 from widthfold_onnx.results.base import Result
 
 
@@ -51,6 +53,7 @@ class Timing(Result, kw_only=True, frozen=True):
         speedup: exp of the median log ratio of the pairs, each model at its best level.
         low: lower end of the bootstrap 95 % interval of `speedup`.
         high: upper end.
+        shapes: of the inputs that both models were timed on.
         control: largest deviation from 1 that the A/A control showed in the same run.
         same_level: speed-up with both models at the level ALL.
         pairs: how many pairs were run.
@@ -78,5 +81,6 @@ class Timing(Result, kw_only=True, frozen=True):
     rewritten: Side
     verdict: Literal["faster", "slower", "no difference", "inconclusive"]
     note: str = ""
+    shapes: dict[str, list[int]] = msgspec.field(default_factory=dict)
     fail_under: float | None = None
     fail_under_verdict: Literal["pass", "fail", "unverified"] = "pass"

@@ -55,7 +55,7 @@ class Pairing:
         high: upper end.
         control: largest deviation from 1 of the original against its copy, interval included.
         converged: the interval became narrow within the budget.
-        verdict: see `judge`; inconclusive where the budget ended before the interval was narrow.
+        verdict: see `judge`.
     """
 
     samples: npt.NDArray[np.float64]

@@ -1,0 +1,48 @@
+"""Sentences must be true in every form, whatever made an output fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+from msgspec.structs import replace
+
+from tests.reports.sample import output, passing
+from widthfold_onnx.evidence.rows import UNSTEADY
+from widthfold_onnx.reports import github, junit, plots, wording
+
+
+def test_an_output_that_fails_within_the_tolerance_is_too_far_from_the_truth() -> None:
+    row = replace(
+        output("z", "disabled", 1.2e-6, passed=False), truth_original=6e-8, truth_rewritten=7e-7
+    )
+    assert wording.difference(row) == (
+        "max_rel 1.2e-06 would do, but too far from float64: 7e-07, the original 6e-08 "
+        "at [0,3,8,8]: 0.7 became 0.7000012"
+    )
+    beyond = replace(row, max_rel=2e-5)
+    assert wording.difference(beyond).startswith("max_rel 2e-05 > 1e-05 at ")
+
+
+def test_an_output_that_cannot_be_judged_does_not_differ() -> None:
+    row = replace(output("y", "all", 0.0, passed=False), note=UNSTEADY)
+    report = replace(passing(), verdict="unverified", outputs=[row], reasons=["y: " + UNSTEADY])
+    assert wording.difference(row) == UNSTEADY
+    root = ElementTree.fromstring(junit.render(report))
+    (case,) = (c for c in root.iter("testcase") if c.get("classname") == "outputs")
+    assert [(child.tag, child.get("message")) for child in case] == [("skipped", UNSTEADY)]
+    annotation = github.render(report, Path("m.onnx")).splitlines()[0]
+    assert annotation == f"::error file=m.onnx,title=output y unsteady::{UNSTEADY} (level all)"
+
+
+def test_one_input_set_is_no_plural() -> None:
+    assert wording.verdict(replace(passing(), input_sets=1)).startswith("pass; 1 input set, ")
+
+
+def test_the_picture_shows_where_a_verdict_begins() -> None:
+    timing = passing().timing
+    assert timing is not None
+    for control, least in ((0.021, "below 0.960 or above 1.042"), (0.001, "above 1.020")):
+        picture = plots.speed(replace(timing, control=control))
+        assert f"{least}</title>" in picture
+        assert "right of the band" not in picture
