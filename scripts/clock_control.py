@@ -15,7 +15,6 @@ import argparse
 import json
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -26,11 +25,12 @@ import numpy as np
 from widthfold_onnx.evidence.environment import Before, environment
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.reports.json import encode
-from widthfold_onnx.runtime.clock import Run, paired
+from widthfold_onnx.runtime.clock import Run, clock_of, paired
 from widthfold_onnx.runtime.feeds import find_shapes, random_feeds
 from widthfold_onnx.runtime.session import open_session
 
 ROOT = Path(__file__).parents[1]
+CLOCK = clock_of(Provider.CPU, threads=1)
 
 
 def spinning(run: Run, seconds: float) -> Run:
@@ -38,8 +38,8 @@ def spinning(run: Run, seconds: float) -> Run:
 
     def longer(count: int) -> None:
         run(count)
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end:
+        end = CLOCK() + seconds * 1e9
+        while CLOCK() < end:
             pass
 
     return longer
@@ -74,7 +74,7 @@ def measure(model: Path, repeats: int, budget: float) -> dict[str, list[dict[str
         return lambda count: once()
 
     sides = [runner(), runner(), runner()]
-    alone = float(np.median(paired(*sides, budget=2.0).samples[:, 0]))
+    alone = float(np.median(paired(*sides, budget=2.0, clock=CLOCK).samples[:, 0]))
     plans: dict[str, tuple[list[Run], int]] = {
         "identical": (sides, repeats),
         "planted 10 % faster": (
@@ -87,7 +87,7 @@ def measure(model: Path, repeats: int, budget: float) -> dict[str, list[dict[str
     for what, (runs, count) in plans.items():
         results[what] = []
         for _ in range(count):
-            p = paired(*runs, budget=budget)
+            p = paired(*runs, budget=budget, clock=CLOCK)
             row = {"verdict": p.verdict, "pairs": len(p.samples), "ratio": p.ratio}
             row |= {"low": p.low, "high": p.high, "control": p.control}
             results[what].append(row)

@@ -71,7 +71,8 @@ def measured(monkeypatch, tmp_path):
         fakes = {
             "open_session": machine.open_session,
             "time": SimpleNamespace(perf_counter=machine.seconds),
-            "paired": pairs or partial(paired, clock=lambda: machine.now),
+            "clock_of": lambda provider, threads: lambda: machine.now,
+            "paired": pairs or partial(paired, wall=lambda: machine.now),
             "profile": lambda open_with, feeds: NODES,
             "peak_mib": lambda *arguments: 12.34,
             "file_bytes": lambda model: 5 if model.name == "a.onnx" else 6,
@@ -144,9 +145,9 @@ def test_choosing_stops_at_its_share_of_the_budget(measured):
 def test_pairs_get_what_choosing_left_of_the_budget(measured):
     budgets = []
 
-    def watched(*sides, budget):
+    def watched(*sides, budget, clock):
         budgets.append(budget)
-        return paired(*sides, budget=0.0, clock=lambda: 1)
+        return paired(*sides, budget=0.0, clock=lambda: 1, wall=lambda: 1)
 
     measured(costs(100, 100, 100, 100), pairs=watched, time_budget=10)
     assert budgets == [pytest.approx(10 - 4 * 0.4)]  # four rounds pass 15 % of it
@@ -262,9 +263,9 @@ def test_samples_are_thinned_evenly(count, kept):
 
 
 def test_percentiles_are_those_of_all_samples(measured):
-    def pairs(*sides, budget):
+    def pairs(*sides, budget, clock):
         times = np.tile(np.arange(1, 1002) * 1e-3, (3, 1)).T
-        return replace(paired(*sides, budget=0.0, clock=lambda: 1), samples=times)
+        return replace(paired(*sides, budget=0.0, clock=lambda: 1, wall=lambda: 1), samples=times)
 
     side = measured(costs(10, 90, 8, 90), pairs=pairs)[0].original
     assert (side.median_ms, side.p90, side.p99) == (501.0, 901.0, 991.0)

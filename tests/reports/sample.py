@@ -100,6 +100,7 @@ def timing() -> Timing:
     return Timing(
         provider="CPUExecutionProvider",
         threads=1,
+        clock="thread",
         pairs=240,
         speedup=1.702,
         low=1.691,

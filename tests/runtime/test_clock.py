@@ -32,7 +32,7 @@ class Machine:
 def measure(original, rewritten, seed, *, budget=60.0, spread=0.02):
     machine = Machine(seed, spread)
     sides = [machine.side("a", original), machine.side("b", rewritten), machine.side("c", original)]
-    return paired(*sides, budget=budget, clock=machine.clock), machine
+    return paired(*sides, budget=budget, clock=machine.clock, wall=machine.clock), machine
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -112,7 +112,7 @@ def test_a_noisy_control_raises_the_bar():
 def test_a_slow_copy_shows_as_control():
     machine = Machine(4, spread=0.001)
     sides = [machine.side("a", 10), machine.side("b", 9), machine.side("c", 11)]
-    result = paired(*sides, budget=60.0, clock=machine.clock)
+    result = paired(*sides, budget=60.0, clock=machine.clock, wall=machine.clock)
     assert result.control == pytest.approx(0.10, abs=0.01)
     assert result.verdict == "no difference"
 

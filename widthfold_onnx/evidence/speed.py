@@ -25,7 +25,7 @@ from widthfold_onnx.evidence.placement import fallbacks, placement, remarks
 from widthfold_onnx.evidence.profile import profile
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
 from widthfold_onnx.results import Side, Timing
-from widthfold_onnx.runtime.clock import Pairing, Run, paired
+from widthfold_onnx.runtime.clock import Clock, Pairing, Run, clock_name, clock_of, paired
 from widthfold_onnx.runtime.feeds import find_shapes, random_feeds
 from widthfold_onnx.runtime.session import Array, Level, Session, open_session, resolved
 
@@ -115,7 +115,8 @@ def contest(
     feeds = _feeds(first, found)
     models = (original, rewritten)
     sessions = [[_opened(model, options, setting) for setting in settings] for model in models]
-    medians, same = _medians(sessions, feeds, options.time_budget * CHOICE_SHARE)
+    clock = clock_of(options.provider, options.threads)
+    medians, same = _medians(sessions, feeds, options.time_budget * CHOICE_SHARE, clock)
     best = [int(np.argmin(row)) for row in medians]
     if original.samefile(rewritten):
         best[1] = best[0]
@@ -125,6 +126,7 @@ def contest(
         _rounds(sessions[1][best[1]], feeds),
         _rounds(_opened(original, options, settings[best[0]]), feeds),
         budget=options.time_budget - (time.perf_counter() - start),
+        clock=clock,
     )
     chosen = settings[best[0]], settings[best[1]]
     return Contest(options, found, feeds, chosen, same, pairing)
@@ -196,6 +198,7 @@ def time_models(
     return Timing(
         provider=options.provider.value,
         threads=options.threads,
+        clock=clock_name(options.provider, options.threads),
         pairs=len(pairing.samples),
         speedup=pairing.ratio,
         low=pairing.low,
@@ -232,7 +235,7 @@ def _busy(load: float, threads: int) -> str:
 
 
 def _medians(
-    sessions: list[list[Session]], feeds: Feeds, budget: float
+    sessions: list[list[Session]], feeds: Feeds, budget: float, clock: Clock
 ) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.float64]], float]:
     """Time all settings of both models in turn; the first round only warms up.
 
@@ -243,7 +246,7 @@ def _medians(
     rounds: list[list[list[float]]] = []
     start = time.perf_counter()
     for count in range(CHOICE_ROUNDS):
-        rounds.append([[_seconds(run, count) for run in row] for row in runs])
+        rounds.append([[_seconds(run, count, clock) for run in row] for row in runs])
         if time.perf_counter() - start > budget:
             break
     times = np.array(rounds[1:] or rounds)
@@ -251,10 +254,10 @@ def _medians(
     return np.median(times, axis=0), same
 
 
-def _seconds(run: Run, count: int) -> float:
-    before = time.perf_counter()
+def _seconds(run: Run, count: int, clock: Clock) -> float:
+    before = clock()
     run(count)
-    return time.perf_counter() - before
+    return (clock() - before) * 1e-9
 
 
 def _feeds(session: Session, shapes: Shapes) -> list[dict[str, Array]]:

@@ -115,12 +115,14 @@ def verdict(report: VerifyReport) -> str:
 def speed(timing: Timing) -> str:
     """The verdict on speed and the figures that it rests on."""
     before, after = timing.original, timing.rewritten
+    clock = "its processor time" if timing.clock == "thread" else "wall time"
     line = (
         f"{timing.verdict}; original / rewritten = {timing.speedup:.3f} "
         f"[{timing.low:.3f}, {timing.high:.3f}], A/A control {1 + timing.control:.3f}, "
         f"{timing.pairs} pairs, {before.median_ms:.3f} ms (level {before.level}) and "
         f"{after.median_ms:.3f} ms (level {after.level}) on {timing.provider}, "
-        f"{counted(timing.threads, 'thread')}; {timing.same_level:.3f} with both at level all"
+        f"{counted(timing.threads, 'thread')} ({clock}); "
+        f"{timing.same_level:.3f} with both at level all"
     )
     return f"{line}; {timing.note}" if timing.note else line
 

@@ -47,6 +47,7 @@ class Timing(Result, kw_only=True, frozen=True):
     """Paired timing of both models; `speedup` is original / rewritten, so above 1 is faster.
 
     Attributes:
+        clock: what every time here is: wall time, or the processor time of the one thread.
         speedup: exp of the median log ratio of the pairs, each model at its best level.
         low: lower end of the bootstrap 95 % interval of `speedup`.
         high: upper end.
@@ -63,6 +64,7 @@ class Timing(Result, kw_only=True, frozen=True):
 
     provider: str
     threads: int
+    clock: Literal["wall", "thread"]
     pairs: int
     speedup: float
     low: float
