@@ -23,7 +23,7 @@ SETUP = Setup(Provider.CPU, (), 1, FOLD)
 
 def unit(subject: str, *forms: str) -> Unit:
     """A layer that runs by its subject, and forms that run by their names."""
-    return Unit(subject, b"", tuple(Form(form, 1.0, 1.0) for form in forms), 1)
+    return Unit(subject, b"", tuple(Form(form, 1.0, 1.0) for form in forms), 1, 1.0)
 
 
 def bench(store: Store) -> Bench:

@@ -44,6 +44,9 @@ class Track:
         self.runs: Counter[str] = Counter()
         self.seconds = seconds
 
+    def clock(self) -> int:
+        return round(self.now * 1e9)
+
     def peak(self) -> float:
         return PEAK
 
@@ -66,15 +69,12 @@ def raced(monkeypatch: pytest.MonkeyPatch):
 
     def start(*layers: Mapping[str, object], budget: float = 1e6, macs: float = 1.0):
         track = Track({name: time for layer in layers for name, time in layer.items()})
-        clock = SimpleNamespace(
-            perf_counter=lambda: track.now, perf_counter_ns=lambda: round(track.now * 1e9)
-        )
-        monkeypatch.setattr(module, "time", clock)
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: track.now))
         monkeypatch.setattr(module, "_Track", lambda setup, folder: track)
         gone = lambda unit, key, fold: None if key == "gone" else key.encode()  # noqa: E731
         monkeypatch.setattr(module, "reformed", gone)
         units = [
-            Unit(own, own.encode(), tuple(Form(key, macs, macs) for key in forms), 1)
+            Unit(own, own.encode(), tuple(Form(key, macs, macs) for key in forms), 1, 1.0)
             for own, *forms in layers
         ]
         said: list[Began | Ran | Done] = []

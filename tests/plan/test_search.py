@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,8 @@ from tests.cli.tool import build, save
 from tests.plan.world import World, doubled, enter, folded
 from widthfold_onnx import optimize
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
-from widthfold_onnx.plan import search as module
 from widthfold_onnx.plan.search import SMALLEST_GAIN
+from widthfold_onnx.reports import wording
 from widthfold_onnx.results import OptimizeReport
 
 THREE = """
@@ -22,13 +23,6 @@ g (float[1,1,4,32] x) => (float[1,1,4,32] y)
     [first] a = Conv <pads = [0,1,0,1]> (x, w1)
     [second] b = Conv <pads = [0,1,0,1]> (a, w2)
     [third] y = Conv <pads = [0,1,0,1]> (b, w3)
-}"""
-TWINS = """
-<ir_version: 8, opset_import: ["" : 17]>
-g (float[1,1,4,32] x) => (float[1,1,4,32] y) <float[1,1,1,3] w1, float[1,1,1,3] w2>
-{
-    [first] a = Conv <pads = [0,1,0,1]> (x, w1)
-    [second] y = Conv <pads = [0,1,0,1]> (a, w2)
 }"""
 ALL = {"first": 1.0, "second": 1.0, "third": 1.0}
 
@@ -120,6 +114,16 @@ def test_what_does_not_surely_hurt_is_kept(model: Path, monkeypatch: pytest.Monk
     assert found(model).summary.folded == 3
 
 
+def test_a_model_that_does_not_run_is_not_shipped(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter(monkeypatch, World(doubled, dict.fromkeys(ALL, math.nan)))
+    report = found(model)
+    assert model.with_name("out.onnx").read_bytes() == model.read_bytes()
+    assert not report.search.accepted
+    assert wording.search(report.search).endswith("folded, the whole model did not run")
+
+
 def test_what_saves_little_is_tried_together(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def alone(layer, form):
         ratio, low = doubled(layer, form)
@@ -171,52 +175,3 @@ def test_an_interrupt_decides_with_what_is_known(
     assert report.search.accepted
     assert status(report)["second"] == "folded"
     assert status(report)["third"] == "no-gain"
-
-
-# ---------------------------------------------------------------- what is known
-
-
-def test_a_second_run_measures_nothing_and_writes_the_same(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    enter(monkeypatch, World(doubled, {**ALL, "second": -1.0}))
-    first = found(model)
-    written = model.with_name("out.onnx").read_bytes()
-    again = enter(monkeypatch, World(lambda layer, form: "measured again", {}))
-    second = found(model)
-    assert (again.raced, again.compared, second.search.measured) == ([], [], 0)
-    assert model.with_name("out.onnx").read_bytes() == written
-    assert second.sites == first.sites
-    assert second.search.whole == first.search.whole
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"threads": 2},
-        {"provider_options": {"arena_extend_strategy": "kSameAsRequested"}},
-        {"machine": "another"},
-    ],
-)
-def test_whatever_changes_the_times_is_measured_again(
-    model: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
-) -> None:
-    enter(monkeypatch, World(doubled, ALL))
-    found(model)
-    world = enter(monkeypatch, World(doubled, ALL))
-    if machine := changes.pop("machine", None):
-        monkeypatch.setattr(module, "machine_identity", lambda provider: machine)
-    found(model, **changes)
-    assert (len(world.raced), len(world.compared)) == (3, 4)
-
-
-def test_another_selection_of_alike_layers_is_another_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = save(build(TWINS), tmp_path / "model.onnx")
-    enter(monkeypatch, World(doubled, {"first": 1.0, "second": -3.0}))
-    assert found(path, fold={"nodes": ("first",)}).summary.folded == 1
-    world = enter(monkeypatch, World(doubled, {"first": 1.0, "second": -3.0}))
-    assert found(path).summary.folded == 0
-    assert world.raced == []
-    assert world.compared == [(set(), {"first", "second"})]

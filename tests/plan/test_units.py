@@ -16,7 +16,7 @@ from tests.plan.tool import FOLD, conv, integers, layers, run, unit
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.options import FoldOptions, Layout
 from widthfold_onnx.plan.decisions import read_sites
-from widthfold_onnx.plan.units import LANES, Unit, every_form, form_key, form_of, reformed
+from widthfold_onnx.plan.units import Unit, every_form, form_key, form_of, reformed
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import ConvSite, Reformulation
 
@@ -134,18 +134,9 @@ def test_a_fold_does_not_add_more_than_there_is() -> None:
 
 
 def test_the_most_promising_come_first() -> None:
-    found = unit(LAYERS["same"])
-    filled = [form.filled for form in found.forms]
-    assert filled == sorted(filled)
-    for form in found.forms:
-        record = json.loads(form.key)
-        if record["lift"]:
-            assert form.filled == form.macs
-        else:
-            channels = 3 * record["factor"]  # of one group
-            assert form.filled / form.macs == pytest.approx(
-                -(-channels // LANES) * LANES / channels
-            )
+    predicted = [form.predicted for form in unit(LAYERS["same"]).forms]
+    assert predicted == sorted(predicted)
+    assert predicted[0] < predicted[-1]
 
 
 def test_a_form_of_other_extents_does_not_exist_here() -> None:

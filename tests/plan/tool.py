@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.options import FoldOptions, Shapes
 from widthfold_onnx.plan.layers import Layers
+from widthfold_onnx.plan.targets import target
 from widthfold_onnx.plan.units import Unit
 
 Dims = Sequence[int | str | None]
@@ -56,7 +57,7 @@ def layers(
     model: onnx.ModelProto, fold: FoldOptions = FOLD, shapes: Shapes | None = None
 ) -> Layers:
     """The layers of a model, measured at the given shapes of its inputs."""
-    return Layers.of(Document(model, None), fold, shapes or {})
+    return Layers.of(Document(model, None), fold, shapes or {}, target("cpu-avx512"))
 
 
 def unit(model: onnx.ModelProto, fold: FoldOptions = FOLD, shapes: Shapes | None = None) -> Unit:

@@ -21,7 +21,7 @@ PAUSE = 8.0
 
 def units(log: Path, count: int) -> list[Unit]:
     """Layers that say in their subject what becomes of them, and in their model where to log."""
-    return [Unit(f"layer {number}", str(log).encode(), (), 1) for number in range(count)]
+    return [Unit(f"layer {number}", str(log).encode(), (), 1, 1.0) for number in range(count)]
 
 
 def noted(unit: Unit, setup: Setup, seconds: float, share: float) -> list[Outcome]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ import numpy as np
 import onnx
 import pytest
 
+from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.speed import ratio_of
-from widthfold_onnx.plan import measure, search, trials
+from widthfold_onnx.plan import ground, measure, trials
 from widthfold_onnx.plan.race import Began, Done, Ran, race
 from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.runtime.clock import Pairing
@@ -35,7 +37,7 @@ class World:
 
     Args:
         alone: what becomes of a layer's form.
-        saved: seconds that a node saves in its place if it is folded.
+        saved: seconds that a node saves in its place if it is folded; with NaN no model runs.
         noise: half width of every interval of whole models, and their control.
     """
 
@@ -71,6 +73,8 @@ class World:
         sides = folded(base), folded(other)
         self.compared.append(sides)
         before, after = (WHOLE - sum(self.saved[name] for name in side) for side in sides)
+        if math.isnan(before + after):
+            raise UnverifiedError("the child process died of SIGSEGV")
         ratio = before / after
         return Pairing(
             samples=np.tile([[before, after, before]], (50, 1)),
@@ -94,6 +98,6 @@ def folded(model: Path) -> frozenset[str]:
 
 def enter(monkeypatch: pytest.MonkeyPatch, world: World) -> World:
     """Let the search measure in that world."""
-    for module in (search, measure, trials):
+    for module in (ground, measure, trials):
         monkeypatch.setattr(module, "isolated", world.isolated)
     return world

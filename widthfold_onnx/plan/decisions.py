@@ -52,6 +52,7 @@ class Decision:
         assert self.conv is not None
         inputs, outputs = self.conv.channels
         fold = self.outcome.fold
+        became = f"{inputs * fold.in_factor} -> {outputs * fold.out_factor}"
         return SiteReport(
             node=node,
             graph=graph,
@@ -61,8 +62,8 @@ class Decision:
             factor=self.outcome.factor,
             form=self.outcome.form,
             code="folded",
-            reason=f"{inputs} -> {outputs} channels became {inputs * fold.in_factor} -> "
-            f"{outputs * fold.out_factor}",
+            reason=f"{inputs} -> {outputs} channels became {became}"
+            + (", with one more axis" if fold.lift else ""),
             flops_ratio=round(self.outcome.flops_ratio, 4),
             gain=gain,
         )

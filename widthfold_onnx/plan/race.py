@@ -24,7 +24,7 @@ from onnx import TensorProto, helper
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, Provider
 from widthfold_onnx.plan.units import Unit, reformed
-from widthfold_onnx.runtime.clock import Run, clock_of, interval
+from widthfold_onnx.runtime.clock import Clock, Run, clock_of, interval
 from widthfold_onnx.runtime.feeds import random_feeds
 from widthfold_onnx.runtime.session import Level, open_session
 
@@ -133,7 +133,7 @@ def race(units: Sequence[Unit], setup: Setup, seconds: float, *, report: Report)
 def _race(unit: Unit, track: _Track, peak: float, seconds: float, report: Report) -> Iterator[Ran]:
     start = time.perf_counter()
     original = track.runner(unit.model)
-    _, own = track.pairs(original, original, RUNGS[0].pairs)
+    _, own = _pairs(track.clock, original, original, RUNGS[0].pairs)
     usual = float(np.median(own))
     yield Ran(unit.subject, "", 1.0, 1.0, 1.0, usual, len(own))
     times: dict[str, Times] = {}
@@ -149,9 +149,9 @@ def _race(unit: Unit, track: _Track, peak: float, seconds: float, report: Report
             return "it does not exist at these extents"
         try:
             form = track.runner(model)
-            found = None if key in times else track.pairs(original, form, 1)
+            found = None if key in times else _pairs(track.clock, original, form, 1)
             if found is None or found[1][0] <= HOPELESS * found[0][0]:
-                found = track.pairs(original, form, pairs)
+                found = _pairs(track.clock, original, form, pairs)
         except UnverifiedError as error:
             return str(error)
         times[key] = found
@@ -192,11 +192,30 @@ def _ratio(base: npt.NDArray[Any], form: npt.NDArray[Any]) -> float:
     return float(np.median(base / form))
 
 
+def _pairs(clock: Clock, original: Run, form: Run, rounds: int) -> Times:
+    """Seconds of both in alternating order, after one run of each to warm up."""
+    start = time.perf_counter()
+    sides = (original, form)
+    times: list[list[float]] = []
+    for count in range(-1, rounds):
+        pair = [0.0, 0.0]
+        for side in (0, 1) if count % 2 else (1, 0):
+            before = clock()
+            sides[side](count)
+            pair[side] = max(clock() - before, 1) * 1e-9
+        times.append(pair)
+        if len(times) > RUNGS[0].pairs and time.perf_counter() - start > FORM_SECONDS:
+            break
+    base, other = np.array(times[1:]).T
+    return base, other
+
+
 class _Track:
     """Opens models the way the race wants them."""
 
     def __init__(self, setup: Setup, folder: Path) -> None:
         self.setup = setup
+        self.clock = clock_of(setup.provider, setup.threads)
         self._file = folder / "layer.onnx"
 
     def runner(self, model: bytes) -> Run:
@@ -218,23 +237,6 @@ class _Track:
         once = session.bound(random_feeds(session.inputs, 0, shapes))
         return lambda count: once()
 
-    def pairs(self, original: Run, form: Run, rounds: int) -> Times:
-        """Seconds of both in alternating order, after one run of each to warm up."""
-        start, sides = time.perf_counter(), (original, form)
-        clock = clock_of(self.setup.provider, self.setup.threads)
-        times: list[list[float]] = []
-        for count in range(-1, rounds):
-            pair = [0.0, 0.0]
-            for side in (0, 1) if count % 2 else (1, 0):
-                before = clock()
-                sides[side](count)
-                pair[side] = max(clock() - before, 1) * 1e-9
-            times.append(pair)
-            if len(times) > RUNGS[0].pairs and time.perf_counter() - start > FORM_SECONDS:
-                break
-        base, other = np.array(times[1:]).T
-        return base, other
-
     def peak(self) -> float:
         """Floating-point operations per second of the best matrix product."""
         n = PEAK_EXTENT
@@ -243,5 +245,5 @@ class _Track:
         graph = helper.make_graph([node], "peak", ports[:2], ports[2:])
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
         run = self.runner(model.SerializeToString())
-        times, _ = self.pairs(run, run, PEAK_RUNS)
+        times, _ = _pairs(self.clock, run, run, PEAK_RUNS)
         return 2 * n**3 / float(times.min())

@@ -88,11 +88,7 @@ class Search:
         self._accepted: Choice = {}
 
     def run(self) -> SearchReport:
-        """Measure, choose, try, decide.
-
-        Raises:
-            UnverifiedError: the model does not run, or the runtime crashed on it.
-        """
+        """Measure, choose, try, decide."""
         deadline = time.monotonic() + self._options.time_budget
         interrupted = False
         try:
@@ -174,7 +170,7 @@ class Search:
         return [group for group in (weak, *([s] for s in ordered if s not in weak)) if group]
 
     def _hurting(self, trials: Trials, chosen: Choice, group: list[str]) -> list[str]:
-        """Which of a group surely make the whole model slower; halved until they are alone."""
+        """Which of a group surely make the whole model slower, or not run; halved until alone."""
         text = f"timing the whole model without {len(group)} of {len(chosen)} folded layers"
         self._say(Step(text))
         without = {s: key for s, key in chosen.items() if s not in group}

@@ -9,14 +9,16 @@ from pathlib import Path
 import numpy as np
 import onnx
 
+from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.speed import ratio_of
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.model.writer import write_model
 from widthfold_onnx.options import SearchOptions, Shapes, VerifyOptions
 from widthfold_onnx.plan.identity import canonical
 from widthfold_onnx.plan.layers import Place
-from widthfold_onnx.plan.measure import Bench, now
+from widthfold_onnx.plan.measure import Bench, lost, now
 from widthfold_onnx.plan.store import Measurement
+from widthfold_onnx.runtime.clock import Pairing
 from widthfold_onnx.runtime.worker import isolated
 
 Choice = Mapping[str, str]
@@ -69,11 +71,8 @@ class Trials:
             seconds: that timing may take.
 
         Returns:
-            The ratio time of base / time of other; None where it is not in the store and nothing
-            is to be measured.
-
-        Raises:
-            UnverifiedError: one of them does not run.
+            The ratio time of base / time of other, lost where one of them does not run; None where
+            it is not in the store and nothing is to be measured.
         """
         candidate = canonical({"than": base, "is": other})
         known = self._bench.known(self._subject, candidate)
@@ -85,20 +84,11 @@ class Trials:
             threads=self._options.threads,
             time_budget=seconds,
         )
-        pairing = isolated(
-            ratio_of, self._file(base), self._file(other), options, dict(self._shapes)
-        )
-        measured = Measurement(
-            status="ok",
-            ratio=pairing.ratio,
-            low=pairing.low,
-            high=pairing.high,
-            seconds=float(np.median(pairing.samples[:, 1])),
-            rounds=len(pairing.samples),
-            reason="",
-            taken=now(),
-            control=pairing.control,
-        )
+        files = self._file(base), self._file(other)
+        try:
+            measured = _measurement(isolated(ratio_of, *files, options, dict(self._shapes)))
+        except UnverifiedError as error:
+            measured = lost(str(error))
         self._bench.keep(self._subject, candidate, measured)
         return measured
 
@@ -116,6 +106,20 @@ class Trials:
                 externalize=external,
             )
         return path
+
+
+def _measurement(pairing: Pairing) -> Measurement:
+    return Measurement(
+        status="ok",
+        ratio=pairing.ratio,
+        low=pairing.low,
+        high=pairing.high,
+        seconds=float(np.median(pairing.samples[:, 1])),
+        rounds=len(pairing.samples),
+        reason="",
+        taken=now(),
+        control=pairing.control,
+    )
 
 
 def _digest(content: bytes) -> str:

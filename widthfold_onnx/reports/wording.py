@@ -83,6 +83,8 @@ def search(report: SearchReport) -> str:
         return f"{said}; the whole model was not timed"
     if report.whole is None:
         return f"{said}; no layer {'is sure to gain' if report.predicted else 'gains'}"
+    if not report.whole.pairs:
+        return f"{said}; folded, the whole model did not run"
     if not report.accepted:
         return f"{said}; folded, the whole model ran at {gain(report.whole)}: not surely faster"
     return f"{said}; the whole model ran at {gain(report.whole)} of the original's best"
