@@ -16,6 +16,12 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 MAX_FACTOR = 4096
 
+MAX_SEEDS = 1000
+"""All input sets are in memory at once."""
+
+MAX_TRUTH_BUDGET = 1e6
+MAX_THREADS = 1024
+
 
 class Layout(StrEnum):
     """The emitted form: which copies the runtime can cancel (docstring of `fold.layout`)."""
@@ -135,7 +141,7 @@ class VerifyOptions:
             beyond noise, unverified where that is not known (`evidence.gate`); None asks nothing.
 
     Raises:
-        UsageError: `fail_under` is no positive number, or there is no timing to judge.
+        UsageError: a number out of its range, or `fail_under` without a timing to judge.
     """
 
     provider: Provider = Provider.AUTO
@@ -153,6 +159,16 @@ class VerifyOptions:
     fail_under: float | None = None
 
     def __post_init__(self) -> None:
+        if self.seeds > MAX_SEEDS:
+            raise UsageError(f"seeds is {self.seeds}; at most {MAX_SEEDS} are compared")
+        if not 1 <= self.threads <= MAX_THREADS:
+            raise UsageError(f"threads is {self.threads}; it must lie in 1..{MAX_THREADS}")
+        if not 0 <= self.truth_budget <= MAX_TRUTH_BUDGET:
+            raise UsageError(
+                f"truth-budget is {self.truth_budget}; it must lie in 0..{MAX_TRUTH_BUDGET:.0f} s"
+            )
+        if self.timing and not self.time_budget > 0:
+            raise UsageError(f"time-budget is {self.time_budget}; it must be above 0")
         if self.fail_under is None:
             return
         if not 0 < self.fail_under < math.inf:

@@ -146,6 +146,24 @@ def test_what_fails_is_said_before_what_limits(
     ]
 
 
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--time-budget", "nan"),
+        ("--truth-budget", "nan"),
+        ("--truth-budget", "inf"),
+        ("--seeds", 2_000_000_000),
+        ("--threads", 10**9),
+    ],
+)
+def test_a_number_that_makes_no_sense_is_refused(
+    pair: tuple[Path, Path], option: tuple[str, object]
+) -> None:
+    run = widthfold("verify", *pair, *option)
+    assert run.code == 2, run
+    assert str(option[0]).strip("-") in run.line
+
+
 def test_certificates_and_latencies_are_printed_on_request(
     pair: tuple[Path, Path], tmp_path: Path
 ) -> None:

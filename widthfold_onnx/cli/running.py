@@ -61,7 +61,7 @@ class VerifyArguments:
             ),
             truth_budget=self.truth_budget,
             thorough=thorough,
-            timing=time_budget > 0,
+            timing=time_budget != 0,
             threads=threads,
             time_budget=time_budget,
             fail_under=fail_under,
