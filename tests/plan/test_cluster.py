@@ -32,6 +32,7 @@ from widthfold_onnx.plan.measure import AS_IS
 from widthfold_onnx.plan.store import Key, Measurement, Store
 from widthfold_onnx.plan.tuning import tune
 from widthfold_onnx.plan.units import Unit
+from widthfold_onnx.progress import Step
 
 MODELS = Path(__file__).parents[2] / "models"
 MARK = "WIDTHFOLD_TEST_MARK"
@@ -118,8 +119,8 @@ def test_the_units_of_a_killed_worker_are_measured_elsewhere(tmp_path: Path) -> 
 
     with running(n_workers=3, threads_per_worker=1) as made:
 
-        def kill(line: str) -> None:
-            if line.startswith("measuring") and not killed and (pids := busy(made)):
+        def kill(step: Step) -> None:
+            if step.text.startswith("measuring") and not killed and (pids := busy(made)):
                 os.kill(pids[0], signal.SIGKILL)
                 killed.append(pids[0])
 

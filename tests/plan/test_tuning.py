@@ -18,6 +18,7 @@ from widthfold_onnx.plan import local, measure
 from widthfold_onnx.plan.measure import AS_IS
 from widthfold_onnx.plan.store import Store
 from widthfold_onnx.plan.tuning import EVERY_FORM, tune
+from widthfold_onnx.progress import Step
 
 MODELS = Path(__file__).parents[2] / "models"
 SIGNAL = MODELS / "signal_1d.onnx"
@@ -123,9 +124,9 @@ def test_an_interrupt_keeps_what_was_measured(
     monkeypatch.setattr(measure, "race", halting)
     pressed = 0.0
 
-    def press(line: str) -> None:
+    def press(step: Step) -> None:
         nonlocal pressed
-        if line.startswith("measuring layer 1"):
+        if step.text.startswith("measuring layer 1"):
             pressed = time.monotonic()
             threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
 
