@@ -319,7 +319,6 @@ def test_a_report_without_a_place_is_refused_before_the_work(
 
 def test_wrong_usage_is_one_line_and_exit_2(model: Path, out: Path) -> None:
     for args, words in (
-        ((model, out), "'--factor'"),
         ((model, "--factor", 8), "name the OUT file"),
         ((model, out, "--factor", 1), "factor is 1"),
         ((model, out, "--factor", 5000), "factor is 5000"),

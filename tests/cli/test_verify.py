@@ -113,7 +113,7 @@ def test_a_model_that_only_stored_inputs_run_is_timed_on_those(
     document = report_of(report)
     assert document["timing"]["note"].startswith("timed on the stored inputs")
     assert document["timing"]["shapes"] == {"f": [256], "s": [4]}
-    assert "1 thread, inputs f:256 s:4; " in run.out
+    assert "1 thread (its processor time), inputs f:256 s:4; " in run.out
 
 
 def test_a_timing_that_fails_leaves_the_rest_of_the_report(

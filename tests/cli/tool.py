@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import pty
 import signal
@@ -25,6 +26,14 @@ from widthfold_onnx.cli import main
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT / "models"
 COMMAND = [sys.executable, "-c", "from widthfold_onnx.cli import main; main(prog_name='widthfold')"]
+LAUNCHER = """
+import json, os, sys
+child = os.posix_spawn(sys.executable, [sys.executable, *sys.argv[2:]], os.environ)
+_, status, usage = os.wait4(child, 0)
+with open(sys.argv[1], "w") as report:
+    seconds = usage.ru_utime + usage.ru_stime
+    json.dump([os.waitstatus_to_exitcode(status), seconds, usage.ru_maxrss], report)
+"""
 OLD = b"what the user had"
 
 TWO_LAYERS = """
@@ -95,27 +104,29 @@ def start_process(*args: object, env: dict[str, str] | None = None, **options) -
 
 
 def measured(*args: object, folder: Path, timeout: int = 100) -> Run:
-    """Run in a process of its own; its own peak memory is known too, by wait4."""
-    streams = [(folder / name).open("w+b") for name in ("measured.out", "measured.err")]
-    with streams[0] as out, streams[1] as err:
-        child = subprocess.Popen(
-            [*COMMAND, *map(str, args)], stdin=subprocess.DEVNULL, stdout=out, stderr=err
-        )
-        previous = signal.signal(signal.SIGALRM, lambda *_: child.kill())
-        signal.alarm(timeout)
-        try:
-            _, status, usage = os.wait4(child.pid, 0)
-        finally:
-            signal.alarm(0)
-            signal.signal(signal.SIGALRM, previous)
-        # Time of the processor: how long others keep the cores busy is not the tool's doing.
-        seconds = usage.ru_utime + usage.ru_stime
-        child.returncode = os.waitstatus_to_exitcode(status)
-        texts = []
-        for stream in (out, err):
-            stream.seek(0)
-            texts.append(stream.read().decode())
-    return Run(child.returncode, *texts, seconds, usage.ru_maxrss / 1024)
+    """Run in a process of its own; its own peak memory is known too, by wait4.
+
+    What a child uses counts from its fork on, and this process may be large by then: so a small
+    one is in between, which starts the command and reports on it.
+    """
+    report = folder / "measured.json"
+    command = [sys.executable, "-c", LAUNCHER, str(report), *COMMAND[1:], *map(str, args)]
+    launcher = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        out, err = launcher.communicate(timeout=timeout)
+    finally:
+        if launcher.poll() is None:
+            os.killpg(launcher.pid, signal.SIGKILL)
+            launcher.communicate()
+    # Time of the processor: how long others keep the cores busy is not the tool's doing.
+    code, seconds, kilobytes = json.loads(report.read_text())
+    return Run(code, out.decode(), err.decode(), seconds, kilobytes / 1024)
 
 
 def on_terminal(

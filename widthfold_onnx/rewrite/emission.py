@@ -153,7 +153,7 @@ class Emission:
     ) -> Value:
         """Fold a natural value into a state, or with `inverse` unfold it."""
         chain = Chain(self._document, start, owner, value.name or "")
-        shape = self._region.shapes[value]
+        shape = self._region.shapes[value, state]
         steps = state.packing(shape).steps(digit_major=False, inverse=inverse)
         chain.steps(steps, "unfold" if inverse else "fold")
         if not inverse:

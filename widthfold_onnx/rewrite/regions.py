@@ -53,14 +53,15 @@ class Region:
 
     Attributes:
         carried: the ops that run on packed tensors.
-        shapes: natural extents of every tensor that is or could be packed, as far as fixed.
+        shapes: natural extents of every tensor in a state that it has or could have, as far as
+            fixed; a state fixes those of the axes that it folds.
     """
 
     def __init__(
         self, document: Document, nodes: Iterable[Node], sites: Mapping[Node, Ends]
     ) -> None:
         self.carried: dict[Node, Passenger] = {}
-        self.shapes: dict[Value, Dims] = {}
+        self.shapes: dict[tuple[Value, State], Dims] = {}
         self._document = document
         self._sites = sites
         self._homes: dict[Value | None, State | None] = {}
@@ -68,10 +69,10 @@ class Region:
         for node, ends in sites.items():
             self._homes[node.outputs[0]] = ends.returns
             if ends.reads is not None:
-                self.shapes[data_of(node)] = ends.in_shape
+                self.shapes[data_of(node), ends.reads] = ends.in_shape
                 self._folded.add((data_of(node), ends.reads))
             if ends.returns is not None:
-                self.shapes[node.outputs[0]] = ends.out_shape
+                self.shapes[node.outputs[0], ends.returns] = ends.out_shape
         for node in nodes:
             if node not in sites:
                 self._take_along(node)
@@ -103,20 +104,21 @@ class Region:
             if state is None:
                 continue
             there = {
-                i: self.shapes[value]
+                i: self.shapes[value, state]
                 for i, value in enumerate(node.inputs)
                 if value and (self.home(value) == state or (value, state) in self._folded)
             }
             shapes = tuple(there.get(i) for i in range(len(node.inputs)))
             form = carry(Op(self._document, node, state, shapes))
             if isinstance(form, Carried):
-                self.shapes.update(zip(node.outputs, form.shapes, strict=True))
+                for value, shape in zip(node.outputs, form.shapes, strict=True):
+                    self.shapes[value, state] = shape
                 self._set(node, Passenger(state, form, frozenset(there)))
                 return
 
     def _settle(self, node: Node, choice: Passenger | None) -> None:
         """Carry a node, or with None leave it natural, unless that moves more than now."""
-        values = {value for value in (*node.inputs, *node.outputs) if value in self.shapes}
+        values = {value for value in (*node.inputs, *node.outputs) if value is not None}
         now = self.carried.get(node)
         before = sum(map(self._moved, values))
         self._set(node, choice)
@@ -133,14 +135,12 @@ class Region:
 
     def _moved(self, value: Value) -> int:
         """Elements that are copied so that a value is there in all states in which it is read."""
-        home, shape = self.home(value), self.shapes[value]
+        home = self.home(value)
         others = self.needed(value) - {home}
         if home is not None and others:
             others |= {None, home}  # every other state is folded from the natural tensor
-        copies = [s for s in others if s is not None and not s.packing(shape).is_view]
-        # The runtime copies what a Reshape returns, if it is an output of the graph.
-        written = home is not None and value.is_graph_output()
-        return elements(shape) * (len(copies) + written)
+        shapes = [(s, self.shapes[value, s]) for s in others if s is not None]
+        return sum(elements(shape) for s, shape in shapes if not s.packing(shape).is_view)
 
 
 def data_of(node: Node) -> Value:
