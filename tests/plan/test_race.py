@@ -12,7 +12,7 @@ import pytest
 
 from tests.plan.tool import FOLD
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.options import Provider
+from widthfold_onnx.options import FoldOptions, Provider
 from widthfold_onnx.plan import race as module
 from widthfold_onnx.plan.race import (
     FIRST_SHARE,
@@ -63,6 +63,11 @@ class Track:
         return once
 
 
+def reformed(unit: Unit, key: str, fold: FoldOptions) -> bytes | None:
+    """Stands in for the cut of a layer in another form."""
+    return None if key == "gone" else key.encode()
+
+
 @pytest.fixture
 def raced(monkeypatch: pytest.MonkeyPatch):
     """A race of given milliseconds per form; returns what was reported, and the track."""
@@ -71,8 +76,7 @@ def raced(monkeypatch: pytest.MonkeyPatch):
         track = Track({name: time for layer in layers for name, time in layer.items()})
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: track.now))
         monkeypatch.setattr(module, "_Track", lambda setup, folder: track)
-        gone = lambda unit, key, fold: None if key == "gone" else key.encode()  # noqa: E731
-        monkeypatch.setattr(module, "reformed", gone)
+        monkeypatch.setattr(module, "reformed", reformed)
         units = [
             Unit(own, own.encode(), tuple(Form(key, macs, macs) for key in forms), 1, 1.0)
             for own, *forms in layers
