@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import widthfold_onnx
-from tests.plan.workers import PAUSE, halting, hopeless, quick
+from tests.plan.workers import MEETING, PAUSE, halting, hopeless, meeting, quick
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 from widthfold_onnx.plan import local, measure
@@ -71,19 +71,15 @@ def test_a_layer_of_two_models_is_measured_once_and_never_again(
     ]
 
 
-@pytest.mark.usefixtures("fast")
-def test_jobs_measure_at_a_time(options: SearchOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_measure_at_a_time(
+    tmp_path: Path, options: SearchOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(local, "cores", lambda: 3)
-    most = 0
-
-    def count(line: str) -> None:
-        nonlocal most
-        most = max(most, sum("play" in thread.name for thread in threading.enumerate()))
-
-    report = tune([THREE], search_options=options, jobs=3, on_progress=count)
+    monkeypatch.setattr(measure, "race", meeting)
+    monkeypatch.setenv(MEETING, str(tmp_path / "meeting"))
+    report = tune([THREE], search_options=options, jobs=3)
     (row,) = report.models
-    assert most == 3
-    assert (row.layers, row.left) == (3, 0)
+    assert (row.layers, row.left, row.lost) == (3, 0, 0)
     assert row.measured == row.layers + row.forms
 
 

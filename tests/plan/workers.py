@@ -17,6 +17,10 @@ from widthfold_onnx.plan.units import Unit
 
 SECONDS = 0.2
 PAUSE = 8.0
+MEETING = "MEETING"
+"""The environment variable that names the folder in which races meet."""
+
+PATIENCE = 60.0
 
 
 def units(log: Path, count: int) -> list[Unit]:
@@ -67,6 +71,23 @@ def quick(units: Sequence[Unit], setup: Setup, seconds: float, *, report: Report
             report(Began(unit.subject, key))
             report(Ran(unit.subject, key, 1.0, 1.0, 1.0, 1e-3, 4))
         report(Done(unit.subject))
+
+
+def meeting(units: Sequence[Unit], setup: Setup, seconds: float, *, report: Report) -> None:
+    """A race that begins when two others have begun as well.
+
+    Raises:
+        UnverifiedError: they never did.
+    """
+    folder = Path(os.environ[MEETING])
+    folder.mkdir(exist_ok=True)
+    (folder / str(os.getpid())).touch()
+    end = time.monotonic() + PATIENCE
+    while len(list(folder.iterdir())) < 3:
+        if time.monotonic() > end:
+            raise UnverifiedError("the others never came")
+        time.sleep(0.02)
+    quick(units, setup, seconds, report=report)
 
 
 def halting(units: Sequence[Unit], setup: Setup, seconds: float, *, report: Report) -> None:
