@@ -24,8 +24,12 @@ MAX_THREADS = 1024
 
 
 class Layout(StrEnum):
-    """The emitted form: which copies the runtime can cancel (docstring of `fold.layout`)."""
+    """The emitted form: which copies the runtime can cancel (docstring of `fold.layout`).
 
+    AUTO measures both, and is NCHW where the factor is fixed.
+    """
+
+    AUTO = "auto"
     NCHW = "nchw"
     NHWC = "nhwc"
 
@@ -73,7 +77,7 @@ class FoldOptions:
 
     factor: int | None = None
     axis: AxisName | int = AxisName.AUTO
-    layout: Layout = Layout.NCHW
+    layout: Layout = Layout.AUTO
     ragged: bool = False
     mix_samples: bool = False
     ieee_strict: bool = False

@@ -15,6 +15,7 @@ CASES = [
     (State(2, ((1, False),)), (6, 5, 7)),
     (State(2, ((3, True), (5, False))), (6, 7, 33, 65)),
     (State(3, ((2, False), (1, False), (3, True))), (3, 2, 10, 7, 15)),
+    (State(2, ((3, True), (5, False)), digit_major=True), (6, 7, 33, 65)),
 ]
 
 
@@ -27,11 +28,15 @@ def test_every_element_lies_where_its_digits_say(state: State, shape: tuple[int,
     for _ in range(200):
         n, c, *places = (int(rng.integers(extent)) for extent in shape)
         sample, digit = divmod(n, state.batch)
-        channel, there = digit * shape[1] + c, []
+        order, there = [], []
         for place, rest, (count, blocked) in zip(places, rests, state.digits, strict=True):
             q, r = divmod(place, rest if blocked else count)
             there.append(r if blocked else q)
-            channel = channel * count + (q if blocked else r)
+            order.append((q if blocked else r, count))
+        order.insert(len(order) if state.digit_major else 0, (c, shape[1]))
+        channel = digit
+        for number, count in order:
+            channel = channel * count + number
         wanted = np.ravel_multi_index((n, c, *places), shape)
         assert packed[(sample, channel, *there)] == wanted
         assert state.channels(shape[1])[channel] == c

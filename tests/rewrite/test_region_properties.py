@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
 from tests.rewrite.graphs import Builder, ops, run
-from widthfold_onnx import AxisName, FoldOptions, fold_model
+from widthfold_onnx import AxisName, FoldOptions, Layout, fold_model
 from widthfold_onnx.evidence.exact import probe_sites
 from widthfold_onnx.options import Provider, VerifyOptions
 
@@ -74,6 +74,7 @@ def graph(seed: int) -> tuple[onnx.ModelProto, np.ndarray, int]:
     return g.model(outputs), x, one_of(2, 3, 4)
 
 
+LAYOUTS = st.sampled_from(Layout)
 AXES = st.sampled_from([AxisName.AUTO, AxisName.WIDTH, AxisName.BATCH])
 
 
@@ -81,13 +82,15 @@ AXES = st.sampled_from([AxisName.AUTO, AxisName.WIDTH, AxisName.BATCH])
 @given(
     st.integers(0, 1 << 32),
     AXES,
+    LAYOUTS,
     st.booleans(),
 )
 def test_a_folded_graph_returns_the_same_integers(
-    seed: int, axis: AxisName, reference: bool
+    seed: int, axis: AxisName, layout: Layout, reference: bool
 ) -> None:
     model, x, factor = graph(seed)
-    options = FoldOptions(factor=factor, axis=axis, max_flops_growth=1e9, max_bytes_growth=1e9)
+    limits = {"max_flops_growth": 1e9, "max_bytes_growth": 1e9}
+    options = FoldOptions(factor=factor, axis=axis, layout=layout, **limits)
     folded, _ = fold_model(model, options)
     onnx.checker.check_model(folded, full_check=True)
     expected = run(model, x, "ORT_DISABLE_ALL")
@@ -105,10 +108,11 @@ def test_a_folded_graph_returns_the_same_integers(
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(0, 1 << 32), AXES)
-def test_a_folded_graph_is_proved(seed: int, axis: AxisName) -> None:
+@given(st.integers(0, 1 << 32), AXES, LAYOUTS)
+def test_a_folded_graph_is_proved(seed: int, axis: AxisName, layout: Layout) -> None:
     model, _, factor = graph(seed)
-    options = FoldOptions(factor=factor, axis=axis, max_flops_growth=1e9, max_bytes_growth=1e9)
+    limits = {"max_flops_growth": 1e9, "max_bytes_growth": 1e9}
+    options = FoldOptions(factor=factor, axis=axis, layout=layout, **limits)
     folded, sites = fold_model(model, options)
     with TemporaryDirectory() as folder:
         paths = [Path(folder) / name for name in ("a.onnx", "b.onnx")]

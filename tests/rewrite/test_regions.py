@@ -19,6 +19,7 @@ from widthfold_onnx.rewrite.record import STATE_KEY
 
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL")
 MOVES = {"Reshape", "Transpose"}
+REVERSED = ("Transpose", "Reshape")
 WIDTH = FoldOptions(factor=4, axis=AxisName.WIDTH)
 
 
@@ -60,6 +61,16 @@ def conversions(model: onnx.ModelProto) -> int:
     return sum(here and not before for before, here in zip([False, *kinds], kinds, strict=False))
 
 
+def optimized(model: onnx.ModelProto, level: str, folder: Path) -> list[str]:
+    """What the runtime makes of a model before it runs it."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.optimized_model_filepath = str(folder / "optimized.onnx")
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, f"ORT_ENABLE_{level}")
+    ort.InferenceSession(model.SerializeToString(), options)
+    return ops(onnx.load(folder / "optimized.onnx"))
+
+
 def four_convs() -> onnx.ModelProto:
     g = builder(1, 3, 16, 32)
     value = "x"
@@ -72,12 +83,7 @@ def test_a_chain_of_four_convs_is_folded_once_and_every_relu_still_fuses(tmp_pat
     result = folded(four_convs(), FoldOptions(factor=4), 4)
     assert [kind for kind in ops(result) if kind not in MOVES] == ["Conv", "Relu"] * 4
     assert conversions(result) == 2
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-    ort.InferenceSession(result.SerializeToString(), options)
-    kinds = ops(onnx.load(tmp_path / "optimized.onnx"))
+    kinds = optimized(result, "EXTENDED", tmp_path)
     assert "Relu" not in kinds
     assert kinds.count("FusedConv") == 4
 
@@ -317,13 +323,35 @@ def test_another_state_is_reached_by_the_natural_one() -> None:
     assert conversions(folded(g.model([value]), count=2)) == 3
 
 
-@pytest.mark.parametrize("options", [{"layout": Layout.NHWC}, {"ragged": True, "factor": 5}])
-def test_what_is_extended_or_digit_major_is_not_carried(options: dict) -> None:
+@pytest.mark.parametrize(
+    ("options", "group"), [({"layout": Layout.NHWC}, 3), ({"ragged": True, "factor": 5}, 1)]
+)
+def test_what_is_extended_or_digit_major_by_groups_is_not_carried(
+    options: dict, group: int
+) -> None:
     g = builder()
-    value = g.op("Relu", g.conv("x", 3, [3, 3]))
-    value = g.conv(value, 2, [1, 3])
+    value = g.op("Relu", g.conv("x", 3, [3, 3], group))
+    value = g.conv(value, 3, [1, 3], group)
     result = folded(g.model([value]), FoldOptions(**{"factor": 4, "axis": 3, **options}), 2)
     assert g.nodes[1] in list(result.graph.node)
+
+
+def test_digits_before_channels_are_carried_and_the_runtime_absorbs_the_transposes(
+    tmp_path,
+) -> None:
+    """On the CPU the runtime computes in blocks of channels, which it makes of NHWC at no cost."""
+    g = builder(2, 1, 7, 64)
+    value = g.op("Add", g.conv("x", 3, [3, 3]), g.integers(3, 1, 1))
+    value = g.conv(g.op("Relu", value), 1, [1, 3])
+    options = FoldOptions(factor=16, axis=AxisName.WIDTH, layout=Layout.NHWC)
+    result = folded(g.model([value]), options, 2)
+    assert ops(result) == ["Reshape", "Transpose", "Conv", "Add", "Relu", "Conv", *REVERSED]
+    assert set(optimized(result, "ALL", tmp_path)) >= {"ReorderInput", "ReorderOutput"}
+    assert "Transpose" not in optimized(result, "ALL", tmp_path)
+    assert optimized(result, "EXTENDED", tmp_path).count("Transpose") == 2
+    # Joined along the channels, the digits would lie between them: both are unfolded before.
+    joined = g.op("Concat", value, g.conv(value, 3, [1, 3]), axis=1)
+    assert conversions(folded(g.model([joined]), options, 3)) == 3
 
 
 def test_an_open_batch_runs_at_every_size() -> None:

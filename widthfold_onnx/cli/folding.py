@@ -78,9 +78,10 @@ def fold_options(
         click.option(
             "--layout",
             type=click.Choice([str(v) for v in Layout]),
-            default="nchw",
+            default="auto",
             show_default=True,
-            help="Emitted form; nhwc for a runtime that computes channels-last.",
+            help="Emitted form: nhwc where the runtime absorbs the Transposes into its own "
+            "layout; auto measures both (nchw with a fixed factor).",
         ),
         click.option(
             "--ragged", is_flag=True, help="Extend and cut extents the factor leaves over."

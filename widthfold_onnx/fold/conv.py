@@ -58,13 +58,15 @@ class ConvFold:
 
     @property
     def in_state(self) -> State:
-        """State of its input, if that is not extended and the channels are channel-major."""
-        return State(self.batch, tuple((a.in_digits, a.blocked) for a in self.axes), self.lift)
+        """State of its input, if that is not extended; digit-major only for one group."""
+        digits = tuple((a.in_digits, a.blocked) for a in self.axes)
+        return State(self.batch, digits, self.lift, self.digit_major)
 
     @property
     def out_state(self) -> State:
-        """State of its output, if that is not cut and the channels are channel-major."""
-        return State(self.batch, tuple((a.out_digits, a.blocked) for a in self.axes), self.lift)
+        """State of its output, if that is not cut; digit-major only for one group."""
+        digits = tuple((a.out_digits, a.blocked) for a in self.axes)
+        return State(self.batch, digits, self.lift, self.digit_major)
 
     @property
     def new_group(self) -> int:

@@ -62,6 +62,8 @@ class Packing:
 
     def steps(self, *, digit_major: bool, inverse: bool = False) -> tuple[Step, ...]:
         """The operations that fold a tensor, or with `inverse` unfold it."""
+        if digit_major and not self.steps(digit_major=False):
+            return ()  # nothing is folded: no Transpose is owed to the channels-last form
         states = self.nhwc if digit_major else self.nchw
         path = tuple(reversed(states)) if inverse else states
         steps: list[Step] = []

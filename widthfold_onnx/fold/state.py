@@ -1,8 +1,9 @@
 """The form of a tensor between two folded Convs: which digits of which axes lie in its channels.
 
 A tensor [N, C, L1, ...] in a state has the channels (b, c, a1, a2, ...): batch digit, channel,
-spatial digits. Groups and their channels are neighbours there, so the state does not depend on
-the groups of the Conv that reads or returns the tensor. The map of elements is `fold.layout.pack`.
+spatial digits; or, digit-major, (b, a1, a2, ..., c). Channel-major, groups and their channels are
+neighbours, so that the state does not depend on the groups of the Conv that reads or returns the
+tensor; digit-major it stands for one group. The map of elements is `fold.layout.pack`.
 """
 
 from __future__ import annotations
@@ -15,24 +16,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from widthfold_onnx.fold.layout import Packing, Reshape, Step, pack
+from widthfold_onnx.fold.layout import Reshape, Step, pack
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class State:
-    """How a tensor is packed, in channel-major order and without extension.
+    """How a tensor is packed, without extension.
 
     Attributes:
         batch: samples moved into channels.
         digits: per spatial axis the number of digits and whether they are blocked.
         lift: axes of extent 1 before the spatial ones.
+        digit_major: order of the channels, see the module.
     """
 
     batch: int
     digits: tuple[tuple[int, bool], ...]
     lift: int = 0
+    digit_major: bool = False
 
     @property
     def is_natural(self) -> bool:
@@ -54,13 +57,18 @@ class State:
         """Per axis of [N, C, *spatial] how many positions became channels; 1 for C."""
         return (self.batch, 1, *(count for count, _ in self.digits))
 
-    def packing(self, shape: Sequence[int | None]) -> Packing:
-        """How a tensor of natural extents `shape` is packed."""
-        return pack(shape, self.digits, batch=self.batch, lift=self.lift)
+    def steps(self, shape: Sequence[int | None], *, inverse: bool = False) -> tuple[Step, ...]:
+        """What packs a tensor of natural extents `shape`, or with `inverse` unpacks it."""
+        packing = pack(shape, self.digits, batch=self.batch, lift=self.lift)
+        return packing.steps(digit_major=self.digit_major, inverse=inverse)
+
+    def is_view(self, shape: Sequence[int | None]) -> bool:
+        """Whether packing a tensor of natural extents `shape` moves no element in memory."""
+        return all(isinstance(step, Reshape) for step in self.steps(shape))
 
     def packed(self, array: Array) -> Array:
         """A natural array in this state; its extents must be divisible."""
-        return _applied(array, self.packing(array.shape).steps(digit_major=False))
+        return _applied(array, self.steps(array.shape))
 
     def unpacked(self, array: Array) -> Array:
         """The natural array of one in this state."""
@@ -68,7 +76,7 @@ class State:
         extents = zip(kept, self.factors, strict=True)
         n, _, *spatial = (extent * factor for extent, factor in extents)
         shape = (n, array.shape[1] // self.channel_factor, *spatial)
-        return _applied(array, self.packing(shape).steps(digit_major=False, inverse=True))
+        return _applied(array, self.steps(shape, inverse=True))
 
     def channels(self, count: int) -> npt.NDArray[np.int64]:
         """The original channel of every packed channel of a tensor with `count` channels."""

@@ -61,10 +61,10 @@ def families(
 def _kept(record: FoldRecord) -> State | None:
     """The state that a form both reads and returns, if there is one."""
     same = all(axis.out_digits == axis.in_digits for axis in record.axes)
-    if not same or record.dense or record.digit_major:
+    if not same or record.dense:
         return None
     digits = tuple((axis.in_digits, axis.blocked) for axis in record.axes)
-    return State(record.batch, digits, record.lift)
+    return State(record.batch, digits, record.lift, record.digit_major)
 
 
 def _promise(family: Family) -> tuple[float, list[str]]:

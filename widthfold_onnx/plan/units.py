@@ -19,7 +19,7 @@ from onnx import helper, numpy_helper
 
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.shapes import ShapeTable
-from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.options import FoldOptions, Layout
 from widthfold_onnx.plan.cost import form_seconds, layer_seconds
 from widthfold_onnx.plan.identity import canonical
 from widthfold_onnx.plan.targets import Target
@@ -41,6 +41,9 @@ FUSED = frozenset(
     | {"Add", "Mul"}
 )
 """What runtimes fuse into a Conv, where all other inputs are constants (conv_*_fusion.cc)."""
+
+ORDERS = {Layout.AUTO: (False, True), Layout.NCHW: (False,), Layout.NHWC: (True,)}
+"""By layout: whether channels are digit-major."""
 
 LIFTED_RANK = 2
 """Spatial axes of a Conv that may be lifted: the CPU's NCHWc kernels exist for two only."""
@@ -91,7 +94,7 @@ def form_of(site: ConvSite, key: str, options: FoldOptions) -> Reformulation | R
     Args:
         site: the Conv.
         key: see `form_key`.
-        options: layout and limits are used.
+        options: limits are used.
     """
     record = read_record(key)
     fold = fold_again(record, site.axes, site.group)
@@ -108,16 +111,20 @@ def every_form(site: ConvSite, options: FoldOptions) -> Iterator[Reformulation]:
     options = replace(options, ragged=True)
     extents = (site.planned[0], *site.out_lengths)
     whole = [n for n in site.out_lengths if n is not None and n <= MAX_WHOLE]
-    lifts = (0, 1) if len(site.axes) == LIFTED_RANK else (0,)
+    # What is lifted leaves the kernels that compute channels-last.
+    ways = [(0, order) for order in ORDERS[options.layout]]
+    ways += [(1, False)] if len(site.axes) == LIFTED_RANK else []
     seen = set()
     for factor in sorted({1, *FACTORS, *whole}):
         for split in splits(options.axis, factor, len(site.axes)):
             if any(n > 1 and e is not None and n > e for n, e in zip(split, extents, strict=True)):
                 continue  # only zeros would be added
-            for _, form in (f for lift in lifts for f in forms(site, options, split, lift=lift)):
-                if isinstance(form, Reformulation) and (key := form_key(site, form)) not in seen:
-                    seen.add(key)
-                    yield form
+            for lift, order in ways:
+                for _, form in forms(site, options, split, lift=lift, digit_major=order):
+                    key = form_key(site, form) if isinstance(form, Reformulation) else None
+                    if isinstance(form, Reformulation) and key not in seen:
+                        seen.add(key)
+                        yield form
 
 
 def cut(

@@ -154,7 +154,7 @@ class Emission:
         """Fold a natural value into a state, or with `inverse` unfold it."""
         chain = Chain(self._document, start, owner, value.name or "")
         shape = self._region.shapes[value, state]
-        steps = state.packing(shape).steps(digit_major=False, inverse=inverse)
+        steps = state.steps(shape, inverse=inverse)
         chain.steps(steps, "unfold" if inverse else "fold")
         if not inverse:
             chain.nodes[-1].metadata_props.update(state_record(state, [shape]))
@@ -171,10 +171,10 @@ class Emission:
 
 
 def _ends(site: ConvSite, plan: Reformulation) -> Ends:
-    """States at both ends; natural where the tensor is extended, cut or digit-major there."""
+    """States at both ends; natural where the tensor is extended or cut, or no state says it."""
     fold = plan.fold
     reads, returns = (
-        state if fits and not (fold.digit_major or state.is_natural) else None
+        state if fits and not ((fold.digit_major and fold.group > 1) or state.is_natural) else None
         for state, fits in (
             (fold.in_state, plan.in_shape == site.planned),
             (fold.out_state, plan.out_shape == site.output),

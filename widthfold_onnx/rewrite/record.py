@@ -58,18 +58,20 @@ class StateRecord(msgspec.Struct, frozen=True):
     batch: int
     digits: list[tuple[int, bool]]
     lift: int
+    digit_major: bool
     shapes: list[list[int | None]]
 
     @property
     def state(self) -> State:
         """The state."""
-        return State(self.batch, tuple(self.digits), self.lift)
+        return State(self.batch, tuple(self.digits), self.lift, self.digit_major)
 
 
 def state_record(state: State, shapes: Sequence[Dims]) -> dict[str, str]:
     """The metadata of a node that returns tensors of natural extents `shapes` in a state."""
     extents = [list(shape) for shape in shapes]
-    record = StateRecord(state.batch, list(state.digits), state.lift, extents)
+    digits = list(state.digits)
+    record = StateRecord(state.batch, digits, state.lift, state.digit_major, extents)
     return {STATE_KEY: msgspec.json.encode(record).decode()}
 
 

@@ -140,7 +140,7 @@ class Region:
         if home is not None and others:
             others |= {None, home}  # every other state is folded from the natural tensor
         shapes = [(s, self.shapes[value, s]) for s in others if s is not None]
-        return sum(elements(shape) for s, shape in shapes if not s.packing(shape).is_view)
+        return sum(elements(shape) for s, shape in shapes if not s.is_view(shape))
 
 
 def data_of(node: Node) -> Value:

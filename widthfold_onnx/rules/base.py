@@ -94,8 +94,9 @@ class Reformulation:
 
     @property
     def form(self) -> str:
-        """For reports: view or move, and the kind of fold."""
-        return f"{'view' if self.is_view else 'move'} {self.kind}"
+        """For reports: view or move, the kind of fold, and the layout if it is not NCHW."""
+        layout = " in NHWC" if self.fold.digit_major else ""
+        return f"{'view' if self.is_view else 'move'} {self.kind}{layout}"
 
 
 def axis_names(rank: int) -> tuple[str, ...]:

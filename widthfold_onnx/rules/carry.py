@@ -156,8 +156,9 @@ def _concat(op: Op) -> Carried | Refusal:
     shapes = [shape for shape in op.shapes if shape is not None]
     if len(shapes) < len(op.shapes):
         return Refusal("not-packed", "an input is not there in the state")
-    if not _on_channels(op, 0, len(shapes[0])) or op.state.batch > 1:
-        return Refusal("other-axis", "it joins along another axis, or samples lie in between")
+    between = op.state.batch > 1 or op.state.digit_major
+    if not _on_channels(op, 0, len(shapes[0])) or between:
+        return Refusal("other-axis", "it joins along another axis, or digits lie in between")
     if any((s[:1], s[2:]) != (shapes[0][:1], shapes[0][2:]) for s in shapes):
         return Refusal("shapes-differ", f"extents {[list(shape) for shape in shapes]}")
     channels = sum(shape[1] or 0 for shape in shapes)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from widthfold_onnx.fold.axis import ConvAxis, FoldedAxis, fold_axis, keep_axis
 from widthfold_onnx.fold.conv import ConvFold
-from widthfold_onnx.options import AxisName, FoldOptions
+from widthfold_onnx.options import AxisName, FoldOptions, Layout
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import ConvSite, Reformulation, axis_names
 from widthfold_onnx.rules.legality import judge
@@ -33,20 +33,22 @@ def candidates(site: ConvSite, options: FoldOptions, factor: int) -> Iterator[Ou
         options: axis, layout and limits are used.
         factor: positions that become channels, F >= 2.
     """
+    digit_major = options.layout is Layout.NHWC
     for split in splits(options.axis, factor, len(site.axes)):
-        yield from forms(site, options, split)
+        yield from forms(site, options, split, digit_major=digit_major)
 
 
 def forms(
-    site: ConvSite, options: FoldOptions, split: Split, *, lift: int = 0
+    site: ConvSite, options: FoldOptions, split: Split, *, lift: int = 0, digit_major: bool = False
 ) -> Iterator[Outcome]:
     """Every form with a given factor per axis.
 
     Args:
         site: the Conv.
-        options: layout and limits are used.
+        options: limits are used.
         split: where nothing is folded, strides of the input may be.
         lift: axes of extent 1 put before the spatial ones.
+        digit_major: the NHWC form, where the NCHW form is no view.
     """
     names = axis_names(len(site.axes))
     label = "+".join(names[i + 1 if i else 0] for i, n in enumerate(split) if n > 1)
@@ -58,7 +60,14 @@ def forms(
             yield label, axes
             continue
         for dense in (False, True) if split[0] > 1 else (False,):
-            fold = ConvFold(axes=axes, group=site.group, batch=split[0], dense=dense, lift=lift)
+            fold = ConvFold(
+                axes=axes,
+                group=site.group,
+                batch=split[0],
+                dense=dense,
+                digit_major=digit_major,
+                lift=lift,
+            )
             yield label, judge(site, options, fold, label or "rank", "+".join(kind))
 
 

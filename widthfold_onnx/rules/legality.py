@@ -11,7 +11,7 @@ from dataclasses import replace
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.layout import Reshape, pack
 from widthfold_onnx.model.propagate import Dims
-from widthfold_onnx.options import FoldOptions, Layout
+from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import ConvSite, Reformulation
 
@@ -57,7 +57,7 @@ def judge(
     fits = (in_shape, out_shape) == (site.planned, site.output)
     views = all(p.is_view for p in packings)
     result = Reformulation(
-        fold=replace(fold, digit_major=options.layout is Layout.NHWC and not views),
+        fold=replace(fold, digit_major=fold.digit_major and not views),
         input=packings[0],
         output=packings[1],
         in_shape=in_shape,
