@@ -49,6 +49,8 @@ def check_forms(found: Unit, fold: FoldOptions = FOLD, dtype: type = np.float32)
     for form in found.forms:
         model = reformed(found, form.key, fold)
         assert model is not None
+        last = onnx.ModelProto.FromString(model).graph.node[-1]
+        assert (last.op_type, list(last.metadata_props)) == ("Neg", [])  # not on packed tensors
         np.testing.assert_array_equal(run(model, x), wanted, err_msg=form.key, strict=True)
     return wanted
 

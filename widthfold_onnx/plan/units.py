@@ -178,7 +178,11 @@ def reformed(unit: Unit, key: str, options: FoldOptions) -> bytes | None:
         key: see `form_key`.
         options: layout and limits are used.
     """
-    document = Document(onnx.ModelProto.FromString(unit.model), None)
+    proto = onnx.ModelProto.FromString(unit.model)
+    # The end stays outside: it stands for whatever reads the natural tensor, and is not carried.
+    end, output = proto.graph.node.pop(), proto.graph.output[0].name
+    proto.graph.output[0].name = end.input[0]
+    document = Document(proto, None)
     site = _only_site(document)
     form = form_of(site, key, options) if isinstance(site, ConvSite) else site
     if isinstance(site, Refusal) or isinstance(form, Refusal):
@@ -186,7 +190,10 @@ def reformed(unit: Unit, key: str, options: FoldOptions) -> bytes | None:
     engine = Engine(document)
     engine.apply(site, form)
     engine.finish()
-    return bytes(document.finish().SerializeToString())
+    result = document.finish()
+    result.graph.node.append(end)
+    result.graph.output[0].name = output
+    return bytes(result.SerializeToString())
 
 
 def _behind(document: Document, node: Node) -> list[Node]:
