@@ -11,7 +11,7 @@ from tests.cli.tool import build, save
 from tests.plan.world import World, doubled, enter, folded
 from widthfold_onnx import optimize
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
-from widthfold_onnx.plan.search import SMALLEST_GAIN
+from widthfold_onnx.plan.assign import SMALLEST_GAIN
 from widthfold_onnx.reports import wording
 from widthfold_onnx.results import OptimizeReport
 
@@ -58,7 +58,7 @@ def test_what_pays_is_folded_and_the_report_says_how_much(
     assert search.whole.ratio == pytest.approx(10 / 7)
     assert search.shapes == {"x": [1, 1, 4, 32]}
     assert search.measured > search.forms > 20
-    assert len(world.raced) == 3
+    assert len(world.raced) == 6  # alone, and between packed tensors
 
 
 def test_the_best_low_end_wins_and_the_lost_never(
@@ -75,7 +75,7 @@ def test_the_best_low_end_wins_and_the_lost_never(
     assert {(site.gain.ratio, site.gain.low) for site in report.sites} == {(2.0, 1.9)}
 
 
-@pytest.mark.parametrize(("low", "count"), [(SMALLEST_GAIN, 0), (SMALLEST_GAIN + 1e-6, 3)])
+@pytest.mark.parametrize(("low", "count"), [(SMALLEST_GAIN - 1e-3, 0), (SMALLEST_GAIN + 1e-6, 3)])
 def test_a_form_must_be_surely_faster(
     model: Path, monkeypatch: pytest.MonkeyPatch, low: float, count: int
 ) -> None:

@@ -80,7 +80,7 @@ def test_jobs_measure_at_a_time(
     report = tune([THREE], search_options=options, jobs=3)
     (row,) = report.models
     assert (row.layers, row.left, row.lost) == (3, 0, 0)
-    assert row.measured == row.layers + row.forms
+    assert row.measured == 2 * row.layers + row.forms  # alone, and between packed tensors
 
 
 def test_more_jobs_than_cores_are_refused(
@@ -130,7 +130,7 @@ def test_an_interrupt_keeps_what_was_measured(
     assert time.monotonic() - pressed < PAUSE  # nobody waited for the child
     (row,) = report.models
     assert report.interrupted
-    assert row.left == 2
+    assert row.left == 3  # of the first one, what it does between packed tensors
     with Store(options.store) as store:
         assert len(store) == row.measured == report.machines[0].measured > 1
         assert sum(key.candidate == AS_IS for key, _ in store.items()) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,8 @@ from tests.plan.tool import FOLD, conv, integers, layers, run, unit
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.options import FoldOptions, Layout
 from widthfold_onnx.plan.decisions import read_sites
-from widthfold_onnx.plan.units import Unit, every_form, form_key, form_of, reformed
+from widthfold_onnx.plan.reform import reformed
+from widthfold_onnx.plan.units import Form, Unit, every_form, form_key, form_of
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import ConvSite, Reformulation
 
@@ -52,7 +54,18 @@ def check_forms(found: Unit, fold: FoldOptions = FOLD, dtype: type = np.float32)
         last = onnx.ModelProto.FromString(model).graph.node[-1]
         assert (last.op_type, list(last.metadata_props)) == ("Neg", [])  # not on packed tensors
         np.testing.assert_array_equal(run(model, x), wanted, err_msg=form.key, strict=True)
+        if form.reads or form.returns:
+            check_inside(found, form, fold, x, wanted)
     return wanted
+
+
+def check_inside(found: Unit, form: Form, fold: FoldOptions, x: np.ndarray, wanted) -> None:
+    """A form between packed tensors reads and returns them packed."""
+    model = reformed(replace(found, inside=True), form.key, fold)
+    assert model is not None
+    given = x if form.reads is None else form.reads.packed(x)
+    result = wanted if form.returns is None else form.returns.packed(wanted)
+    np.testing.assert_array_equal(run(model, given), result, err_msg=form.key, strict=True)
 
 
 @pytest.mark.parametrize("name", LAYERS)

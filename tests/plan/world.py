@@ -14,7 +14,7 @@ import pytest
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.speed import ratio_of
-from widthfold_onnx.plan import ground, measure, search, trials
+from widthfold_onnx.plan import ground, measure, trials
 from widthfold_onnx.plan.race import Began, Done, Ran, race
 from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.runtime.clock import Pairing
@@ -96,9 +96,8 @@ def folded(model: Path) -> frozenset[str]:
     )
 
 
-def enter(monkeypatch: pytest.MonkeyPatch, world: World, families: int = 0) -> World:
-    """Let the search measure in that world, and try so many families."""
-    monkeypatch.setattr(search, "MOST_FAMILIES", families)
+def enter(monkeypatch: pytest.MonkeyPatch, world: World) -> World:
+    """Let the search measure in that world."""
     for module in (ground, measure, trials):
         monkeypatch.setattr(module, "isolated", world.isolated)
     return world

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
-from widthfold_onnx.model.graph import Document
+from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import FoldOptions, Provider, Shapes
 from widthfold_onnx.plan.decisions import read_sites
+from widthfold_onnx.plan.inside import inside
+from widthfold_onnx.plan.links import Link, links
 from widthfold_onnx.plan.targets import Target
 from widthfold_onnx.plan.units import Unit, cut, every_form
 from widthfold_onnx.refusal import Refusal
@@ -27,10 +29,19 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True)
 class Layers:
-    """Units by subject, and the subject of every site, or why it has none."""
+    """The layers of a model.
+
+    Attributes:
+        units: by subject.
+        subjects: of every site, or why it has none.
+        links: what lies between layers.
+        inside: units that run between packed tensors, by the subject of the layer.
+    """
 
     units: Mapping[str, Unit] = field(default_factory=dict)
     subjects: Mapping[Place, str | Refusal] = field(default_factory=dict)
+    links: Sequence[Link] = ()
+    inside: Mapping[str, Unit] = field(default_factory=dict)
 
     @classmethod
     def of(cls, document: Document, options: FoldOptions, shapes: Shapes, target: Target) -> Self:
@@ -46,6 +57,7 @@ class Layers:
         units: dict[str, Unit] = {}
         subjects: dict[Place, str | Refusal] = {}
         known: dict[object, list[Reformulation]] = {}
+        nodes: dict[Node, str] = {}
         for _, conv in read_sites(document, options):
             if isinstance(conv, Refusal) or is_wide(conv, options):
                 continue
@@ -60,8 +72,10 @@ class Layers:
                 # Alike layers may differ in what is legal, where one has an open extent.
                 like = units.get(unit.subject)
                 units[unit.subject] = unit if like is None else like.joined(unit)
+                nodes[conv.node] = unit.subject
             subjects[_place(conv)] = unit.subject if isinstance(unit, Unit) else unit
-        return cls(units, subjects)
+        found = links(document, nodes)
+        return cls(units, subjects, found, inside(units, found))
 
     def subject(self, site: ConvSite) -> str | Refusal:
         """The subject of a site, or why it cannot be measured."""
@@ -76,8 +90,9 @@ class Layers:
         return sum(other == subject for other in self.subjects.values())
 
     def in_order(self) -> list[Unit]:
-        """Those with the most work first: time may be short."""
-        return sorted(self.units.values(), key=lambda unit: (-unit.macs, unit.subject))
+        """Those with the most work first: time may be short. What is inside comes last."""
+        every = (*self.units.values(), *self.inside.values())
+        return sorted(every, key=lambda unit: (unit.inside, -unit.macs, unit.subject))
 
 
 def _unit(

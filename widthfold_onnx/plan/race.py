@@ -23,7 +23,8 @@ from onnx import TensorProto, helper
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, Provider
-from widthfold_onnx.plan.units import Unit, reformed
+from widthfold_onnx.plan.reform import reformed
+from widthfold_onnx.plan.units import Unit
 from widthfold_onnx.runtime.clock import Clock, Run, clock_of, interval
 from widthfold_onnx.runtime.feeds import random_feeds
 from widthfold_onnx.runtime.session import Level, open_session

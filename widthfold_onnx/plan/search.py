@@ -2,8 +2,8 @@
 
 1. Every layer races in all its forms (`plan.measure`); the best form of each is chosen where it is
    surely faster.
-2. States that several layers can share are tried with the whole model (`plan.families`), and the
-   whole model without each choice: what surely hurts in its place is dropped.
+2. The choice in which neighbours agree on states at least cost (`plan.assign`) is tried with the
+   whole model, and the whole model without each choice: what surely hurts there is dropped.
 3. The rest must beat the original at its strongest setting beyond the noise, or nothing is folded.
 
 Where nothing is to be measured, the store answers for 1 to 3 as far as it can, and `plan.cost` for
@@ -22,8 +22,8 @@ import onnx
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import FoldOptions, SearchOptions
+from widthfold_onnx.plan.assign import SMALLEST_GAIN, assign
 from widthfold_onnx.plan.decisions import applied, plan
-from widthfold_onnx.plan.families import families
 from widthfold_onnx.plan.ground import ground_elsewhere, ground_here
 from widthfold_onnx.plan.layers import Layers
 from widthfold_onnx.plan.measure import AS_IS, Bench
@@ -37,16 +37,12 @@ from widthfold_onnx.rules.base import ConvSite, Reformulation
 from widthfold_onnx.rules.conv import is_wide
 from widthfold_onnx.runtime.clock import judge
 
-SMALLEST_GAIN = 1.03
-"""A form is chosen if the low end of its ratio is above this."""
-
 PREDICTED_GAIN = 1.25
 """A form that nobody measured is chosen if its predicted ratio is above this."""
 
 WEAK_SHARE = 0.1
 """Choices that save less than this share of all that is saved are tried together."""
 
-MOST_FAMILIES = 8
 TRIAL_SECONDS = 3.0
 FINAL_SECONDS = 10.0
 
@@ -142,12 +138,12 @@ class Search:
                 self._shapes,
                 Path(folder),
             )
-            for family in families(self._layers, self._bench.known, MOST_FAMILIES):
-                self._say(Step(f"timing the whole model with {len(family)} layers in one state"))
-                other = {**chosen, **family}
-                trial = trials.compare(chosen, other, TRIAL_SECONDS) if other != chosen else None
+            agreed = assign(self._layers, self._bench.known)
+            if agreed != chosen:
+                self._say(Step(f"timing the whole model with {len(agreed)} layers that agree"))
+                trial = trials.compare(chosen, agreed, TRIAL_SECONDS)
                 if trial is not None and trial.low > 1:
-                    chosen = other
+                    chosen = agreed
             for group in self._groups(chosen):
                 for subject in self._hurting(trials, chosen, group):
                     chosen = {s: key for s, key in chosen.items() if s != subject}

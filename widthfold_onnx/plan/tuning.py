@@ -66,8 +66,9 @@ def tune(
         units: dict[str, Unit] = {}
         for _, layers in read:
             if isinstance(layers, Layers):
-                for subject, unit in layers.units.items():
-                    units[subject] = units[subject].joined(unit) if subject in units else unit
+                for unit in layers.in_order():
+                    like = units.get(unit.subject)
+                    units[unit.subject] = unit if like is None else like.joined(unit)
         deadline = time.monotonic() + search_options.time_budget
         interrupted = False
         try:
@@ -117,14 +118,16 @@ def _row(name: str, layers: Layers | WidthfoldError, benches: Sequence[Bench]) -
     keys = [(unit.subject, AS_IS) for unit in units]
     keys += [(unit.subject, form.key) for unit in units for form in unit.forms]
     # A cluster of which no worker was met yet has all of it left.
-    left = {unit.subject for bench in benches for unit in bench.missing(units)}
+    layer_of = {unit.subject: subject for subject, unit in layers.inside.items()}
+    missing = {unit.subject for bench in benches for unit in bench.missing(units)}
+    left = {layer_of.get(subject, subject) for subject in missing}
     found = [(key in b.kept, known) for b in benches for key in keys if (known := b.known(*key))]
     return TunedModel(
         model=name,
-        layers=len(units),
+        layers=len(layers.units),
         forms=len(keys) - len(units),
         measured=sum(now for now, _ in found),
         known=sum(not now for now, _ in found),
         lost=sum(known.status == "lost" for _, known in found),
-        left=len(left if benches else units),
+        left=len(left if benches else layers.units),
     )

@@ -17,6 +17,7 @@ import msgspec
 import onnx
 from onnx import helper, numpy_helper
 
+from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import FoldOptions, Layout
@@ -25,8 +26,8 @@ from widthfold_onnx.plan.identity import canonical
 from widthfold_onnx.plan.targets import Target
 from widthfold_onnx.plan.work import Work
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rewrite.engine import Engine
 from widthfold_onnx.rewrite.record import fold_again, read_record, record_of
+from widthfold_onnx.rewrite.regions import ends_of
 from widthfold_onnx.rules.base import ConvSite, Reformulation, Site
 from widthfold_onnx.rules.conv_site import read_conv
 from widthfold_onnx.rules.forms import forms, splits
@@ -50,11 +51,21 @@ LIFTED_RANK = 2
 
 
 class Form(NamedTuple):
-    """What a layer may become: its `form_key`, multiply-adds and predicted seconds of one run."""
+    """What a layer may become.
+
+    Attributes:
+        key: its `form_key`.
+        macs: multiply-adds of one run.
+        predicted: seconds of one run (`plan.cost`).
+        reads: the state in which it reads its input; None where that is the natural tensor.
+        returns: the state of its output.
+    """
 
     key: str
     macs: float
     predicted: float
+    reads: State | None = None
+    returns: State | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +78,7 @@ class Unit:
         forms: what else it may be, the most promising first.
         macs: multiply-adds of one run as it is.
         predicted: seconds of one run as it is (`plan.cost`).
+        inside: whether forms run between packed tensors (`plan.inside`).
     """
 
     subject: str
@@ -74,6 +86,7 @@ class Unit:
     forms: tuple[Form, ...]
     macs: int
     predicted: float
+    inside: bool = False
 
     def joined(self, other: Unit) -> Unit:
         """The same layer with the forms of both."""
@@ -154,7 +167,7 @@ def cut(
     shape = [int(d) for d in dims if d is not None]
     nodes = [site.node, *_behind(document, site.node)]
     proto = _model(document, nodes, shape)
-    site_again = _only_site(Document(proto, None))
+    site_again = only_site(Document(proto, None))
     if isinstance(site_again, Refusal):
         return site_again
     output = [int(d) for d in site_again.output if d is not None]
@@ -163,37 +176,14 @@ def cut(
 
     def known(form: Reformulation) -> Form:
         seconds = form_seconds(work, form, work.folded(form, shape, output), len(nodes) - 1, target)
-        return Form(form_key(site, form), macs * form.flops_ratio, seconds)
+        ends = ends_of(site, form)
+        return Form(
+            form_key(site, form), macs * form.flops_ratio, seconds, ends.reads, ends.returns
+        )
 
     ordered = tuple(sorted(map(known, forms), key=lambda form: (form.predicted, form.key)))
     subject = _subject(site, shape, proto.graph)
     return Unit(subject, proto.SerializeToString(), ordered, macs, layer_seconds(work, target))
-
-
-def reformed(unit: Unit, key: str, options: FoldOptions) -> bytes | None:
-    """The layer in another form, serialized; None where the form does not exist at its extents.
-
-    Args:
-        unit: the layer.
-        key: see `form_key`.
-        options: layout and limits are used.
-    """
-    proto = onnx.ModelProto.FromString(unit.model)
-    # The end stays outside: it stands for whatever reads the natural tensor, and is not carried.
-    end, output = proto.graph.node.pop(), proto.graph.output[0].name
-    proto.graph.output[0].name = end.input[0]
-    document = Document(proto, None)
-    site = _only_site(document)
-    form = form_of(site, key, options) if isinstance(site, ConvSite) else site
-    if isinstance(site, Refusal) or isinstance(form, Refusal):
-        return None
-    engine = Engine(document)
-    engine.apply(site, form)
-    engine.finish()
-    result = document.finish()
-    result.graph.node.append(end)
-    result.graph.output[0].name = output
-    return bytes(result.SerializeToString())
 
 
 def _behind(document: Document, node: Node) -> list[Node]:
@@ -237,7 +227,8 @@ def _model(document: Document, layer: Sequence[Node], shape: Sequence[int]) -> o
     return helper.make_model(graph, opset_imports=[opset], ir_version=8)
 
 
-def _only_site(document: Document) -> ConvSite | Refusal:
+def only_site(document: Document) -> ConvSite | Refusal:
+    """The site of a unit."""
     table = ShapeTable(document.proto, {})
     scope, node = next(document.nodes("Conv"))
     return read_conv(document, Site(node, scope, node.name or "", "Conv"), table, table)

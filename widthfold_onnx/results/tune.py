@@ -13,7 +13,7 @@ class TunedModel(Result, kw_only=True, frozen=True):
     Attributes:
         model: name of the file.
         layers: different layers that can be reformulated.
-        forms: reformulations of all of them together.
+        forms: reformulations of all of them together, alone and between packed tensors.
         measured: measurements that this run took; one of a layer that several models have counts
             for each of them.
         known: measurements that were in the store.

@@ -21,7 +21,7 @@ from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.rewrite.emit import Chain, base_name
 from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, record_of, state_record
-from widthfold_onnx.rewrite.regions import Ends, Passenger, Region, data_of
+from widthfold_onnx.rewrite.regions import Passenger, Region, data_of, ends_of
 from widthfold_onnx.rules.base import ConvSite, Reformulation
 
 Array = npt.NDArray[Any]
@@ -49,7 +49,7 @@ class Emission:
         self._graph = graph
         self._plans = plans
         self._parameters = parameters
-        self._ends = {node: _ends(site, plan) for node, (site, plan) in plans.items()}
+        self._ends = {node: ends_of(site, plan) for node, (site, plan) in plans.items()}
         self._nodes = list(document.nodes_of(graph))
         self._region = Region(document, self._nodes, self._ends)
         self._made: dict[tuple[Value, State | None], Value] = {}
@@ -168,19 +168,6 @@ class Emission:
             name = f"{value.name}/widthfold"
             self._constants[key] = self._document.add_constant(array, name, self._graph)
         return self._constants[key]
-
-
-def _ends(site: ConvSite, plan: Reformulation) -> Ends:
-    """States at both ends; natural where the tensor is extended or cut, or no state says it."""
-    fold = plan.fold
-    reads, returns = (
-        state if fits and not ((fold.digit_major and fold.group > 1) or state.is_natural) else None
-        for state, fits in (
-            (fold.in_state, plan.in_shape == site.planned),
-            (fold.out_state, plan.out_shape == site.output),
-        )
-    )
-    return Ends(reads, returns, plan.input.shape, plan.output.shape)
 
 
 def _differing(wanted: Dims, actual: Dims) -> dict[int, tuple[int, int]]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.propagate import Dims
+from widthfold_onnx.rules.base import ConvSite, Reformulation
 from widthfold_onnx.rules.carry import Carried, carry
 from widthfold_onnx.rules.legality import elements
 from widthfold_onnx.rules.operand import Op
@@ -141,6 +142,19 @@ class Region:
             others |= {None, home}  # every other state is folded from the natural tensor
         shapes = [(s, self.shapes[value, s]) for s in others if s is not None]
         return sum(elements(shape) for s, shape in shapes if not s.is_view(shape))
+
+
+def ends_of(site: ConvSite, plan: Reformulation) -> Ends:
+    """States at both ends; natural where the tensor is extended or cut, or no state says it."""
+    fold = plan.fold
+    reads, returns = (
+        state if fits and not ((fold.digit_major and fold.group > 1) or state.is_natural) else None
+        for state, fits in (
+            (fold.in_state, plan.in_shape == site.planned),
+            (fold.out_state, plan.out_shape == site.output),
+        )
+    )
+    return Ends(reads, returns, plan.input.shape, plan.output.shape)
 
 
 def data_of(node: Node) -> Value:

@@ -1,0 +1,186 @@
+"""Layers agree on states where that costs least; all choices of small models are tried out."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.cli.tool import build, save
+from tests.plan.test_search import ALL, THREE, found, status
+from tests.plan.tool import layers
+from tests.plan.world import World, enter
+from widthfold_onnx.plan.assign import SMALLEST_GAIN, assign
+from widthfold_onnx.plan.inside import inside_subject
+from widthfold_onnx.plan.layers import Layers
+from widthfold_onnx.plan.links import Link
+from widthfold_onnx.plan.measure import AS_IS, lost, now
+from widthfold_onnx.plan.store import Measurement
+from widthfold_onnx.plan.units import Form
+
+RESIDUAL = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[1,2,4,24] x) => (float[1,2,4,24] y, float[1,3,4,24] z)
+<float[2,2,1,3] w1, float[2,2,1,1] w2, float[2,2,1,5] w3, float[3,2,1,3] w4>
+{
+    [first] a = Conv <pads = [0,1,0,1]> (x, w1)
+    b = Relu (a)
+    [second] c = Conv (b, w2)
+    [third] d = Conv <pads = [0,2,0,2]> (c, w3)
+    e = Add (d, b)
+    y = Softmax (e)
+    [fourth] z = Conv <pads = [0,1,0,1]> (e, w4)
+}"""
+FORMS = 3
+Known = Callable[[str, str], Measurement | None]
+
+
+@pytest.fixture(scope="module")
+def every() -> Layers:
+    return layers(build(RESIDUAL))
+
+
+def few(every: Layers, rng: np.random.Generator) -> Layers:
+    """The layers of a model with some forms each, more of them in states that others know."""
+    units = {}
+    for subject, unit in every.units.items():
+        likely = [1.0 + 20 * (f.reads is not None and f.reads == f.returns) for f in unit.forms]
+        picked = rng.choice(len(likely), FORMS, replace=False, p=np.array(likely) / sum(likely))
+        units[subject] = replace(unit, forms=tuple(unit.forms[i] for i in sorted(picked)))
+    return replace(every, units=units)
+
+
+def world(found_layers: Layers, rng: np.random.Generator) -> Known:
+    times: dict[tuple[str, str], Measurement] = {}
+
+    def put(subject: str, key: str, ratio: float, seconds: float) -> None:
+        times[subject, key] = Measurement("ok", ratio, ratio, ratio, seconds, 4, "", now())
+
+    for subject, unit in found_layers.units.items():
+        own = float(rng.uniform(1, 3))
+        put(subject, AS_IS, 1.0, own)
+        for form in unit.forms:
+            core, ends = rng.uniform(0.3, 1.2) * own, rng.uniform(0, 1) * own
+            put(subject, form.key, own / (core + ends), core + ends)
+            if rng.random() < 0.8 and not form.reads == form.returns is None:
+                put(inside_subject(subject), form.key, own / core, core)
+    return lambda *key: times.get(key)
+
+
+def cost(found_layers: Layers, known: Known, choice: Mapping[str, Form | None]) -> float:
+    """What a choice costs, by trying all states of every link."""
+    total, ends = 0.0, {}
+    for subject, form in choice.items():
+        seconds = known(subject, AS_IS).seconds
+        ends[subject] = (None, None)
+        if form is None:
+            total += seconds / SMALLEST_GAIN
+        elif between := known(inside_subject(subject), form.key):
+            total += seconds / between.low
+            ends[subject] = (form.reads, form.returns)
+        else:
+            total += seconds / known(subject, form.key).low
+    for link in found_layers.links:
+        price = prices(found_layers, known, link)
+        states = [None, *price]
+        total += min(
+            sum(price[state] for state in conversions(link, ends, home)) for home in states
+        )
+    return total
+
+
+def prices(found_layers: Layers, known: Known, link: Link) -> dict[object, float]:
+    price: dict[object, float] = {}
+    for subject, end in [*((s, 1) for s in link.makers), *((s, 0) for s in link.readers)]:
+        for form in found_layers.units[subject].forms:
+            between = known(inside_subject(subject), form.key)
+            state = (form.reads, form.returns)[end]
+            if between is not None and state is not None:
+                own = known(subject, AS_IS).seconds
+                rest = own / known(subject, form.key).low - own / between.low
+                part = rest / (2 - (form.reads, form.returns).count(None))
+                price[state] = max(price.get(state, 0.0), part)
+    return price
+
+
+def conversions(link: Link, ends: Mapping[str, tuple], home: object) -> Iterator[object]:
+    """The state of every fold and every unfold, where the tensors themselves are in `home`."""
+    made = {ends[s][1] for s in link.makers} | ({None} if link.made else set())
+    read = {ends[s][0] for s in link.readers} | ({None} if link.read else set())
+    if home is not None and made - {home}:
+        yield home  # folded from the natural tensor
+    if home is not None and read - {home}:
+        yield home  # unfolded for those that read it otherwise
+    yield from made - {home, None}
+    yield from read - {home, None}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_other_choice_costs_less(seed: int, every: Layers) -> None:
+    rng = np.random.default_rng(seed)
+    some = few(every, rng)
+    known = world(some, rng)
+    assert len(some.links) == 4
+    options = [
+        [(subject, form) for form in (None, *unit.forms)] for subject, unit in some.units.items()
+    ]
+    best = min(cost(some, known, dict(c)) for c in itertools.product(*options))
+    keys = assign(some, known)
+    forms = {
+        subject: next((f for f in unit.forms if f.key == keys.get(subject)), None)
+        for subject, unit in some.units.items()
+    }
+    assert cost(some, known, forms) == pytest.approx(best)
+    assert assign(some, known) == keys
+
+
+def test_what_was_not_measured_or_lost_is_not_chosen(every: Layers) -> None:
+    assert assign(every, lambda subject, key: None) == {}
+    own = Measurement("ok", 1.0, 1.0, 1.0, 1.0, 4, "", now())
+    assert assign(every, lambda s, key: own if key == AS_IS else lost("it crashed")) == {}
+    assert assign(Layers(), lambda subject, key: None) == {}
+
+
+def test_layers_that_gain_only_together_are_folded_together(tmp_path, monkeypatch) -> None:
+    path = save(build(THREE), tmp_path / "model.onnx")
+
+    def alone(layer: dict, form: dict) -> tuple[float, float] | str:
+        digits = {(axis["out_digits"], axis["in_digits"]) for axis in form["axes"]}
+        agrees = (form["axis"], form["digit_major"], form["lift"]) == ("width", False, 0)
+        if not agrees or digits != {(1, 1), (4, 4)}:
+            return "too slow"
+        return (3.0, 2.9) if "inside" in layer else (0.9, 0.8)
+
+    entered = enter(monkeypatch, World(alone, ALL))
+    report = found(path)
+    assert {(site.status, site.axis, site.factor) for site in report.sites} == {
+        ("folded", "width", 4)
+    }
+    assert entered.compared[0] == (frozenset(), frozenset(ALL))
+    # The model as a whole has the last word.
+    (tmp_path / "other").mkdir()
+    path = save(build(THREE), tmp_path / "other" / "model.onnx")
+    enter(monkeypatch, World(alone, dict.fromkeys(ALL, -1.0)))
+    report = found(path)
+    assert set(status(report).values()) == {"no-gain"}
+    assert path.with_name("out.onnx").read_bytes() == path.read_bytes()
+
+
+def test_links_are_what_a_state_passes_through(every: Layers) -> None:
+    def width(subject: str) -> int:
+        return json.loads(subject)["weight"][3] + 100 * json.loads(subject)["weight"][0]
+
+    seen = [
+        (list(map(width, link.makers)), list(map(width, link.readers)), link.made, link.read)
+        for link in every.links
+    ]
+    assert sorted(seen) == [
+        ([], [203], True, False),
+        ([201], [205], False, False),
+        ([203, 205], [201, 303], False, True),
+        ([303], [], False, True),
+    ]

@@ -1,0 +1,84 @@
+"""Which layers could share a folded tensor: what passes a fold on between them.
+
+All tensors that are joined by ops of the table of `rules.carry` are in one state, or all are
+natural: they are one link between the layers that make them and the layers that read them. The
+table is asked for the kind of op only; whether an op really takes a state, the rewriting decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from scipy.cluster.hierarchy import DisjointSet
+
+from widthfold_onnx.model.graph import Document, Graph, Node, Value, graph_of
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.carry import CARRY
+
+
+@dataclass(frozen=True, order=True)
+class Link:
+    """Tensors that are in one state.
+
+    Attributes:
+        makers: a subject for every layer that returns one.
+        readers: a subject for every layer that reads one.
+        made: whether something else makes one, naturally.
+        read: whether something else reads one, naturally.
+    """
+
+    makers: tuple[str, ...]
+    readers: tuple[str, ...]
+    made: bool
+    read: bool
+
+
+def links(document: Document, subjects: Mapping[Node, str]) -> list[Link]:
+    """What lies between layers, before the first and behind the last ones.
+
+    Args:
+        document: the model.
+        subjects: of every node that is a layer.
+    """
+    graphs = dict.fromkeys(map(graph_of, subjects))
+    return sorted(link for graph in graphs for link in _links(document, graph, subjects))
+
+
+def _links(document: Document, graph: Graph, subjects: Mapping[Node, str]) -> Iterator[Link]:
+    nodes = list(document.nodes_of(graph))
+    layers = [node for node in nodes if node in subjects]
+    carried = [
+        node
+        for node in nodes
+        if node not in subjects and node.op_type in CARRY and node.domain in ("", "ai.onnx")
+    ]
+    tensors: DisjointSet[Value] = DisjointSet()
+    for node in (*layers, *carried):
+        ends = node.inputs if node in carried else node.inputs[:1]
+        joined = [v for v in (*ends, *node.outputs) if v is not None and _varies(document, v)]
+        for value in joined:
+            tensors.add(value)
+            if node in carried:
+                tensors.merge(joined[0], value)
+    for group in tensors.subsets():
+        origins = [value.producer() for value in group]
+        uses = [(node, index) for value in group for node, index in value.uses()]
+        makers = [subjects[node] for node in origins if node is not None and node in subjects]
+        readers = [subjects[node] for node, index in uses if node in subjects and index == 0]
+        if makers or readers:
+            known = [node for node, index in uses if node in carried or _reads(node, index, layers)]
+            yield Link(
+                tuple(sorted(makers)),
+                tuple(sorted(readers)),
+                any(node not in layers and node not in carried for node in origins),
+                len(known) < len(uses) or any(map(document.is_fixed, group)),
+            )
+
+
+def _reads(node: Node, index: int, layers: list[Node]) -> bool:
+    return index == 0 and node in layers
+
+
+def _varies(document: Document, value: Value) -> bool:
+    return isinstance(document.constant(value), Refusal)

@@ -1,0 +1,64 @@
+"""The models that race: a layer in another form, alone or between packed tensors."""
+
+from __future__ import annotations
+
+import onnx
+from onnx import helper
+from onnx.shape_inference import infer_shapes
+from onnx.utils import Extractor
+
+from widthfold_onnx.model.graph import Document
+from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.plan.units import Unit, form_of, only_site
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rewrite.engine import Engine
+from widthfold_onnx.rewrite.record import FOLD_KEY, STATE_KEY
+from widthfold_onnx.rules.base import ConvSite
+
+
+def reformed(unit: Unit, key: str, options: FoldOptions) -> bytes | None:
+    """The layer in another form, serialized; None where the form does not exist at its extents.
+
+    Args:
+        unit: the layer.
+        key: see `form_key`.
+        options: layout and limits are used.
+    """
+    proto = onnx.ModelProto.FromString(unit.model)
+    # The end stays outside: it stands for whatever reads the natural tensor, and is not carried.
+    end, output = proto.graph.node.pop(), proto.graph.output[0].name
+    proto.graph.output[0].name = end.input[0]
+    document = Document(proto, None)
+    site = only_site(document)
+    form = form_of(site, key, options) if isinstance(site, ConvSite) else site
+    if isinstance(site, Refusal) or isinstance(form, Refusal):
+        return None
+    engine = Engine(document)
+    engine.apply(site, form)
+    engine.finish()
+    result = document.finish()
+    if unit.inside:
+        result = _core(result)
+    element = result.graph.output[0].type.tensor_type.elem_type
+    end.input[0] = result.graph.output[0].name
+    result.graph.node.append(end)
+    result.graph.output[0].CopyFrom(helper.make_tensor_value_info(output, element, None))
+    return bytes(result.SerializeToString())
+
+
+def _core(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The part of a rewritten layer that runs on packed tensors.
+
+    Args:
+        model: one folded Conv with what is carried behind it, all extents known.
+    """
+    nodes = model.graph.node
+    packed = [name for node in nodes if _has(node, STATE_KEY) for name in node.output]
+    conv = next(node for node in nodes if _has(node, FOLD_KEY))
+    start = conv.input[0] if conv.input[0] in packed else model.graph.input[0].name
+    end = packed[-1] if conv.output[0] in packed else model.graph.output[0].name
+    return Extractor(infer_shapes(model)).extract_model([start], [end])
+
+
+def _has(node: onnx.NodeProto, key: str) -> bool:
+    return any(entry.key == key for entry in node.metadata_props)
