@@ -14,7 +14,6 @@ from tests.cli.tool import MODELS, OLD, names, on_terminal, process, start_proce
 from tests.plan.world import World, doubled, enter, folded
 from widthfold_onnx import FoldOptions, optimize
 from widthfold_onnx.options import Provider, SearchOptions
-from widthfold_onnx.plan.search import MOST_FAMILIES
 from widthfold_onnx.plan.store import Store
 from widthfold_onnx.reports.json import schema_of
 
@@ -33,7 +32,7 @@ CPU = ("--provider", "cpu", "--seeds", "1")
 def fill(path: Path, world: World) -> Path:
     """A store of all that a run in that world measures."""
     with pytest.MonkeyPatch.context() as patch:
-        enter(patch, world, MOST_FAMILIES)
+        enter(patch, world)
         options = SearchOptions(provider=Provider.CPU, store=path)
         optimize(MODEL, None, FoldOptions(), None, options)
     return path
