@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""Does the search throw away forms that would have won? Race all of them and see.
+
+usage: pruning.py [--search 60] [--out DIR] [MODEL ...]
+
+Without MODEL: the real models beside the repository. The layers of every model race twice: as the
+search races them, and with no form left out (`plan.race`: a form is not run if its multiply-adds
+alone would take longer than the layer takes, and not run again if its first pair is twice as
+slow). The folder --out (benchmarks/) gets pruning.json and pruning.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections import defaultdict
+from pathlib import Path
+
+import msgspec
+from bench import SHAPES, SHARED
+
+from widthfold_onnx import FoldOptions, WidthfoldError
+from widthfold_onnx.model.graph import Document
+from widthfold_onnx.model.loader import load
+from widthfold_onnx.options import Provider
+from widthfold_onnx.plan import race
+from widthfold_onnx.plan.layers import Layers, running
+from widthfold_onnx.plan.targets import target, usual
+
+FEW = race.RUNGS[0].pairs
+HEAD = [
+    "| model | layers | forms | not run | given up | of these faster | most that a layer lost |",
+    "|---|---|---|---|---|---|---|",
+]
+
+
+class Row(msgspec.Struct, kw_only=True):
+    """One model.
+
+    Attributes:
+        unrun: forms that the bound rules out.
+        given_up: forms whose first pair was too slow.
+        faster: those of both that are surely faster than the layer when they do run.
+        lost: by layer, what the best form of all gains over the best that the search found.
+    """
+
+    model: str
+    layers: int = 0
+    forms: int = 0
+    unrun: int = 0
+    given_up: int = 0
+    faster: list[str] = []
+    lost: dict[str, float] = {}
+    note: str = ""
+
+
+def raced(layers: Layers, seconds: float) -> dict[str, dict[str, race.Ran]]:
+    """What was measured, by layer and form."""
+    found: dict[str, dict[str, race.Ran]] = defaultdict(dict)
+
+    def keep(message: object) -> None:
+        if isinstance(message, race.Ran):
+            found[message.subject][message.key] = message
+
+    setup = race.Setup(Provider.CPU, (), 1, FoldOptions())
+    race.race(list(layers.units.values()), setup, seconds, report=keep)
+    return found
+
+
+def compare(model: Path, seconds: float) -> Row:
+    """Both races of one model."""
+    loaded, shapes = load(model), SHAPES.get(model.stem, {})
+    _, known = running(model, Provider.CPU, shapes)
+    aim = target(usual(Provider.CPU))
+    layers = Layers.of(Document(loaded.proto, loaded.folder), FoldOptions(), known, aim)
+    usually = raced(layers, seconds)
+    margin, hopeless = race.PEAK_MARGIN, race.HOPELESS
+    race.PEAK_MARGIN = race.HOPELESS = math.inf
+    every = raced(layers, seconds)
+    race.PEAK_MARGIN, race.HOPELESS = margin, hopeless
+    row = Row(model=model.stem, layers=len(layers.units), faster=[], lost={})
+    for subject, forms in usually.items():
+        for key, ran in forms.items():
+            if key and ran.reason != race.NO_TIME:
+                row.forms += 1
+                row.unrun += not ran.pairs
+                row.given_up += 0 < ran.pairs < FEW
+                if ran.pairs < FEW and every[subject][key].low > 1:
+                    row.faster.append(f"{subject} {key}")
+        found, best = (
+            max((ran.low for key, ran in way[subject].items() if key), default=1.0)
+            for way in (usually, every)
+        )
+        if best > max(found, 1.0):
+            row.lost[subject] = best / max(found, 1.0)
+    return row
+
+
+def table(rows: list[Row]) -> list[str]:
+    """A line of Markdown per model."""
+    return [
+        f"| {row.model} | {row.layers} | {row.forms} | {row.unrun} | {row.given_up} | "
+        f"{len(row.faster)} | {max(row.lost.values(), default=1.0) - 1:.1%} {row.note[:60]} |"
+        for row in rows
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("models", nargs="*", type=Path)
+    parser.add_argument("--search", type=float, default=60.0, help="seconds of a race per model")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "benchmarks")
+    arguments = parser.parse_args()
+    rows = []
+    for model in arguments.models or sorted(SHARED.glob("*.onnx")):
+        try:
+            rows.append(compare(model, arguments.search))
+        except WidthfoldError as error:
+            rows.append(Row(model=model.stem, note=str(error)))
+        print(table(rows[-1:])[-1], flush=True)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "pruning.json").write_bytes(msgspec.json.format(msgspec.json.encode(rows)))
+    (arguments.out / "pruning.md").write_text("\n".join([*HEAD, *table(rows), ""]))
+
+
+if __name__ == "__main__":
+    main()
