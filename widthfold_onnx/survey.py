@@ -9,13 +9,12 @@ from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.plan.decisions import was_folded
+from widthfold_onnx.plan.decisions import read_site, was_folded
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Choice, InspectSite
 from widthfold_onnx.rewrite.record import FOLD_KEY, read_record
-from widthfold_onnx.rules.base import ConvSite, Reformulation, Site
+from widthfold_onnx.rules.base import LinearSite, Reformulation, Site
 from widthfold_onnx.rules.conv import cost, furthest, is_wide
-from widthfold_onnx.rules.conv_site import read_conv
 from widthfold_onnx.rules.forms import candidates
 
 LANES = 8
@@ -43,7 +42,7 @@ def _describe(
     options: FoldOptions,
     factor: int,
 ) -> InspectSite:
-    conv = read_conv(document, site, static, planned)
+    conv = read_site(document, site, static, planned)
     place = {"node": site.name, "graph": site.scope.path, "op": site.op}
     folded_as = None
     if was_folded(site.node):
@@ -98,7 +97,7 @@ def _folded_as(node: Node) -> str:
     return f"{record.axis} by {record.factor}, {record.form}"
 
 
-def _choice(conv: ConvSite, outcome: Reformulation) -> Choice:
+def _choice(conv: LinearSite, outcome: Reformulation) -> Choice:
     inputs, outputs = conv.channels
     fold = outcome.fold
     return Choice(
@@ -120,16 +119,16 @@ def _padded(channels: int) -> int:
     return -(-channels // LANES) * LANES
 
 
-def _multiply_adds(conv: ConvSite) -> int | None:
+def _multiply_adds(conv: LinearSite) -> int | None:
     """Multiply-adds of one run, None where an extent is not known."""
     extents = [conv.planned[0], *conv.out_lengths]
     known = [extent for extent in extents if extent is not None]
     if len(known) < len(extents):
         return None
-    return math.prod(known) * math.prod(conv.weight.shape)
+    return math.prod(known) * math.prod(conv.weight_shape)
 
 
-def _attributes(conv: ConvSite) -> str:
+def _attributes(conv: LinearSite) -> str:
     def each(values: list[int]) -> str:
         return "x".join(map(str, values))
 

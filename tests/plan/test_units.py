@@ -20,7 +20,7 @@ from widthfold_onnx.plan.decisions import read_sites
 from widthfold_onnx.plan.reform import reformed
 from widthfold_onnx.plan.units import Form, Unit, every_form, form_key, form_of
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import ConvSite, Reformulation
+from widthfold_onnx.rules.base import LinearSite, Reformulation
 
 LAYERS = {
     "same": conv([1, 2, 6, 16], (3, 2, 3, 3), pads=[1, 1, 1, 1]),
@@ -37,9 +37,9 @@ LAYERS = {
 }
 
 
-def site_of(model: onnx.ModelProto, fold: FoldOptions = FOLD) -> ConvSite:
+def site_of(model: onnx.ModelProto, fold: FoldOptions = FOLD) -> LinearSite:
     ((_, found),) = read_sites(Document(model, None), fold)
-    assert isinstance(found, ConvSite)
+    assert isinstance(found, LinearSite)
     return found
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from widthfold_onnx.rules.base import ConvSite, Reformulation
+from widthfold_onnx.rules.base import LinearSite, Reformulation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,14 +34,14 @@ class Work:
     outputs: int
 
     @classmethod
-    def of(cls, site: ConvSite, shape: Sequence[int], out_shape: Sequence[int]) -> Work:
+    def of(cls, site: LinearSite, shape: Sequence[int], out_shape: Sequence[int]) -> Work:
         """The work of a site as it is, at given shapes of input and output."""
         return cls(
             dtype=site.weight.dtype,
             itemsize=site.itemsize,
             channels=site.channels,
             group=site.group,
-            taps=math.prod(site.weight.shape[2:]),
+            taps=math.prod(site.weight_shape[2:]),
             rank=len(site.axes),
             inputs=math.prod(shape),
             outputs=math.prod(out_shape),

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
 
 from widthfold_onnx.fold.axis import ConvAxis
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.layout import Packing
-from widthfold_onnx.model.graph import Constant, Node, Scope
+from widthfold_onnx.model.graph import Constant, Node, Scope, Value
 from widthfold_onnx.model.propagate import Dims
+
+Array = npt.NDArray[Any]
+
+Extents = Callable[[Value], Dims | None]
+"""Extents of a value; None where not even the rank is known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,13 +31,15 @@ class Site:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ConvSite(Site):
-    """A Conv whose weight, bias and geometry are known.
+class LinearSite(Site):
+    """A linear operator, read as a Conv: its weight, bias and geometry are known.
 
     Attributes:
         static: input extents [N, C, *spatial] that the model itself fixes; None where open.
         planned: the same with the assumed input shapes.
-        weight: [O, C/group, *kernel].
+        weight: as the operator stores it.
+        weight_shape: [O, C/group, *kernel].
+        canonical: makes a weight of that shape of the stored one; elements only move.
         bias: [O], or None.
         group: groups.
         axes: geometry of every spatial axis, lengths as planned.
@@ -39,6 +50,8 @@ class ConvSite(Site):
     static: Dims
     planned: Dims
     weight: Constant
+    weight_shape: tuple[int, ...]
+    canonical: Callable[[Array], Array]
     bias: Constant | None
     group: int
     axes: tuple[ConvAxis, ...]
@@ -48,7 +61,7 @@ class ConvSite(Site):
     @property
     def channels(self) -> tuple[int, int]:
         """Input and output channels."""
-        out, per_group = self.weight.shape[:2]
+        out, per_group = self.weight_shape[:2]
         return per_group * self.group, out
 
     @property
@@ -64,7 +77,7 @@ class ConvSite(Site):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Reformulation:
-    """An equivalent replacement for a Conv site, and what it costs on paper.
+    """An equivalent replacement for a site, and what it costs on paper.
 
     Attributes:
         fold: the folded Conv.

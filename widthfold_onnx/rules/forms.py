@@ -1,7 +1,7 @@
 """All equivalent forms of a Conv at a given factor.
 
 Rule: replaces Conv with fold - Conv - unfold.
-Requires: a ConvSite; the factor divides the folded extents, unless `ragged`.
+Requires: a LinearSite; the factor divides the folded extents, unless `ragged`.
 Rewrites: batch folds (grouped, no structural zeros), axis folds blocked, interleaved or of the
     whole axis, products of folds of several axes; at factor 1 space-to-depth of strided axes; all
     of them also lifted by one rank.
@@ -16,7 +16,7 @@ from widthfold_onnx.fold.axis import ConvAxis, FoldedAxis, fold_axis, keep_axis
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import ConvSite, Reformulation, axis_names
+from widthfold_onnx.rules.base import LinearSite, Reformulation, axis_names
 from widthfold_onnx.rules.legality import judge
 
 Split = tuple[int, ...]
@@ -25,7 +25,7 @@ Split = tuple[int, ...]
 Outcome = tuple[str, Reformulation | Refusal]
 
 
-def candidates(site: ConvSite, options: FoldOptions, factor: int) -> Iterator[Outcome]:
+def candidates(site: LinearSite, options: FoldOptions, factor: int) -> Iterator[Outcome]:
     """Every form at a factor, each with the name of its axes: legal ones and refused ones.
 
     Args:
@@ -39,7 +39,12 @@ def candidates(site: ConvSite, options: FoldOptions, factor: int) -> Iterator[Ou
 
 
 def forms(
-    site: ConvSite, options: FoldOptions, split: Split, *, lift: int = 0, digit_major: bool = False
+    site: LinearSite,
+    options: FoldOptions,
+    split: Split,
+    *,
+    lift: int = 0,
+    digit_major: bool = False,
 ) -> Iterator[Outcome]:
     """Every form with a given factor per axis.
 
