@@ -121,9 +121,8 @@ def _padded(channels: int) -> int:
 
 def _multiply_adds(conv: LinearSite) -> int | None:
     """Multiply-adds of one run, None where an extent is not known."""
-    extents = [conv.planned[0], *conv.out_lengths]
-    known = [extent for extent in extents if extent is not None]
-    if len(known) < len(extents):
+    known = [extent for extent in conv.positions if extent is not None]
+    if len(known) < len(conv.positions):
         return None
     return math.prod(known) * math.prod(conv.weight_shape)
 
@@ -136,6 +135,8 @@ def _attributes(conv: LinearSite) -> str:
     text = f"kernel {each([a.kernel for a in axes])}, stride {each([a.stride for a in axes])}"
     if any(a.dilation > 1 for a in axes):
         text += f", dilation {each([a.dilation for a in axes])}"
+    if any(a.base_dilation > 1 for a in axes):
+        text += f", base dilation {each([a.base_dilation for a in axes])}"
     if any((a.pad_begin, a.pad_end) != (0, 0) for a in axes):
         text += ", pads " + " ".join(f"{a.pad_begin},{a.pad_end}" for a in axes)
     return text if conv.group == 1 else f"{text}, group {conv.group}"

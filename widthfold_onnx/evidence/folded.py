@@ -39,7 +39,7 @@ from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import ExactSite
 from widthfold_onnx.rewrite.record import FOLD_KEY, FoldRecord, fold_again, read_record
 from widthfold_onnx.rules import LINEAR
-from widthfold_onnx.rules.base import LinearSite, Site
+from widthfold_onnx.rules.base import FOLDED_OP, LinearSite, Site
 from widthfold_onnx.rules.conv_site import conv_axes
 from widthfold_onnx.rules.reading import group_of
 from widthfold_onnx.text import printable
@@ -111,7 +111,7 @@ def check_conv(graph: Rewritten, conv: Node, options: VerifyOptions) -> ExactSit
     node = graph.original(conv)
     if node is None or not _is(node, LINEAR) or FOLD_KEY in node.metadata_props:
         raise Mismatch("the original has no such node")
-    if not _is(conv, ("Conv",)):
+    if not _is(conv, (FOLDED_OP,)):
         raise Mismatch(f"{printable(conv.op_type)} is no folded Conv")
     data, given = node.inputs[0], conv.inputs[0]
     if data is None or given is None:

@@ -114,7 +114,7 @@ def form_of(site: LinearSite, key: str, options: FoldOptions) -> Reformulation |
     fold = fold_again(record, site.axes, site.group)
     if isinstance(fold, Refusal):
         return fold
-    return judge(site, replace(options, ragged=True), fold, record.axis, record.form)
+    return judge(site, replace(options, ragged=True), fold, record.axis, record.factor, record.form)
 
 
 def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation]:
@@ -123,8 +123,8 @@ def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation
     Extents need not be divisible: what extending and cutting cost is measured like the rest.
     """
     options = replace(options, ragged=True)
-    extents = (site.planned[0], *site.out_lengths)
-    whole = [n for n in site.out_lengths if n is not None and n <= MAX_WHOLE]
+    extents = site.positions
+    whole = [n for n in extents[1:] if n is not None and n <= MAX_WHOLE]
     # What is lifted leaves the kernels that compute channels-last.
     ways = [(0, order) for order in ORDERS[options.layout]]
     ways += [(1, False)] if len(site.axes) == LIFTED_RANK else []
@@ -172,7 +172,7 @@ def cut(
     if isinstance(site_again, Refusal):
         return site_again
     output = [int(d) for d in site_again.output if d is not None]
-    macs = math.prod(output) * math.prod(site.weight_shape[1:])
+    macs = math.prod(n for n in site_again.positions if n) * math.prod(site.weight_shape)
     work = Work.of(site, shape, output)
 
     def known(form: Reformulation) -> Form:
@@ -244,7 +244,11 @@ def _subject(site: LinearSite, shape: Sequence[int], layer: onnx.GraphProto) -> 
         "input": list(shape),
         "weight": list(site.weight_shape),
         "group": site.group,
-        "axes": [(a.stride, a.dilation, a.pad_begin, a.pad_end) for a in site.axes],
+        "axes": [
+            (a.stride, a.dilation, a.pad_begin, a.pad_end)
+            + ((a.base_dilation,) if a.base_dilation > 1 else ())
+            for a in site.axes
+        ],
         "bias": site.bias is not None,
         "behind": [
             [node.op_type, *(constants[name] for name in node.input if name in constants)]

@@ -22,7 +22,7 @@ from widthfold_onnx.rewrite.emit import Chain, base_name
 from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, record_of, state_record
 from widthfold_onnx.rewrite.regions import Passenger, Region, data_of, ends_of
-from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.rules.base import FOLDED_OP, LinearSite, Reformulation
 
 Array = npt.NDArray[Any]
 Plans = dict[Node, tuple[LinearSite, Reformulation]]
@@ -85,7 +85,7 @@ class Emission:
         if ends.returns is not None:
             metadata |= state_record(ends.returns, [ends.out_shape])
         conv = chain.add(
-            "Conv",
+            FOLDED_OP,
             "conv",
             self._parameters.of(site, fold, record),
             {

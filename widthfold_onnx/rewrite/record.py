@@ -119,7 +119,7 @@ def fold_again(record: FoldRecord, axes: tuple[ConvAxis, ...], group: int) -> Co
     """The fold that a record describes, for the geometry of the original Conv."""
     folded = []
     for axis, entry in zip(axes, record.axes, strict=True):
-        kept = entry.out_digits * entry.in_digits == 1
+        kept = entry.out_digits * entry.in_digits * axis.base_dilation == 1
         result = (
             keep_axis(axis)
             if kept

@@ -13,11 +13,13 @@ from widthfold_onnx.model.graph import Document
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Extents, LinearSite, Site
 from widthfold_onnx.rules.conv_site import read_conv
+from widthfold_onnx.rules.conv_transpose import read_conv_transpose
 
 Reader = Callable[[Document, Site, Extents, Extents], LinearSite | Refusal]
 
 LINEAR: Mapping[str, Reader] = {
     "Conv": read_conv,
+    "ConvTranspose": read_conv_transpose,
 }
 """By operator of the default domain: what reads its nodes, from the extents that the model itself
 fixes and from those that are planned with."""

@@ -16,6 +16,9 @@ from widthfold_onnx.model.propagate import Dims
 
 Array = npt.NDArray[Any]
 
+FOLDED_OP = "Conv"
+"""What every site becomes."""
+
 Extents = Callable[[Value], Dims | None]
 """Extents of a value; None where not even the rank is known."""
 
@@ -70,6 +73,11 @@ class LinearSite(Site):
         return tuple(axis.out_length for axis in self.axes)
 
     @property
+    def positions(self) -> Dims:
+        """Samples and, per spatial axis, how often every weight is multiplied in each of them."""
+        return (self.planned[0], *(axis.positions for axis in self.axes))
+
+    @property
     def output(self) -> Dims:
         """Shape of the output as planned."""
         return (self.planned[0], self.channels[1], *self.out_lengths)
@@ -86,7 +94,8 @@ class Reformulation:
         in_shape: input extents after zero-extension.
         out_shape: output extents before the cut.
         axis: folded axes by name, joined by "+".
-        factor: output positions per original channel that became channels.
+        factor: positions per original channel that became channels: of the output, or of the
+            input where that is the coarser one (`ConvAxis.positions`).
         is_view: both ends are pure Reshapes of the tensors as they are: nothing is copied.
         kind: how each axis is folded, joined by "+".
         flops_ratio: multiply-adds after / before.

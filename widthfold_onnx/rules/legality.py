@@ -21,9 +21,18 @@ NOMINAL_EXTENT = 64
 
 
 def judge(
-    site: LinearSite, options: FoldOptions, fold: ConvFold, label: str, kind: str
+    site: LinearSite, options: FoldOptions, fold: ConvFold, label: str, factor: int, kind: str
 ) -> Reformulation | Refusal:
-    """Check divisibility, non-finite policy and limits; predict sizes before building anything."""
+    """Check divisibility, non-finite policy and limits; predict sizes before building anything.
+
+    Args:
+        site: what is folded.
+        options: policy and limits.
+        fold: how.
+        label: names of the folded axes.
+        factor: positions that become channels.
+        kind: how each axis is folded.
+    """
     batch = site.planned[0]
     if fold.batch > 1 and batch is None:
         return Refusal("unknown-extent", "the batch size is not known")
@@ -56,6 +65,7 @@ def judge(
     ]
     fits = (in_shape, out_shape) == (site.planned, site.output)
     views = all(p.is_view for p in packings)
+    multiplied = (site.positions[0], site.channels[1], *site.positions[1:])
     result = Reformulation(
         fold=replace(fold, digit_major=fold.digit_major and not views),
         input=packings[0],
@@ -63,10 +73,10 @@ def judge(
         in_shape=in_shape,
         out_shape=out_shape,
         axis=label,
-        factor=fold.out_factor,
+        factor=factor,
         is_view=views and fits,
         kind=kind,
-        flops_ratio=fold.flops_growth(elements(out_shape) / elements(site.output)),
+        flops_ratio=fold.flops_growth(elements(out_shape) / elements(multiplied)),
         bytes_ratio=_bytes_growth(site, fold, in_shape, out_shape),
     )
     return _unexpressible(site, result) or _too_large(site, options, result) or result
