@@ -24,7 +24,7 @@ from widthfold_onnx.text import printable
 
 Array = npt.NDArray[Any]
 
-CONVERSIONS = ("Reshape", "Transpose")
+CONVERSIONS = ("Reshape", "Transpose", "DepthToSpace")
 
 
 class Rewritten:

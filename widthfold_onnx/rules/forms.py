@@ -66,6 +66,10 @@ def forms(
         if isinstance(axes, Refusal):
             yield label, axes
             continue
+        # What strides alone fold has no axis in the split, and a lift folds none.
+        folded = label or "+".join(
+            name for name, axis in zip(names[2:], axes, strict=True) if axis.folded
+        )
         for dense in (False, True) if split[0] > 1 else (False,):
             fold = ConvFold(
                 axes=axes,
@@ -77,7 +81,7 @@ def forms(
             )
             yield (
                 label,
-                judge(site, options, fold, label or "rank", factor, "+".join(kind) or "mirrored"),
+                judge(site, options, fold, folded or "rank", factor, "+".join(kind) or "mirrored"),
             )
 
 
