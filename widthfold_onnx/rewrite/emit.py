@@ -108,9 +108,12 @@ def _shuffled(steps: Sequence[Step]) -> int | None:
     mode CRD in the operator's text.
     """
     match steps:
-        case [Reshape(extents=(_, _, int(first), int(second), _, _)), Transpose(order), Reshape()]:
-            same = first == second and order == (0, 1, 4, 2, 5, 3)
-            return first if same else None
+        case [
+            Reshape(4, (_, _, int(block), int(other), _, _), (True, *_)),
+            Transpose((0, 1, 4, 2, 5, 3)),
+            Reshape(),
+        ] if block == other:
+            return block
     return None
 
 
