@@ -69,8 +69,8 @@ def conv_transpose(
 ) -> Array:
     """The ONNX ConvTranspose of x [N, C, *extents] and w [C, O / group, *kernel], in any rank.
 
-    Pads are cut off the output, all begins and then all ends; what output_padding adds to an end
-    is there before the cut.
+    Pads are cut off the output, all begins and then all ends; a negative one adds, and so does
+    output_padding to the ends.
     """
     given = [np.asarray(value) for value in (x, w, 0 if bias is None else bias)]
     wide = np.int64 if all(value.dtype.kind in "iu" for value in given) else np.float64
@@ -94,8 +94,8 @@ def conv_transpose(
             o = slice(g * group_outputs, (g + 1) * group_outputs)
             for n in range(samples):
                 y[n, o][:, *window] += x[n, c, *position] * w[c]
-    kept = [slice(pads[a], full[a] - pads[len(axes) + a]) for a in axes]
-    y = y[:, :, *kept]
+    for a in axes:
+        y = extend(y, a + 2, -pads[a], -pads[len(axes) + a])
     return y if bias is None else y + b.reshape(-1, *[1] * len(axes))
 
 
@@ -142,17 +142,21 @@ def resolve_transposed_pads(
     """The explicit pads that auto_pad and output_shape of a ConvTranspose stand for.
 
     Without an output_shape, SAME wants stride times the extent. The odd one is cut off the end for
-    SAME_UPPER, else off the begin.
+    SAME_UPPER, else off the begin. What an output_shape wants more than there is is a negative pad
+    at the end.
     """
     wanted = output_shape
     if wanted is None:
         wanted = [extent * stride for extent, stride in zip(extents, strides, strict=True)]
-    smaller, larger = [], []
+    begins, ends = [], []
     for i, positions in enumerate(wanted):
         taps = dilations[i] * (kernel[i] - 1) + 1
         total = strides[i] * (extents[i] - 1) + taps + output_padding[i] - positions
-        if total < 0:
+        if total < 0 and output_shape is None:
             raise ValueError(f"{-total} positions would have to be added")
-        smaller.append(total // 2)
-        larger.append(total - total // 2)
-    return smaller + larger if auto_pad == "SAME_UPPER" else larger + smaller
+        half = max(total, 0) // 2
+        odd = max(total, 0) - half
+        first, last = (half, odd) if auto_pad == "SAME_UPPER" else (odd, half)
+        begins.append(first)
+        ends.append(last + min(total, 0))
+    return begins + ends

@@ -32,7 +32,9 @@ def conv_transposes(draw: st.DrawFn):
         pads = [draw(st.integers(0, 3)) for _ in range(2 * rank)]
         attributes["pads"] = pads
     elif way == "output_shape":
-        shape = [draw(st.integers(1, n)) for n in full]
+        # The runtime adds less than a stride, what output_padding adds included.
+        most = [n + s - 1 - m for n, s, m in zip(full, strides, more, strict=True)]
+        shape = [draw(st.integers(1, n)) for n in most]
         auto_pad = draw(st.sampled_from(["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"]))
         attributes |= {"output_shape": shape, "auto_pad": auto_pad}
         pads = resolve_transposed_pads(auto_pad, *geometry, shape)

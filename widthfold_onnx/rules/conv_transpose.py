@@ -82,6 +82,8 @@ def _pads(
 ) -> Pads | Refusal:
     """What is cut off at both ends of one axis, by the operator's text (ConvTranspose-11).
 
+    A negative number is added instead.
+
     Args:
         auto_pad: the attribute.
         pads: the attribute, for the axis.
@@ -96,15 +98,18 @@ def _pads(
                 "output_shape pads by the input's extent, which is not known",
             )
         total = full - wanted
+        if total < 0:
+            # The runtime and ONNX's own cases put what the kernel does not reach behind the rest.
+            return (0, total)
     elif auto_pad.startswith("SAME"):
         total = surplus
     else:
         return (0, 0) if auto_pad == "VALID" else pads
     if total < 0:
-        # The runtime and the operator's text differ in where the missing positions go.
+        # The runtime leaves them out, against the operator's text.
         return Refusal(
             "negative-same-pads",
-            f"the output is to have {-total} positions more than the kernel reaches",
+            f"{auto_pad} wants {-total} positions more than the kernel reaches",
         )
     less, larger = total // 2, total - total // 2
     return (less, larger) if auto_pad == "SAME_UPPER" else (larger, less)

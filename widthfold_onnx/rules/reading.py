@@ -64,7 +64,9 @@ def read_windowed(
     if annotated:
         return Refusal("weight-annotated", "a quantization annotation describes the weight")
     if weight.dtype not in ITEMSIZE:
-        return Refusal("dtype-unsupported", f"the runtime has no Conv kernel for {weight.dtype}")
+        return Refusal(
+            "dtype-unsupported", f"the runtime has no {site.op} kernel for {weight.dtype}"
+        )
     shapes = [extents(data) for extents in (static, planned)]
     group = group_of(node)
     for dims in shapes:
