@@ -1,6 +1,7 @@
 """Conv as a loop over output positions: look at the window, multiply, add.
 
-It shares no code with the package. Integers are summed in int64, everything else in float64.
+ConvTranspose is a loop over input positions: multiply, add to the window. It shares no code with
+the package. Integers are summed in int64, everything else in float64.
 """
 
 from __future__ import annotations
@@ -55,6 +56,49 @@ def conv(
     return y if bias is None else y + b.reshape(outputs, *[1] * len(axes))
 
 
+def conv_transpose(
+    x: npt.ArrayLike,
+    w: npt.ArrayLike,
+    bias: npt.ArrayLike | None = None,
+    *,
+    strides: Sequence[int] | None = None,
+    dilations: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    output_padding: Sequence[int] | None = None,
+    group: int = 1,
+) -> Array:
+    """The ONNX ConvTranspose of x [N, C, *extents] and w [C, O / group, *kernel], in any rank.
+
+    Pads are cut off the output, all begins and then all ends; a negative one adds, and so does
+    output_padding to the ends.
+    """
+    given = [np.asarray(value) for value in (x, w, 0 if bias is None else bias)]
+    wide = np.int64 if all(value.dtype.kind in "iu" for value in given) else np.float64
+    x, w, b = (value.astype(wide) for value in given)
+    (samples, channels, *extents), (_, group_outputs, *kernel) = x.shape, w.shape
+    axes = range(len(extents))
+    strides = strides or [1] * len(axes)
+    dilations = dilations or [1] * len(axes)
+    pads = pads or [0] * 2 * len(axes)
+    more = output_padding or [0] * len(axes)
+    if channels != w.shape[0] or channels % group or len(kernel) != len(axes):
+        raise ValueError(f"x {x.shape} and w {w.shape} do not fit together in {group} groups")
+    reach = [dilations[a] * (kernel[a] - 1) + 1 for a in axes]
+    full = [strides[a] * (extents[a] - 1) + reach[a] + more[a] for a in axes]
+    y = np.zeros((samples, group * group_outputs, *full), wide)
+    for position in np.ndindex(*extents):
+        first = [strides[a] * position[a] for a in axes]
+        window = tuple(slice(first[a], first[a] + reach[a], dilations[a]) for a in axes)
+        for c in range(channels):
+            g = c // (channels // group)
+            o = slice(g * group_outputs, (g + 1) * group_outputs)
+            for n in range(samples):
+                y[n, o][:, *window] += x[n, c, *position] * w[c]
+    for a in axes:
+        y = extend(y, a + 2, -pads[a], -pads[len(axes) + a])
+    return y if bias is None else y + b.reshape(-1, *[1] * len(axes))
+
+
 def extend(x: Array, axis: int, begin: int, end: int) -> Array:
     """Adds zeros at both ends of an axis, then cuts where a pad is negative."""
     widths = [(0, 0)] * x.ndim
@@ -84,3 +128,35 @@ def resolve_auto_pad(
         smaller.append(total // 2)
         larger.append(total - total // 2)
     return smaller + larger if auto_pad == "SAME_UPPER" else larger + smaller
+
+
+def resolve_transposed_pads(
+    auto_pad: str,
+    extents: Sequence[int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    output_padding: Sequence[int],
+    output_shape: Sequence[int] | None = None,
+) -> list[int]:
+    """The explicit pads that auto_pad and output_shape of a ConvTranspose stand for.
+
+    Without an output_shape, SAME wants stride times the extent. The odd one is cut off the end for
+    SAME_UPPER, else off the begin. What an output_shape wants more than there is is a negative pad
+    at the end.
+    """
+    wanted = output_shape
+    if wanted is None:
+        wanted = [extent * stride for extent, stride in zip(extents, strides, strict=True)]
+    begins, ends = [], []
+    for i, positions in enumerate(wanted):
+        taps = dilations[i] * (kernel[i] - 1) + 1
+        total = strides[i] * (extents[i] - 1) + taps + output_padding[i] - positions
+        if total < 0 and output_shape is None:
+            raise ValueError(f"{-total} positions would have to be added")
+        half = max(total, 0) // 2
+        odd = max(total, 0) - half
+        first, last = (half, odd) if auto_pad == "SAME_UPPER" else (odd, half)
+        begins.append(first)
+        ends.append(last + min(total, 0))
+    return begins + ends

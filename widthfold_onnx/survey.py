@@ -9,13 +9,12 @@ from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.plan.decisions import was_folded
+from widthfold_onnx.plan.decisions import read_site, was_folded
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Choice, InspectSite
 from widthfold_onnx.rewrite.record import FOLD_KEY, read_record
-from widthfold_onnx.rules.base import ConvSite, Reformulation, Site
+from widthfold_onnx.rules.base import LinearSite, Reformulation, Site
 from widthfold_onnx.rules.conv import cost, furthest, is_wide
-from widthfold_onnx.rules.conv_site import read_conv
 from widthfold_onnx.rules.forms import candidates
 
 LANES = 8
@@ -43,7 +42,7 @@ def _describe(
     options: FoldOptions,
     factor: int,
 ) -> InspectSite:
-    conv = read_conv(document, site, static, planned)
+    conv = read_site(document, site, static, planned)
     place = {"node": site.name, "graph": site.scope.path, "op": site.op}
     folded_as = None
     if was_folded(site.node):
@@ -98,7 +97,7 @@ def _folded_as(node: Node) -> str:
     return f"{record.axis} by {record.factor}, {record.form}"
 
 
-def _choice(conv: ConvSite, outcome: Reformulation) -> Choice:
+def _choice(conv: LinearSite, outcome: Reformulation) -> Choice:
     inputs, outputs = conv.channels
     fold = outcome.fold
     return Choice(
@@ -120,16 +119,15 @@ def _padded(channels: int) -> int:
     return -(-channels // LANES) * LANES
 
 
-def _multiply_adds(conv: ConvSite) -> int | None:
+def _multiply_adds(conv: LinearSite) -> int | None:
     """Multiply-adds of one run, None where an extent is not known."""
-    extents = [conv.planned[0], *conv.out_lengths]
-    known = [extent for extent in extents if extent is not None]
-    if len(known) < len(extents):
+    known = [extent for extent in conv.positions if extent is not None]
+    if len(known) < len(conv.positions):
         return None
-    return math.prod(known) * math.prod(conv.weight.shape)
+    return math.prod(known) * math.prod(conv.weight_shape)
 
 
-def _attributes(conv: ConvSite) -> str:
+def _attributes(conv: LinearSite) -> str:
     def each(values: list[int]) -> str:
         return "x".join(map(str, values))
 
@@ -137,6 +135,8 @@ def _attributes(conv: ConvSite) -> str:
     text = f"kernel {each([a.kernel for a in axes])}, stride {each([a.stride for a in axes])}"
     if any(a.dilation > 1 for a in axes):
         text += f", dilation {each([a.dilation for a in axes])}"
+    if any(a.base_dilation > 1 for a in axes):
+        text += f", base dilation {each([a.base_dilation for a in axes])}"
     if any((a.pad_begin, a.pad_end) != (0, 0) for a in axes):
         text += ", pads " + " ".join(f"{a.pad_begin},{a.pad_end}" for a in axes)
     return text if conv.group == 1 else f"{text}, group {conv.group}"

@@ -142,7 +142,7 @@ def test_errors_are_one_line(model: Path) -> None:
         assert run.line
 
 
-def test_a_glob_that_matches_no_conv_is_exit_2(model: Path) -> None:
+def test_a_glob_that_matches_no_node_is_exit_2(model: Path) -> None:
     run = widthfold("inspect", model, "--nodes", "third")
     assert run.code == 2
-    assert "no Conv is named 'third'" in run.line
+    assert "no Conv or ConvTranspose is named 'third'" in run.line

@@ -452,12 +452,12 @@ def test_globs_choose_sites(model: Path) -> None:
 
 @pytest.mark.parametrize("option", ["--nodes", "--skip"])
 @pytest.mark.parametrize("pattern", ["third", "FIRST", "fir", "", "relu"])
-def test_a_glob_that_matches_no_conv_is_exit_2(
+def test_a_glob_that_matches_no_node_is_exit_2(
     model: Path, out: Path, option: str, pattern: str
 ) -> None:
     run = widthfold("optimize", model, out, "--factor", 8, option, "first", option, pattern)
     assert run.code == 2
-    assert f"no Conv is named '{pattern}'" in run.line
+    assert f"no Conv or ConvTranspose is named '{pattern}'" in run.line
     assert not out.exists()
 
 

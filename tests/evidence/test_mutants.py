@@ -13,14 +13,23 @@ from pathlib import Path
 import onnx
 import pytest
 
-from tests.evidence.mutants import PLANTERS, Mutant, in_model, mutants, outside, right_fold
-from tests.evidence.mutants.bases import BASES, original
+from tests.evidence.mutants import (
+    BASES,
+    CONVS,
+    PLANTERS,
+    TRANSPOSED,
+    Mutant,
+    in_model,
+    mutants,
+    outside,
+    right_fold,
+)
+from tests.evidence.mutants.base import original
 from tests.evidence.mutants.judge import Judgement, judge
 from widthfold_onnx import InvalidModelError, Provider, VerifyOptions, verify
 from widthfold_onnx.evidence.exact import probe_sites
 
-PER_FAULT = 4
-SAMPLE = list(mutants(PER_FAULT))
+SAMPLE = [*mutants(list(CONVS), 4), *mutants(list(TRANSPOSED), 2)]
 STRICT = {
     "record.*": "the nodes must be the fold that the record describes",
     "*weight.structural_zero_negative": "weights are compared as bytes: -0 is not 0",
@@ -109,5 +118,5 @@ def test_verify_finds_what_lies_around_the_sites_as_well(fault: str, tmp_path: P
 
 @pytest.mark.slow
 def test_every_fault_in_every_base(tmp_path: Path) -> None:
-    for mutant in mutants():
+    for mutant in mutants(list(BASES)):
         check(mutant, tmp_path)

@@ -170,6 +170,7 @@ def test_the_probe_alone_finds_them(fault) -> None:
         ),
         fold=fold,
         shape=SHAPE,
+        terms=int(np.prod(WEIGHT[1:])) + 1,
         options=VerifyOptions(provider=Provider.CPU),
     )
     assert bool(found) == (fault is not None), found

@@ -17,6 +17,7 @@ from widthfold_onnx import FoldOptions, fold_model, optimize
 from widthfold_onnx.model.check import check_model
 from widthfold_onnx.model.tensors import BITS, DTYPES
 from widthfold_onnx.rewrite.record import ORIGIN_KEY
+from widthfold_onnx.rules import LINEAR
 from widthfold_onnx.rules.carry import CARRY
 
 OPTIONS = FoldOptions(factor=2)
@@ -140,18 +141,22 @@ def _stands_for(new: onnx.NodeProto, node: onnx.NodeProto) -> bool:
 
 
 def _assert_chain(node: onnx.NodeProto, chain: list[onnx.NodeProto], added: list[str]) -> set[str]:
-    """One node is the Conv, or an op that was carried; return the outputs that no longer are."""
+    """One node is the Conv, or an op that was carried; return the outputs that no longer are.
+
+    A linear node becomes a Conv.
+    """
     (heir,) = [new for new in chain if new.name == node.name]
-    assert node.op_type in ("Conv", *CARRY)
-    assert (heir.op_type, heir.doc_string) == (node.op_type, node.doc_string)
+    assert node.op_type in (*LINEAR, *CARRY)
+    op = "Conv" if node.op_type in LINEAR else node.op_type
+    assert (heir.op_type, heir.doc_string) == (op, node.doc_string)
     assert {p.key: p.value for p in node.metadata_props}.items() <= {
         p.key: p.value for p in heir.metadata_props
     }.items()
-    if node.op_type != "Conv":
+    if node.op_type not in LINEAR:
         assert [wire(a) for a in heir.attribute] == [wire(a) for a in node.attribute]
     for new in chain:
         if new is not heir:
-            assert new.op_type in ("Reshape", "Transpose", "Pad", "Slice")
+            assert new.op_type in ("Reshape", "Transpose", "Pad", "Slice", "DepthToSpace")
             assert new.domain == ""
             added.append(new.name)
         added += [name for name in new.output if name not in (new.name, *node.output)]

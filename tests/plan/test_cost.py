@@ -105,21 +105,24 @@ def test_the_most_promising_forms_come_first() -> None:
 # ---------------------------------------------------------------- properties
 
 WORKS = st.builds(
-    lambda channels, group, taps, rank, positions: Work(
+    lambda channels, group, taps, rank, positions, stride, transposed: Work(
         dtype="FLOAT",
         itemsize=4,
         channels=(channels[0] * group, channels[1] * group),
         group=group,
         taps=taps,
         rank=rank,
-        inputs=channels[0] * group * positions,
-        outputs=channels[1] * group * positions,
+        inputs=channels[0] * group * positions * (1 if transposed else stride),
+        outputs=channels[1] * group * positions * (stride if transposed else 1),
+        transposed=transposed,
     ),
     st.tuples(st.integers(1, 80), st.integers(1, 80)),
     st.integers(1, 4),
     st.integers(1, 200),
     st.integers(1, 3),
     st.integers(1, 1 << 20),
+    st.integers(1, 4),
+    st.booleans(),
 )
 TARGETS = st.sampled_from([target(name) for name in names()])
 
@@ -127,7 +130,9 @@ TARGETS = st.sampled_from([target(name) for name in names()])
 @given(WORKS, TARGETS)
 def test_a_prediction_is_finite_and_above_the_bounds(work: Work, aim) -> None:
     seconds = conv_seconds(work, aim)
-    macs = work.outputs * work.channels[0] // work.group * work.taps
+    elements = work.inputs if work.transposed else work.outputs
+    macs = elements // work.channels[not work.transposed] * math.prod(work.channels)
+    macs = macs // work.group * work.taps
     moved = (work.inputs + work.outputs) * work.itemsize
     assert math.isfinite(seconds)
     assert seconds >= aim.launch + moved / max(aim.cache_bandwidth, aim.memory_bandwidth)

@@ -20,7 +20,7 @@ from widthfold_onnx.plan.decisions import read_sites
 from widthfold_onnx.plan.reform import reformed
 from widthfold_onnx.plan.units import Form, Unit, every_form, form_key, form_of
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import ConvSite, Reformulation
+from widthfold_onnx.rules.base import LinearSite, Reformulation
 
 LAYERS = {
     "same": conv([1, 2, 6, 16], (3, 2, 3, 3), pads=[1, 1, 1, 1]),
@@ -33,13 +33,26 @@ LAYERS = {
     "same-upper": conv([1, 1, 7, 9], (2, 1, 3, 3), strides=[2, 2], auto_pad="SAME_UPPER"),
     "1-D": conv([2, 2, 36], (3, 2, 5), pads=[2, 2], strides=[3]),
     "3-D": conv([1, 1, 4, 4, 8], (2, 1, 3, 1, 3), pads=[1, 0, 1, 1, 0, 1]),
+    "transposed": conv(
+        [1, 2, 5, 8], (2, 3, 3, 4), strides=[1, 2], pads=[1, 1, 1, 1], op="ConvTranspose"
+    ),
+    "transposed 1-D": conv(
+        [2, 4, 9],
+        (4, 3, 5),
+        strides=[3],
+        dilations=[2],
+        output_padding=[1],
+        group=2,
+        op="ConvTranspose",
+    ),
+    "mirrored": conv([1, 2, 6, 8], (2, 3, 3, 3), pads=[1, 1, 1, 1], op="ConvTranspose"),
     "fp16": conv([1, 1, 4, 16], (4, 1, 3, 3), pads=[1, 1, 1, 1], dtype=np.float16),
 }
 
 
-def site_of(model: onnx.ModelProto, fold: FoldOptions = FOLD) -> ConvSite:
+def site_of(model: onnx.ModelProto, fold: FoldOptions = FOLD) -> LinearSite:
     ((_, found),) = read_sites(Document(model, None), fold)
-    assert isinstance(found, ConvSite)
+    assert isinstance(found, LinearSite)
     return found
 
 
@@ -83,9 +96,11 @@ def test_every_form_is_the_layer_bit_for_bit(name: str) -> None:
     if mode := given.pop("auto_pad", b"").decode():
         kernel = weights["w"].shape[2:]
         given["pads"] = oracle.resolve_auto_pad(mode, x.shape[2:], kernel, [2, 2], [1, 1])
-    wanted = oracle.conv(x, weights["w"], weights.get("b"), **given)
+    op = {"Conv": oracle.conv, "ConvTranspose": oracle.conv_transpose}[model.graph.node[0].op_type]
+    wanted = op(x, weights["w"], weights.get("b"), **given)
     np.testing.assert_array_equal(-result.astype(wanted.dtype), wanted)
-    assert found.macs == wanted.size * weights["w"][0].size
+    # A ConvTranspose multiplies every weight at every input position.
+    assert found.macs == (wanted if op is oracle.conv else x).size * weights["w"][0].size
 
 
 @pytest.mark.parametrize("name", ["same", "strided", "1-D"])
@@ -104,6 +119,9 @@ def test_the_kinds_that_exist_are_tried() -> None:
     assert {"space-to-depth", "space-to-depth+space-to-depth"} <= kinds("strided")
     assert {"batch", "batch+lifted"} <= kinds("batch")
     assert "blocked" in kinds("pointwise")
+    assert {"sub-pixel", "sub-pixel+lifted", "interleaved+sub-pixel"} <= kinds("transposed")
+    assert {"batch+sub-pixel", "whole"} <= kinds("transposed 1-D")
+    assert {"mirrored", "interleaved"} <= kinds("mirrored")
     for rank in ("1-D", "3-D"):
         assert not any("lifted" in kind for kind in kinds(rank))
 

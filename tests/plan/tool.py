@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -28,15 +29,18 @@ def conv(
     bias: bool = True,
     behind: Sequence[tuple[str, Sequence[np.ndarray], Mapping[str, object]]] = (),
     output: str = "y",
-    **attributes: object,
+    op: str = "Conv",
+    **attributes: Any,
 ) -> onnx.ModelProto:
-    """A Conv of small integers, with operators behind it that take further constants."""
+    """A Conv or ConvTranspose of small integers; operators behind it take further constants."""
     rng = np.random.default_rng(seed)
     constants = {"w": rng.integers(-2, 3, weight)}
     if bias:
-        constants["b"] = rng.integers(-4, 5, weight[0])
+        group = attributes.get("group", 1)
+        outputs = weight[0] if op == "Conv" else weight[1] * group
+        constants["b"] = rng.integers(-4, 5, outputs)
     names = [*(f"value{index}" for index in range(len(behind))), output]
-    nodes = [helper.make_node("Conv", ["x", *constants], names[:1], "conv", **attributes)]
+    nodes = [helper.make_node(op, ["x", *constants], names[:1], "conv", **attributes)]
     for index, (op, values, settings) in enumerate(behind):
         given = {f"c{index}_{i}": value for i, value in enumerate(values)}
         constants |= given

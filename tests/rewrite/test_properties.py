@@ -58,10 +58,12 @@ def convs(draw: st.DrawFn):
     )
 
 
-def model_of(shape, weight, bias, attributes, opset, open_axes) -> onnx.ModelProto:
+def model_of(
+    shape, weight, bias, attributes, opset, open_axes, op: str = "Conv"
+) -> onnx.ModelProto:
     dims = [f"d{i}" if i in open_axes else extent for i, extent in enumerate(shape)]
     nodes = [
-        helper.make_node("Conv", ["x", "w", "b"], ["c"], "conv", **attributes),
+        helper.make_node(op, ["x", "w", "b"], ["c"], "conv", **attributes),
         helper.make_node("Identity", ["c"], ["y"], "end"),
     ]
     graph = helper.make_graph(

@@ -50,13 +50,14 @@ def optimize_command(
     MODEL unless the whole model became faster beyond the noise. A fixed factor asks no questions.
     --no-measure runs nothing: it takes what the store holds, and predicts the rest for --target.
 
-    Every Conv appears in the table with what was done or why nothing was. OUT is replaced in one
-    step after the checks passed; where nothing is folded it is a copy of MODEL.
+    Every linear node appears in the table with what was done or why nothing was. OUT is replaced
+    in one step after the checks passed; where nothing is folded it is a copy of MODEL.
     """
     from widthfold_onnx.cli.progress import progress
     from widthfold_onnx.pipeline import optimize
     from widthfold_onnx.reports.console import printing, say
     from widthfold_onnx.reports.terminal import show_optimize
+    from widthfold_onnx.reports.wording import kinds
     from widthfold_onnx.results import OptimizeReport
 
     plan_only = dry_run or check
@@ -83,8 +84,9 @@ def optimize_command(
         hint = "; --skip NODE leaves a node alone" if guilty else ""
         leave(f"OUT is not written: {why}{hint}", error.exit_code)
     if require_fold and not result.summary.folded:
+        found = f"{len(result.sites)} {kinds(result.sites)} nodes"
         leave(
-            f"none of {len(result.sites)} Conv nodes was folded; nothing is written",
+            f"none of {found} was folded; nothing is written",
             NothingFoldedError.exit_code,
         )
     timed = result.search is not None and result.search.whole is not None

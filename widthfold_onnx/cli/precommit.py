@@ -21,7 +21,7 @@ from widthfold_onnx.text import quoted
 @click.argument("models", nargs=-1, type=MODEL)
 @fold_options(default_factor="8")
 def precommit_command(models: tuple[Path, ...], fold: FoldOptions) -> None:
-    """Exit 1 if any Conv of MODELS would be folded; nothing is written."""
+    """Exit 1 if any node of MODELS would be folded; nothing is written."""
     from widthfold_onnx.pipeline import optimize
 
     found = []

@@ -24,7 +24,7 @@ from widthfold_onnx.text import printable
 Labels = npt.NDArray[np.signedinteger[Any]]
 
 MOVES_BEFORE = ("Reshape", "Transpose", "Pad")
-MOVES_AFTER = ("Reshape", "Transpose", "Slice")
+MOVES_AFTER = ("Reshape", "Transpose", "DepthToSpace", "Slice")
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def replay(
     opset: int,
     labels: Labels,
 ) -> Labels:
-    """Run Reshape, Transpose, Pad and Slice on labels, by onnx's reference implementation."""
+    """Run moves on labels, by onnx's reference implementation."""
     if not nodes:
         return labels
     start, end = nodes[0].input[0], nodes[-1].output[0]

@@ -23,6 +23,7 @@ from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.results import ExactSite
 from widthfold_onnx.rewrite.emit import FOLDED_OUTPUT
 from widthfold_onnx.rewrite.record import FOLD_KEY
+from widthfold_onnx.rules import LINEAR
 
 WORST = ("different", "skipped", "exact")
 
@@ -55,7 +56,7 @@ def probe_sites(
             sites += _graph_sites(graph, options, report)
             added |= {(scope.path, node.outputs[0].name or "") for node in graph.nodes}
             replaced |= {(scope.path, name) for name in graph.replaced}
-    for _, conv in new.nodes("Conv"):
+    for _, conv in new.nodes(LINEAR):
         lost = FOLD_KEY not in conv.metadata_props
         if lost and FOLDED_OUTPUT.search(conv.outputs[0].name or ""):
             limits.append(f"{conv.name} lost the record of its fold: compared by values only")

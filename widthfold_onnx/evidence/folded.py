@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,7 +38,11 @@ from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import ExactSite
 from widthfold_onnx.rewrite.record import FOLD_KEY, FoldRecord, fold_again, read_record
-from widthfold_onnx.rules.conv_site import conv_axes, group_of
+from widthfold_onnx.rules import LINEAR
+from widthfold_onnx.rules.base import FOLDED_OP, LinearSite, Site
+from widthfold_onnx.rules.conv_site import conv_axes
+from widthfold_onnx.rules.reading import group_of
+from widthfold_onnx.text import printable
 
 Array = npt.NDArray[Any]
 
@@ -46,16 +51,20 @@ Array = npt.NDArray[Any]
 class _Fold:
     """What the original and the record say a site must be."""
 
+    site: LinearSite
     fold: ConvFold
-    axes: tuple[ConvAxis, ...]
     record: FoldRecord
     parameters: list[Array]
-    group: int
+
+    @property
+    def axes(self) -> tuple[ConvAxis, ...]:
+        """Geometry of the original, at the extents of the record."""
+        return self.site.axes
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
         """Input extents of the probe; more than one where the plan leaves some open."""
-        channels = self.parameters[0].shape[1] * self.group
+        channels = self.site.channels[0]
         shapes = []
         for samples, positions in zip(FREE_SAMPLES, FREE_POSITIONS, strict=True):
             spatial = (
@@ -69,17 +78,25 @@ class _Fold:
         """The original Conv on an input of these extents."""
         lengths = zip(self.axes, shape[2:], strict=True)
         axes = tuple(replace(axis, length=extent) for axis, extent in lengths)
-        return Geometry(shape, axes, self.group)
+        return Geometry(shape, axes, self.site.group)
 
     def out_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Output extents for an input of these extents."""
         lengths = (axis.out_length or 0 for axis in self.geometry(shape).axes)
-        return (shape[0], len(self.parameters[0]), *lengths)
+        return (shape[0], self.site.channels[1], *lengths)
 
     def labels(self) -> list[Labels]:
-        """Folded weight and bias as labels: index in the original + 1, 0 for a structural zero."""
-        weight, *bias = (labels_of(p.shape) for p in self.parameters)
+        """Folded weight and bias as labels: index in the original + 1, 0 for a structural zero.
+
+        The index is that in the canonical weight.
+        """
+        weight, *bias = (labels_of(p.shape) for p in self.canonical(self.parameters))
         return [fold_weight(weight, self.fold), *(fold_bias(b, self.fold) for b in bias)]
+
+    def canonical(self, parameters: list[Array]) -> list[Array]:
+        """Weight and bias as the original stores them, the weight made canonical."""
+        weight, *bias = parameters
+        return [self.site.canonical(weight), *bias]
 
 
 def check_conv(graph: Rewritten, conv: Node, options: VerifyOptions) -> ExactSite:
@@ -92,9 +109,10 @@ def check_conv(graph: Rewritten, conv: Node, options: VerifyOptions) -> ExactSit
     """
     old, new = graph.old, graph.new
     node = graph.original(conv)
-    kinds = [n and (n.op_type, n.domain in ("", "ai.onnx")) for n in (node, conv)]
-    if node is None or kinds != [("Conv", True)] * 2 or FOLD_KEY in node.metadata_props:
-        raise Mismatch("the original has no such Conv")
+    if node is None or not _is(node, LINEAR) or FOLD_KEY in node.metadata_props:
+        raise Mismatch("the original has no such node")
+    if not _is(conv, (FOLDED_OP,)):
+        raise Mismatch(f"{printable(conv.op_type)} is no folded Conv")
     data, given = node.inputs[0], conv.inputs[0]
     if data is None or given is None:
         raise Mismatch("it reads nothing")
@@ -103,13 +121,13 @@ def check_conv(graph: Rewritten, conv: Node, options: VerifyOptions) -> ExactSit
     start, end = graph.claim(source), graph.claim(target)
     if start is None or end is None or (start.value, end.value) != _ports(node):
         raise Mismatch("the new nodes do not stand where the original node stood")
-    wanted = _fold_of(old, node, conv)
+    wanted = _fold_of(graph, node, conv)
     for shape in wanted.shapes:
         _check_extents(start, shape, wanted.record)
         _check_extents(end, wanted.out_shape(shape), wanted.record)
     labels = wanted.labels()
     stored = _parameters(new, conv)
-    expected = _placed(wanted.parameters, labels)
+    expected = _placed(wanted.canonical(wanted.parameters), labels)
     if [content(a) for a in expected] != [content(a) for a in stored]:
         raise Mismatch("the stored weight or bias is not the fold of the original's")
     line = [*before, conv, *after]
@@ -133,7 +151,7 @@ def check_conv(graph: Rewritten, conv: Node, options: VerifyOptions) -> ExactSit
         certificates.append(
             prove(
                 wanted.geometry(shape),
-                wanted.parameters[0].shape,
+                wanted.site.weight_shape,
                 chain,
                 weight,
                 bias[0] if bias else None,
@@ -142,14 +160,15 @@ def check_conv(graph: Rewritten, conv: Node, options: VerifyOptions) -> ExactSit
         found = first_difference(
             one,
             other,
-            fold=lambda parameters: _placed(parameters, labels),
+            fold=lambda parameters: _placed(wanted.canonical(parameters), labels),
             shape=shape,
+            terms=math.prod(wanted.site.weight_shape[1:]) + 1,
             options=options,
         )
         if found:
             raise Mismatch(found)
     folded = patterns(wanted.fold, wanted.axes, wanted.record.samples)
-    inputs, outputs = wanted.shapes[0][1], len(wanted.parameters[0])
+    inputs, outputs = wanted.site.channels
     return ExactSite(
         node=label(conv),
         verdict="exact",
@@ -160,6 +179,10 @@ def check_conv(graph: Rewritten, conv: Node, options: VerifyOptions) -> ExactSit
         fold=sentence(wanted.fold, folded),
         axes=folded,
     )
+
+
+def _is(node: Node, kinds: Container[str]) -> bool:
+    return node.op_type in kinds and node.domain in ("", "ai.onnx")
 
 
 def _ports(node: Node) -> tuple[str | None, str | None]:
@@ -185,20 +208,19 @@ def _axes(conv: Node, shape: tuple[int, ...], weight: tuple[int, ...]) -> tuple[
     return axes
 
 
-def _fold_of(old: Document, node: Node, conv: Node) -> _Fold:
+def _fold_of(graph: Rewritten, node: Node, conv: Node) -> _Fold:
     record = read_record(conv.metadata_props[FOLD_KEY])
     _check_record(record)
-    parameters = _parameters(old, node)
-    weight, group = parameters[0], group_of(node)
-    dims = (record.samples, weight.shape[1] * group, *(a.length for a in record.axes))
-    if len(dims) != weight.ndim:
-        raise Mismatch(f"folded along {len(record.axes)} axes, not {weight.ndim - 2}")
-    axes = conv_axes(node, dims, weight.shape)
-    fold = axes if isinstance(axes, Refusal) else fold_again(record, axes, group)
-    if isinstance(fold, Refusal) or isinstance(axes, Refusal):
-        raise Mismatch("the fold cannot be repeated on the original")
-    wanted = _Fold(fold, axes, record, parameters, group)
-    sizes = map(math.prod, [*wanted.shapes, fold.weight_shape(weight.shape)])
+    assert graph.before is not None
+    dims = (record.samples, None, *(a.length for a in record.axes))
+    place = Site(node, graph.before, label(conv), node.op_type)
+    site = LINEAR[node.op_type](graph.old, place, lambda _: dims, lambda _: dims)
+    fold = site if isinstance(site, Refusal) else fold_again(record, site.axes, site.group)
+    if isinstance(fold, Refusal) or isinstance(site, Refusal):
+        why = fold.reason if isinstance(fold, Refusal) else ""
+        raise Mismatch(f"the fold cannot be repeated on the original: {why}")
+    wanted = _Fold(site, fold, record, _parameters(graph.old, node))
+    sizes = map(math.prod, [*wanted.shapes, fold.weight_shape(site.weight_shape)])
     if max(sizes) > MAX_ELEMENTS:
         raise too_large()
     return wanted

@@ -10,7 +10,6 @@ where the data must be thinned to stay exact); tolerances hide such faults where
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -62,6 +61,7 @@ def first_difference(
     *,
     fold: Fold,
     shape: tuple[int, ...],
+    terms: int,
     options: VerifyOptions,
 ) -> str:
     """Run both sides on integers.
@@ -71,6 +71,7 @@ def first_difference(
         after: the nodes in its place.
         fold: maps original weight and bias to folded ones.
         shape: input extents.
+        terms: most products and summands of one output element.
         options: where it runs.
 
     Returns:
@@ -86,7 +87,6 @@ def first_difference(
     limit = EXACT_BELOW[dtype.name]
     for seed in range(TRIALS):
         rng = np.random.default_rng(seed)
-        terms = math.prod(originals[0].shape[1:]) + 1
         parameters = [
             rng.integers(1, LARGEST, p.shape, endpoint=True) * rng.choice([-1, 1], p.shape)
             for p in originals

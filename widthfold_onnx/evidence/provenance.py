@@ -236,7 +236,7 @@ def _compare_taps(
 def _border(
     image: Labels, axes: Sequence[ConvAxis], sample: Labels, places: Sequence[Labels]
 ) -> tuple[Labels, Labels, Labels]:
-    """Surround images with zeros as far as the kernel reaches, and index them flat.
+    """Put zeros into images (base dilation) and around them, and index them flat.
 
     Args:
         image: [classes, N, *spatial].
@@ -248,6 +248,8 @@ def _border(
         The images; per output element the flat index of its first tap in the first class; per tap
         how far it lies behind the first.
     """
+    for i, axis in enumerate(axes, 2):
+        image = _spread(image, i, axis.base_dilation)
     leads = [max(0, axis.pad_begin) for axis in axes]
     widths = [(0, 0), (0, 0)]
     for axis, lead, extent in zip(axes, leads, image.shape[2:], strict=True):
@@ -261,3 +263,12 @@ def _border(
     taps = np.indices([axis.kernel for axis in axes]).reshape(len(axes), -1)
     reach = np.array([axis.dilation for axis in axes]) * strides[1:]
     return padded, first, reach @ taps
+
+
+def _spread(image: Labels, axis: int, step: int) -> Labels:
+    """Put step - 1 zeros between two positions along an axis."""
+    extents = list(image.shape)
+    extents[axis] = (extents[axis] - 1) * step + 1
+    spread = np.zeros(extents, image.dtype)
+    spread[(slice(None),) * axis + (slice(None, None, step),)] = image
+    return spread

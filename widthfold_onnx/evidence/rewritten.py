@@ -24,7 +24,7 @@ from widthfold_onnx.text import printable
 
 Array = npt.NDArray[Any]
 
-CONVERSIONS = ("Reshape", "Transpose")
+CONVERSIONS = ("Reshape", "Transpose", "DepthToSpace")
 
 
 class Rewritten:
@@ -38,7 +38,7 @@ class Rewritten:
     """
 
     def __init__(self, old: Document, new: Document, before: Scope | None, after: Scope) -> None:
-        self.old, self.new = old, new
+        self.old, self.new, self.before = old, new, before
         nodes = list(before.graph) if before is not None else []
         self._makers = {v.name or "": node for node in nodes for v in node.outputs}
         self._names = {*self._makers}

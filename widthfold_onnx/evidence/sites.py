@@ -21,6 +21,7 @@ from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.walk import all_nodes, subgraphs
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, STATE_KEY, read_state
+from widthfold_onnx.rules import LINEAR
 from widthfold_onnx.runtime.session import Array, Level
 from widthfold_onnx.runtime.stored import InputSet
 from widthfold_onnx.text import printable
@@ -47,8 +48,8 @@ def folded_sites(before: onnx.GraphProto, after: onnx.GraphProto) -> list[Folded
             folded[metadata.get(ORIGIN_KEY, "")] = printable(node.name)
     sites = []
     for node in before.node:
-        if node.op_type == "Conv" and node.output[0] in folded:
-            name = folded[node.output[0]] or f"Conv -> {printable(node.output[0])}"
+        if node.op_type in LINEAR and node.output[0] in folded:
+            name = folded[node.output[0]] or f"{node.op_type} -> {printable(node.output[0])}"
             sites.append(FoldedSite(name, node.input[0], node.output[0]))
     return sites
 

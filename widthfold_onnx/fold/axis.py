@@ -1,21 +1,27 @@
 """One spatial axis of a Conv, folded: where every tap of the kernel goes.
 
-Conv along one axis, kernel extent K, stride s, dilation d, begin pad p:
+Conv along one axis, kernel extent K, stride s, dilation d, begin pad p, base dilation u:
 
-    y[j] = sum_k W[k] * x[s*j + d*k - p]            x is zero outside [0, L)
+    y[j] = sum_k W[k] * x[i]    where u*i = s*j + d*k - p; x is zero outside [0, L)
+
+A Conv has u = 1. Where u does not divide the right side the tap meets one of the u - 1 zeros that
+stand between two positions of x. That is a ConvTranspose of stride u, with its kernel mirrored and
+s = 1 (XLA calls u the base dilation, dumoulin2016 "fractionally strided").
 
 Split the output into F digits and the input into P digits. Interleaved, the digit is the inner
 part of the index (j = F*j' + g, i = P*i' + f); blocked, it is the outer part
 (j = J'*g + j', i = L'*f + i'). With t = s*(g's weight)*g + d*k - p, either way
 
-    interleaved   (q, f) = divmod(t, P)             stride' = s*F / P
-    blocked       (f, q) = divmod(t, L')            stride' = s, and no tap may leave its block
+    interleaved   (q, u*f) = divmod(t, u*P)         stride' = s*F / (u*P)
+    blocked       (f, q) = divmod(t, L')            stride' = s, u = 1, no tap leaves its block
 
-tap k of output digit g reads input digit f at position stride'*j' + q. For a fixed g distinct k
-give distinct t, so every weight is placed once and none is added. Everything known by a name is
-an instance: K = 1 is block-diagonal (the width folding of the paper), K > 1 Toeplitz, F = 1 with
-P = s space-to-depth, F = J with P = L the whole axis (only j' = 0 exists, so stride' is free and
-taps that always read padding are dropped). Derivation: DESIGN, "The algebra of one axis".
+tap k of output digit g reads input digit f at position stride'*j' + q; where u does not divide the
+remainder it never reads anything, and is dropped. For a fixed g distinct k give distinct t, so
+every weight is placed once and none is added. Everything known by a name is an instance: K = 1 is
+block-diagonal (the width folding of the paper), K > 1 Toeplitz, F = 1 with P = s space-to-depth,
+F = u with P = 1 sub-pixel convolution, F = J with P = L the whole axis (only j' = 0 exists, so
+stride' is free and taps that always read padding are dropped). Derivation: DESIGN, "The algebra
+of one axis".
 """
 
 from __future__ import annotations
@@ -32,7 +38,10 @@ Index = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class ConvAxis:
-    """Geometry of one spatial axis. `length` is None where the input's extent is not known."""
+    """Geometry of one spatial axis. `length` is None where the input's extent is not known.
+
+    Pads are of the input with the zeros of its base dilation in it; a negative one crops.
+    """
 
     length: int | None
     kernel: int
@@ -40,6 +49,7 @@ class ConvAxis:
     dilation: int = 1
     pad_begin: int = 0
     pad_end: int = 0
+    base_dilation: int = 1
 
     @property
     def out_length(self) -> int | None:
@@ -47,7 +57,16 @@ class ConvAxis:
         if self.length is None:
             return None
         span = self.dilation * (self.kernel - 1) + 1
-        return (self.length + self.pad_begin + self.pad_end - span) // self.stride + 1
+        extent = self.base_dilation * (self.length - 1) + 1
+        return (extent + self.pad_begin + self.pad_end - span) // self.stride + 1
+
+    @property
+    def positions(self) -> int | None:
+        """How often every tap is multiplied, padding included.
+
+        That is once per output, or once per input where zeros stand between its positions.
+        """
+        return self.out_length if self.base_dilation == 1 else self.length
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -83,24 +102,28 @@ class FoldedAxis:
 
 
 def keep_axis(axis: ConvAxis) -> FoldedAxis:
-    """The axis as it is: the instance F = P = 1, for which no extent needs to be known."""
+    """The axis as it is: the instance F = P = 1 of base dilation 1; its extent may be unknown.
+
+    A negative pad becomes zero taps.
+    """
     taps = np.arange(axis.kernel)
     zero = np.zeros_like(taps)
+    before, after = (max(0, -(pad // axis.dilation)) for pad in (axis.pad_begin, axis.pad_end))
     return FoldedAxis(
         original_kernel=axis.kernel,
         out_digits=1,
         in_digits=1,
         blocked=False,
-        kernel=axis.kernel,
+        kernel=before + axis.kernel + after,
         stride=axis.stride,
         dilation=axis.dilation,
-        pad_begin=axis.pad_begin,
-        pad_end=axis.pad_end,
+        pad_begin=axis.pad_begin + before * axis.dilation,
+        pad_end=axis.pad_end + after * axis.dilation,
         in_length=None,
         out_length=None,
         g=zero,
         f=zero,
-        q=taps,
+        q=taps + before,
         k=taps,
     )
 
@@ -128,19 +151,22 @@ def fold_axis(
         return Refusal("empty-tensor", f"the axis goes from {length} to {count} positions")
     out_rest = -(-count // out_digits)
     in_rest = axis.stride * out_rest if blocked else -(-length // in_digits)
+    base = axis.base_dilation
     if in_rest * in_digits < length:
         return Refusal(
             "blocks-do-not-cover",
             f"{in_digits} blocks of {in_rest} positions do not cover the input's {length}",
         )
     stride = 1 if out_rest == 1 else axis.stride
+    if blocked and base > 1:
+        return Refusal("stride-mismatch", f"positions of a block stay {base} apart in the output")
     if not blocked and out_rest > 1:
-        stride, rest = divmod(axis.stride * out_digits, in_digits)
+        stride, rest = divmod(axis.stride * out_digits, base * in_digits)
         if rest:
+            times = f"input factor {in_digits}" + (f" times {base}" if base > 1 else "")
             return Refusal(
                 "stride-mismatch",
-                f"input factor {in_digits} does not divide stride {axis.stride} times "
-                f"factor {out_digits}",
+                f"{times} does not divide stride {axis.stride} times factor {out_digits}",
             )
     g, k = (a.ravel() for a in np.indices((out_digits, axis.kernel)))
     weight_of_g = out_rest if blocked else 1
@@ -156,10 +182,11 @@ def fold_axis(
                 "reads across the border of a block",
             )
     else:
-        q, f = np.divmod(t, in_digits)
+        q, rest_of_t = np.divmod(t, base * in_digits)
+        f, between = np.divmod(rest_of_t, base)
         # The tap reads q, q + stride', ..., q + last; it is dead if none of them lies in the input.
         first_inside = np.maximum(q, q % stride)
-        live = (first_inside < in_rest) & (first_inside <= q + last)
+        live = (first_inside < in_rest) & (first_inside <= q + last) & (between == 0)
     g, f, q, k = g[live], f[live], q[live], k[live]
     return _place(axis, out_digits, in_digits, blocked, stride, in_rest, out_rest, (g, f, q, k))
 

@@ -92,7 +92,8 @@ class ConvFold:
         """Multiply-adds after / before.
 
         A Conv multiplies every weight at every position, and of the positions `out_factor` became
-        channels. `stretch` is output positions after extension / before.
+        channels. `stretch` is output positions after extension / positions at which the original
+        multiplies its weights.
         """
         return self.weight_growth() / self.out_factor * stretch
 

@@ -28,6 +28,9 @@ State = tuple[Axis, ...]
 class Reshape:
     """Row-major regrouping. Extents are None where unknown; `keep` marks axes equal by position."""
 
+    rank: int
+    """Axes before."""
+
     extents: tuple[int | None, ...]
     keep: tuple[bool, ...]
 
@@ -81,7 +84,7 @@ class Packing:
     def _reshape(self, here: State, there: State) -> Reshape:
         old, new = self._axes(here), self._axes(there)
         keep = tuple(i < len(old) and old[i] == axis for i, axis in enumerate(new))
-        return Reshape(tuple(self.extent(axis) for axis in new), keep)
+        return Reshape(len(old), tuple(self.extent(axis) for axis in new), keep)
 
     def extent(self, axis: Axis) -> int | None:
         """Extent of a group of atoms, None where one is unknown."""

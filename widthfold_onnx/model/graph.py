@@ -9,7 +9,7 @@ field is the very message that was read. So nothing is lost that onnx_ir does no
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -122,14 +122,14 @@ class Document:
         for function in self._model.functions.values():
             yield Scope(f"function {function.domain}:{function.name}", function, None)
 
-    def nodes(self, op_type: str) -> Iterator[tuple[Scope, Node]]:
-        """All nodes of an operator of the default domain, with the scope that holds each."""
+    def nodes(self, op_types: Iterable[str]) -> Iterator[tuple[Scope, Node]]:
+        """All nodes of some operators of the default domain, with the scope that holds each."""
         for scope in self.scopes:
             inside = (
                 scope.graph if scope.proto else ir.traversal.RecursiveGraphIterator(scope.graph)
             )
             for node in inside:
-                if _is(node, op_type):
+                if any(_is(node, op_type) for op_type in op_types):
                     yield scope, node
 
     def constant(self, value: Value) -> Constant | Refusal:

@@ -14,8 +14,8 @@ from onnx import AttributeProto
 from widthfold_onnx.model.walk import all_graphs, all_nodes
 
 _GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
-_NEEDED = {("Conv", kind) for kind in (AttributeProto.INT, AttributeProto.INTS)} | {
-    ("Conv", AttributeProto.STRING),
+_NUMBERS = (AttributeProto.INT, AttributeProto.INTS, AttributeProto.STRING)
+_NEEDED = {(op, kind) for op in ("Conv", "ConvTranspose") for kind in _NUMBERS} | {
     ("Constant", AttributeProto.TENSOR),
 }
 

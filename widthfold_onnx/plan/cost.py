@@ -7,8 +7,9 @@
 There are two kinds of kernels. A *blocked* one (NCHWc on the CPU, an implicit GEMM on tensor
 cores) computes whole tiles of output channels and keeps its tensors padded to blocks: staging
 copies the input into blocks, unless it may be read as it is, and the output out of them. A
-*lowered* one (the CPU at any other rank, and groups that fit no block) multiplies columns
-(im2col): nothing is padded, but every column is written and read again; staging is that.
+*lowered* one (the CPU at any other rank, groups that fit no block, ConvTranspose) multiplies
+columns (im2col, col2im): nothing is padded, but every column is written and read again; staging is
+that.
 
 Everything is in seconds and bytes of one run, one core or one GPU, with the runtime's own
 optimizations at their highest level. These are predictions: what they leave out (fusions across
@@ -28,25 +29,24 @@ CHANNEL_ALIGNMENT = 4
 
 
 def conv_seconds(work: Work, target: Target) -> float:
-    """One Conv alone, between tensors in the layout of the model."""
+    """One kernel alone, between tensors in the layout of the model."""
     rate = target.rate[work.dtype] * target.efficiency
     inputs, outputs = work.channels
     group = work.group
     depthwise = group > 1 and inputs == outputs == group
-    positions = work.outputs // outputs
+    positions = work.positions
     weights = outputs * (inputs // group) * work.taps
     if not _is_blocked(work, target):
         macs = positions * weights
-        columns = positions * inputs * work.taps
         kernel = max(macs / rate, _pass(work, target, work.inputs + work.outputs + weights))
-        staged = columns * work.itemsize * target.column_passes / target.cache_bandwidth
+        staged = work.columns * work.itemsize * target.column_passes / target.cache_bandwidth
         return kernel + staged + target.launch
     if depthwise:
         macs = positions * _up(outputs, target.lanes) * work.taps
     else:
         depth = _up(inputs // group * work.taps, target.depth)
         macs = positions * group * _up(outputs // group, target.lanes) * depth
-    padded_in, padded_out = work.inputs, positions * _up(outputs, target.align)
+    padded_in, padded_out = work.inputs, work.outputs // outputs * _up(outputs, target.align)
     staging = _copy(work, target, padded_out + work.outputs)
     if inputs >= target.direct_below or group > 1:
         padded_in = work.inputs // inputs * _up(inputs, target.align)
@@ -99,7 +99,7 @@ def _moves(
 
 
 def _is_blocked(work: Work, target: Target) -> bool:
-    """Whether a blocked kernel takes the Conv; on the CPU as TransformConv in ONNX Runtime does.
+    """Whether a blocked kernel takes it; on the CPU as TransformConv in ONNX Runtime does.
 
     Groups must be depthwise or whole blocks; input channels that are copied into blocks must be
     a multiple of 4 (channel_alignment).
@@ -107,7 +107,7 @@ def _is_blocked(work: Work, target: Target) -> bool:
     if target.blocked_rank == 0:
         return True
     inputs, outputs = work.channels
-    if work.rank != target.blocked_rank:
+    if work.rank != target.blocked_rank or work.transposed:
         return False
     if work.group == 1:
         return inputs < target.direct_below or inputs % CHANNEL_ALIGNMENT == 0

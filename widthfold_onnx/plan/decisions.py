@@ -18,11 +18,11 @@ from widthfold_onnx.results import Gain, SiteReport
 from widthfold_onnx.rewrite.emit import FOLDED_OUTPUT
 from widthfold_onnx.rewrite.engine import Engine
 from widthfold_onnx.rewrite.record import FOLD_KEY
-from widthfold_onnx.rules.base import ConvSite, Reformulation, Site
-from widthfold_onnx.rules.conv_site import read_conv
+from widthfold_onnx.rules import LINEAR
+from widthfold_onnx.rules.base import Extents, LinearSite, Reformulation, Site
 from widthfold_onnx.text import quoted
 
-Choose = Callable[[ConvSite], Reformulation | Refusal]
+Choose = Callable[[LinearSite], Reformulation | Refusal]
 
 KEPT = frozenset({"already-folded", "not-selected", "no-gain"})
 """Codes of sites that are left alone although nothing is wrong with them."""
@@ -33,7 +33,7 @@ class Decision:
     """A site and its outcome. `conv` is None where the site could not even be read."""
 
     site: Site
-    conv: ConvSite | None
+    conv: LinearSite | None
     outcome: Reformulation | Refusal
 
     def report(self, gain: Gain | None = None) -> SiteReport:
@@ -104,7 +104,7 @@ def applied(document: Document, decisions: Sequence[Decision]) -> onnx.ModelProt
 
 def read_sites(
     document: Document, options: FoldOptions
-) -> Iterator[tuple[Site, ConvSite | Refusal]]:
+) -> Iterator[tuple[Site, LinearSite | Refusal]]:
     """Every site in graph order, read or refused.
 
     Raises:
@@ -118,11 +118,22 @@ def read_sites(
         elif not _selected(site.name, options):
             yield site, Refusal("not-selected", "left alone by --nodes or --skip")
         else:
-            yield site, read_conv(document, site, static, planned)
+            yield site, read_site(document, site, static, planned)
+
+
+def read_site(
+    document: Document, site: Site, static: ShapeTable, planned: ShapeTable
+) -> LinearSite | Refusal:
+    """Read a site at the extents that two tables give its values."""
+
+    def extents(table: ShapeTable) -> Extents:
+        return lambda value: table.get(site.scope.path, value.name or "")
+
+    return LINEAR[site.op](document, site, extents(static), extents(planned))
 
 
 def was_folded(node: Node) -> bool:
-    """Whether an earlier run folded a Conv.
+    """Whether an earlier run folded a node.
 
     Its metadata says so; where another tool dropped that, the name of its output does.
     """
@@ -130,22 +141,23 @@ def was_folded(node: Node) -> bool:
 
 
 def find_sites(document: Document, options: FoldOptions) -> list[Site]:
-    """Every Conv, in the main graph, in bodies and in functions; nameless ones get a name.
+    """Every linear node, in the main graph, in bodies and functions; nameless ones get a name.
 
     Raises:
         UsageError: a node pattern matches none.
     """
     sites = [
         Site(node, scope, node.name or f"{node.op_type} -> {node.outputs[0].name}", node.op_type)
-        for scope, node in document.nodes("Conv")
+        for scope, node in document.nodes(LINEAR)
     ]
     for pattern in (*options.nodes, *options.skip):
         if not any(fnmatchcase(site.name, pattern) for site in sites):
-            raise UsageError(f"no Conv is named {quoted(pattern)}; `inspect` lists the names")
+            kinds = " or ".join(LINEAR)
+            raise UsageError(f"no {kinds} is named {quoted(pattern)}; `inspect` lists the names")
     return sites
 
 
-def _finite(document: Document, conv: ConvSite) -> Refusal | None:
+def _finite(document: Document, conv: LinearSite) -> Refusal | None:
     """Refuse a weight with NaN or Inf.
 
     Such a weight turns padding into NaN, and which products with padding are formed at all

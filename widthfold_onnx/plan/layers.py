@@ -16,7 +16,7 @@ from widthfold_onnx.plan.links import Link, links
 from widthfold_onnx.plan.targets import Target
 from widthfold_onnx.plan.units import Unit, cut, every_form
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import ConvSite, Reformulation, Site
+from widthfold_onnx.rules.base import LinearSite, Reformulation, Site
 from widthfold_onnx.rules.conv import is_wide, reformulate
 from widthfold_onnx.runtime.feeds import find_shapes
 from widthfold_onnx.runtime.session import open_session
@@ -62,7 +62,7 @@ class Layers:
             if isinstance(conv, Refusal) or is_wide(conv, options):
                 continue
             geometry = (
-                *(conv.static, conv.planned, conv.weight.shape, conv.group, conv.axes),
+                *(conv.static, conv.planned, conv.op, conv.weight_shape, conv.group, conv.axes),
                 *(conv.sized_pads, conv.itemsize),
             )
             if geometry not in known:
@@ -77,7 +77,7 @@ class Layers:
         found = links(document, nodes)
         return cls(units, subjects, found, inside(units, found))
 
-    def subject(self, site: ConvSite) -> str | Refusal:
+    def subject(self, site: LinearSite) -> str | Refusal:
         """The subject of a site, or why it cannot be measured."""
         return self.subjects[_place(site)]
 
@@ -97,7 +97,7 @@ class Layers:
 
 def _unit(
     document: Document,
-    conv: ConvSite,
+    conv: LinearSite,
     measured: ShapeTable,
     forms: Sequence[Reformulation],
     options: FoldOptions,

@@ -13,7 +13,7 @@ from widthfold_onnx.plan.units import Unit, form_of, only_site
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.engine import Engine
 from widthfold_onnx.rewrite.record import FOLD_KEY, STATE_KEY
-from widthfold_onnx.rules.base import ConvSite
+from widthfold_onnx.rules.base import LinearSite
 
 
 def reformed(unit: Unit, key: str, options: FoldOptions) -> bytes | None:
@@ -30,7 +30,7 @@ def reformed(unit: Unit, key: str, options: FoldOptions) -> bytes | None:
     proto.graph.output[0].name = end.input[0]
     document = Document(proto, None)
     site = only_site(document)
-    form = form_of(site, key, options) if isinstance(site, ConvSite) else site
+    form = form_of(site, key, options) if isinstance(site, LinearSite) else site
     if isinstance(site, Refusal) or isinstance(form, Refusal):
         return None
     engine = Engine(document)

@@ -33,7 +33,7 @@ from widthfold_onnx.plan.units import Form, Unit, form_of
 from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Gain, SearchReport
-from widthfold_onnx.rules.base import ConvSite, Reformulation
+from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.conv import is_wide
 from widthfold_onnx.runtime.clock import judge
 
@@ -109,11 +109,11 @@ class Search:
             accepted=bool(self._accepted),
         )
 
-    def choose(self, site: ConvSite) -> Reformulation | Refusal:
+    def choose(self, site: LinearSite) -> Reformulation | Refusal:
         """What the search decided for a site."""
         return self._form(site, self._accepted)
 
-    def gain(self, site: ConvSite | None) -> Gain | None:
+    def gain(self, site: LinearSite | None) -> Gain | None:
         """What a form gains alone: the chosen one, or the best where none was chosen."""
         subject = None if site is None or is_wide(site, self._fold) else self._layers.subject(site)
         if subject is None or isinstance(subject, Refusal):
@@ -184,7 +184,7 @@ class Search:
         decisions = plan(document, self._fold, lambda site: self._form(site, choice))
         return applied(document, decisions), document.external_names
 
-    def _form(self, site: ConvSite, choice: Choice) -> Reformulation | Refusal:
+    def _form(self, site: LinearSite, choice: Choice) -> Reformulation | Refusal:
         wide = is_wide(site, self._fold)
         if wide is not None:
             return wide

@@ -22,14 +22,15 @@ from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import FoldOptions, Layout
 from widthfold_onnx.plan.cost import form_seconds, layer_seconds
+from widthfold_onnx.plan.decisions import read_site
 from widthfold_onnx.plan.identity import canonical
 from widthfold_onnx.plan.targets import Target
 from widthfold_onnx.plan.work import Work
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.record import fold_again, read_record, record_of
 from widthfold_onnx.rewrite.regions import ends_of
-from widthfold_onnx.rules.base import ConvSite, Reformulation, Site
-from widthfold_onnx.rules.conv_site import read_conv
+from widthfold_onnx.rules import LINEAR
+from widthfold_onnx.rules.base import LinearSite, Reformulation, Site
 from widthfold_onnx.rules.forms import forms, splits
 from widthfold_onnx.rules.legality import judge
 
@@ -93,7 +94,7 @@ class Unit:
         return replace(self, forms=tuple(dict.fromkeys((*self.forms, *other.forms))))
 
 
-def form_key(site: ConvSite, form: Reformulation) -> str:
+def form_key(site: LinearSite, form: Reformulation) -> str:
     """A form as canonical JSON, without what differs between layers of one subject."""
     record = record_of(site, form)
     axes = [msgspec.structs.replace(axis, length=None) for axis in record.axes]
@@ -101,7 +102,7 @@ def form_key(site: ConvSite, form: Reformulation) -> str:
     return canonical(msgspec.to_builtins(bare))
 
 
-def form_of(site: ConvSite, key: str, options: FoldOptions) -> Reformulation | Refusal:
+def form_of(site: LinearSite, key: str, options: FoldOptions) -> Reformulation | Refusal:
     """The form that a key describes, at the extents of a site.
 
     Args:
@@ -113,17 +114,17 @@ def form_of(site: ConvSite, key: str, options: FoldOptions) -> Reformulation | R
     fold = fold_again(record, site.axes, site.group)
     if isinstance(fold, Refusal):
         return fold
-    return judge(site, replace(options, ragged=True), fold, record.axis, record.form)
+    return judge(site, replace(options, ragged=True), fold, record.axis, record.factor, record.form)
 
 
-def every_form(site: ConvSite, options: FoldOptions) -> Iterator[Reformulation]:
+def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation]:
     """Every legal form of a site, each once.
 
     Extents need not be divisible: what extending and cutting cost is measured like the rest.
     """
     options = replace(options, ragged=True)
-    extents = (site.planned[0], *site.out_lengths)
-    whole = [n for n in site.out_lengths if n is not None and n <= MAX_WHOLE]
+    extents = site.positions
+    whole = [n for n in extents[1:] if n is not None and n <= MAX_WHOLE]
     # What is lifted leaves the kernels that compute channels-last.
     ways = [(0, order) for order in ORDERS[options.layout]]
     ways += [(1, False)] if len(site.axes) == LIFTED_RANK else []
@@ -142,7 +143,7 @@ def every_form(site: ConvSite, options: FoldOptions) -> Iterator[Reformulation]:
 
 def cut(
     document: Document,
-    site: ConvSite,
+    site: LinearSite,
     measured: ShapeTable,
     forms: Sequence[Reformulation],
     target: Target,
@@ -171,7 +172,7 @@ def cut(
     if isinstance(site_again, Refusal):
         return site_again
     output = [int(d) for d in site_again.output if d is not None]
-    macs = math.prod(output) * math.prod(site.weight.shape[1:])
+    macs = math.prod(n for n in site_again.positions if n) * math.prod(site.weight_shape)
     work = Work.of(site, shape, output)
 
     def known(form: Reformulation) -> Form:
@@ -227,23 +228,27 @@ def _model(document: Document, layer: Sequence[Node], shape: Sequence[int]) -> o
     return helper.make_model(graph, opset_imports=[opset], ir_version=8)
 
 
-def only_site(document: Document) -> ConvSite | Refusal:
+def only_site(document: Document) -> LinearSite | Refusal:
     """The site of a unit."""
     table = ShapeTable(document.proto, {})
-    scope, node = next(document.nodes("Conv"))
-    return read_conv(document, Site(node, scope, node.name or "", "Conv"), table, table)
+    scope, node = next(document.nodes(LINEAR))
+    return read_site(document, Site(node, scope, node.name or "", node.op_type), table, table)
 
 
-def _subject(site: ConvSite, shape: Sequence[int], layer: onnx.GraphProto) -> str:
+def _subject(site: LinearSite, shape: Sequence[int], layer: onnx.GraphProto) -> str:
     constants = {tensor.name: list(tensor.dims) for tensor in layer.initializer}
     _, *behind, _ = layer.node
     signature = {
-        "op": "Conv",
+        "op": site.op,
         "dtype": site.weight.dtype,
         "input": list(shape),
-        "weight": list(site.weight.shape),
+        "weight": list(site.weight_shape),
         "group": site.group,
-        "axes": [(a.stride, a.dilation, a.pad_begin, a.pad_end) for a in site.axes],
+        "axes": [
+            (a.stride, a.dilation, a.pad_begin, a.pad_end)
+            + ((a.base_dilation,) if a.base_dilation > 1 else ())
+            for a in site.axes
+        ],
         "bias": site.bias is not None,
         "behind": [
             [node.op_type, *(constants[name] for name in node.input if name in constants)]

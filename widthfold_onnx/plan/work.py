@@ -1,4 +1,4 @@
-"""What a Conv computes, as it is and in another form: all that its predicted time depends on."""
+"""What a layer computes, as it is and in another form: all that its predicted time depends on."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from widthfold_onnx.rules.base import ConvSite, Reformulation
+from widthfold_onnx.rules.base import LinearSite, Reformulation
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What a Conv computes.
+    """What a Conv or a ConvTranspose computes.
 
     Attributes:
         dtype: element type, as ONNX names it.
@@ -22,6 +22,7 @@ class Work:
         rank: spatial axes.
         inputs: elements of the input.
         outputs: elements of the output.
+        transposed: whether it is a ConvTranspose.
     """
 
     dtype: str
@@ -32,19 +33,32 @@ class Work:
     rank: int
     inputs: int
     outputs: int
+    transposed: bool = False
+
+    @property
+    def positions(self) -> int:
+        """How often every weight is multiplied: at every output, transposed at every input."""
+        inputs, outputs = self.channels
+        return self.inputs // inputs if self.transposed else self.outputs // outputs
+
+    @property
+    def columns(self) -> int:
+        """Elements of the matrix of columns: what im2col makes, or col2im adds up."""
+        return self.positions * self.channels[self.transposed] * self.taps
 
     @classmethod
-    def of(cls, site: ConvSite, shape: Sequence[int], out_shape: Sequence[int]) -> Work:
+    def of(cls, site: LinearSite, shape: Sequence[int], out_shape: Sequence[int]) -> Work:
         """The work of a site as it is, at given shapes of input and output."""
         return cls(
             dtype=site.weight.dtype,
             itemsize=site.itemsize,
             channels=site.channels,
             group=site.group,
-            taps=math.prod(site.weight.shape[2:]),
+            taps=math.prod(site.weight_shape[2:]),
             rank=len(site.axes),
             inputs=math.prod(shape),
             outputs=math.prod(out_shape),
+            transposed=site.op == "ConvTranspose",
         )
 
     def folded(self, form: Reformulation, shape: Sequence[int], out_shape: Sequence[int]) -> Work:
@@ -58,6 +72,7 @@ class Work:
             rank=self.rank + fold.lift,
             inputs=_extended(form.in_shape, shape),
             outputs=_extended(form.out_shape, out_shape),
+            transposed=False,
         )
 
 

@@ -46,7 +46,8 @@ def render(report: VerifyReport | OptimizeReport, file: Path) -> str:
             [(f"{short(s.node, _NAME)} can be folded", _planned(s)) for s in planned],
             file,
         )
-    last = f"{report.summary.folded} of {len(report.sites)} Conv nodes folded"
+    found = f"{len(report.sites)} {wording.kinds(report.sites)} nodes"
+    last = f"{report.summary.folded} of {found} folded"
     if report.search is not None:
         last += f"; {wording.search(report.search)}"
     return lines + _last(last)

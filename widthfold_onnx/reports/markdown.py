@@ -134,8 +134,8 @@ class _Page:
         proof = report.verification
         timed = report.search is not None
         return [
-            f"**{counts.folded} of {len(report.sites)}** Conv nodes of {code(report.model)} "
-            f"folded, {counts.kept} kept, {counts.refused} refused; {written}",
+            f"**{counts.folded} of {len(report.sites)}** {wording.kinds(report.sites)} nodes of "
+            f"{code(report.model)} folded, {counts.kept} kept, {counts.refused} refused; {written}",
             wording.search(report.search) if report.search is not None else "",
             self._table(
                 "sites",
@@ -158,8 +158,8 @@ class _Page:
 
     def _inspect(self, report: InspectReport) -> list[str]:
         return [
-            f"{code(report.model)}: {report.nodes} nodes, {len(report.sites)} Conv, "
-            f"opset {report.opset}",
+            f"{code(report.model)}: {report.nodes} nodes, {len(report.sites)} "
+            f"{wording.kinds(report.sites)}, opset {report.opset}",
             self._table(
                 "sites",
                 ["node", "channels", "cheapest fold", "not folded along"],

@@ -24,7 +24,7 @@ def show_optimize(report: OptimizeReport) -> None:
         below=True,
     )
     counts = report.summary
-    line = f"{counts.folded} of {len(report.sites)} Conv nodes folded"
+    line = f"{counts.folded} of {len(report.sites)} {wording.kinds(report.sites)} nodes folded"
     if counts.kept:
         line += f", {counts.kept} kept"
     if report.written is None:
@@ -57,7 +57,8 @@ def show_inspect(report: InspectReport) -> None:
         [_inspected(site) for site in report.sites],
         below=True,
     )
-    say(f"{report.model}: {report.nodes} nodes, {len(report.sites)} Conv, opset {report.opset}")
+    found = f"{len(report.sites)} {wording.kinds(report.sites)}"
+    say(f"{report.model}: {report.nodes} nodes, {found}, opset {report.opset}")
 
 
 def _site(site: SiteReport) -> list[str]:

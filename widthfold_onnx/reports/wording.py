@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from widthfold_onnx.evidence.rows import ILL_CONDITIONED, UNSTEADY
 from widthfold_onnx.results import (
     Environment,
     Gain,
+    InspectSite,
     OutputParity,
     SearchReport,
+    SiteReport,
     Timing,
     VerifyReport,
 )
@@ -47,6 +51,12 @@ def size(count: int) -> str:
 def counted(count: int, thing: str) -> str:
     """A number and its noun."""
     return f"{count} {thing}{'' if count == 1 else 's'}"
+
+
+def kinds(sites: Sequence[SiteReport | InspectSite]) -> str:
+    """The operators of some sites: "Conv and Gemm"; "linear" where there is no site."""
+    *others, last = sorted({site.op for site in sites}) or ["linear"]
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def short(name: str, limit: int) -> str:

@@ -21,7 +21,8 @@ class SiteReport(Result, kw_only=True, frozen=True):
         op: operator type.
         status: folded; kept (foldable, but left alone on request or folded before); refused.
         axis: folded axes of the input, by name, joined by "+"; None unless folded.
-        factor: output channels after / before; None unless folded.
+        factor: positions per channel that became channels, of the output, or of the input where
+            a ConvTranspose has a stride; None unless folded.
         form: view or move, and the kind of fold, e.g. "view blocked"; None unless folded.
         code: stable word for the outcome, e.g. "folded", "already-wide".
         reason: one sentence with the numbers in it.

@@ -22,10 +22,10 @@ from widthfold_onnx.rewrite.emit import Chain, base_name
 from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, record_of, state_record
 from widthfold_onnx.rewrite.regions import Passenger, Region, data_of, ends_of
-from widthfold_onnx.rules.base import ConvSite, Reformulation
+from widthfold_onnx.rules.base import FOLDED_OP, LinearSite, Reformulation
 
 Array = npt.NDArray[Any]
-Plans = dict[Node, tuple[ConvSite, Reformulation]]
+Plans = dict[Node, tuple[LinearSite, Reformulation]]
 
 
 class Emission:
@@ -69,7 +69,7 @@ class Emission:
                 self._carry(node, passenger)
         self._document.replace(self._graph, self._chains, self._natural)
 
-    def _fold(self, node: Node, site: ConvSite, plan: Reformulation) -> None:
+    def _fold(self, node: Node, site: LinearSite, plan: Reformulation) -> None:
         """The folded Conv; with its own extension, form of fold, or cut if no state fits."""
         fold, lift, ends = plan.fold, plan.fold.lift, self._ends[node]
         start = self._read(data_of(node), ends.reads, node)
@@ -85,7 +85,7 @@ class Emission:
         if ends.returns is not None:
             metadata |= state_record(ends.returns, [ends.out_shape])
         conv = chain.add(
-            "Conv",
+            FOLDED_OP,
             "conv",
             self._parameters.of(site, fold, record),
             {

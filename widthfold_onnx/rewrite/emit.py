@@ -1,8 +1,8 @@
 """Emit ONNX nodes in the form of the model's own opset: Reshape, Transpose, Pad, Slice, Conv.
 
 Forms by operator set (ONNX changelog): Pad takes its pads as an input from 11 on, Slice its
-bounds from 10 on; before, both are attributes. Shapes are constants with 0 for a copied and -1
-for an inferred dimension, never computed at run time.
+bounds from 10 on; before, both are attributes. DepthToSpace has a mode from 11 on. Shapes are
+constants with 0 for a copied and -1 for an inferred dimension, never computed at run time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from widthfold_onnx.fold.layout import Reshape, Step
+from widthfold_onnx.fold.layout import Reshape, Step, Transpose
 from widthfold_onnx.model.graph import Attributes, Document, Node, Value, graph_of
 from widthfold_onnx.rewrite.record import ORIGIN_KEY
 
@@ -39,7 +39,12 @@ class Chain:
         self._base = base_name(owner)
 
     def steps(self, steps: Sequence[Step], what: str) -> None:
-        """Reshapes and Transposes of a fold or unfold."""
+        """Reshapes and Transposes of a fold or unfold; those of a pixel shuffle are one node."""
+        block = _shuffled(steps)
+        if block is not None and self._document.opset >= 11:
+            shuffle: Attributes = {"blocksize": block, "mode": "CRD"}
+            self.add("DepthToSpace", f"{what}_depth_to_space", {}, shuffle)
+            return
         for step in steps:
             if isinstance(step, Reshape):
                 dims = [
@@ -94,6 +99,22 @@ class Chain:
         self.nodes.append(node)
         self.value = node.outputs[0]
         return node
+
+
+def _shuffled(steps: Sequence[Step]) -> int | None:
+    """The block of the DepthToSpace that some steps are, None where they are none.
+
+    [N, C*b*b, H, W] as [N, C, b, b, H, W], ordered as [N, C, H, b, W, b], as [N, C, H*b, W*b]:
+    mode CRD in the operator's text.
+    """
+    match steps:
+        case [
+            Reshape(4, (_, _, int(block), int(other), _, _), (True, *_)),
+            Transpose((0, 1, 4, 2, 5, 3)),
+            Reshape(),
+        ] if block == other:
+            return block
+    return None
 
 
 def base_name(owner: Node) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from widthfold_onnx.model.graph import Document, Graph, graph_of
 from widthfold_onnx.rewrite.emission import Emission, Plans
 from widthfold_onnx.rewrite.parameters import Parameters
-from widthfold_onnx.rules.base import ConvSite, Reformulation
+from widthfold_onnx.rules.base import LinearSite, Reformulation
 
 
 class Engine:
@@ -15,7 +15,7 @@ class Engine:
         self._document = document
         self._plans: dict[Graph, Plans] = {}
 
-    def apply(self, site: ConvSite, plan: Reformulation) -> None:
+    def apply(self, site: LinearSite, plan: Reformulation) -> None:
         """Let `finish` replace the site's node."""
         self._plans.setdefault(graph_of(site.node), {})[site.node] = (site, plan)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from widthfold_onnx.fold.conv import ConvFold, fold_bias, fold_weight
 from widthfold_onnx.model.graph import Constant, Document, Value
-from widthfold_onnx.rules.base import ConvSite
+from widthfold_onnx.rules.base import LinearSite
 
 
 class Parameters:
@@ -14,7 +14,7 @@ class Parameters:
         self._document = document
         self._shared: dict[tuple[str, str, str], Value] = {}
 
-    def of(self, site: ConvSite, fold: ConvFold, record: str) -> dict[str, Value]:
+    def of(self, site: LinearSite, fold: ConvFold, record: str) -> dict[str, Value]:
         """Weight and, if there is one, bias of a site; `record` tells its fold from others."""
         parameters = {"weight": self._share(site.weight, "weight", record, site, fold)}
         if site.bias is not None:
@@ -22,13 +22,14 @@ class Parameters:
         return parameters
 
     def _share(
-        self, constant: Constant, what: str, record: str, site: ConvSite, fold: ConvFold
+        self, constant: Constant, what: str, record: str, site: LinearSite, fold: ConvFold
     ) -> Value:
-        geometry = f"{site.group} {site.axes}"
+        geometry = f"{site.op} {site.group} {site.axes}"
         key = (f"{id(constant.value)} {what}", record, geometry)
         if key not in self._shared:
             array = self._document.read(constant)
-            folded = fold_weight(array, fold) if what == "weight" else fold_bias(array, fold)
+            weight = what == "weight"
+            folded = fold_weight(site.canonical(array), fold) if weight else fold_bias(array, fold)
             self._shared[key] = self._document.add_constant(
                 folded,
                 f"{constant.value.name}/widthfold",

@@ -19,7 +19,7 @@ from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import ConvSite, Reformulation
+from widthfold_onnx.rules.base import LinearSite, Reformulation
 
 FOLD_KEY = "widthfold.fold"
 ORIGIN_KEY = "widthfold.origin"
@@ -75,7 +75,7 @@ def state_record(state: State, shapes: Sequence[Dims]) -> dict[str, str]:
     return {STATE_KEY: msgspec.json.encode(record).decode()}
 
 
-def record_of(site: ConvSite, plan: Reformulation) -> FoldRecord:
+def record_of(site: LinearSite, plan: Reformulation) -> FoldRecord:
     """The record of a plan."""
     return FoldRecord(
         axis=plan.axis,
@@ -119,7 +119,7 @@ def fold_again(record: FoldRecord, axes: tuple[ConvAxis, ...], group: int) -> Co
     """The fold that a record describes, for the geometry of the original Conv."""
     folded = []
     for axis, entry in zip(axes, record.axes, strict=True):
-        kept = entry.out_digits * entry.in_digits == 1
+        kept = entry.out_digits * entry.in_digits * axis.base_dilation == 1
         result = (
             keep_axis(axis)
             if kept

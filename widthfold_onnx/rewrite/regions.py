@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.propagate import Dims
-from widthfold_onnx.rules.base import ConvSite, Reformulation
+from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.carry import Carried, carry
 from widthfold_onnx.rules.legality import elements
 from widthfold_onnx.rules.operand import Op
@@ -144,7 +144,7 @@ class Region:
         return sum(elements(shape) for s, shape in shapes if not s.is_view(shape))
 
 
-def ends_of(site: ConvSite, plan: Reformulation) -> Ends:
+def ends_of(site: LinearSite, plan: Reformulation) -> Ends:
     """States at both ends; natural where the tensor is extended or cut, or no state says it."""
     fold = plan.fold
     reads, returns = (

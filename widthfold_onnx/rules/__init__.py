@@ -1,5 +1,25 @@
 """What may replace a node, or why nothing may.
 
-A rule reads a node into a site (`conv_site`), lists the ways to fold it (`conv`) and says which
-of them are legal (`legality`). It never changes the graph; `rewrite.engine` does.
+`LINEAR` says which operators are linear, and reads a node of each into a site: a weight
+[O, C/group, *kernel] that slides over spatial axes. `forms` lists the ways to fold a site, and
+`legality` says which of them are legal. Rules never change the graph; `rewrite.engine` does.
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from widthfold_onnx.model.graph import Document
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.base import Extents, LinearSite, Site
+from widthfold_onnx.rules.conv_site import read_conv
+from widthfold_onnx.rules.conv_transpose import read_conv_transpose
+
+Reader = Callable[[Document, Site, Extents, Extents], LinearSite | Refusal]
+
+LINEAR: Mapping[str, Reader] = {
+    "Conv": read_conv,
+    "ConvTranspose": read_conv_transpose,
+}
+"""By operator of the default domain: what reads its nodes, from the extents that the model itself
+fixes and from those that are planned with."""

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
 
 from widthfold_onnx.fold.axis import ConvAxis
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.layout import Packing
-from widthfold_onnx.model.graph import Constant, Node, Scope
+from widthfold_onnx.model.graph import Constant, Node, Scope, Value
 from widthfold_onnx.model.propagate import Dims
+
+Array = npt.NDArray[Any]
+
+FOLDED_OP = "Conv"
+"""What every site becomes."""
+
+Extents = Callable[[Value], Dims | None]
+"""Extents of a value; None where not even the rank is known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,13 +34,15 @@ class Site:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ConvSite(Site):
-    """A Conv whose weight, bias and geometry are known.
+class LinearSite(Site):
+    """A linear operator, read as a Conv: its weight, bias and geometry are known.
 
     Attributes:
         static: input extents [N, C, *spatial] that the model itself fixes; None where open.
         planned: the same with the assumed input shapes.
-        weight: [O, C/group, *kernel].
+        weight: as the operator stores it.
+        weight_shape: [O, C/group, *kernel].
+        canonical: makes a weight of that shape of the stored one; elements only move.
         bias: [O], or None.
         group: groups.
         axes: geometry of every spatial axis, lengths as planned.
@@ -39,6 +53,8 @@ class ConvSite(Site):
     static: Dims
     planned: Dims
     weight: Constant
+    weight_shape: tuple[int, ...]
+    canonical: Callable[[Array], Array]
     bias: Constant | None
     group: int
     axes: tuple[ConvAxis, ...]
@@ -48,13 +64,18 @@ class ConvSite(Site):
     @property
     def channels(self) -> tuple[int, int]:
         """Input and output channels."""
-        out, per_group = self.weight.shape[:2]
+        out, per_group = self.weight_shape[:2]
         return per_group * self.group, out
 
     @property
     def out_lengths(self) -> Dims:
         """Spatial extents of the output."""
         return tuple(axis.out_length for axis in self.axes)
+
+    @property
+    def positions(self) -> Dims:
+        """Samples and, per spatial axis, how often every weight is multiplied in each of them."""
+        return (self.planned[0], *(axis.positions for axis in self.axes))
 
     @property
     def output(self) -> Dims:
@@ -64,7 +85,7 @@ class ConvSite(Site):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Reformulation:
-    """An equivalent replacement for a Conv site, and what it costs on paper.
+    """An equivalent replacement for a site, and what it costs on paper.
 
     Attributes:
         fold: the folded Conv.
@@ -73,7 +94,8 @@ class Reformulation:
         in_shape: input extents after zero-extension.
         out_shape: output extents before the cut.
         axis: folded axes by name, joined by "+".
-        factor: output positions per original channel that became channels.
+        factor: positions per original channel that became channels: of the output, or of the
+            input where that is the coarser one (`ConvAxis.positions`).
         is_view: both ends are pure Reshapes of the tensors as they are: nothing is copied.
         kind: how each axis is folded, joined by "+".
         flops_ratio: multiply-adds after / before.

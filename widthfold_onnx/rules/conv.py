@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import ConvSite, Reformulation
+from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.forms import candidates
 
 # How far a candidate got before it was refused, worst first: the site reports the one that got
@@ -28,7 +28,7 @@ PROGRESS = (
 )
 
 
-def reformulate(site: ConvSite, options: FoldOptions, factor: int) -> Reformulation | Refusal:
+def reformulate(site: LinearSite, options: FoldOptions, factor: int) -> Reformulation | Refusal:
     """The cheapest legal form at a factor, or why there is none.
 
     Cheapest: a view before a move, one axis before several, then the fewest multiply-adds, then
@@ -47,7 +47,7 @@ def reformulate(site: ConvSite, options: FoldOptions, factor: int) -> Reformulat
     return _summary(refusals)
 
 
-def is_wide(site: ConvSite, options: FoldOptions) -> Refusal | None:
+def is_wide(site: LinearSite, options: FoldOptions) -> Refusal | None:
     """A refusal if both sides have channels enough to fill the lanes as they are."""
     if min(site.channels) < options.max_channels:
         return None

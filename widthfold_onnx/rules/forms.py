@@ -1,7 +1,7 @@
 """All equivalent forms of a Conv at a given factor.
 
 Rule: replaces Conv with fold - Conv - unfold.
-Requires: a ConvSite; the factor divides the folded extents, unless `ragged`.
+Requires: a LinearSite; the factor divides the folded extents, unless `ragged`.
 Rewrites: batch folds (grouped, no structural zeros), axis folds blocked, interleaved or of the
     whole axis, products of folds of several axes; at factor 1 space-to-depth of strided axes; all
     of them also lifted by one rank.
@@ -10,13 +10,14 @@ Refuses: what would grow past the limits, mix samples, or spread Inf and NaN und
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from widthfold_onnx.fold.axis import ConvAxis, FoldedAxis, fold_axis, keep_axis
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import ConvSite, Reformulation, axis_names
+from widthfold_onnx.rules.base import FOLDED_OP, LinearSite, Reformulation, axis_names
 from widthfold_onnx.rules.legality import judge
 
 Split = tuple[int, ...]
@@ -25,7 +26,7 @@ Split = tuple[int, ...]
 Outcome = tuple[str, Reformulation | Refusal]
 
 
-def candidates(site: ConvSite, options: FoldOptions, factor: int) -> Iterator[Outcome]:
+def candidates(site: LinearSite, options: FoldOptions, factor: int) -> Iterator[Outcome]:
     """Every form at a factor, each with the name of its axes: legal ones and refused ones.
 
     Args:
@@ -39,7 +40,12 @@ def candidates(site: ConvSite, options: FoldOptions, factor: int) -> Iterator[Ou
 
 
 def forms(
-    site: ConvSite, options: FoldOptions, split: Split, *, lift: int = 0, digit_major: bool = False
+    site: LinearSite,
+    options: FoldOptions,
+    split: Split,
+    *,
+    lift: int = 0,
+    digit_major: bool = False,
 ) -> Iterator[Outcome]:
     """Every form with a given factor per axis.
 
@@ -52,13 +58,18 @@ def forms(
     """
     names = axis_names(len(site.axes))
     label = "+".join(names[i + 1 if i else 0] for i, n in enumerate(split) if n > 1)
+    factor = math.prod(split)
     for kinds, axes in _axis_forms(site.axes, split[1:], strides=max(split) == 1):
         kind = [*(["batch"] if split[0] > 1 else []), *kinds, *(["lifted"] if lift else [])]
-        if not kind:
-            continue  # the Conv as it is
+        if not kind and site.op == FOLDED_OP:
+            continue  # the node as it is
         if isinstance(axes, Refusal):
             yield label, axes
             continue
+        # What strides alone fold has no axis in the split, and a lift folds none.
+        folded = label or "+".join(
+            name for name, axis in zip(names[2:], axes, strict=True) if axis.folded
+        )
         for dense in (False, True) if split[0] > 1 else (False,):
             fold = ConvFold(
                 axes=axes,
@@ -68,7 +79,10 @@ def forms(
                 digit_major=digit_major,
                 lift=lift,
             )
-            yield label, judge(site, options, fold, label or "rank", "+".join(kind))
+            yield (
+                label,
+                judge(site, options, fold, folded or "rank", factor, "+".join(kind) or "mirrored"),
+            )
 
 
 def splits(axis: AxisName | int, factor: int, rank: int) -> Iterator[Split]:
@@ -128,13 +142,17 @@ def _forms(
     axis: ConvAxis, factor: int, *, strides: bool
 ) -> Iterator[tuple[list[str], FoldedAxis | Refusal]]:
     if factor == 1:
+        if axis.base_dilation > 1:
+            yield ["sub-pixel"], fold_axis(axis, axis.base_dilation, 1)
+            return
         yield [], keep_axis(axis)
         if strides and axis.stride > 1:
             yield ["space-to-depth"], fold_axis(axis, 1, axis.stride)
         return
-    if axis.length is not None and axis.out_length == factor:
-        yield ["whole"], fold_axis(axis, factor, axis.length)
+    if axis.length is not None and axis.out_length is not None and axis.positions == factor:
+        yield ["whole"], fold_axis(axis, axis.out_length, axis.length)
         return
-    yield ["blocked"], fold_axis(axis, factor, factor, blocked=True)
+    if axis.base_dilation == 1:
+        yield ["blocked"], fold_axis(axis, factor, factor, blocked=True)
     for in_digits in sorted({factor * axis.stride, factor}, reverse=True):
-        yield ["interleaved"], fold_axis(axis, factor, in_digits)
+        yield ["interleaved"], fold_axis(axis, factor * axis.base_dilation, in_digits)

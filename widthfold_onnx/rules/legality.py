@@ -13,7 +13,7 @@ from widthfold_onnx.fold.layout import Reshape, pack
 from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import ConvSite, Reformulation
+from widthfold_onnx.rules.base import LinearSite, Reformulation
 
 MAX_WEIGHT_BYTES = 256 << 20
 # Stands for a spatial extent that is not known where sizes are compared; a batch counts as 1.
@@ -21,9 +21,18 @@ NOMINAL_EXTENT = 64
 
 
 def judge(
-    site: ConvSite, options: FoldOptions, fold: ConvFold, label: str, kind: str
+    site: LinearSite, options: FoldOptions, fold: ConvFold, label: str, factor: int, kind: str
 ) -> Reformulation | Refusal:
-    """Check divisibility, non-finite policy and limits; predict sizes before building anything."""
+    """Check divisibility, non-finite policy and limits; predict sizes before building anything.
+
+    Args:
+        site: what is folded.
+        options: policy and limits.
+        fold: how.
+        label: names of the folded axes.
+        factor: positions that become channels.
+        kind: how each axis is folded.
+    """
     batch = site.planned[0]
     if fold.batch > 1 and batch is None:
         return Refusal("unknown-extent", "the batch size is not known")
@@ -56,6 +65,7 @@ def judge(
     ]
     fits = (in_shape, out_shape) == (site.planned, site.output)
     views = all(p.is_view for p in packings)
+    multiplied = (site.positions[0], site.channels[1], *site.positions[1:])
     result = Reformulation(
         fold=replace(fold, digit_major=fold.digit_major and not views),
         input=packings[0],
@@ -63,16 +73,16 @@ def judge(
         in_shape=in_shape,
         out_shape=out_shape,
         axis=label,
-        factor=fold.out_factor,
+        factor=factor,
         is_view=views and fits,
         kind=kind,
-        flops_ratio=fold.flops_growth(elements(out_shape) / elements(site.output)),
+        flops_ratio=fold.flops_growth(elements(out_shape) / elements(multiplied)),
         bytes_ratio=_bytes_growth(site, fold, in_shape, out_shape),
     )
     return _unexpressible(site, result) or _too_large(site, options, result) or result
 
 
-def _extended(site: ConvSite, fold: ConvFold, *, output: bool) -> Dims:
+def _extended(site: LinearSite, fold: ConvFold, *, output: bool) -> Dims:
     """Shape of the input or output after extension to what the fold needs."""
     shape = site.output if output else site.planned
     lengths = [a.out_length if output else a.in_length for a in fold.axes]
@@ -81,7 +91,7 @@ def _extended(site: ConvSite, fold: ConvFold, *, output: bool) -> Dims:
     return (batch, site.channels[output], *spatial)
 
 
-def _kept(site: ConvSite, shape: Dims, fold: ConvFold) -> Dims:
+def _kept(site: LinearSite, shape: Dims, fold: ConvFold) -> Dims:
     """The shape that may be written into the graph: extents of kept axes only if static."""
     batch = shape[0] if fold.batch > 1 or site.static[0] is not None else None
     spatial = (
@@ -91,7 +101,7 @@ def _kept(site: ConvSite, shape: Dims, fold: ConvFold) -> Dims:
     return (batch, shape[1], *spatial)
 
 
-def _unexpressible(site: ConvSite, result: Reformulation) -> Refusal | None:
+def _unexpressible(site: LinearSite, result: Reformulation) -> Refusal | None:
     """Refuse what constant Reshapes cannot say.
 
     A Reshape copies dimensions and infers one. And where an assumed extent is folded, the first
@@ -129,8 +139,8 @@ def _unexpressible(site: ConvSite, result: Reformulation) -> Refusal | None:
     return None
 
 
-def _too_large(site: ConvSite, options: FoldOptions, result: Reformulation) -> Refusal | None:
-    size = math.prod(result.fold.weight_shape(site.weight.shape)) * site.itemsize
+def _too_large(site: LinearSite, options: FoldOptions, result: Reformulation) -> Refusal | None:
+    size = math.prod(result.fold.weight_shape(site.weight_shape)) * site.itemsize
     if size > MAX_WEIGHT_BYTES:
         return Refusal(
             "weight-too-large",
@@ -151,8 +161,8 @@ def _too_large(site: ConvSite, options: FoldOptions, result: Reformulation) -> R
     return None
 
 
-def _bytes_growth(site: ConvSite, fold: ConvFold, in_shape: Dims, out_shape: Dims) -> float:
-    weight = math.prod(site.weight.shape)
+def _bytes_growth(site: LinearSite, fold: ConvFold, in_shape: Dims, out_shape: Dims) -> float:
+    weight = math.prod(site.weight_shape)
     before = elements(site.planned) + weight + elements(site.output)
     after = elements(in_shape) + weight * fold.weight_growth() + elements(out_shape)
     return after / before

@@ -12,6 +12,7 @@ from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules import LINEAR
 
 Array = npt.NDArray[Any]
 
@@ -57,13 +58,13 @@ class Op:
         return default if found is None else found.as_float()
 
     def overflows(self, factor: Array) -> bool:
-        """Whether the weight of a Conv that makes an input, times `factor`, leaves its type.
+        """Whether the weight of a linear op that makes an input, times `factor`, leaves its type.
 
         A runtime may multiply the two beforehand where they stand side by side.
         """
         for value in self.node.inputs:
             conv = None if value is None else value.producer()
-            weight = conv.inputs[1] if conv is not None and conv.op_type == "Conv" else None
+            weight = conv.inputs[1] if conv is not None and conv.op_type in LINEAR else None
             constant = None if weight is None else self.document.constant(weight)
             if constant is not None and not isinstance(constant, Refusal):
                 array = self.document.read(constant)

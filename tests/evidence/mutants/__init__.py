@@ -7,7 +7,7 @@ another planter made already, is no mutant.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
@@ -27,9 +27,13 @@ from tests.evidence.mutants import (
     weights,
 )
 from tests.evidence.mutants.algebra import Planted
-from tests.evidence.mutants.bases import BASES, folded, original
+from tests.evidence.mutants.base import folded, original
+from tests.evidence.mutants.bases import CONVS
 from tests.evidence.mutants.folded import Fault, Folded
 from tests.evidence.mutants.geometry import Change
+from tests.evidence.mutants.transposed import TRANSPOSED
+
+BASES = CONVS | TRANSPOSED
 
 IN_MODELS = (weights, attributes, moves, borders, structure, twins, records)
 
@@ -90,9 +94,8 @@ PLANTERS: dict[str, Planter] = {
 }
 
 
-def mutants(per_fault: int | None = None) -> Iterator[Mutant]:
+def mutants(names: Sequence[str], per_fault: int | None = None) -> Iterator[Mutant]:
     """Mutants of every fault; with a limit, other faults come in other bases first."""
-    names = list(BASES)
     seen = {(name, content(right_fold(name)), code) for name in names for code in (False, True)}
 
     def fresh(fault: str, turn: int) -> Iterator[Mutant]:

@@ -21,8 +21,10 @@ from widthfold_onnx.evidence import folded as checking
 from widthfold_onnx.fold.axis import ConvAxis, FoldedAxis, fold_axis
 from widthfold_onnx.fold.conv import ConvFold, fold_bias, fold_weight
 from widthfold_onnx.fold.layout import Packing, pack
+from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite import parameters, record
-from widthfold_onnx.rules import forms, legality
+from widthfold_onnx.rules import conv_transpose, forms, legality
+from widthfold_onnx.rules.conv_transpose import CONV_TRANSPOSE
 
 Planted = Callable[[], Any]
 """A context inside which the package folds wrongly, and checks so."""
@@ -75,6 +77,26 @@ def geometry(**steps: int) -> Planted:
         return fold_axis(replace(axis, **changed), *digits, blocked=blocked)
 
     return code((forms, "fold_axis"), (record, "fold_axis"), by=wrong)
+
+
+def reading(**changes: Callable[..., Any]) -> Planted:
+    """Every ConvTranspose read wrongly, by the fold and by its checker."""
+    wrong = replace(CONV_TRANSPOSE, **changes)
+    return code((conv_transpose, "CONV_TRANSPOSE"), by=wrong)
+
+
+def canonical(alter: Callable[[Array], Array]) -> Planted:
+    return reading(canonical=lambda w, group: alter(CONV_TRANSPOSE.canonical(w, group)))
+
+
+def transposed_axes(alter: Callable[[ConvAxis], dict[str, int]]) -> Planted:
+    def wrong(*arguments: Any) -> object:
+        axes = CONV_TRANSPOSE.axes(*arguments)
+        if isinstance(axes, Refusal):
+            return axes
+        return tuple(replace(axis, **alter(axis)) for axis in axes)
+
+    return reading(axes=wrong)
 
 
 def packing(alter: Callable[[dict[str, Any]], dict[str, Any]], *, output_only: bool) -> Planted:
@@ -136,6 +158,29 @@ FAULTS: dict[str, Planted] = {
     "code.read.pad_earlier": geometry(pad_begin=-1, pad_end=1),
     "code.read.dilation": geometry(dilation=1, pad_end=4),
     "code.read.length": geometry(length=-1, pad_end=1),
+    **{
+        f"code.transposed.{name}": canonical(alter)
+        for name, alter in {
+            "not_mirrored": lambda w: np.flip(w, tuple(range(2, w.ndim))),
+            "last_axis_not_mirrored": lambda w: np.flip(w, -1),
+            "outputs_rotated": lambda w: np.roll(w, 1, 0),
+            "inputs_reversed": lambda w: np.flip(w, 1),
+        }.items()
+    },
+    **{
+        f"code.transposed.{name}": transposed_axes(alter)
+        for name, alter in {
+            "crop_later": lambda a: {"pad_begin": a.pad_begin + 1, "pad_end": a.pad_end - 1},
+            "crop_swapped": lambda a: {"pad_begin": a.pad_end, "pad_end": a.pad_begin},
+            "output_padding_more": lambda a: {"pad_end": a.pad_end + 1},
+            "output_padding_in_front": lambda a: {"pad_begin": a.pad_begin + 1},
+            "stride_less": lambda a: {
+                "base_dilation": max(1, a.base_dilation - 1),
+                "pad_end": a.pad_end + (a.base_dilation > 1) * (a.length or 1) - 1,
+            },
+            "dilation_more": lambda a: {"dilation": a.dilation + 1},
+        }.items()
+    },
     "code.pack.blocked": packing(inverted, output_only=False),
     "code.pack.output_blocked": packing(inverted, output_only=True),
     "code.pack.no_groups": packing(lambda a: {**a, "group": 1}, output_only=False),

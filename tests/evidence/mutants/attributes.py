@@ -45,6 +45,8 @@ def stretched(name: str) -> Fault:
     """More stride or dilation of the last axis, and as much more padding as keeps the extent."""
 
     def fault(folded: Folded) -> bool:
+        if not folded.before:
+            return False
         source = folded.before[-1]
         length = folded.tensor(source.input[1])[-1] if source.op_type == "Reshape" else 0
         kernel = folded.tensor(folded.conv.input[1]).shape[-1]

@@ -1,4 +1,4 @@
-"""The models that faults are planted in: one Conv between other nodes, folded in every form.
+"""The Convs that faults are planted in, folded in every form.
 
 Extents and channels are distinct and mostly prime, weights are random: no two channels, taps or
 positions can be confused unnoticed.
@@ -6,48 +6,14 @@ positions can be confused unnoticed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
-
 import numpy as np
-import onnx
-from onnx import helper, numpy_helper
 
-from widthfold_onnx import AxisName, FoldOptions, Layout
-from widthfold_onnx.model.graph import Document
-from widthfold_onnx.plan.decisions import plan
-from widthfold_onnx.rewrite.engine import Engine
-from widthfold_onnx.rules.base import Reformulation
-from widthfold_onnx.rules.conv import reformulate
-from widthfold_onnx.rules.forms import candidates
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Base:
-    """A Conv and how it is folded; of two `sites` the second reads x, and they are subtracted."""
-
-    shape: tuple[int | str, ...]
-    weight: tuple[int, ...]
-    options: FoldOptions
-    attributes: dict[str, Any] = field(default_factory=dict)
-    bias: bool = True
-    opset: int = 17
-    dtype: type[np.floating[Any]] = np.float32
-    scale: float = 1.0
-    dense: bool = False
-    sites: int = 1
-    seed: int = 0
-
-
-def fold(factor: int, axis: AxisName | int = AxisName.AUTO, **others: Any) -> FoldOptions:
-    limits = {"max_flops_growth": 1e9, "max_bytes_growth": 1e9}
-    return FoldOptions(factor=factor, axis=axis, **limits, **others)
-
+from tests.evidence.mutants.base import Base, fold
+from widthfold_onnx import AxisName, Layout
 
 H, W, N = AxisName.HEIGHT, AxisName.WIDTH, AxisName.BATCH
 
-BASES = {
+CONVS = {
     "line": Base(
         shape=(2, 3, 20), weight=(5, 3, 4), options=fold(4, W), attributes={"pads": [2, 1]}
     ),
@@ -188,57 +154,3 @@ BASES = {
         sites=2,
     ),
 }
-
-
-def original(base: Base) -> onnx.ModelProto:
-    """x -> Tanh -> Conv -> Asinh -> y; no fold is carried through an Asinh."""
-    rng = np.random.default_rng(base.seed)
-    kind = helper.np_dtype_to_tensor_dtype(np.dtype(base.dtype))
-    nodes, constants = [helper.make_node("Tanh", ["x"], ["z"], "first")], []
-    for i in range(base.sites):
-        arrays = {f"w{i}": rng.standard_normal(base.weight)}
-        if base.bias:
-            arrays[f"b{i}"] = rng.standard_normal(base.weight[0])
-        constants += [
-            numpy_helper.from_array((array * base.scale).astype(base.dtype), name)
-            for name, array in arrays.items()
-        ]
-        nodes.append(
-            helper.make_node("Conv", ["zx"[i], *arrays], [f"c{i}"], f"conv{i}", **base.attributes)
-        )
-    if base.sites == 1:
-        nodes.append(helper.make_node("Asinh", ["c0"], ["y"], "last"))
-    else:
-        nodes += [helper.make_node("Asinh", [f"c{i}"], [f"a{i}"]) for i in range(base.sites)]
-        nodes.append(helper.make_node("Sub", ["a0", "a1"], ["y"], "last"))
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", kind, base.shape)],
-        [helper.make_tensor_value_info("y", kind, [None] * len(base.shape))],
-        constants,
-    )
-    opset = helper.make_opsetid("", base.opset)
-    return helper.make_model(graph, opset_imports=[opset], ir_version=8)
-
-
-def folded(base: Base, model: onnx.ModelProto | None = None) -> onnx.ModelProto:
-    """A model, by default the original, with every Conv folded as the base says."""
-    document = Document(original(base) if model is None else model, None)
-    engine, count = Engine(document), 0
-    factor = base.options.factor
-    assert factor is not None
-    choose = partial(reformulate, options=base.options, factor=factor)
-    for decision in plan(document, base.options, choose):
-        if decision.conv is None:
-            continue
-        outcome = decision.outcome
-        if base.dense:
-            outcomes = [r for _, r in candidates(decision.conv, base.options, factor)]
-            outcome = next(r for r in outcomes if isinstance(r, Reformulation) and r.fold.dense)
-        assert isinstance(outcome, Reformulation), outcome
-        engine.apply(decision.conv, outcome)
-        count += 1
-    assert count == base.sites
-    engine.finish()
-    return document.finish()

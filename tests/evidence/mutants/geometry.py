@@ -16,7 +16,7 @@ Change = Callable[[onnx.ModelProto], bool]
 
 
 def conv_of(model: onnx.ModelProto) -> onnx.NodeProto:
-    return next(n for n in model.graph.node if n.op_type == "Conv")
+    return next(n for n in model.graph.node if n.op_type in ("Conv", "ConvTranspose"))
 
 
 def attributes(name: str, alter: Callable[[list[int]], list[int]]) -> Change:
@@ -63,6 +63,18 @@ def dilated(model: onnx.ModelProto) -> bool:
     return reach > 0
 
 
+def other_side(model: onnx.ModelProto) -> bool:
+    """The odd position cut off the other end."""
+    conv = conv_of(model)
+    for attribute_proto in conv.attribute:
+        if attribute_proto.name == "auto_pad":
+            upper = attribute_proto.s == b"SAME_UPPER"
+            put(conv, "auto_pad", "SAME_LOWER" if upper else "SAME_UPPER")
+            return True
+    put(conv, "auto_pad", "SAME_UPPER")
+    return bool(attribute(conv, "output_shape"))
+
+
 def no_bias(model: onnx.ModelProto) -> bool:
     conv = conv_of(model)
     had = len(conv.input) > 2
@@ -82,6 +94,11 @@ CHANGES: dict[str, Change] = {
     "other.pads_swapped": attributes("pads", lambda p: p[len(p) // 2 :] + p[: len(p) // 2]),
     "other.pads_more": attributes("pads", lambda p: [*p[:-1], p[-1] + 1]),
     "other.dilation": dilated,
+    "other.odd_side": other_side,
+    "other.output_padding_less": attributes("output_padding", lambda p: [0] * len(p)),
+    "other.output_padding_more": attributes("output_padding", lambda p: [v + 1 for v in p]),
+    "other.output_shape": attributes("output_shape", lambda p: [v - 1 for v in p]),
+    "other.stride_more": attributes("strides", lambda s: [v + 1 for v in s]),
     "other.stride_less": attributes("strides", lambda s: [max(1, v - 1) for v in s]),
     "other.kernel_reversed": parameter(1, flipped(-1)),
     "other.first_kernel_axis_reversed": parameter(1, flipped(2)),

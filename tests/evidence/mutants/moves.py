@@ -82,7 +82,22 @@ def unequal_swapped(dims: Ints) -> Ints:
     return dims
 
 
+def shuffled(name: str, value: int | str) -> Fault:
+    """Another order, or another block, of a DepthToSpace."""
+
+    def fault(folded: Folded) -> bool:
+        for node in folded.moves("DepthToSpace"):
+            put(node, name, value)
+            return True
+        return False
+
+    return fault
+
+
 FAULTS: dict[str, Fault] = {
+    "shuffle.other_order": shuffled("mode", "DCR"),
+    "shuffle.no_block": shuffled("blocksize", 1),
+    "shuffle.bypassed": bypassed("DepthToSpace", 0),
     **{
         f"transpose.{name}_{place}": permuted(which, alter)
         for place, which in (("first", 0), ("last", -1))

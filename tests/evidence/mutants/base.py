@@ -1,0 +1,110 @@
+"""A model that faults are planted in: one Conv or ConvTranspose between others, and its fold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from widthfold_onnx import AxisName, FoldOptions
+from widthfold_onnx.model.graph import Document
+from widthfold_onnx.plan.decisions import plan
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rewrite.engine import Engine
+from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.rules.conv import reformulate
+from widthfold_onnx.rules.forms import candidates
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Base:
+    """A node and how it is folded; of two `sites` the second reads x, and they are subtracted.
+
+    With no factor, strides alone are folded.
+    """
+
+    shape: tuple[int | str, ...]
+    weight: tuple[int, ...]
+    options: FoldOptions
+    attributes: dict[str, Any] = field(default_factory=dict)
+    bias: bool = True
+    opset: int = 17
+    dtype: type[np.floating[Any]] = np.float32
+    scale: float = 1.0
+    dense: bool = False
+    sites: int = 1
+    op: str = "Conv"
+    seed: int = 0
+
+    @property
+    def outputs(self) -> int:
+        """Output channels."""
+        transposed = self.op == "ConvTranspose"
+        return self.weight[1] * self.attributes.get("group", 1) if transposed else self.weight[0]
+
+
+def fold(factor: int | None, axis: AxisName | int = AxisName.AUTO, **others: Any) -> FoldOptions:
+    limits = {"max_flops_growth": 1e9, "max_bytes_growth": 1e9}
+    return FoldOptions(factor=factor, axis=axis, **limits, **others)
+
+
+def original(base: Base) -> onnx.ModelProto:
+    """x -> Tanh -> node -> Asinh -> y; no fold is carried through an Asinh."""
+    rng = np.random.default_rng(base.seed)
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(base.dtype))
+    nodes, constants = [helper.make_node("Tanh", ["x"], ["z"], "first")], []
+    for i in range(base.sites):
+        arrays = {f"w{i}": rng.standard_normal(base.weight)}
+        if base.bias:
+            arrays[f"b{i}"] = rng.standard_normal(base.outputs)
+        constants += [
+            numpy_helper.from_array((array * base.scale).astype(base.dtype), name)
+            for name, array in arrays.items()
+        ]
+        nodes.append(
+            helper.make_node(base.op, ["zx"[i], *arrays], [f"c{i}"], f"conv{i}", **base.attributes)
+        )
+    if base.sites == 1:
+        nodes.append(helper.make_node("Asinh", ["c0"], ["y"], "last"))
+    else:
+        nodes += [helper.make_node("Asinh", [f"c{i}"], [f"a{i}"]) for i in range(base.sites)]
+        nodes.append(helper.make_node("Sub", ["a0", "a1"], ["y"], "last"))
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", kind, base.shape)],
+        [helper.make_tensor_value_info("y", kind, [None] * len(base.shape))],
+        constants,
+    )
+    opset = helper.make_opsetid("", base.opset)
+    return helper.make_model(graph, opset_imports=[opset], ir_version=8)
+
+
+def folded(base: Base, model: onnx.ModelProto | None = None) -> onnx.ModelProto:
+    """A model, by default the original, with every node folded as the base says."""
+    document = Document(original(base) if model is None else model, None)
+    engine, count = Engine(document), 0
+    for decision in plan(document, base.options, partial(chosen, base)):
+        if decision.conv is None:
+            continue
+        outcome = decision.outcome
+        assert isinstance(outcome, Reformulation), outcome
+        engine.apply(decision.conv, outcome)
+        count += 1
+    assert count == base.sites
+    engine.finish()
+    return document.finish()
+
+
+def chosen(base: Base, site: LinearSite) -> Reformulation | Refusal:
+    """The form that the base says, or the cheapest."""
+    factor = base.options.factor
+    if factor is not None and not base.dense:
+        return reformulate(site, base.options, factor)
+    outcomes = candidates(site, base.options, factor or 1)
+    legal = [r for _, r in outcomes if isinstance(r, Reformulation)]
+    return next((r for r in legal if r.fold.dense == base.dense), Refusal("none", "no form"))

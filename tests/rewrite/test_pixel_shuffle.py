@@ -1,0 +1,88 @@
+"""The pixel shuffle of a sub-pixel form is done where a region ends, not behind its Conv."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.rewrite.graphs import Builder, ops, run
+from tests.rewrite.test_regions import LEVELS, proved
+from widthfold_onnx import FoldOptions
+from widthfold_onnx.model.graph import Document
+from widthfold_onnx.plan.decisions import applied, plan
+from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.rules.forms import candidates
+
+LOOSE = FoldOptions(factor=4, max_flops_growth=1e3, max_bytes_growth=1e3)
+
+
+def upsampling(g: Builder, value: str, out: int, **attributes) -> str:
+    """Twice the extents: kernel 4, stride 2, pad 1."""
+    weight = g.integers(g.channels[value], out, 4, 4)
+    attributes = {"strides": [2, 2], "pads": [1, 1, 1, 1], **attributes}
+    return g.op("ConvTranspose", value, weight, g.integers(out), channels=out, **attributes)
+
+
+def sub_pixel_and_square(site: LinearSite) -> Reformulation:
+    """A ConvTranspose in its sub-pixel form, a Conv by 2 along both axes: one state."""
+    factor = 1 if site.op == "ConvTranspose" else 4
+    outcomes = [r for _, r in candidates(site, LOOSE, factor)]
+    kinds = ("sub-pixel+sub-pixel", "interleaved+interleaved")
+    return next(r for r in outcomes if isinstance(r, Reformulation) and r.kind in kinds)
+
+
+def folded(model: onnx.ModelProto, count: int) -> onnx.ModelProto:
+    document = Document(onnx.ModelProto.FromString(model.SerializeToString()), None)
+    result = applied(document, plan(document, LOOSE, sub_pixel_and_square))
+    onnx.checker.check_model(result, full_check=True)
+    dims = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
+    x = np.random.default_rng(0).integers(-3, 4, dims).astype(np.float32)
+    for level in LEVELS:
+        pairs = zip(run(model, x, level), run(result, x, level), strict=True)
+        for wanted, actual in pairs:
+            np.testing.assert_array_equal(actual, wanted)
+    assert proved(model, result) == ["exact"] * count
+    return result
+
+
+@pytest.mark.parametrize("op", ["Relu", "PRelu", "Add"])
+def test_it_waits_behind_what_a_fold_passes_through(op: str) -> None:
+    g = Builder([2, 3, 5, 7], np.random.default_rng(1))
+    value = upsampling(g, "x", 2)
+    more = [] if op == "Relu" else [g.integers(2, 1, 1)]
+    result = folded(g.model([g.op(op, value, *more)]), 1)
+    assert ops(result) == ["Conv", op, "DepthToSpace"]
+
+
+def test_a_conv_that_folds_both_axes_reads_it_unshuffled() -> None:
+    g = Builder([1, 3, 5, 7], np.random.default_rng(2))
+    value = g.op("Relu", upsampling(g, "x", 2))
+    result = folded(g.model([g.conv(value, 3, [3, 3])]), 2)
+    assert ops(result) == ["Conv", "Relu", "Conv", "DepthToSpace"]
+
+
+def test_two_upsamplings_are_shuffled_once_in_between() -> None:
+    g = Builder([1, 2, 3, 5], np.random.default_rng(3))
+    value = g.op("Relu", upsampling(g, "x", 3))
+    result = folded(g.model([upsampling(g, value, 2)]), 2)
+    assert ops(result) == ["Conv", "Relu", "DepthToSpace", "Conv", "DepthToSpace"]
+
+
+def test_a_residual_joins_before_the_shuffle() -> None:
+    g = Builder([1, 3, 5, 7], np.random.default_rng(4))
+    value = g.op("Add", upsampling(g, "x", 2), upsampling(g, "x", 2), channels=2)
+    assert ops(folded(g.model([value]), 2)) == ["Conv", "Conv", "Add", "DepthToSpace"]
+
+
+def test_odd_extents_are_cut_and_so_shuffled_at_once() -> None:
+    ragged = FoldOptions(factor=4, ragged=True)
+
+    def first(site: LinearSite) -> Reformulation:
+        return next(r for _, r in candidates(site, ragged, 1) if isinstance(r, Reformulation))
+
+    g = Builder([1, 3, 5, 7], np.random.default_rng(5))
+    value = upsampling(g, "x", 2, pads=[1, 1, 2, 2])
+    document = Document(g.model([g.op("Relu", value)]), None)
+    result = applied(document, plan(document, ragged, first))
+    assert ops(result) == ["Conv", "DepthToSpace", "Slice", "Relu"]

@@ -1,0 +1,130 @@
+"""ConvTranspose, read as a Conv over its input with zeros between the positions.
+
+    y[j] = sum of W[k] * x[i] over all i, k with j = s*i + d*k - p
+
+Counted from the other end of the kernel, k' = K - 1 - k, that is s*i = j + d*k' - (d*(K - 1) - p):
+a Conv of stride 1, base dilation s and pads d*(K - 1) - p, its kernel mirrored (`fold.axis`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from widthfold_onnx.fold.axis import ConvAxis
+from widthfold_onnx.model.graph import Document, Node
+from widthfold_onnx.model.propagate import Dims
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.base import Extents, LinearSite, Site
+from widthfold_onnx.rules.reading import Operator, auto_pad_of, integers, read_windowed
+
+Pads = tuple[int, int]
+
+
+def read_conv_transpose(
+    document: Document, site: Site, static: Extents, planned: Extents
+) -> LinearSite | Refusal:
+    """Read a ConvTranspose; see `reading.read_windowed`."""
+    return read_windowed(document, site, static, planned, CONV_TRANSPOSE)
+
+
+def _axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis, ...] | Refusal:
+    """Geometry of every spatial axis, see `Operator.axes`."""
+    rank = len(weight) - 2
+    kernel = integers(node, "kernel_shape", list(weight[2:]))
+    strides = integers(node, "strides", [1] * rank)
+    dilations = integers(node, "dilations", [1] * rank)
+    pads = integers(node, "pads", [0] * (2 * rank))
+    more = integers(node, "output_padding", [0] * rank)
+    wanted = integers(node, "output_shape", [])
+    fits = (
+        tuple(kernel) == weight[2:]
+        and [len(strides), len(dilations), len(more), len(pads)] == [rank] * 3 + [2 * rank]
+        and len(wanted) in (0, rank)
+        and min(*strides, *dilations) >= 1
+        and min(*pads, *more) >= 0
+    )
+    if not fits:
+        return Refusal(
+            "inconsistent-attributes",
+            f"kernel {kernel}, strides {strides}, dilations {dilations}, pads {pads}, output "
+            f"padding {more}, output shape {wanted} for weight of kernel {list(weight[2:])}",
+        )
+    axes = []
+    for i in range(rank):
+        length, s, reach = dims[2 + i], strides[i], dilations[i] * (kernel[i] - 1)
+        found = _pads(
+            auto_pad_of(node),
+            (pads[i], pads[rank + i]),
+            None if length is None else s * (length - 1) + reach + 1 + more[i],
+            None if not wanted else wanted[i],
+            reach + 1 + more[i] - s,
+        )
+        if isinstance(found, Refusal):
+            return found
+        axes.append(
+            ConvAxis(
+                length=length,
+                kernel=kernel[i],
+                dilation=dilations[i],
+                pad_begin=reach - found[0],
+                pad_end=reach - found[1] + more[i],
+                base_dilation=s,
+            )
+        )
+    return tuple(axes)
+
+
+def _pads(
+    auto_pad: str, pads: Pads, full: int | None, wanted: int | None, surplus: int
+) -> Pads | Refusal:
+    """What is cut off at both ends of one axis, by the operator's text (ConvTranspose-11).
+
+    A negative number is added instead.
+
+    Args:
+        auto_pad: the attribute.
+        pads: the attribute, for the axis.
+        full: output extent without pads; None where the input's is not known.
+        wanted: output extent that `output_shape` asks for, if it does.
+        surplus: `full` less stride times the input's extent, which is what SAME keeps.
+    """
+    if wanted is not None:
+        if full is None:
+            return Refusal(
+                "unknown-extent",
+                "output_shape pads by the input's extent, which is not known",
+            )
+        total = full - wanted
+        if total < 0:
+            # The runtime and ONNX's own cases put what the kernel does not reach behind the rest.
+            return (0, total)
+    elif auto_pad.startswith("SAME"):
+        total = surplus
+    else:
+        return (0, 0) if auto_pad == "VALID" else pads
+    if total < 0:
+        # The runtime leaves them out, against the operator's text.
+        return Refusal(
+            "negative-same-pads",
+            f"{auto_pad} wants {-total} positions more than the kernel reaches",
+        )
+    less, larger = total // 2, total - total // 2
+    return (less, larger) if auto_pad == "SAME_UPPER" else (larger, less)
+
+
+def _mirrored(weight: npt.NDArray[Any], group: int) -> npt.NDArray[Any]:
+    """[C, O/group, *kernel] as [O, C/group, *kernel], mirrored along every spatial axis."""
+    channels, outputs, *kernel = weight.shape
+    grouped = weight.reshape(group, channels // group, outputs, *kernel).swapaxes(1, 2)
+    ordered = grouped.reshape(group * outputs, channels // group, *kernel)
+    return np.flip(ordered, tuple(range(2, weight.ndim)))
+
+
+def _sized(node: Node, axis: ConvAxis) -> bool:
+    return bool(integers(node, "output_shape", []))
+
+
+CONV_TRANSPOSE = Operator(axes=_axes, canonical=_mirrored, sized=_sized)

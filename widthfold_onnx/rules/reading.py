@@ -1,0 +1,163 @@
+"""Read a node that slides a window: everything the algebra needs, or why it is left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from widthfold_onnx.fold.axis import ConvAxis
+from widthfold_onnx.model.graph import Constant, Document, Node, Value
+from widthfold_onnx.model.propagate import Dims
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.base import Extents, LinearSite, Site
+
+Array = npt.NDArray[Any]
+
+# Element types for which ONNX Runtime's CPU provider has a Conv (measured on 1.31.1: double and
+# bfloat16 are NOT_IMPLEMENTED); what cannot run cannot be verified.
+ITEMSIZE = {"FLOAT": 4, "FLOAT16": 2}
+# Reshape takes its shape as an input, which the emitted form needs, from this opset on.
+MIN_OPSET = 5
+
+
+@dataclass(frozen=True)
+class Operator:
+    """How nodes of one type are read as a Conv.
+
+    Attributes:
+        axes: geometry of every spatial axis, from the node, the extents of its input (None where
+            not known) and the canonical shape of its weight.
+        canonical: the stored weight, of so many groups, as [O, C/group, *kernel].
+        sized: whether the pads of an axis depend on the extent of the input.
+    """
+
+    axes: Callable[[Node, Dims, tuple[int, ...]], tuple[ConvAxis, ...] | Refusal]
+    canonical: Callable[[Array, int], Array]
+    sized: Callable[[Node, ConvAxis], bool]
+
+
+def read_windowed(
+    document: Document, site: Site, static: Extents, planned: Extents, operator: Operator
+) -> LinearSite | Refusal:
+    """Collect weight, bias, shapes and geometry of a node with inputs (data, weight, bias).
+
+    Refuses a node that lies in a function, has an element type without a
+    kernel, a weight or bias that is not constant, or an input whose rank is not known.
+    """
+    node = site.node
+    if site.scope.proto is None:
+        return Refusal("in-function", "the node is in a local function, which calls may share")
+    if document.opset < MIN_OPSET:
+        return Refusal("opset-too-old", f"opset {document.opset} is below {MIN_OPSET}")
+    if node.device_configurations:
+        return Refusal("sharded", "the node is configured to run on several devices")
+    data, weight, bias = _inputs(document, node)
+    if isinstance(weight, Refusal):
+        return Refusal(f"weight-{weight.code}", f"the weight {weight.reason}")
+    if isinstance(bias, Refusal):
+        return Refusal(f"bias-{bias.code}", f"the bias {bias.reason}")
+    annotated = [v for v in node.inputs[1:] if v is not None and document.is_annotated(v)]
+    if annotated:
+        return Refusal("weight-annotated", "a quantization annotation describes the weight")
+    if weight.dtype not in ITEMSIZE:
+        return Refusal(
+            "dtype-unsupported", f"the runtime has no {site.op} kernel for {weight.dtype}"
+        )
+    shapes = [extents(data) for extents in (static, planned)]
+    group = group_of(node)
+    for dims in shapes:
+        problem = _shape_problem(dims, weight.shape, bias, group, operator)
+        if problem:
+            return problem
+    shape = _canonical_shape(weight.shape, group, operator)
+    static_dims, planned_dims = ((d[0], shape[1] * group, *d[2:]) for d in shapes if d is not None)
+    axes = operator.axes(node, planned_dims, shape)
+    if isinstance(axes, Refusal):
+        return axes
+    if any(axis.out_length is not None and axis.out_length < 1 for axis in axes):
+        lengths = [axis.out_length for axis in axes]
+        return Refusal("empty-tensor", f"the output would have the extents {lengths}")
+    sized = {
+        i
+        for i, (axis, fixed) in enumerate(zip(axes, static_dims[2:], strict=True))
+        if fixed is None and operator.sized(node, axis)
+    }
+    return LinearSite(
+        node=node,
+        scope=site.scope,
+        name=site.name,
+        op=site.op,
+        static=static_dims,
+        planned=planned_dims,
+        weight=weight,
+        weight_shape=shape,
+        canonical=lambda stored: operator.canonical(stored, group),
+        bias=bias,
+        group=group,
+        axes=axes,
+        sized_pads=frozenset(sized),
+        itemsize=ITEMSIZE[weight.dtype],
+    )
+
+
+def _inputs(
+    document: Document, node: Node
+) -> tuple[Value, Constant | Refusal, Constant | Refusal | None]:
+    data, weight, *rest = node.inputs
+    assert data is not None
+    assert weight is not None
+    bias = rest[0] if rest else None
+    return data, document.constant(weight), None if bias is None else document.constant(bias)
+
+
+def _shape_problem(
+    dims: Dims | None,
+    weight: tuple[int, ...],
+    bias: Constant | None,
+    group: int,
+    operator: Operator,
+) -> Refusal | None:
+    if dims is None:
+        return Refusal("unknown-shape", "the rank of the input is not known")
+    if len(dims) != len(weight) or not 3 <= len(dims) <= 5:
+        return Refusal(
+            "rank-unsupported",
+            f"input of rank {len(dims)} and weight of rank {len(weight)}: 1 to 3 spatial axes fold",
+        )
+    if 0 in dims or 0 in weight:
+        return Refusal("empty-tensor", f"input {list(dims)} or weight {list(weight)} is empty")
+    # Of a Conv and of a ConvTranspose it is the first axis that the groups divide.
+    consistent = group >= 1 and weight[0] % group == 0
+    if consistent:
+        outputs, per_group = _canonical_shape(weight, group, operator)[:2]
+        consistent = dims[1] in (None, per_group * group)
+        consistent = consistent and (bias is None or bias.shape == (outputs,))
+    if not consistent:
+        return Refusal(
+            "inconsistent-shapes",
+            f"input {list(dims)}, weight {list(weight)} and group {group} do not fit",
+        )
+    return None
+
+
+def _canonical_shape(stored: tuple[int, ...], group: int, operator: Operator) -> tuple[int, ...]:
+    return operator.canonical(np.broadcast_to(np.int8(0), stored), group).shape
+
+
+def auto_pad_of(node: Node) -> str:
+    """The attribute `auto_pad`, "" where there is none."""
+    return node.attributes["auto_pad"].as_string() if "auto_pad" in node.attributes else ""
+
+
+def group_of(node: Node) -> int:
+    """Groups of a node."""
+    return node.attributes["group"].as_int() if "group" in node.attributes else 1
+
+
+def integers(node: Node, name: str, default: list[int]) -> list[int]:
+    """An attribute of integers."""
+    return list(node.attributes[name].as_ints()) if name in node.attributes else default
