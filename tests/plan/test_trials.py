@@ -10,9 +10,11 @@ import pytest
 
 from tests.cli.tool import build, save
 from tests.plan.races import bench
+from tests.plan.workers import sleeping
 from tests.plan.world import WHOLE, World, doubled, enter
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import Provider, SearchOptions
+from widthfold_onnx.plan import trials
 from widthfold_onnx.plan.store import Store
 from widthfold_onnx.plan.trials import Trials
 from widthfold_onnx.rewrite.record import FOLD_KEY
@@ -117,3 +119,12 @@ def test_another_model_shape_or_selection_is_compared_again(model: Path, world: 
         copy = save(build(), model.with_name("copy.onnx"))
         Builder(model, store, loaded=load(copy)).trials.compare({}, A, 3.0)
         assert len(world.compared) == 4, "the name of a file does not count"
+
+
+def test_a_model_that_hangs_is_lost(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "ratio_of", sleeping)
+    monkeypatch.setattr(trials, "PATIENCE", 1.0)
+    with Store(None) as store:
+        builder = Builder(model, store)
+        found = builder.trials.compare({}, A, 0.5)
+        assert (found.status, found.reason) == ("lost", "no result after 1.5 s; stopped")

@@ -104,3 +104,8 @@ def hopeless(units: Sequence[Unit], setup: Setup, seconds: float, *, report: Rep
         UnverifiedError: always.
     """
     raise UnverifiedError("there is no runtime")
+
+
+def sleeping(*args: object) -> None:
+    """A comparison that never ends."""
+    time.sleep(PATIENCE)

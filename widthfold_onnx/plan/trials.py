@@ -21,6 +21,10 @@ from widthfold_onnx.plan.store import Measurement
 from widthfold_onnx.runtime.clock import Pairing
 from widthfold_onnx.runtime.worker import isolated
 
+PATIENCE = 600.0
+"""Seconds beyond those of the timing after which a model counts as hung: some run for half a
+minute, and a dozen runs is the least that is needed."""
+
 Choice = Mapping[str, str]
 """Subject of a layer -> its form; a layer that is not named stays as it is."""
 
@@ -86,7 +90,9 @@ class Trials:
         )
         files = self._file(base), self._file(other)
         try:
-            measured = _measurement(isolated(ratio_of, *files, options, dict(self._shapes)))
+            shapes = dict(self._shapes)
+            pairing = isolated(ratio_of, *files, options, shapes, timeout=seconds + PATIENCE)
+            measured = _measurement(pairing)
         except UnverifiedError as error:
             measured = lost(str(error))
         self._bench.keep(self._subject, candidate, measured)
