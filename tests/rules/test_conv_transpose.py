@@ -120,6 +120,12 @@ class TestRefusal:
                 "SAME_UPPER wants 2 positions more than the kernel reaches",
             ),
             (
+                transposed_model([1, 2, 16], (2, 3, 3), strides=[2], output_shape=[35]),
+                {},
+                "output-too-large",
+                "an output of 35 positions is a stride or more beyond the kernel's reach",
+            ),
+            (
                 transposed_model([1, 2, 16], (2, 3, 3), strides=[2], kernel_shape=[4]),
                 {},
                 "inconsistent-attributes",

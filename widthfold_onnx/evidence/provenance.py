@@ -16,10 +16,9 @@ sits, the same for all c. What is left is to compare positions, once per output 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
+from widthfold_onnx.evidence.border import border
 from widthfold_onnx.evidence.chain import (
     MOVES_AFTER,
     MOVES_BEFORE,
@@ -31,7 +30,6 @@ from widthfold_onnx.evidence.chain import (
     labels_of,
     replay,
 )
-from widthfold_onnx.fold.axis import ConvAxis
 
 
 def prove(
@@ -60,7 +58,10 @@ def prove(
     check_moves(chain.after, MOVES_AFTER)
     inputs = labels_of(original.shape)
     if chain.reads is not None:
-        inputs = chain.reads.packed(inputs)
+        try:
+            inputs = chain.reads.packed(inputs)
+        except ValueError as error:
+            raise Mismatch(f"an input of {list(inputs.shape)} does not fit its state") from error
     inputs = replay(chain.before, chain.constants, chain.opset, inputs)
     fits = (
         inputs.ndim == folded.ndim
@@ -217,10 +218,10 @@ def _compare_taps(
     produced = [axis.out_length or 0 for axis in conv.axes]
     new_n, *new_j = np.unravel_index(place, (conv.shape[0], *produced))
     image = labels_of((1, original.shape[0], *original.shape[2:]))
-    image, start, steps = _border(image, original.axes, n, j)
+    image, start, steps = border(image, original.axes, n, j)
     # An absent tap reads the last class, which is all padding.
     with_none = np.concatenate([patterns, np.zeros_like(patterns[:1])])
-    folded, new_start, new_steps = _border(with_none, conv.axes, new_n, new_j)
+    folded, new_start, new_steps = border(with_none, conv.axes, new_n, new_j)
     kind, q = table[:, 1:].reshape(len(table), 2, -1).swapaxes(0, 1)
     jumps = np.where(kind < 0, len(patterns), kind) * folded[0].size + new_steps[np.maximum(q, 0)]
     image, folded = image.ravel(), folded.ravel()
@@ -231,44 +232,3 @@ def _compare_taps(
         if wrong.size:
             at = [int(a[wrong[0]]) for a in (n, *j)]
             raise Mismatch(f"tap {tap} of output {at} reads another input element")
-
-
-def _border(
-    image: Labels, axes: Sequence[ConvAxis], sample: Labels, places: Sequence[Labels]
-) -> tuple[Labels, Labels, Labels]:
-    """Put zeros into images (base dilation) and around them, and index them flat.
-
-    Args:
-        image: [classes, N, *spatial].
-        axes: geometry of the Conv that reads them.
-        sample: sample of every output element.
-        places: per axis the position of every output element.
-
-    Returns:
-        The images; per output element the flat index of its first tap in the first class; per tap
-        how far it lies behind the first.
-    """
-    for i, axis in enumerate(axes, 2):
-        image = _spread(image, i, axis.base_dilation)
-    leads = [max(0, axis.pad_begin) for axis in axes]
-    widths = [(0, 0), (0, 0)]
-    for axis, lead, extent in zip(axes, leads, image.shape[2:], strict=True):
-        last = axis.stride * ((axis.out_length or 1) - 1) + axis.dilation * (axis.kernel - 1)
-        widths.append((lead, max(0, last - axis.pad_begin + 1 - extent)))
-    padded = np.pad(image, widths)
-    strides = np.array(padded.strides[1:]) // padded.itemsize
-    first = sample * strides[0]
-    for axis, lead, stride, place in zip(axes, leads, strides[1:], places, strict=True):
-        first = first + (axis.stride * place - axis.pad_begin + lead) * stride
-    taps = np.indices([axis.kernel for axis in axes]).reshape(len(axes), -1)
-    reach = np.array([axis.dilation for axis in axes]) * strides[1:]
-    return padded, first, reach @ taps
-
-
-def _spread(image: Labels, axis: int, step: int) -> Labels:
-    """Put step - 1 zeros between two positions along an axis."""
-    extents = list(image.shape)
-    extents[axis] = (extents[axis] - 1) * step + 1
-    spread = np.zeros(extents, image.dtype)
-    spread[(slice(None),) * axis + (slice(None, None, step),)] = image
-    return spread

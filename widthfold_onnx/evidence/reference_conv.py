@@ -82,9 +82,13 @@ class ConvTranspose(OpRun):
             output_shape = [s * extent for s, extent in zip(strides, extents, strict=True)]
         if output_shape:
             total = [f - wanted for f, wanted in zip(full, output_shape[-rank:], strict=True)]
-            # What the kernel does not reach lies behind the rest.
-            full = [f - min(t, 0) for f, t in zip(full, total, strict=True)]
-            total = [max(t, 0) for t in total]
+            # What the kernel does not reach, less than a stride, lies behind the rest.
+            grown = [
+                max(0, -t) if more - t < s else 0
+                for t, s, more in zip(total, strides, output_padding or [0] * rank, strict=True)
+            ]
+            full = [f + g for f, g in zip(full, grown, strict=True)]
+            total = [t + g for t, g in zip(total, grown, strict=True)]
             begins = [t // 2 if auto_pad == "SAME_UPPER" else t - t // 2 for t in total]
             ends = [t - begin for t, begin in zip(total, begins, strict=True)]
         else:

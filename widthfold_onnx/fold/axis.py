@@ -164,10 +164,8 @@ def fold_axis(
         stride, rest = divmod(axis.stride * out_digits, base * in_digits)
         if rest:
             times = f"input factor {in_digits}" + (f" times {base}" if base > 1 else "")
-            return Refusal(
-                "stride-mismatch",
-                f"{times} does not divide stride {axis.stride} times factor {out_digits}",
-            )
+            reason = f"{times} does not divide stride {axis.stride} times factor {out_digits}"
+            return Refusal("stride-mismatch", reason)
     g, k = (a.ravel() for a in np.indices((out_digits, axis.kernel)))
     weight_of_g = out_rest if blocked else 1
     t = axis.stride * weight_of_g * g + axis.dilation * k - axis.pad_begin
@@ -182,8 +180,8 @@ def fold_axis(
                 "reads across the border of a block",
             )
     else:
-        q, rest_of_t = np.divmod(t, base * in_digits)
-        f, between = np.divmod(rest_of_t, base)
+        q, f = np.divmod(t, base * in_digits)
+        f, between = np.divmod(f, base)
         # The tap reads q, q + stride', ..., q + last; it is dead if none of them lies in the input.
         first_inside = np.maximum(q, q % stride)
         live = (first_inside < in_rest) & (first_inside <= q + last) & (between == 0)

@@ -64,6 +64,11 @@ def _axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis, ..
         )
         if isinstance(found, Refusal):
             return found
+        if found[1] < 0 and more[i] - found[1] >= s:
+            return Refusal(
+                "output-too-large",
+                f"an output of {wanted[i]} positions is a stride or more beyond the kernel's reach",
+            )
         axes.append(
             ConvAxis(
                 length=length,
