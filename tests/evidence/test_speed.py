@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -196,25 +197,24 @@ def test_the_settings_of_the_cpu():
     assert str(extended) == "extended, k=v"
 
 
-def test_the_settings_of_cuda_sweep_layout_and_search():
+def test_the_settings_of_cuda_sweep_layout_search_and_bias():
     settings = settings_of(Provider.CUDA, {})
-    assert [(s.options["prefer_nhwc"], s.options["cudnn_conv_algo_search"]) for s in settings] == [
-        ("0", "HEURISTIC"),
-        ("0", "EXHAUSTIVE"),
-        ("1", "HEURISTIC"),
-        ("1", "EXHAUSTIVE"),
-    ]
+    names = ("prefer_nhwc", "cudnn_conv_algo_search", "fuse_conv_bias")
+    values = [tuple(setting.options[name] for name in names) for setting in settings]
+    assert values[0] == ("0", "HEURISTIC", "0")  # the common one
+    assert sorted(values) == sorted(product("01", ("HEURISTIC", "EXHAUSTIVE"), "01"))
     assert {setting.level for setting in settings} == {Level.ALL}
-    assert all(len(setting.options) == 2 for setting in settings)
+    assert all(len(setting.options) == 3 for setting in settings)
 
 
 @pytest.mark.parametrize(
     ("chosen", "count"),
     [
-        ({"prefer_nhwc": "1"}, 2),
-        ({"cudnn_conv_algo_search": "DEFAULT"}, 2),
-        ({"prefer_nhwc": "0", "cudnn_conv_algo_search": "HEURISTIC"}, 1),
-        ({"use_tf32": "0"}, 4),
+        ({"prefer_nhwc": "1"}, 4),
+        ({"cudnn_conv_algo_search": "DEFAULT"}, 4),
+        ({"prefer_nhwc": "0", "cudnn_conv_algo_search": "HEURISTIC"}, 2),
+        ({"prefer_nhwc": "0", "cudnn_conv_algo_search": "DEFAULT", "fuse_conv_bias": "1"}, 1),
+        ({"use_tf32": "0"}, 8),
     ],
 )
 def test_what_the_caller_chose_is_not_swept(chosen, count):

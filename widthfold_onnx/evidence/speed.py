@@ -43,6 +43,13 @@ CHOICE_ROUNDS = (15, 1000)
 CHOICE_SECONDS = 0.2
 """More rounds than the fewest are run until then: 15 runs of some microseconds choose at random."""
 
+SWEPT = {
+    "prefer_nhwc": ("0", "1"),
+    "cudnn_conv_algo_search": ("HEURISTIC", "EXHAUSTIVE"),
+    "fuse_conv_bias": ("0", "1"),
+}
+"""Options of CUDA of which the fastest values are a matter of the model."""
+
 KEPT_SAMPLES = 500
 
 Feeds = Sequence[dict[str, Array]]
@@ -65,8 +72,9 @@ def settings_of(provider: Provider, chosen: Mapping[str, str]) -> list[Setting]:
         return [Setting(Level.ALL, chosen), Setting(Level.EXTENDED, chosen)]
     if provider is Provider.TENSORRT:
         return [Setting(Level.ALL, chosen)]
-    variants = product(("0", "1"), ("HEURISTIC", "EXHAUSTIVE"))
-    swept = [{"prefer_nhwc": n, "cudnn_conv_algo_search": a, **chosen} for n, a in variants]
+    swept = [
+        {**dict(zip(SWEPT, values, strict=True)), **chosen} for values in product(*SWEPT.values())
+    ]
     return [Setting(Level.ALL, o) for i, o in enumerate(swept) if o not in swept[:i]]
 
 

@@ -18,10 +18,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 
-from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.errors import UnverifiedError, UsageError
+from widthfold_onnx.model.walk import all_tensors
 from widthfold_onnx.options import Provider, VerifyOptions
-from widthfold_onnx.runtime.providers import FATAL, NAMES, chain, check_options, choose
+from widthfold_onnx.runtime.binding import bind
+from widthfold_onnx.runtime.providers import FATAL, NAMES, OFF, chain, check_options, choose
 from widthfold_onnx.text import printable
 
 Array = npt.NDArray[Any]
@@ -62,9 +65,13 @@ class Port:
 class Session:
     """A model that is loaded and ready to run; made by `open_session`."""
 
-    def __init__(self, session: Any, provider: Provider, label: str, device: int) -> None:
+    def __init__(
+        self, session: Any, provider: Provider, label: str, chosen: Mapping[str, str]
+    ) -> None:
         self._session = session
-        self._device = device
+        self._device = int(chosen.get("device_id", 0))
+        self._captures = chosen.get("enable_cuda_graph", "0").lower() not in OFF
+        self._recordings = 0
         self._label = label
         self.provider = provider
         self.inputs = [_port(meta) for meta in session.get_inputs()]
@@ -87,25 +94,23 @@ class Session:
     def bound(self, feeds: Feeds) -> Callable[[], None]:
         """A call that runs once on inputs that lie on the device already, for timing.
 
+        With `enable_cuda_graph` the first call records what the device does, and every further one
+        replays that; each of several input sets has a recording of its own.
+
         Raises:
             UnverifiedError: the feeds do not fit; the call raises it where a run stops.
         """
         if any(array.dtype.kind in "OUS" for array in feeds.values()):
             return lambda: self._plain(feeds)  # strings have no buffer to bind
-        runtime = _runtime()
-        device = "cpu" if self.provider is Provider.CPU else "cuda"
+        device = "cpu" if self.provider is Provider.CPU else "cuda", self._device
+        self._recordings += 1
+        recording = self._recordings if self._captures else None
         with self._stops():
-            binding = self._session.io_binding()
-            for name, array in feeds.items():
-                value = runtime.OrtValue.ortvalue_from_numpy(array, device, self._device)
-                binding.bind_ortvalue_input(name, value)
-            for name in self.outputs:
-                binding.bind_output(name, device, self._device)
+            bound = bind(_runtime(), self._session, feeds, self.outputs, device, recording)
 
         def once() -> None:
             with self._stops():
-                self._session.run_with_iobinding(binding)
-                binding.synchronize_outputs()
+                bound()
 
         return once
 
@@ -155,6 +160,7 @@ def open_session(
     tf32: bool = False,
     provider_options: Mapping[str, str] = MappingProxyType({}),
     profile: Path | None = None,
+    optimized: Path | None = None,
 ) -> Session:
     """Load a model; its external data is found because it is opened by path.
 
@@ -169,14 +175,24 @@ def open_session(
             timing, wrong for parity.
         provider_options: further options of the provider, which win over ours.
         profile: prefix of a file into which the runtime writes the time of every node.
+        optimized: file into which the runtime writes the model that it made of this one.
 
     Raises:
         UnverifiedError: no runtime, no such provider, or a model that does not load.
+        UsageError: `use_tf32` is switched off where float16 is to be timed.
     """
     runtime = _runtime()
     used = choose(runtime, _failures(), provider)
     label = printable(model.name)
+    if tf32 and provider_options.get("use_tf32", "1").lower() in OFF and _holds_float16(model):
+        # It deselects all tensor cores, whatever the type (ONNX Runtime, cuda/nn/conv.cc).
+        raise UsageError(
+            f"use_tf32=0 takes the tensor cores from the float16 layers of {label} as well; "
+            "time them without it"
+        )
     options = _options(level, threads)
+    if optimized is not None:
+        options.optimized_model_filepath = str(optimized)
     if profile is not None:
         options.enable_profiling = True
         options.profile_file_prefix = str(profile)
@@ -193,7 +209,7 @@ def open_session(
     first = session.get_providers()[0]
     if first != NAMES[used]:
         raise UnverifiedError(f"{label} runs on {first} although {NAMES[used]} was asked for")
-    return Session(session, used, label, int(provider_options.get("device_id", 0)))
+    return Session(session, used, label, provider_options)
 
 
 @cache
@@ -231,6 +247,11 @@ def _options(level: Level, threads: int) -> Any:
         Level.ALL: levels.ORT_ENABLE_ALL,
     }[level]
     return options
+
+
+def _holds_float16(model: Path) -> bool:
+    tensors = all_tensors(onnx.load(model, load_external_data=False))
+    return any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in tensors)
 
 
 def _port(meta: Any) -> Port:
