@@ -14,7 +14,8 @@ from widthfold_onnx.evidence.speed import Setting, settings_of, time_models
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.results import NodeTime
 from widthfold_onnx.runtime.clock import paired
-from widthfold_onnx.runtime.session import Level, Port
+from widthfold_onnx.runtime.ports import Port
+from widthfold_onnx.runtime.session import Level
 
 MILLI = 1_000_000
 NODES = [NodeTime(name=f"n{i}", op="Conv", provider="P" if i else "Q", us=1.0) for i in range(41)]

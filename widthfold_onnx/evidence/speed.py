@@ -28,7 +28,8 @@ from widthfold_onnx.options import Provider, Shapes, VerifyOptions
 from widthfold_onnx.results import Side, Timing
 from widthfold_onnx.runtime.clock import Clock, Pairing, Run, clock_name, clock_of, paired
 from widthfold_onnx.runtime.feeds import find_shapes, random_feeds
-from widthfold_onnx.runtime.session import Array, Level, Session, open_session, resolved
+from widthfold_onnx.runtime.ports import Array
+from widthfold_onnx.runtime.session import Level, Session, open_session, resolved
 from widthfold_onnx.runtime.stored import stored_feeds
 
 INPUT_SETS = (4, 64)
