@@ -22,7 +22,7 @@ def run_models(stage: Stage, models: Sequence[Path]) -> None:
         stage.results.add("models", reason=f"{name} is not installed, which the package needs")
         return
     layouts = (False, True) if stage.provider is Provider.CUDA else (False,)
-    cases = [(path, last) for path in models for last in layouts]
+    cases = [(path, last) for last in layouts for path in models]
     for done, (path, last) in enumerate(cases):
         if stage.left <= 0:
             stage.results.add("models", unmeasured=len(cases) - done, reason="no time was left")
