@@ -229,8 +229,11 @@ class _Line:
 
     def move(self, packing: Packing, *, inverse: bool) -> None:
         """The fold of a tensor; channels-last ones begin where the first Transpose ends."""
-        if self._last:
+        folded = packing.steps(digit_major=False)
+        if self._last and folded:
             packing = replace(packing, nhwc=packing.nhwc[1:])
+        elif self._last:
+            self.add("Transpose", perm=TO_LAST if inverse else TO_FIRST)
         for step in packing.steps(digit_major=self._last, inverse=inverse):
             self.step(step)
 
