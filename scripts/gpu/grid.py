@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gpu.compare import WRONG, Judge
-from gpu.layers import AS_IS, Form, Layer, forms, model
+from gpu.layers import AS_IS, TO_LAST, Form, Layer, forms, model
 from gpu.results import us
 from gpu.stage import Opened, Stage, noise, ratio
 from widthfold_onnx.options import Provider
@@ -32,7 +32,7 @@ CHOICE_SECONDS = 0.03
 MEASURED_SHARE = 0.6
 """Of the time that is left per form; the rest is for loading it."""
 
-HOPELESS = 8.0
+HOPELESS = 3.0
 """A form is left out if its multiply-adds alone take so many times as long as the layer, at the
 rate of the matrix product of part 2."""
 
@@ -89,7 +89,7 @@ def _group(
     """One layer between neighbours of one layout."""
     weight = noise(layer.weight_shape, layer.dtype)
     shape = layer.shapes[0]
-    x = noise((shape[0], *shape[2:], shape[1]) if last else shape, layer.dtype)
+    x = noise([shape[i] for i in TO_LAST] if last else shape, layer.dtype)
     plain = model(layer, weight, AS_IS, last=last)
     base, feeds, options, fields = _best(stage, plain, x, last)
     one, copy = base.on(feeds), stage.open(plain, options).on(feeds)

@@ -1,6 +1,7 @@
 """Part 4: the same layers through PyTorch, with cuDNN's own tuning, as an independent reference.
 
-A layer is a Conv and a negation, as in part 3; kernel names come from PyTorch's profiler.
+A layer is a Conv and a negation, as in part 3. PyTorch names the kernels that ran by its profiler,
+its own and those of ONNX Runtime on the layer as it is.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from gpu.layers import Layer
+from gpu.layers import AS_IS, TO_LAST, Layer, model
 from gpu.results import us
 from gpu.stage import Stage, noise
+from widthfold_onnx.runtime.binding import Bound
 
 LEAST_RUNS, MOST_RUNS = 5, 200
 
@@ -39,7 +41,7 @@ def run_rival(stage: Stage, chosen: Sequence[Layer]) -> None:
                 stage.results.add("torch", unmeasured=todo, reason="no time was left")
                 return
             todo -= 1
-            about = {
+            about: dict[str, Any] = {
                 "layer": str(layer),
                 "dtype": layer.dtype,
                 "layout": "nhwc" if last else "nchw",
@@ -48,12 +50,25 @@ def run_rival(stage: Stage, chosen: Sequence[Layer]) -> None:
             try:
                 run = _layer(torch, layer, last, device)
                 times = _times(torch, run, device, stage.scale.trial_seconds[0])
-                kernels = _kernels(torch, run, device)
+                about["kernels"] = _kernels(torch, run, device)
             except RuntimeError as error:  # what PyTorch raises where memory or a kernel lacks
                 stage.results.add("torch", **about, error=str(error).partition("\n")[0])
                 continue
             median = round(float(np.median(times)) * 1e6, 3)
-            stage.results.add("torch", **about, us=median, samples_us=us(times), kernels=kernels)
+            about |= {"us": median, "samples_us": us(times)}
+            with stage.guarded("torch", **about):
+                names = _kernels(torch, _runtime(stage, layer, last), device)
+                stage.results.add("torch", **about, runtime_kernels=names)
+
+
+def _runtime(stage: Stage, layer: Layer, last: bool) -> Bound:
+    """The layer as it is in ONNX Runtime, warmed up."""
+    weight, shape = noise(layer.weight_shape, layer.dtype), layer.shapes[0]
+    opened = stage.open(model(layer, weight, AS_IS, last=last), stage.options(last=last))
+    x = noise([shape[i] for i in TO_LAST] if last else shape, layer.dtype)
+    run = opened.on({"x": x})
+    run()
+    return run
 
 
 def _layer(torch: Any, layer: Layer, last: bool, device: str) -> Callable[[], Any]:

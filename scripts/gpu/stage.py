@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -172,8 +174,14 @@ def operators(optimized: Path) -> Counter[str]:
 
 def noise(shape: tuple[int, ...] | list[int], dtype: str) -> npt.NDArray[Any]:
     """Normal numbers; every 4 Mi of them the same ones come again, as making them takes long."""
-    pool = np.random.default_rng(0).standard_normal(min(_POOL, int(np.prod(shape))), np.float32)
-    return np.resize(pool.astype(dtype), shape)
+    return _pool(math.prod(shape), dtype).reshape(shape)
+
+
+@lru_cache(maxsize=2)
+def _pool(count: int, dtype: str) -> npt.NDArray[Any]:
+    """Kept for the next layer: an input and a weight."""
+    pool = np.random.default_rng(0).standard_normal(min(_POOL, count), np.float32)
+    return np.resize(pool.astype(dtype), count)
 
 
 def ratio(pairing: Pairing) -> dict[str, Any]:

@@ -106,10 +106,11 @@ def _torch(found: Sequence[Row], rows: Sequence[Row]) -> Section:
     body = []
     for row in found:
         if "layer" in row:
-            kernel = row["kernels"][0] if row.get("kernels") else row.get("error", "")
+            named = [(row.get(key) or [""])[0] for key in ("kernels", "runtime_kernels")]
+            named[0] = named[0] or row.get("error", "")
             numbers = [_us(row), _gbs(row), _floor(row, rows)]
-            body.append([row["layer"], row["dtype"], row["layout"], *numbers, kernel])
-    head = ["layer", "type", "layout", "us", "GB/s", "floor", "longest kernel"]
+            body.append([row["layer"], row["dtype"], row["layout"], *numbers, *named])
+    head = ["layer", "type", "layout", "us", "GB/s", "floor", "longest kernel", "of ONNX Runtime"]
     return Section("PyTorch", [], head, body)
 
 

@@ -315,8 +315,8 @@ class FakeTorch:
         return y
 
 
-def test_pytorch_tunes_and_names_its_kernels(
-    stage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_pytorch_tunes_and_names_kernels(
+    stage: Any, pretended: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch = FakeTorch()
     monkeypatch.setitem(sys.modules, "torch", torch)
@@ -327,7 +327,8 @@ def test_pytorch_tunes_and_names_its_kernels(
     assert about["cudnn"] == 90000
     assert torch.backends.cudnn.benchmark
     assert [row["layout"] for row in rows] == ["nchw", "nhwc"] * 2
-    assert rows[0]["kernels"] == ["sm90_xmma_fprop", "copy"]
+    for name in ("kernels", "runtime_kernels"):
+        assert rows[0][name] == ["sm90_xmma_fprop", "copy"]
     assert rows[0]["us"] > 0
     assert [row["error"] for row in rows[2:]] == ["CUDA out of memory"] * 2
     formats = [*itertools.chain(["first"] * 2, ["last"] * 2)]
