@@ -23,11 +23,14 @@ def run_models(stage: Stage, models: Sequence[Path]) -> None:
         return
     layouts = (False, True) if stage.provider is Provider.CUDA else (False,)
     cases = [(path, last) for last in layouts for path in models]
+    longest = 0.0
     for done, (path, last) in enumerate(cases):
-        if stage.left <= 0:
+        before = stage.left
+        if before <= longest:  # a search cannot be stopped, so the next one must not begin
             stage.results.add("models", unmeasured=len(cases) - done, reason="no time was left")
             return
         _model(stage, path, stage.options(last=True) if last else {})
+        longest = max(longest, before - stage.left)
 
 
 def _model(stage: Stage, path: Path, options: dict[str, str]) -> None:

@@ -94,6 +94,9 @@ def test_what_is_missing_is_said_in_one_line(tmp_path: Path) -> None:
     )
     assert bare.returncode == 4
     assert bare.stderr == "gpu_bench: not installed: numpy, onnx, onnxruntime\n"
+    nothing = bench("--report", tmp_path)
+    assert nothing.returncode == 2
+    assert nothing.stderr == f"gpu_bench: no results.jsonl in {tmp_path}\n"
     unusable = bench("--out", tmp_path)
     if unusable.returncode != 0:  # there is no GPU
         assert unusable.returncode == 4
@@ -193,6 +196,26 @@ def test_parts_that_take_too_long_say_what_is_left(stage: Any, pretended: Any, t
     assert layers["reason"] == rest["reason"] == "no time was left"
     assert layers["unmeasured"] > 20
     assert rest["unmeasured"] == 16
+
+
+def test_no_model_is_begun_for_which_the_time_will_not_do(
+    stage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wholes = importlib.import_module("gpu.wholes")
+    clock = SimpleNamespace(
+        provider=Provider.CUDA, results=stage.results, options=stage.options, left=100.0
+    )
+    begun: list[tuple[str, dict[str, str]]] = []
+
+    def model(inner: Any, path: Path, options: dict[str, str]) -> None:
+        begun.append((path.stem, options))
+        clock.left -= 35.0
+
+    monkeypatch.setattr(wholes, "_model", model)
+    wholes.run_models(clock, [Path("a.onnx"), Path("b.onnx")])
+    assert begun == [("a", {}), ("b", {})]  # of four: both models in both layouts
+    (rest,) = rows_of(tmp_path, "models")
+    assert rest["unmeasured"] == 2
 
 
 def test_hopeless_forms_are_not_run_and_wrong_ones_get_no_ratio(
