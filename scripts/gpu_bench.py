@@ -6,7 +6,7 @@ usage: gpu_bench.py [--provider cuda] [--quick] [--out DIR] [--budget 450] [MODE
 
 Needs python3 with onnxruntime-gpu, onnx and numpy. With torch there is an independent reference,
 with rich a table on the terminal, with matplotlib pictures; whole models need what the package
-needs (msgspec, onnx_ir, platformdirs). Parts:
+needs (msgspec, onnx_ir, platformdirs, scipy). Parts:
 
 1 one Conv on the device against the CPU; a wrong or missing device ends the run
 2 bandwidth, peak, launch overhead, and by how much identical models differ
