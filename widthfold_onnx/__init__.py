@@ -7,6 +7,7 @@
 [('folded', 'width', 'move blocked')]
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from widthfold_onnx.errors import (
@@ -27,18 +28,33 @@ from widthfold_onnx.options import (
     Tolerance,
     VerifyOptions,
 )
-from widthfold_onnx.results import (
-    InspectReport,
-    OptimizeReport,
-    SiteReport,
-    TuneReport,
-    VerifyReport,
-)
 
 if TYPE_CHECKING:
     from widthfold_onnx.interop import fold_graph
     from widthfold_onnx.pipeline import fold_model, inspect, optimize, verify
     from widthfold_onnx.plan.tuning import tune
+    from widthfold_onnx.results import (
+        InspectReport,
+        OptimizeReport,
+        SiteReport,
+        TuneReport,
+        VerifyReport,
+    )
+
+_HOMES = {
+    "InspectReport": "results",
+    "OptimizeReport": "results",
+    "SiteReport": "results",
+    "TuneReport": "results",
+    "VerifyReport": "results",
+    "fold_graph": "interop",
+    "fold_model": "pipeline",
+    "inspect": "pipeline",
+    "optimize": "pipeline",
+    "tune": "plan.tuning",
+    "verify": "pipeline",
+}
+"""Modules of the names that are imported on first use."""
 
 __all__ = [
     "AxisName",
@@ -70,17 +86,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the verbs on first use: the command line answers `--help` without onnx and numpy."""
-    if name == "fold_graph":
-        from widthfold_onnx import interop
-
-        return interop.fold_graph
-    if name == "tune":
-        from widthfold_onnx.plan import tuning
-
-        return tuning.tune
-    if name in {"fold_model", "inspect", "optimize", "verify"}:
-        from widthfold_onnx import pipeline
-
-        return getattr(pipeline, name)
+    """Import on first use: `--help` needs no onnx, and `fold` and `runtime` only numpy and onnx."""
+    if name in _HOMES:
+        return getattr(import_module(f"widthfold_onnx.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -26,7 +26,7 @@ MAX_THREADS = 1024
 class Layout(StrEnum):
     """The emitted form: which copies the runtime can cancel (docstring of `fold.layout`).
 
-    AUTO measures both, and is NCHW where the factor is fixed.
+    AUTO measures both; where the factor is fixed it follows the provider (`plan.layouts`).
     """
 
     AUTO = "auto"

@@ -18,6 +18,7 @@ from widthfold_onnx.model.loader import load
 from widthfold_onnx.model.writer import copy_model, write_model
 from widthfold_onnx.options import FoldOptions, SearchOptions, VerifyOptions
 from widthfold_onnx.plan.decisions import applied, find_sites, plan
+from widthfold_onnx.plan.layouts import settled
 from widthfold_onnx.plan.search import Search
 from widthfold_onnx.plan.store import Store
 from widthfold_onnx.progress import Progress, Step, silent
@@ -54,7 +55,8 @@ def optimize(
             None plans only. If nothing is folded it becomes a copy, byte for byte.
         options: which sites, how far, in which form.
         verify_options: how the result is verified; None writes it unverified.
-        search_options: how it is measured what pays; not used at a fixed factor.
+        search_options: how it is measured what pays; at a fixed factor only its options of the
+            provider count, which decide the emitted form where that is left open.
         require_fold: write nothing where no site is folded.
         on_progress: gets what is being done.
 
@@ -70,6 +72,7 @@ def optimize(
     model, out = Path(model), None if out is None else Path(out)
     loaded = load(model)
     document = Document(loaded.proto, loaded.folder)
+    options = settled(options, search_options.provider_options)
     on_progress(Step("planning"))
     found = None
     if options.factor is None:

@@ -25,9 +25,10 @@ EVERYTHING = {"max_channels": 4096, "mix_samples": True}
 """Sites that a user would rather leave alone are tested too."""
 
 AXES = (AxisName.AUTO, AxisName.BATCH, AxisName.HEIGHT, AxisName.WIDTH)
+LAYOUTS = (Layout.NCHW, Layout.NHWC)
 SWEEP = [
     FoldOptions(factor=factor, axis=axis, layout=layout, ragged=ragged, **EVERYTHING)
-    for factor, axis, layout, ragged in product((2, 4, 8), AXES, Layout, (False, True))
+    for factor, axis, layout, ragged in product((2, 4, 8), AXES, LAYOUTS, (False, True))
 ]
 QUICK = [
     FoldOptions(factor=8, **EVERYTHING),

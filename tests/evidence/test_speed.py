@@ -2,18 +2,20 @@
 
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence import speed
+from widthfold_onnx.evidence import rotation, speed
 from widthfold_onnx.evidence.speed import Setting, settings_of, time_models
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.results import NodeTime
 from widthfold_onnx.runtime.clock import paired
-from widthfold_onnx.runtime.session import Level, Port
+from widthfold_onnx.runtime.ports import Port
+from widthfold_onnx.runtime.session import Level
 
 MILLI = 1_000_000
 NODES = [NodeTime(name=f"n{i}", op="Conv", provider="P" if i else "Q", us=1.0) for i in range(41)]
@@ -81,10 +83,10 @@ def measured(monkeypatch, tmp_path):
             "file_bytes": lambda model: 5 if model.name == "a.onnx" else 6,
             "load_average": lambda: load,
             "cores": lambda: cores,
-            "last_cache_bytes": lambda: 0,
         }
         for name, fake in fakes.items():
             monkeypatch.setattr(speed, name, fake)
+        monkeypatch.setattr(rotation, "last_cache_bytes", lambda: 0)
         pair = (paths[0], paths[0]) if same_file else paths
         options = VerifyOptions(provider=Provider.CPU, **options)
         return time_models(*pair, options, {"x": (1, 256)}, load=before), machine
@@ -196,25 +198,24 @@ def test_the_settings_of_the_cpu():
     assert str(extended) == "extended, k=v"
 
 
-def test_the_settings_of_cuda_sweep_layout_and_search():
+def test_the_settings_of_cuda_sweep_layout_search_and_bias():
     settings = settings_of(Provider.CUDA, {})
-    assert [(s.options["prefer_nhwc"], s.options["cudnn_conv_algo_search"]) for s in settings] == [
-        ("0", "HEURISTIC"),
-        ("0", "EXHAUSTIVE"),
-        ("1", "HEURISTIC"),
-        ("1", "EXHAUSTIVE"),
-    ]
+    names = ("prefer_nhwc", "cudnn_conv_algo_search", "fuse_conv_bias")
+    values = [tuple(setting.options[name] for name in names) for setting in settings]
+    assert values[0] == ("0", "HEURISTIC", "0")  # the common one
+    assert sorted(values) == sorted(product("01", ("HEURISTIC", "EXHAUSTIVE"), "01"))
     assert {setting.level for setting in settings} == {Level.ALL}
-    assert all(len(setting.options) == 2 for setting in settings)
+    assert all(len(setting.options) == 3 for setting in settings)
 
 
 @pytest.mark.parametrize(
     ("chosen", "count"),
     [
-        ({"prefer_nhwc": "1"}, 2),
-        ({"cudnn_conv_algo_search": "DEFAULT"}, 2),
-        ({"prefer_nhwc": "0", "cudnn_conv_algo_search": "HEURISTIC"}, 1),
-        ({"use_tf32": "0"}, 4),
+        ({"prefer_nhwc": "1"}, 4),
+        ({"cudnn_conv_algo_search": "DEFAULT"}, 4),
+        ({"prefer_nhwc": "0", "cudnn_conv_algo_search": "HEURISTIC"}, 2),
+        ({"prefer_nhwc": "0", "cudnn_conv_algo_search": "DEFAULT", "fuse_conv_bias": "1"}, 1),
+        ({"use_tf32": "0"}, 8),
     ],
 )
 def test_what_the_caller_chose_is_not_swept(chosen, count):
@@ -315,13 +316,22 @@ def test_percentiles_are_those_of_all_samples(measured):
     ("cache", "count"), [(0, 4), (4 * 1024, 5), (10 * 1024 - 1, 10), (1 << 30, 64)]
 )
 def test_the_input_sets_together_exceed_the_last_cache(monkeypatch, cache, count):
-    monkeypatch.setattr(speed, "last_cache_bytes", lambda: cache)
-    sets = speed._feeds(Session(Machine({}), 0, "", ""), {"x": (1, 256)})
+    monkeypatch.setattr(rotation, "last_cache_bytes", lambda: cache)
+    sets = rotation._feeds(Session(Machine({}), 0, "", ""), {"x": (1, 256)})
     assert len(sets) == count
     size = sum(array.nbytes for item in sets for array in item.values())
-    assert size > cache or count == speed.INPUT_SETS[1]
+    assert size > cache or count == rotation.INPUT_SETS[1]
     assert all(np.count_nonzero(item["x"]) == 256 for item in sets)
     assert len({item["x"].tobytes() for item in sets}) == count
+
+
+def test_on_a_gpu_they_exceed_its_own_cache(monkeypatch):
+    monkeypatch.setattr(rotation, "last_cache_bytes", lambda: 0)
+    session = Session(Machine({}), 0, "", "")
+    session.provider = Provider.CUDA
+    session.inputs = (Port("x", "float32", (1, 4 << 20)),)
+    sets = rotation._feeds(session, {"x": (1, 4 << 20)})
+    assert len(sets) == 5  # of 16 MiB: more than the 60 MB of an H200
 
 
 def test_all_sides_take_the_input_sets_in_turn(measured):
@@ -329,7 +339,7 @@ def test_all_sides_take_the_input_sets_in_turn(measured):
     timed = machine.runs[-12:]
     rounds = [timed[i : i + 3] for i in range(0, 12, 3)]
     assert all(len({value for _, value in one}) == 1 for one in rounds)
-    assert len({one[0][1] for one in rounds}) == speed.INPUT_SETS[0]
+    assert len({one[0][1] for one in rounds}) == rotation.INPUT_SETS[0]
 
 
 def test_progress_names_both_models(measured, monkeypatch, tmp_path):
@@ -365,7 +375,7 @@ def test_stored_inputs_are_timed_where_no_random_ones_run(measured, monkeypatch,
     def stops(*arguments):
         raise UnverifiedError("no random input was found that runs")
 
-    monkeypatch.setattr(speed, "random_feeds", stops)
+    monkeypatch.setattr(rotation, "random_feeds", stops)
     with pytest.raises(UnverifiedError, match="no random input"):
         measured(costs(10, 90, 8, 90))
     np.save(tmp_path / "x.npy", np.full((1, 256), 7, np.float32))
@@ -384,12 +394,12 @@ def test_stored_sets_of_other_shapes_take_no_turn(monkeypatch, tmp_path):
     class Open(Session):
         inputs = (Port("x", "float32", (1, "n")),)
 
-    monkeypatch.setattr(speed, "last_cache_bytes", lambda: 0)
+    monkeypatch.setattr(rotation, "last_cache_bytes", lambda: 0)
     paths = []
     for number, size in enumerate((4, 8, 4)):
         paths.append(str(tmp_path / f"{number}.npy"))
         np.save(paths[-1], np.full((1, size), number, np.float32))
-    sets = speed._stored(Open(Machine({}), 0, "", ""), VerifyOptions(inputs=tuple(paths)))
+    sets = rotation._stored(Open(Machine({}), 0, "", ""), VerifyOptions(inputs=tuple(paths)))
     assert [item["x"].tolist() for item in sets] == [[[0.0] * 4], [[2.0] * 4]] * 2
 
 

@@ -19,7 +19,8 @@ from widthfold_onnx.runtime.feeds import (
     other_shapes,
     random_feeds,
 )
-from widthfold_onnx.runtime.session import Level, Port, Session, open_session
+from widthfold_onnx.runtime.ports import Port
+from widthfold_onnx.runtime.session import Level, Session, open_session
 from widthfold_onnx.runtime.stored import stored_feeds
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "models"

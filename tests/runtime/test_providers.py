@@ -1,10 +1,11 @@
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Provider
-from widthfold_onnx.runtime.providers import NAMES, chain, check_options, choose
+from widthfold_onnx.runtime.providers import CUDA_OPTIONS, NAMES, chain, check_options, choose
 
 
 class Runtime:
@@ -15,11 +16,13 @@ class Runtime:
         self.runs_on = runs_on
         self.available = available or list(NAMES.values())
         self.entries = {}
+        self.preloaded = []
 
     def get_available_providers(self):
         return self.available
 
-    def preload_dlls(self):
+    def preload_dlls(self, **which):
+        self.preloaded.append(which)
         print("Failed to load libsomething.so")
 
     def SessionOptions(self):  # noqa: N802 - the runtime's own name
@@ -94,6 +97,26 @@ def test_parity_computes_in_full_whatever_was_chosen_and_time_as_chosen():
             assert options[NAMES[Provider.CUDA]]["use_tf32"] == expected
 
 
+def test_nothing_that_moves_times_is_left_to_the_runtime():
+    cuda = dict(chain(Provider.CUDA, {"prefer_nhwc": "1"}, tf32=True))[NAMES[Provider.CUDA]]
+    assert cuda == {
+        "cudnn_conv_algo_search": "HEURISTIC",
+        "cudnn_conv_use_max_workspace": "1",
+        "enable_cuda_graph": "0",
+        "fuse_conv_bias": "0",
+        "prefer_nhwc": "1",
+        "use_tf32": "1",
+    }
+    both = [
+        dict(chain(Provider.TENSORRT, chosen, tf32=True))[NAMES[Provider.TENSORRT]]
+        for chosen in ({}, {"trt_builder_optimization_level": "5"})
+    ]
+    assert [options["trt_builder_optimization_level"] for options in both] == ["3", "5"]
+    folders = {options["trt_timing_cache_path"] for options in both}
+    assert len(folders) == 1  # two models are built with one set of times
+    assert Path(folders.pop()).is_dir()
+
+
 def test_options_belong_to_the_provider_and_not_to_what_stands_in_for_it():
     for name, options in chain(Provider.TENSORRT, {"trt_fp16_enable": "1"}, tf32=True):
         assert ("trt_fp16_enable" in options) == (name == NAMES[Provider.TENSORRT])
@@ -104,7 +127,7 @@ class Choosy(Runtime):
 
     def InferenceSession(self, model, options, providers, enable_fallback):  # noqa: N802
         _, given = providers[0]
-        unknown = given.keys() - {"prefer_nhwc", "cudnn_conv_algo_search", "use_tf32"}
+        unknown = given.keys() - CUDA_OPTIONS.keys()
         if unknown:
             raise RuntimeError(f'Unknown provider option: "{unknown.pop()}".')
         return super().InferenceSession(model, options, providers, enable_fallback)

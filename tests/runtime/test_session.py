@@ -1,15 +1,18 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
-from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Provider
-from widthfold_onnx.runtime.session import Level, Port, open_session, runtime_version
+from widthfold_onnx.runtime import session as session_module
+from widthfold_onnx.runtime.ports import Port
+from widthfold_onnx.runtime.session import Level, open_session, runtime_version
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 
@@ -77,6 +80,57 @@ def test_bound_runs_many_times_and_refuses_what_does_not_fit(tmp_path):
     once()
     with pytest.raises(UnverifiedError, match=r"model\.onnx does not run"):
         session.bound({"x": np.ones(3, np.float32)})()
+
+
+def test_a_recorded_run_keeps_its_places_and_has_a_number_of_its_own(tmp_path, monkeypatch):
+    session = opened(
+        tmp_path,
+        "g (float[N] x) => (float[N] y, float[N] z) { y = Neg(x)\n z = Abs(x) }",
+        provider_options={"enable_cuda_graph": "1"},
+    )
+    seen = []
+    real = session._session
+
+    def watched(binding, how=None):
+        seen.append(how.get_run_config_entry("gpu_graph_id"))
+        real.run_with_iobinding(binding, how)
+        results = binding.get_outputs()
+        seen.append([(value.data_ptr(), value.numpy().tolist()) for value in results])
+
+    monkeypatch.setattr(
+        session,
+        "_session",
+        SimpleNamespace(io_binding=real.io_binding, run_with_iobinding=watched),
+    )
+    for first, number in ((3, "1"), (5, "2")):
+        seen.clear()
+        once = session.bound({"x": np.array([first, -7], np.float32)})
+        once()
+        once()
+        assert seen[0::2] == ["-1", number, number]
+        assert [values for _, values in seen[1]] == [[-first, 7], [first, 7]]
+        assert seen[1] == seen[3] == seen[5]  # same addresses, same values
+
+
+def test_the_optimized_model_is_written(tmp_path):
+    path = stored(tmp_path, "g (float[2] x) => (float[2] y) { z = Identity(x)\n y = Neg(z) }")
+    made = tmp_path / "made.onnx"
+    open_session(path, Provider.CPU, Level.EXTENDED, optimized=made)
+    assert [node.op_type for node in onnx.load(made).graph.node] == ["Neg"]
+
+
+@pytest.mark.parametrize("off", ["0", "False"])
+def test_float16_is_not_timed_without_tensor_cores(tmp_path, monkeypatch, off):
+    text = "g (float16[1] x) => (float16[1] y) <float16[1] w = {1}> { y = Add(x, w) }"
+    half = stored(tmp_path, text, "half.onnx")
+    whole = stored(tmp_path, text.replace("float16", "float"), "whole.onnx")
+    monkeypatch.setattr(session_module, "chain", lambda *_, **__: ["CPUExecutionProvider"])
+    options = {"provider_options": {"use_tf32": off}}
+    with pytest.raises(UsageError, match=r"from the float16 layers of half\.onnx as well"):
+        open_session(half, Provider.CPU, tf32=True, **options)
+    open_session(half, Provider.CPU, tf32=False, **options)  # its values may be compared
+    open_session(whole, Provider.CPU, tf32=True, **options)
+    open_session(half, Provider.CPU, tf32=True, provider_options={"use_tf32": "1"})
 
 
 def test_strings_and_sequences_come_back(tmp_path):

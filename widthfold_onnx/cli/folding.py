@@ -81,7 +81,7 @@ def fold_options(
             default="auto",
             show_default=True,
             help="Emitted form: nhwc where the runtime absorbs the Transposes into its own "
-            "layout; auto measures both (nchw with a fixed factor).",
+            "layout; auto measures both (with a fixed factor nchw, under prefer_nhwc=1 nhwc).",
         ),
         click.option(
             "--ragged", is_flag=True, help="Extend and cut extents the factor leaves over."

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from onnx.reference.op_run import OpRun
 
-from widthfold_onnx.runtime.session import Array
+from widthfold_onnx.runtime.ports import Array
 
 Ints = Sequence[int] | None
 

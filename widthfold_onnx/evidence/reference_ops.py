@@ -11,7 +11,7 @@ import numpy as np
 from onnx.reference.op_run import OpRun
 
 from widthfold_onnx.evidence.reference_conv import Conv, ConvTranspose
-from widthfold_onnx.runtime.session import Array
+from widthfold_onnx.runtime.ports import Array
 
 
 class BatchNormalization(OpRun):

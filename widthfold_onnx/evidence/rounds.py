@@ -13,7 +13,8 @@ from widthfold_onnx.evidence.parity import relative_error
 from widthfold_onnx.evidence.rows import Outputs, both
 from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.runtime.feeds import made_up
-from widthfold_onnx.runtime.session import Array, Level, Session, open_session
+from widthfold_onnx.runtime.ports import Array
+from widthfold_onnx.runtime.session import Level, Session, open_session
 from widthfold_onnx.runtime.stored import InputSet, stored_feeds
 from widthfold_onnx.text import printable
 

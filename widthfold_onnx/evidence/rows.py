@@ -16,7 +16,7 @@ import numpy as np
 from widthfold_onnx.evidence.parity import DEFAULT_RTOL, LevelName, compare, worst
 from widthfold_onnx.options import Tolerance
 from widthfold_onnx.results import OutputParity
-from widthfold_onnx.runtime.session import Array
+from widthfold_onnx.runtime.ports import Array
 from widthfold_onnx.runtime.stored import InputSet
 from widthfold_onnx.text import printable
 

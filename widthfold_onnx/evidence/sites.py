@@ -22,7 +22,8 @@ from widthfold_onnx.model.walk import all_nodes, subgraphs
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, STATE_KEY, read_state
 from widthfold_onnx.rules import LINEAR
-from widthfold_onnx.runtime.session import Array, Level
+from widthfold_onnx.runtime.ports import Array
+from widthfold_onnx.runtime.session import Level
 from widthfold_onnx.runtime.stored import InputSet
 from widthfold_onnx.text import printable
 

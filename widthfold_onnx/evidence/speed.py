@@ -14,25 +14,21 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import cycle, islice, product
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 
-from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.environment import cores, last_cache_bytes, load_average
+from widthfold_onnx.evidence.environment import cores, load_average
 from widthfold_onnx.evidence.memory import file_bytes, peak_mib
 from widthfold_onnx.evidence.placement import fallbacks, placement, remarks
 from widthfold_onnx.evidence.profile import profile
+from widthfold_onnx.evidence.rotation import timed_inputs
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
 from widthfold_onnx.results import Side, Timing
 from widthfold_onnx.runtime.clock import Clock, Pairing, Run, clock_name, clock_of, paired
-from widthfold_onnx.runtime.feeds import find_shapes, random_feeds
-from widthfold_onnx.runtime.session import Array, Level, Session, open_session, resolved
-from widthfold_onnx.runtime.stored import stored_feeds
-
-INPUT_SETS = (4, 64)
-"""Fewest and most input sets that take turns; as many as together exceed the last cache."""
+from widthfold_onnx.runtime.ports import Array
+from widthfold_onnx.runtime.session import Level, Session, open_session, resolved
 
 CHOICE_SHARE = 0.15
 """Share of the budget that choosing the settings may take."""
@@ -42,6 +38,13 @@ CHOICE_ROUNDS = (15, 1000)
 
 CHOICE_SECONDS = 0.2
 """More rounds than the fewest are run until then: 15 runs of some microseconds choose at random."""
+
+SWEPT = {
+    "prefer_nhwc": ("0", "1"),
+    "cudnn_conv_algo_search": ("HEURISTIC", "EXHAUSTIVE"),
+    "fuse_conv_bias": ("0", "1"),
+}
+"""Options of CUDA of which the fastest values are a matter of the model."""
 
 KEPT_SAMPLES = 500
 
@@ -65,8 +68,9 @@ def settings_of(provider: Provider, chosen: Mapping[str, str]) -> list[Setting]:
         return [Setting(Level.ALL, chosen), Setting(Level.EXTENDED, chosen)]
     if provider is Provider.TENSORRT:
         return [Setting(Level.ALL, chosen)]
-    variants = product(("0", "1"), ("HEURISTIC", "EXHAUSTIVE"))
-    swept = [{"prefer_nhwc": n, "cudnn_conv_algo_search": a, **chosen} for n, a in variants]
+    swept = [
+        {**dict(zip(SWEPT, values, strict=True)), **chosen} for values in product(*SWEPT.values())
+    ]
     return [Setting(Level.ALL, o) for i, o in enumerate(swept) if o not in swept[:i]]
 
 
@@ -120,7 +124,7 @@ def contest(
     options = resolved(options)
     settings = settings_of(options.provider, options.provider_options)
     first = _opened(original, options, settings[0])
-    feeds, made_up = _inputs(first, shapes, options)
+    feeds, made_up = timed_inputs(first, shapes, options)
     models = (original, rewritten)
     sessions = [[_opened(model, options, setting) for setting in settings] for model in models]
     clock = clock_of(options.provider, options.threads)
@@ -281,47 +285,6 @@ def _seconds(run: Run, count: int, clock: Clock) -> float:
     before = clock()
     run(count)
     return (clock() - before) * 1e-9
-
-
-def _inputs(
-    session: Session, shapes: Shapes | None, options: VerifyOptions
-) -> tuple[list[dict[str, Array]], bool]:
-    """The input sets that take turns, and whether they are random.
-
-    Raises:
-        UnverifiedError: no random input runs, and none is stored.
-        UsageError: stored inputs that do not fit.
-    """
-    if options.seeds < 1 and options.inputs:
-        return _stored(session, options), False
-    try:
-        return _feeds(session, shapes or find_shapes(session, options.input_shapes)), True
-    except UnverifiedError:
-        if not options.inputs:
-            raise
-        return _stored(session, options), False
-
-
-def _feeds(session: Session, shapes: Shapes) -> list[dict[str, Array]]:
-    """Random inputs; as many sets as exceed the last cache together."""
-    first = random_feeds(session.inputs, 0, shapes)
-    count = _count(first)
-    return [first, *(random_feeds(session.inputs, seed, shapes) for seed in range(1, count))]
-
-
-def _stored(session: Session, options: VerifyOptions) -> list[dict[str, Array]]:
-    """The stored sets of one shape, repeated until they exceed the last cache together."""
-    paths = map(Path, options.inputs)
-    sets = [item.feeds for path in paths for item in stored_feeds(path, session.inputs)]
-    first = sets[0]
-    alike = [s for s in sets if all(s[name].shape == first[name].shape for name in first)]
-    return list(islice(cycle(alike), max(_count(first), len(alike))))
-
-
-def _count(feeds: Mapping[str, Array]) -> int:
-    size = sum(array.nbytes for array in feeds.values())
-    fewest, most = INPUT_SETS
-    return min(max(fewest, last_cache_bytes() // max(size, 1) + 1), most)
 
 
 def _rounds(session: Session, feeds: Feeds) -> Run:

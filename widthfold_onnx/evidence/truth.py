@@ -23,7 +23,7 @@ from widthfold_onnx.evidence.reference_ops import OPS
 from widthfold_onnx.evidence.rows import Outputs
 from widthfold_onnx.model.scope import Scope, graph_scope
 from widthfold_onnx.model.walk import all_nodes, all_tensors
-from widthfold_onnx.runtime.session import Array
+from widthfold_onnx.runtime.ports import Array
 from widthfold_onnx.runtime.stored import InputSet
 from widthfold_onnx.runtime.worker import isolated
 from widthfold_onnx.text import printable

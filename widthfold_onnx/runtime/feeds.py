@@ -16,7 +16,8 @@ import numpy as np
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Shapes
 from widthfold_onnx.runtime.distributions import Distribution, distribution_of, draw
-from widthfold_onnx.runtime.session import Array, Port, Session
+from widthfold_onnx.runtime.ports import Array, Port
+from widthfold_onnx.runtime.session import Session
 from widthfold_onnx.runtime.stored import InputSet
 from widthfold_onnx.text import printable
 

@@ -5,19 +5,17 @@ The runtime module is handed in, so that `runtime.session` stays the one that im
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import io
+import tempfile
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Provider
+from widthfold_onnx.runtime.libraries import missing_library, preload
 from widthfold_onnx.text import printable
 
 FATAL = 4
@@ -33,10 +31,23 @@ _CHAINS = {
     Provider.CUDA: (Provider.CUDA, Provider.CPU),
     Provider.TENSORRT: (Provider.TENSORRT, Provider.CUDA, Provider.CPU),
 }
-_LIBRARIES = {
-    Provider.CUDA: "onnxruntime_providers_cuda",
-    Provider.TENSORRT: "onnxruntime_providers_tensorrt",
+CUDA_OPTIONS = {
+    "cudnn_conv_algo_search": "HEURISTIC",
+    "cudnn_conv_use_max_workspace": "1",
+    "enable_cuda_graph": "0",
+    "fuse_conv_bias": "0",
+    "prefer_nhwc": "0",
+    "use_tf32": "1",
 }
+"""What CUDA gets unless the caller chose otherwise: all that moves times, so that none of it
+depends on the defaults of a version. They are those of 1.31, but for the search: cuDNN's DEFAULT
+was measured at a tenth of the speed of its heuristic choice."""
+
+TENSORRT_OPTIONS = {"trt_builder_optimization_level": "3", "trt_timing_cache_enable": "True"}
+"""The same for TensorRT: two models are built alike only if they share the times of its kernels."""
+
+OFF = ("0", "false")
+"""Values of options that switch something off, in lower case."""
 
 CAPTURES = {"enable_cuda_graph", "trt_cuda_graph_enable"}
 """Options that record the first run and replay it, whatever is fed later."""
@@ -60,8 +71,10 @@ def chain(
     """
     options: dict[Provider, dict[str, str]] = {item: {} for item in _CHAINS[provider]}
     if Provider.CUDA in options:
-        # cuDNN's default algorithm was measured at a tenth of the speed of its heuristic choice.
-        options[Provider.CUDA] |= {"cudnn_conv_algo_search": "HEURISTIC", "use_tf32": "1"}
+        options[Provider.CUDA] |= CUDA_OPTIONS
+    if Provider.TENSORRT in options:
+        options[Provider.TENSORRT] |= TENSORRT_OPTIONS
+        options[Provider.TENSORRT]["trt_timing_cache_path"] = _timing_cache().name
     options[provider] |= chosen
     if Provider.CUDA in options and not tf32:
         options[Provider.CUDA]["use_tf32"] = "0"
@@ -96,7 +109,7 @@ def check_options(
         # The runtime ignores them without a word, and a report would name what had no effect.
         raise UsageError(f"provider cpu takes no options: {words}")
     for name in CAPTURES & chosen.keys():
-        if chosen[name].lower() not in ("0", "false"):
+        if chosen[name].lower() not in OFF:
             raise UsageError(f"{name} repeats a run on its old inputs; it cannot be verified")
     reason = obstacle(runtime, failures, provider, tuple(chosen.items()))
     if reason is not None:
@@ -119,8 +132,7 @@ def obstacle(
         return None
     if NAMES[provider] not in runtime.get_available_providers():
         return f"this ONNX Runtime has no {NAMES[provider]}; pip install 'widthfold-onnx[gpu]'"
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not find
-        runtime.preload_dlls()
+    preload(runtime)
     options = runtime.SessionOptions()
     options.log_severity_level = FATAL
     options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
@@ -130,31 +142,26 @@ def obstacle(
         session = runtime.InferenceSession(
             _one_node(), options, providers=providers, enable_fallback=0
         )
-        session.run(None, {"x": np.ones(1, np.float32)})
+        session.run(None, {"x": np.ones((1, 1, 1, 1), np.float32)})
     except failures as error:
-        return _missing_library(runtime, provider) or printable(str(error), _LONGEST)
+        return missing_library(runtime, provider) or printable(str(error), _LONGEST)
     if session.get_providers()[0] != NAMES[provider]:
-        return _missing_library(runtime, provider) or "no usable device"
+        return missing_library(runtime, provider) or "no usable device"
     return None
+
+
+@cache
+def _timing_cache() -> tempfile.TemporaryDirectory[str]:
+    """Where the sessions of this process share the times of TensorRT's kernels."""
+    return tempfile.TemporaryDirectory(prefix="widthfold-tensorrt-")
 
 
 def _one_node() -> bytes:
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
-    node = helper.make_node("Neg", ["x"], ["y"])
-    graph = helper.make_graph([node], "probe", ends[:1], ends[1:])
+    """A Conv, since a device that cannot run one is of no use here."""
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1] * 4) for name in "xy"]
+    weight = numpy_helper.from_array(np.ones((1, 1, 1, 1), np.float32), "w")
+    node = helper.make_node("Conv", ["x", "w"], ["y"])
+    graph = helper.make_graph([node], "probe", ends[:1], ends[1:], [weight])
     opset = helper.make_opsetid("", 17)
     model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
     return bytes(model.SerializeToString())
-
-
-def _missing_library(runtime: Any, provider: Provider) -> str | None:
-    """The loader's words on a provider library that does not load, None where it does."""
-    folder = Path(runtime.__file__).parent / "capi"
-    try:
-        for library in folder.glob("*onnxruntime_providers_shared.*"):
-            ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
-        for library in folder.glob(f"*{_LIBRARIES[provider]}.*"):
-            ctypes.CDLL(str(library))
-    except OSError as error:
-        return printable(str(error).replace(f"{folder}/", ""))
-    return None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -17,21 +16,17 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import onnx
 
-from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.errors import UnverifiedError, UsageError
+from widthfold_onnx.model.walk import all_tensors
 from widthfold_onnx.options import Provider, VerifyOptions
-from widthfold_onnx.runtime.providers import FATAL, NAMES, chain, check_options, choose
+from widthfold_onnx.runtime.binding import Bound, Placed, place
+from widthfold_onnx.runtime.ports import Array, arrays_of, port_of
+from widthfold_onnx.runtime.providers import FATAL, NAMES, OFF, chain, check_options, choose
 from widthfold_onnx.text import printable
 
-Array = npt.NDArray[Any]
 Feeds = Mapping[str, Array]
-
-_DTYPES = {
-    "tensor(float)": "float32",
-    "tensor(double)": "float64",
-}
-"""Element types that the runtime calls otherwise than numpy does."""
 
 
 class Level(StrEnum):
@@ -42,32 +37,20 @@ class Level(StrEnum):
     ALL = "all"
 
 
-@dataclass(frozen=True)
-class Port:
-    """One input of a model.
-
-    Attributes:
-        name: as in the model.
-        dtype: numpy's name of the element type, "string", or the runtime's own words for a type
-            that is no tensor, e.g. "seq(tensor(float))".
-        dims: sizes, symbols, or None where nothing is known. The runtime shows a scalar and a
-            tensor of unknown rank alike, as ().
-    """
-
-    name: str
-    dtype: str
-    dims: tuple[int | str | None, ...]
-
-
 class Session:
     """A model that is loaded and ready to run; made by `open_session`."""
 
-    def __init__(self, session: Any, provider: Provider, label: str, device: int) -> None:
+    def __init__(
+        self, session: Any, provider: Provider, label: str, chosen: Mapping[str, str]
+    ) -> None:
         self._session = session
-        self._device = device
+        kind = "cpu" if provider is Provider.CPU else "cuda"
+        self._device = (kind, int(chosen.get("device_id", 0)))
+        self._captures = chosen.get("enable_cuda_graph", "0").lower() not in OFF
+        self._recordings = 0
         self._label = label
         self.provider = provider
-        self.inputs = [_port(meta) for meta in session.get_inputs()]
+        self.inputs = [port_of(meta) for meta in session.get_inputs()]
         self.outputs = [str(meta.name) for meta in session.get_outputs()]
         self.overridable = [str(meta.name) for meta in session.get_overridable_initializers()]
 
@@ -81,33 +64,34 @@ class Session:
             values = self._session.run(self.outputs, dict(feeds))
         arrays: dict[str, Array] = {}
         for name, value in zip(self.outputs, values, strict=True):
-            arrays.update(_arrays(name, value))
+            arrays.update(arrays_of(name, value))
         return arrays
 
-    def bound(self, feeds: Feeds) -> Callable[[], None]:
+    def bound(self, feeds: Mapping[str, Array | Placed]) -> Callable[[], None] | Bound:
         """A call that runs once on inputs that lie on the device already, for timing.
+
+        With `enable_cuda_graph` the first call records what the device does, and every further one
+        replays that; each of several input sets has a recording of its own.
 
         Raises:
             UnverifiedError: the feeds do not fit; the call raises it where a run stops.
         """
-        if any(array.dtype.kind in "OUS" for array in feeds.values()):
+        if any(isinstance(v, np.ndarray) and v.dtype.kind in "OUS" for v in feeds.values()):
             return lambda: self._plain(feeds)  # strings have no buffer to bind
-        runtime = _runtime()
-        device = "cpu" if self.provider is Provider.CPU else "cuda"
+        self._recordings += 1
+        recording = self._recordings if self._captures else None
+        return Bound(
+            _runtime(), self._session, feeds, self.outputs, self._device, recording, self._stops
+        )
+
+    def placed(self, feeds: Feeds) -> dict[str, Placed]:
+        """The feeds, copied to the device once for all sessions there.
+
+        Raises:
+            UnverifiedError: there is no room.
+        """
         with self._stops():
-            binding = self._session.io_binding()
-            for name, array in feeds.items():
-                value = runtime.OrtValue.ortvalue_from_numpy(array, device, self._device)
-                binding.bind_ortvalue_input(name, value)
-            for name in self.outputs:
-                binding.bind_output(name, device, self._device)
-
-        def once() -> None:
-            with self._stops():
-                self._session.run_with_iobinding(binding)
-                binding.synchronize_outputs()
-
-        return once
+            return {name: place(_runtime(), v, self._device) for name, v in feeds.items()}
 
     def end_profile(self) -> Path:
         """Stop profiling and return the file that holds the profile."""
@@ -155,6 +139,7 @@ def open_session(
     tf32: bool = False,
     provider_options: Mapping[str, str] = MappingProxyType({}),
     profile: Path | None = None,
+    optimized: Path | None = None,
 ) -> Session:
     """Load a model; its external data is found because it is opened by path.
 
@@ -169,14 +154,24 @@ def open_session(
             timing, wrong for parity.
         provider_options: further options of the provider, which win over ours.
         profile: prefix of a file into which the runtime writes the time of every node.
+        optimized: file into which the runtime writes the model that it made of this one.
 
     Raises:
         UnverifiedError: no runtime, no such provider, or a model that does not load.
+        UsageError: `use_tf32` is switched off where float16 is to be timed.
     """
     runtime = _runtime()
     used = choose(runtime, _failures(), provider)
     label = printable(model.name)
+    if tf32 and provider_options.get("use_tf32", "1").lower() in OFF and _holds_float16(model):
+        # It deselects all tensor cores, whatever the type (ONNX Runtime, cuda/nn/conv.cc).
+        raise UsageError(
+            f"use_tf32=0 takes the tensor cores from the float16 layers of {label} as well; "
+            "time them without it"
+        )
     options = _options(level, threads)
+    if optimized is not None:
+        options.optimized_model_filepath = str(optimized)
     if profile is not None:
         options.enable_profiling = True
         options.profile_file_prefix = str(profile)
@@ -193,7 +188,7 @@ def open_session(
     first = session.get_providers()[0]
     if first != NAMES[used]:
         raise UnverifiedError(f"{label} runs on {first} although {NAMES[used]} was asked for")
-    return Session(session, used, label, int(provider_options.get("device_id", 0)))
+    return Session(session, used, label, provider_options)
 
 
 @cache
@@ -233,18 +228,6 @@ def _options(level: Level, threads: int) -> Any:
     return options
 
 
-def _port(meta: Any) -> Port:
-    kind = str(meta.type)
-    inner = kind.removeprefix("tensor(").removesuffix(")")
-    dtype = _DTYPES.get(kind, inner if kind == f"tensor({inner})" else kind)
-    dims = tuple(dim if isinstance(dim, int | str) else None for dim in meta.shape)
-    return Port(str(meta.name), dtype, dims)
-
-
-def _arrays(name: str, value: object) -> dict[str, Array]:
-    if isinstance(value, np.ndarray | np.generic):
-        return {name: np.asarray(value)}
-    if isinstance(value, list) and all(isinstance(item, np.ndarray) for item in value):
-        return {f"{name}[{index}]": item for index, item in enumerate(value)}
-    kind = "an empty optional" if value is None else f"no tensor but a {type(value).__name__}"
-    raise UnverifiedError(f"output {printable(name)} is {kind}; it cannot be compared")
+def _holds_float16(model: Path) -> bool:
+    tensors = all_tensors(onnx.load(model, load_external_data=False))
+    return any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in tensors)

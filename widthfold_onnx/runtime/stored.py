@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto, numpy_helper
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.runtime.session import Array, Port
+from widthfold_onnx.runtime.ports import Array, Port
 from widthfold_onnx.text import printable
 
 MAX_BYTES = 1 << 30

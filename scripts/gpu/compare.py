@@ -1,0 +1,65 @@
+"""Do two runs agree? Computed on the device, since outputs are too large to fetch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from gpu.stage import Stage
+from widthfold_onnx.runtime.binding import Bound, Placed
+
+WRONG = 1e-2
+"""Largest difference / largest magnitude that rounding to float16 or TF32 explains."""
+
+NOWHERE = 1e9
+"""The difference where one is no number."""
+
+
+class Judge:
+    """Compares outputs of one element type.
+
+    Args:
+        stage: where.
+        dtype: numpy's name.
+
+    Raises:
+        UnverifiedError: the provider does not run the comparison.
+    """
+
+    def __init__(self, stage: Stage, dtype: str) -> None:
+        element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        nodes = [
+            helper.make_node("Cast", ["a"], ["p"], to=TensorProto.FLOAT),
+            helper.make_node("Cast", ["b"], ["q"], to=TensorProto.FLOAT),
+            helper.make_node("Sub", ["p", "q"], ["r"]),
+            helper.make_node("Abs", ["r"], ["s"]),
+            helper.make_node("Abs", ["p"], ["t"]),
+            helper.make_node("ReduceMax", ["s"], ["apart"], keepdims=0),
+            helper.make_node("ReduceMax", ["t"], ["largest"], keepdims=0),
+        ]
+        inputs = [helper.make_tensor_value_info(name, element, None) for name in "ab"]
+        outputs = [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, [])
+            for name in ("apart", "largest")
+        ]
+        graph = helper.make_graph(nodes, "difference", inputs, outputs)
+        opset = helper.make_opsetid("", 17)
+        model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
+        self._opened = stage.open(model.SerializeToString(), stage.options())
+
+    def apart(self, one: Bound, other: Bound) -> float:
+        """Run both; largest difference / largest magnitude of the first."""
+        one()
+        other()
+        (a,), (b,) = one.results().values(), other.results().values()
+        compare = self._opened.on({"a": a, "b": b})
+        compare()
+        apart, largest = map(_number, compare.results().values())
+        return apart / largest if np.isfinite(apart) and 0 < largest < np.inf else NOWHERE
+
+
+def _number(value: Placed) -> float:
+    array: Any = value.numpy()
+    return float(array)

@@ -1,0 +1,187 @@
+"""Tables of all parts, one function each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gpu.figures import best_as_is, floor_share
+from gpu.results import Row, of
+
+MOVED = 1.03
+"""Where the clock moves further than this during a part, its figures are void."""
+
+FLOOR = (
+    "GB/s counts the input, the output, and twice the output for the Neg behind the layer; floor "
+    "is the time of these bytes at the measured copy bandwidth in percent of the time taken. Ratio "
+    "is as-is / form, the median of alternating runs with its 95 % interval; best is the fastest "
+    "as-is of both layouts / form, from medians. A/A is a second copy of the layer as it is."
+)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A title, lines of text, and a table."""
+
+    title: str
+    notes: list[str]
+    head: Sequence[str] = ()
+    body: list[list[str]] = field(default_factory=list)
+
+    def markdown(self) -> str:
+        """As Markdown."""
+        rows = [self.head, ["---"] * len(self.head), *self.body] if self.body else []
+        lines = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows]
+        return "\n".join([f"## {self.title}", "", *lines, "", *self.notes, ""])
+
+
+def sections(rows: Sequence[Row]) -> list[Section]:
+    """One per part that has rows."""
+    made = [_about(rows)]
+    for part, table in TABLES.items():
+        found = of(list(rows), part)
+        if found:
+            section = table(found, rows)
+            section.notes.extend(_reason(row) for row in found if "reason" in row and _lone(row))
+            made.append(section)
+    return made
+
+
+def _about(rows: Sequence[Row]) -> Section:
+    run = of(list(rows), "run")[0]
+    notes = [
+        f"`{run['command']}`, {run['date']}, ONNX Runtime {run['onnxruntime']}, "
+        f"Python {run['python']}."
+    ]
+    if run["quick"]:
+        notes.append("A quick run: the figures say nothing.")
+    if not of(list(rows), "end"):
+        notes.append("The run was cut off; what is here was measured before.")
+    for row in of(list(rows), "state"):
+        if "sm_mhz" in row:
+            low, high = np.quantile(row["sm_mhz"], (0.1, 0.9))
+            void = ": it moved, the figures are void" if high > MOVED * low else ""
+            notes.append(f"SM clock during {row['during']}: {low:.0f} to {high:.0f} MHz{void}.")
+    return Section(f"{run['device']}, {run['provider']}", [*notes, "", FLOOR])
+
+
+def _ceilings(found: Sequence[Row], rows: Sequence[Row]) -> Section:
+    body = []
+    for row in found:
+        what = " ".join(filter(None, [row.get("what"), row.get("dtype")]))
+        if "us" not in row:
+            value = row.get("error", "")
+        elif "macs" in row:
+            value = f"{2 * row['macs'] / row['us'] / 1e6:.1f} TFLOP/s"
+        elif "bytes" in row:
+            value = f"{_gbs(row)} GB/s"
+        else:
+            value = f"A/A {1 + row['control']:.3f}" if "control" in row else ""
+        body.append([what, _us(row), value])
+    return Section("Ceilings", [], ["what", "us", "value"], body)
+
+
+def _grid(found: Sequence[Row], rows: Sequence[Row]) -> Section:
+    best = best_as_is(found)
+    body = []
+    for row in found:
+        if _lone(row):
+            continue
+        start = [row["layer"], row["dtype"], row["layout"], row["form"]]
+        if "us" not in row:
+            body.append([*start, "", "", "", _why(row), "", "", ""])
+            continue
+        against = f"{best[row['layer'], row['dtype']] / row['us']:.2f}x"
+        numbers = [_us(row), _gbs(row), _floor(row, rows), _ratio(row), against, _control(row)]
+        body.append([*start, *numbers, str(row["transposes"])])
+    head = ["layer", "type", "layout", "form", "us", "GB/s", "floor", "ratio", "best", "A/A", "T"]
+    return Section(
+        "Layers", ["T: Transposes that the runtime's optimized graph holds."], head, body
+    )
+
+
+def _torch(found: Sequence[Row], rows: Sequence[Row]) -> Section:
+    body = []
+    for row in found:
+        if "layer" in row:
+            named = [(row.get(key) or [""])[0] for key in ("kernels", "runtime_kernels")]
+            named[0] = named[0] or row.get("error", "")
+            numbers = [_us(row), _gbs(row), _floor(row, rows)]
+            body.append([row["layer"], row["dtype"], row["layout"], *numbers, *named])
+    head = ["layer", "type", "layout", "us", "GB/s", "floor", "longest kernel", "of ONNX Runtime"]
+    return Section("PyTorch", [], head, body)
+
+
+def _gemm(found: Sequence[Row], rows: Sequence[Row]) -> Section:
+    body = []
+    for row in found:
+        if _lone(row):
+            continue
+        shape = " x ".join(map(str, row["shape"]))
+        base = f"{row['base_us']:.1f}" if "base_us" in row else ""
+        numbers = [base, _us(row), _gbs(row), _floor(row, rows), _ratio(row) or _why(row)]
+        body.append([shape, row["dtype"], str(row.get("factor", "")), *numbers, _control(row)])
+    head = ["M x K x N", "type", "factor", "as-is us", "us", "GB/s", "floor", "ratio", "A/A"]
+    return Section("Matrix products", [], head, body)
+
+
+def _models(found: Sequence[Row], rows: Sequence[Row]) -> Section:
+    body = []
+    for row in found:
+        if _lone(row):
+            continue
+        layout = "nhwc" if row["options"].get("prefer_nhwc") == "1" else "nchw"
+        times = [f"{row[key] / 1e3:.3f}" if key in row else "" for key in ("base_us", "us")]
+        folded = f"{row['folded']}/{row['convs']}" if "folded" in row else ""
+        result = _ratio(row) or row.get("error", "as it is")
+        body.append([row["model"], layout, folded, *times, result, _control(row)])
+    head = ["model", "layout", "folded", "as-is ms", "ms", "ratio", "A/A"]
+    return Section("Whole models", [], head, body)
+
+
+TABLES = {
+    "ceilings": _ceilings,
+    "grid": _grid,
+    "torch": _torch,
+    "gemm": _gemm,
+    "models": _models,
+}
+
+
+def _lone(row: Row) -> bool:
+    """Whether a row is about its part, not about one measurement."""
+    return not row.keys() & {"layer", "shape", "model", "what"}
+
+
+def _reason(row: Row) -> str:
+    count = f"{row['unmeasured']} more were not measured: " if "unmeasured" in row else ""
+    return f"{count}{row['reason']}."
+
+
+def _us(row: Row) -> str:
+    return f"{row['us']:.1f}" if "us" in row else ""
+
+
+def _gbs(row: Row) -> str:
+    return f"{row['bytes'] / row['us'] / 1e3:.0f}" if "us" in row else ""
+
+
+def _floor(row: Row, rows: Sequence[Row]) -> str:
+    share = floor_share(row, rows) if "us" in row else None
+    return "" if share is None else f"{share:.0%}"
+
+
+def _ratio(row: Row) -> str:
+    return f"{row['ratio']:.2f}x [{row['low']:.2f}, {row['high']:.2f}]" if "ratio" in row else ""
+
+
+def _control(row: Row) -> str:
+    return f"{1 + row['control']:.2f}" if "control" in row else ""
+
+
+def _why(row: Row) -> str:
+    if "wrong" in row:
+        return f"WRONG by {row['wrong']:.1e}"
+    return str(row.get("error") or row.get("reason", ""))

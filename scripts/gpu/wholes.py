@@ -1,0 +1,73 @@
+"""Part 6: whole models by `--factor auto`, in both layouts, against the original at its best.
+
+This part needs all that the package needs, not only its mathematics.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpu.stage import Stage, ratio
+from widthfold_onnx.options import Provider
+
+
+def run_models(stage: Stage, models: Sequence[Path]) -> None:
+    """Optimize and time the models, or as many as there is time for."""
+    try:
+        importlib.import_module("widthfold_onnx.pipeline")
+    except ImportError as error:
+        name = error.name or str(error)
+        stage.results.add("models", reason=f"{name} is not installed, which the package needs")
+        return
+    layouts = (False, True) if stage.provider is Provider.CUDA else (False,)
+    cases = [(path, last) for last in layouts for path in models]
+    longest = 0.0
+    for done, (path, last) in enumerate(cases):
+        before = stage.left
+        if before <= longest:  # a search cannot be stopped, so the next one must not begin
+            stage.results.add("models", unmeasured=len(cases) - done, reason="no time was left")
+            return
+        _model(stage, path, stage.options(last=True) if last else {})
+        longest = max(longest, before - stage.left)
+
+
+def _model(stage: Stage, path: Path, options: dict[str, str]) -> None:
+    from widthfold_onnx import FoldOptions, SearchOptions, VerifyOptions, WidthfoldError, optimize
+    from widthfold_onnx.evidence.speed import contest
+
+    seconds = stage.scale.model_seconds
+    search = SearchOptions(provider=stage.provider, provider_options=options, time_budget=seconds)
+    prove = VerifyOptions(
+        provider=stage.provider,
+        provider_options=options,
+        seeds=1,
+        thorough=False,
+        timing=False,
+    )
+    timed = VerifyOptions(provider=stage.provider, time_budget=seconds / 2)
+    out = stage.folder / "folded.onnx"
+    try:
+        report = optimize(path, out, FoldOptions(), prove, search)
+        found = report.search
+        assert found is not None  # it was asked for auto
+        whole, shapes = found.whole, {name: tuple(dims) for name, dims in found.shapes.items()}
+        about = {
+            "model": path.stem,
+            "options": options,
+            "convs": len(report.sites),
+            "folded": report.summary.folded,
+            "written": report.written is not None,
+            "search": None if whole is None else [whole.ratio, whole.low, whole.high],
+            "shapes": found.shapes,
+        }
+        if report.written is None or not report.summary.folded:
+            stage.results.add("models", **about)
+            return
+        against = contest(path, out, timed, shapes)
+    except WidthfoldError as error:
+        stage.results.add("models", model=path.stem, options=options, error=str(error))
+        return
+    settings = [str(setting) for setting in against.settings]
+    stage.results.add("models", **about, settings=settings, **ratio(against.pairing))

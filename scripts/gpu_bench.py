@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""Measure what folding is worth on a GPU: one command, 450 s unless said otherwise, no network.
+
+usage: gpu_bench.py [--provider cuda] [--quick] [--out DIR] [--budget 450] [MODEL ...]
+       gpu_bench.py --report DIR
+
+Needs python3 with onnxruntime-gpu, onnx and numpy. With torch there is an independent reference,
+with rich a table on the terminal, with matplotlib pictures; whole models need what the package
+needs (msgspec, onnx_ir, platformdirs, scipy). Parts:
+
+1 one Conv on the device against the CPU; a wrong or missing device ends the run
+2 bandwidth, peak, launch overhead, and by how much identical models differ
+3 a grid of layers, each in all forms, in both layouts
+4 the same layers through PyTorch and cuDNN's own tuning, with the names of kernels
+5 tall and narrow matrix products, folded and not
+6 whole models by --factor auto: models/, and the real ones beside the repository, or MODEL
+7 table and pictures
+
+Every result is in DIR/results.jsonl as soon as it is there, with the raw samples; --report makes
+table.md and the pictures from such a file. DIR is benchmarks/gpu/<device> unless given.
+--provider cpu --quick shows that everything runs; its figures say nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import platform
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SHARED = ROOT.parent / "shared" / "models"
+NEEDED = ("numpy", "onnx", "onnxruntime")
+FIRST = ("pitch_cnn", "basic-pitch__nmp", "luma_sr", "swift-f0__model", "wide_signal")
+"""Models that are measured before the others: time may be short."""
+
+SHARES = {"grid": 0.55, "torch": 0.25, "gemm": 0.2}
+"""Share of the time left that each of these parts may take; whole models take the rest."""
+
+
+def main() -> int:
+    arguments = _arguments()
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        print(f"gpu_bench: not installed: {', '.join(missing)}", file=sys.stderr)
+        return 4
+    sys.path.insert(0, str(ROOT))  # the package need not be installed
+    from gpu.publish import publish
+    from gpu.results import FILE
+
+    from widthfold_onnx.errors import WidthfoldError
+
+    if arguments.report is not None:
+        if not (arguments.report / FILE).is_file():
+            print(f"gpu_bench: no {FILE} in {arguments.report}", file=sys.stderr)
+            return 2
+        publish(arguments.report)
+        return 0
+    try:
+        folder = _measure(arguments)
+    except WidthfoldError as error:
+        print(f"gpu_bench: {error}", file=sys.stderr)
+        return error.exit_code
+    publish(folder)
+    return 0
+
+
+def _measure(arguments: argparse.Namespace) -> Path:
+    """Parts 1 to 6.
+
+    Raises:
+        UnverifiedError: the provider cannot be used.
+        CheckFailedError: the device computes wrong.
+    """
+    from gpu import device, grid, products, rival, watch, wholes
+    from gpu.results import Results
+    from gpu.stage import FULL, QUICK, Stage
+
+    from widthfold_onnx.options import Provider, VerifyOptions
+    from widthfold_onnx.runtime.session import resolved, runtime_version
+
+    start = time.perf_counter()
+    name = "cpu" if arguments.provider == "cpu" else watch.name() or "unknown"
+    out = arguments.out or ROOT / "benchmarks" / "gpu" / re.sub(r"\W+", "-", name).lower()
+    scale = QUICK if arguments.quick else FULL
+    chosen = grid.layers(scale.layer_bytes)[: scale.layers]
+    models = (arguments.models or _models(real=not arguments.quick))[: scale.models]
+    steps: dict[str, Callable[[Stage], None]] = {
+        "conv": device.check,
+        "ceilings": device.ceilings,
+        "grid": lambda part: grid.run_grid(part, chosen, device.rate(out)),
+        "torch": lambda part: rival.run_rival(part, chosen),
+        "gemm": products.run_products,
+        "models": lambda part: wholes.run_models(part, models),
+    }
+    provider = resolved(VerifyOptions(provider=Provider(arguments.provider))).provider
+    results = Results(out)
+    with tempfile.TemporaryDirectory() as folder, watch.Watch(Path(folder)) as seen:
+        stage = Stage(provider, Path(folder), results, scale, start + arguments.budget)
+        results.add(
+            "run",
+            device=name,
+            provider=arguments.provider,
+            onnxruntime=runtime_version(),
+            python=platform.python_version(),
+            quick=arguments.quick,
+            budget_s=arguments.budget,
+            date=time.strftime("%Y-%m-%d", time.gmtime()),
+            command=" ".join(["scripts/gpu_bench.py", *sys.argv[1:]]),
+        )
+        for part, step in steps.items():
+            print(f"gpu_bench: {part}, {stage.left:.0f} s left", file=sys.stderr, flush=True)
+            step(stage.until(SHARES.get(part, 1.0) * stage.left))
+            results.add("state", during=part, **seen.take())
+        results.add("end", seconds=round(time.perf_counter() - start, 1))
+    results.close()
+    return out
+
+
+def _models(*, real: bool) -> list[Path]:
+    folders = [ROOT / "models", *([SHARED] if real else [])]
+    found = [path for folder in folders for path in sorted(folder.glob("*.onnx"))]
+    order = {name: place for place, name in enumerate(FIRST)}
+    return sorted(found, key=lambda path: order.get(path.stem, len(order)))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("models", nargs="*", type=Path)
+    parser.add_argument("--provider", choices=["cuda", "tensorrt", "cpu"], default="cuda")
+    parser.add_argument("--quick", action="store_true", help="tiny layers, one model")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--budget", type=float, default=450.0, help="seconds for everything")
+    parser.add_argument("--report", type=Path, metavar="DIR", help="only make table and pictures")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""Shared libraries of GPU providers: loaded from pip packages, and named where one is missing."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+from widthfold_onnx.options import Provider
+from widthfold_onnx.text import printable
+
+_OWN = {
+    Provider.CUDA: "onnxruntime_providers_cuda",
+    Provider.TENSORRT: "onnxruntime_providers_tensorrt",
+}
+_OPENED_LATER = {
+    Provider.CUDA: ("libcudnn.so.9",),
+    Provider.TENSORRT: ("libcudnn.so.9",),
+}
+"""What a provider opens when its first Conv runs, not when it is loaded (onnxruntime#29252)."""
+
+_TENSORRT = ("libnvinfer.so*", "libnvinfer_plugin.so*", "libnvonnxparser.so*")
+"""In the order in which they need each other."""
+
+
+def preload(runtime: Any) -> None:
+    """Load the libraries of CUDA, cuDNN and TensorRT that pip packages hold.
+
+    By itself the runtime looks for these packages beside its own folder only; they may as well lie
+    in another folder that Python imports from. What is not found is left to the system's loader.
+
+    Args:
+        runtime: the module of ONNX Runtime.
+    """
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not find
+        for folder in (lib for place in _places("nvidia") for lib in sorted(place.glob("*/lib"))):
+            is_cudnn = folder.parent.name == "cudnn"
+            runtime.preload_dlls(cuda=not is_cudnn, cudnn=is_cudnn, directory=str(folder))
+        runtime.preload_dlls()
+    places = _places("tensorrt_libs")
+    for library in (path for name in _TENSORRT for place in places for path in place.glob(name)):
+        with contextlib.suppress(OSError):  # `missing_library` says what lacks
+            ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+
+
+def missing_library(runtime: Any, provider: Provider) -> str | None:
+    """The loader's words on the library that keeps a provider from running, None if there is none.
+
+    Args:
+        runtime: the module of ONNX Runtime.
+        provider: CUDA or TENSORRT.
+    """
+    folder = Path(runtime.__file__).parent / "capi"
+    own = list(folder.glob(f"*{_OWN[provider]}.*"))
+    try:
+        for library in folder.glob("*onnxruntime_providers_shared.*"):
+            ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+        for library in own:
+            ctypes.CDLL(str(library))
+        for name in _OPENED_LATER[provider] if own and sys.platform == "linux" else ():
+            ctypes.CDLL(name)
+    except OSError as error:
+        return printable(str(error).replace(f"{folder}/", ""))
+    return None
+
+
+def _places(package: str) -> list[Path]:
+    """Folders of a package, which may be spread over several."""
+    spec = importlib.util.find_spec(package)
+    return [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
