@@ -109,6 +109,16 @@ def test_what_hurts_in_its_place_is_dropped_and_the_rest_is_kept(
     assert world.compared[-1] == (set(), {"first", "third"})
 
 
+def test_what_the_original_gains_by_its_level_alone_is_said(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = enter(monkeypatch, World(doubled, dict.fromkeys(ALL, -1.0)))
+    world.advice = "it is faster otherwise"
+    report = found(model)
+    assert (report.search.accepted, report.search.note) == (False, world.advice)
+    assert wording.search(report.search).endswith(": not surely faster; it is faster otherwise")
+
+
 def test_what_does_not_surely_hurt_is_kept(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     enter(monkeypatch, World(doubled, {**ALL, "second": -0.01}))
     assert found(model).summary.folded == 3

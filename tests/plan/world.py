@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.speed import ratio_of
+from widthfold_onnx.evidence.contest import ratio_of
 from widthfold_onnx.plan import ground, measure, trials
 from widthfold_onnx.plan.race import Began, Done, Ran, race
 from widthfold_onnx.rewrite.record import FOLD_KEY
@@ -45,6 +45,7 @@ class World:
         self.alone = alone
         self.saved = saved
         self.noise = noise
+        self.advice = ""
         self.raced: list[str] = []
         self.compared: list[tuple[frozenset[str], frozenset[str]]] = []
 
@@ -69,14 +70,14 @@ class World:
                     report(Ran(unit.subject, key, ratio, low, 2 * ratio - low, 1 / ratio, 40))
             report(Done(unit.subject))
 
-    def _contest(self, base: Path, other: Path, options, shapes) -> Pairing:
+    def _contest(self, base: Path, other: Path, options, shapes) -> tuple[Pairing, str]:
         sides = folded(base), folded(other)
         self.compared.append(sides)
         before, after = (WHOLE - sum(self.saved[name] for name in side) for side in sides)
         if math.isnan(before + after):
             raise UnverifiedError("the child process died of SIGSEGV")
         ratio = before / after
-        return Pairing(
+        pairing = Pairing(
             samples=np.tile([[before, after, before]], (50, 1)),
             ratio=ratio,
             low=ratio * (1 - self.noise),
@@ -85,6 +86,7 @@ class World:
             converged=True,
             verdict="no difference",
         )
+        return pairing, self.advice
 
 
 def folded(model: Path) -> frozenset[str]:

@@ -82,6 +82,7 @@ class Search:
         self._bench = Bench.of(self._options, fold, store, ground.machine)
         self._layers = Layers.of(self._document(), fold, self._shapes, self._target)
         self._accepted: Choice = {}
+        self._note = ""
 
     def run(self) -> SearchReport:
         """Measure, choose, try, decide."""
@@ -107,6 +108,7 @@ class Search:
             interrupted=interrupted,
             whole=whole,
             accepted=bool(self._accepted),
+            note=self._note,
         )
 
     def choose(self, site: LinearSite) -> Reformulation | Refusal:
@@ -154,6 +156,7 @@ class Search:
         if final is None:
             self._accepted = chosen
             return None
+        self._note = final.note
         if judge(final.low, final.high, final.control, final.rounds, converged=True) == "faster":
             self._accepted = chosen
         return _gain(final)

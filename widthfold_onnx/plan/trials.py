@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.speed import ratio_of
+from widthfold_onnx.evidence.contest import ratio_of
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.model.writer import write_model
 from widthfold_onnx.options import SearchOptions, Shapes, VerifyOptions
@@ -91,8 +91,8 @@ class Trials:
         files = self._file(base), self._file(other)
         try:
             shapes = dict(self._shapes)
-            pairing = isolated(ratio_of, *files, options, shapes, timeout=seconds + PATIENCE)
-            measured = _measurement(pairing)
+            timeout = seconds + PATIENCE
+            measured = _measurement(*isolated(ratio_of, *files, options, shapes, timeout=timeout))
         except UnverifiedError as error:
             measured = lost(str(error))
         self._bench.keep(self._subject, candidate, measured)
@@ -114,7 +114,7 @@ class Trials:
         return path
 
 
-def _measurement(pairing: Pairing) -> Measurement:
+def _measurement(pairing: Pairing, note: str) -> Measurement:
     return Measurement(
         status="ok",
         ratio=pairing.ratio,
@@ -125,6 +125,7 @@ def _measurement(pairing: Pairing) -> Measurement:
         reason="",
         taken=now(),
         control=pairing.control,
+        note=note,
     )
 
 

@@ -96,8 +96,10 @@ def search(report: SearchReport) -> str:
     if not report.whole.pairs:
         return f"{said}; folded, the whole model did not run"
     if not report.accepted:
-        return f"{said}; folded, the whole model ran at {gain(report.whole)}: not surely faster"
-    return f"{said}; the whole model ran at {gain(report.whole)} of the original's best"
+        said += f"; folded, the whole model ran at {gain(report.whole)}: not surely faster"
+    else:
+        said += f"; the whole model ran at {gain(report.whole)} of the original's best"
+    return f"{said}; {report.note}" if report.note else said
 
 
 def meaning(report: VerifyReport) -> str:

@@ -33,6 +33,7 @@ class SearchReport(Result, kw_only=True, frozen=True):
         interrupted: whether measuring was ended by hand.
         whole: the whole model, folded where that pays, against the original at its strongest
             setting; None where no layer gained, or where nothing was to be measured.
+        note: what else was seen of the original at its settings.
         accepted: whether that is faster beyond the noise, or was not timed; if not, nothing is
             folded.
     """
@@ -48,3 +49,4 @@ class SearchReport(Result, kw_only=True, frozen=True):
     interrupted: bool
     whole: Gain | None
     accepted: bool
+    note: str = ""

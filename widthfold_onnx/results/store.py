@@ -45,6 +45,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         taken: when, in UTC, as ISO 8601 writes it.
         control: largest deviation from 1 of the original against a copy of itself in the same
             run; 0.0 where none took part.
+        note: what else was seen.
 
     Raises:
         ValueError: a number that is not finite, below 0 or too large, an interval whose ends are
@@ -60,6 +61,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str
     taken: str
     control: float = 0.0
+    note: str = ""
 
     def __post_init__(self) -> None:
         numbers = (self.ratio, self.low, self.high, self.seconds, self.control)
