@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cli.tool import build
+from tests.plan.tool import conv
+from tests.plan.tool import unit as sole_unit
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.plan.cost import conv_seconds, layer_seconds
@@ -100,6 +102,29 @@ def test_the_most_promising_forms_come_first() -> None:
     seconds = [form.predicted for form in layer.forms]
     assert seconds == sorted(seconds)
     assert seconds[0] < layer.predicted
+
+
+@pytest.mark.parametrize(
+    ("channels", "extent", "kernel", "pad"),
+    [
+        *(((8, 8), 64, 4, 1), ((8, 1), 128, 4, 1), ((16, 3), 64, 4, 1), ((1, 1), 256, 4, 1)),
+        *(((8, 8), 64, 2, 0), ((16, 1), 64, 2, 0)),
+    ],
+)
+def test_the_sub_pixel_form_is_no_gain_unmeasured(channels, extent, kernel, pad) -> None:
+    """Upsampling by 2 in that form ran at 0.21x to 0.81x (ONNX Runtime 1.31.1, one thread)."""
+    inputs, outputs = channels
+    model = conv(
+        [1, inputs, extent, extent],
+        (inputs, outputs, kernel, kernel),
+        strides=[2, 2],
+        pads=[pad] * 4,
+        op="ConvTranspose",
+    )
+    layer = sole_unit(model)
+    plain = [f for f in layer.forms if msgspec.json.decode(f.key)["form"] == "sub-pixel+sub-pixel"]
+    assert plain
+    assert all(layer.predicted / form.predicted < MARGIN for form in plain)
 
 
 # ---------------------------------------------------------------- properties

@@ -1,10 +1,11 @@
-"""All equivalent forms of a Conv at a given factor.
+"""All equivalent forms of a Conv or ConvTranspose at a given factor.
 
-Rule: replaces Conv with fold - Conv - unfold.
+Rule: replaces it with fold - Conv - unfold.
 Requires: a LinearSite; the factor divides the folded extents, unless `ragged`.
 Rewrites: batch folds (grouped, no structural zeros), axis folds blocked, interleaved or of the
     whole axis, products of folds of several axes; at factor 1 space-to-depth of strided axes; all
-    of them also lifted by one rank.
+    of them also lifted by one rank. Strided axes of a ConvTranspose that are not folded are there
+    in their sub-pixel form, which at factor 1 stands alone.
 Refuses: what would grow past the limits, mix samples, or spread Inf and NaN under `ieee_strict`.
 """
 
