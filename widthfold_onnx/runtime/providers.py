@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Provider
+from widthfold_onnx.runtime.failures import words
 from widthfold_onnx.runtime.libraries import missing_library, preload
 from widthfold_onnx.text import printable
 
@@ -51,9 +52,6 @@ OFF = ("0", "false")
 
 CAPTURES = {"enable_cuda_graph", "trt_cuda_graph_enable"}
 """Options that record the first run and replay it, whatever is fed later."""
-
-_LONGEST = 500
-"""Characters of what the runtime says; it begins with places in its own source."""
 
 Failures = tuple[type[Exception], ...]
 """What the runtime raises."""
@@ -104,16 +102,16 @@ def check_options(
     Raises:
         UsageError: it does not know one, or cannot use its value.
     """
-    words = printable(", ".join(f"{name}={value}" for name, value in chosen.items()))
+    given = printable(", ".join(f"{name}={value}" for name, value in chosen.items()))
     if provider is Provider.CPU and chosen:
         # The runtime ignores them without a word, and a report would name what had no effect.
-        raise UsageError(f"provider cpu takes no options: {words}")
+        raise UsageError(f"provider cpu takes no options: {given}")
     for name in CAPTURES & chosen.keys():
         if chosen[name].lower() not in OFF:
             raise UsageError(f"{name} repeats a run on its old inputs; it cannot be verified")
     reason = obstacle(runtime, failures, provider, tuple(chosen.items()))
     if reason is not None:
-        raise UsageError(f"provider {provider} does not run with {words}: {reason}")
+        raise UsageError(f"provider {provider} does not run with {given}: {reason}")
 
 
 @cache
@@ -144,7 +142,7 @@ def obstacle(
         )
         session.run(None, {"x": np.ones((1, 1, 1, 1), np.float32)})
     except failures as error:
-        return missing_library(runtime, provider) or printable(str(error), _LONGEST)
+        return missing_library(runtime, provider) or words(error)
     if session.get_providers()[0] != NAMES[provider]:
         return missing_library(runtime, provider) or "no usable device"
     return None

@@ -22,6 +22,7 @@ from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.model.walk import all_tensors
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.binding import Bound, Placed, place
+from widthfold_onnx.runtime.failures import words
 from widthfold_onnx.runtime.ports import Array, arrays_of, port_of
 from widthfold_onnx.runtime.providers import FATAL, NAMES, OFF, chain, check_options, choose
 from widthfold_onnx.text import printable
@@ -105,7 +106,7 @@ class Session:
         try:
             yield
         except _failures() as error:
-            raise UnverifiedError(f"{self._label} does not run: {printable(str(error))}") from error
+            raise UnverifiedError(f"{self._label} does not run: {words(error)}") from error
 
 
 def runtime_version() -> str:
@@ -183,8 +184,7 @@ def open_session(
             enable_fallback=0,
         )
     except _failures() as error:
-        reason = printable(str(error).replace(str(model), model.name))
-        raise UnverifiedError(f"{label} does not load: {reason}") from error
+        raise UnverifiedError(f"{label} does not load: {words(error, model)}") from error
     first = session.get_providers()[0]
     if first != NAMES[used]:
         raise UnverifiedError(f"{label} runs on {first} although {NAMES[used]} was asked for")

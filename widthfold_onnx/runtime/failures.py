@@ -1,0 +1,29 @@
+"""What of the runtime's messages is for the user."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from widthfold_onnx.text import printable
+
+_LONGEST = 500
+
+_DEVICE = re.compile(r"\bCU\w+ failure [^;]*")
+"""``CUDA failure 35: what went wrong``, behind signatures of the runtime and before its own source,
+the name of the host and the expression."""
+
+
+def words(error: Exception, model: Path | None = None) -> str:
+    """One line of what the runtime raised; where a library of the device failed, just that.
+
+    Args:
+        error: what it raised.
+        model: a file that is shown without its folder.
+
+    >>> words(RuntimeError("f(int) [with T = x] CUDA failure 2: out of memory ; GPU=0 ; host=h"))
+    'CUDA failure 2: out of memory'
+    """
+    text = str(error) if model is None else str(error).replace(str(model), model.name)
+    found = _DEVICE.search(text)
+    return printable(found[0].strip() if found else text, _LONGEST)
