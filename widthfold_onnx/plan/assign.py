@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import lil_array
 
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.plan.inside import inside_subject
@@ -162,6 +160,10 @@ class _Program:
 
     def solve(self) -> Sequence[float]:
         """Values of all variables; costs of some microseconds are scaled to the solver's range."""
+        # Half a second to import, which nothing but this needs.
+        from scipy.optimize import Bounds, LinearConstraint, milp
+        from scipy.sparse import lil_array
+
         matrix = lil_array((len(self._rows), len(self._costs)))
         for index, row in enumerate(self._rows):
             for variable, factor in row.items():

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from scipy.cluster.hierarchy import DisjointSet
-
 from widthfold_onnx.model.graph import Document, Graph, Node, Value, graph_of
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.carry import CARRY
@@ -46,6 +44,9 @@ def links(document: Document, subjects: Mapping[Node, str]) -> list[Link]:
 
 
 def _links(document: Document, graph: Graph, subjects: Mapping[Node, str]) -> Iterator[Link]:
+    """The links of one graph."""
+    from scipy.cluster.hierarchy import DisjointSet  # half a second, for auto only
+
     nodes = list(document.nodes_of(graph))
     layers = [node for node in nodes if node in subjects]
     carried = [
