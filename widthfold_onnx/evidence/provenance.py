@@ -60,7 +60,10 @@ def prove(
     check_moves(chain.after, MOVES_AFTER)
     inputs = labels_of(original.shape)
     if chain.reads is not None:
-        inputs = chain.reads.packed(inputs)
+        try:
+            inputs = chain.reads.packed(inputs)
+        except ValueError as error:
+            raise Mismatch(f"an input of {list(inputs.shape)} does not fit its state") from error
     inputs = replay(chain.before, chain.constants, chain.opset, inputs)
     fits = (
         inputs.ndim == folded.ndim
