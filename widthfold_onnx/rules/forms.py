@@ -5,7 +5,7 @@ Requires: a LinearSite; the factor divides the folded extents, unless `ragged`.
 Rewrites: batch folds (grouped, no structural zeros), axis folds blocked, interleaved or of the
     whole axis, products of folds of several axes; at factor 1 space-to-depth of strided axes; all
     of them also lifted by one rank.
-Refuses: what would grow past the limits, mix samples, or spread Inf and NaN under `ieee_strict`.
+Refuses: what would grow past the limits, mix samples, or spread Inf and NaN where that is refused.
 """
 
 from __future__ import annotations
