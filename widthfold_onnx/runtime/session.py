@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.errors import NoKernelError, UnverifiedError
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.providers import FATAL, NAMES, chain, check_options, choose
 from widthfold_onnx.text import printable
@@ -172,6 +172,7 @@ def open_session(
 
     Raises:
         UnverifiedError: no runtime, no such provider, or a model that does not load.
+        NoKernelError: one that does not load for want of a kernel.
     """
     runtime = _runtime()
     used = choose(runtime, _failures(), provider)
@@ -189,7 +190,9 @@ def open_session(
         )
     except _failures() as error:
         reason = printable(str(error).replace(str(model), model.name))
-        raise UnverifiedError(f"{label} does not load: {reason}") from error
+        missing = isinstance(error, runtime.capi.onnxruntime_pybind11_state.NotImplemented)
+        kind = NoKernelError if missing else UnverifiedError
+        raise kind(f"{label} does not load: {reason}") from error
     first = session.get_providers()[0]
     if first != NAMES[used]:
         raise UnverifiedError(f"{label} runs on {first} although {NAMES[used]} was asked for")
