@@ -35,10 +35,14 @@ def show_optimize(report: OptimizeReport) -> None:
     else:
         line += f"; {report.written} is a copy of {report.model}"
     say(line)
+    if spread := wording.spread(report.sites):
+        say(spread)
     if report.search is not None:
         say(wording.search(report.search))
     if report.verification is not None:
         say(f"verdict: {wording.verdict(report.verification)}")
+        if report.written is not None and report.verification.unrun:
+            say(f"written without having been run: {report.verification.unrun}")
 
 
 @printing()

@@ -10,16 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.fold.axis import ConvAxis
-from widthfold_onnx.model.graph import Constant, Document, Node, Value
+from widthfold_onnx.model.constants import Constant, is_default
+from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Extents, LinearSite, Site
 
 Array = npt.NDArray[Any]
 
-# Element types for which ONNX Runtime's CPU provider has a Conv (measured on 1.31.1: double and
-# bfloat16 are NOT_IMPLEMENTED); what cannot run cannot be verified.
-ITEMSIZE = {"FLOAT": 4, "FLOAT16": 2}
+# Element types of ONNX's convolutions (operator text, Conv-22). ONNX Runtime's CPU provider has
+# kernels for the first two only (measured on 1.31.1); the others are proved without a run.
+ITEMSIZE = {"FLOAT": 4, "FLOAT16": 2, "DOUBLE": 8, "BFLOAT16": 2}
 # Reshape takes its shape as an input, which the emitted form needs, from this opset on.
 MIN_OPSET = 5
 
@@ -45,12 +46,12 @@ def read_windowed(
 ) -> LinearSite | Refusal:
     """Collect weight, bias, shapes and geometry of a node with inputs (data, weight, bias).
 
-    Refuses a node that lies in a function, has an element type without a
-    kernel, a weight or bias that is not constant, or an input whose rank is not known.
+    Refuses a node that lies in a function, has another element type, a weight or bias that is not
+    constant, or an input whose rank is not known.
     """
     node = site.node
     if site.scope.proto is None:
-        return Refusal("in-function", "the node is in a local function, which calls may share")
+        return Refusal("in-function", f"the function cannot be inlined: {document.why_not_inlined}")
     if document.opset < MIN_OPSET:
         return Refusal("opset-too-old", f"opset {document.opset} is below {MIN_OPSET}")
     if node.device_configurations:
@@ -60,13 +61,17 @@ def read_windowed(
         return Refusal(f"weight-{weight.code}", f"the weight {weight.reason}")
     if isinstance(bias, Refusal):
         return Refusal(f"bias-{bias.code}", f"the bias {bias.reason}")
+    if all(v is not None and _is_dequantized(v) for v in node.inputs[:2]):
+        return Refusal(
+            "quantized",
+            f"input and weight are dequantized: the runtime computes such a {site.op} in integers, "
+            "which a fold of the float weight would end",
+        )
     annotated = [v for v in node.inputs[1:] if v is not None and document.is_annotated(v)]
     if annotated:
         return Refusal("weight-annotated", "a quantization annotation describes the weight")
     if weight.dtype not in ITEMSIZE:
-        return Refusal(
-            "dtype-unsupported", f"the runtime has no {site.op} kernel for {weight.dtype}"
-        )
+        return Refusal("dtype-unsupported", f"ONNX has no {site.op} of {weight.dtype}")
     shapes = [extents(data) for extents in (static, planned)]
     group = group_of(node)
     for dims in shapes:
@@ -102,6 +107,11 @@ def read_windowed(
         sized_pads=frozenset(sized),
         itemsize=ITEMSIZE[weight.dtype],
     )
+
+
+def _is_dequantized(value: Value) -> bool:
+    node = value.producer()
+    return node is not None and is_default(node, "DequantizeLinear")
 
 
 def _inputs(
