@@ -1,7 +1,8 @@
 """Outside the folded sites nothing changed: what the proofs of the sites add up to rests on that.
 
 Nodes are compared as messages, without the graphs that they hold, which are compared themselves;
-constants as bytes. Left out are constants that only an original Conv read.
+constants as bytes. Left out are constants that only an original Conv read, and what computed them
+from others.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import onnx
 from onnx import numpy_helper
 
 from widthfold_onnx.model.graph import Document, Scope
+from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.text import quoted
 
 Place = tuple[str, str]
@@ -53,11 +55,16 @@ def _in_graph(
     assert before.proto is not None
     assert after.proto is not None
     computed = {name for node in after.proto.node for name in node.output}
+    gone = {
+        value.name
+        for node in before.graph
+        for value in node.outputs[:1]
+        if value.name not in computed and not isinstance(old.constant(value), Refusal)
+    }
     first = [
         node
         for node in before.proto.node
-        if (before.path, _first(node)) not in replaced
-        and (node.op_type not in ("Constant", "Identity") or computed.intersection(node.output))
+        if (before.path, _first(node)) not in replaced and _first(node) not in gone
     ]
     second = [node for node in after.proto.node if (after.path, _first(node)) not in added]
     # By what they return, not by their order: a graph may be written in several.
@@ -88,8 +95,12 @@ def _constants(
             return f"constant {quoted(tensor.name)}"
     for name in read & (known.keys() - {tensor.name for tensor in after.initializer}):
         return f"constant {quoted(name)}"
-    sparse = [[s.SerializeToString() for s in g.sparse_initializer] for g in (before, after)]
-    return "" if sparse[0] == sparse[1] else "the sparse constants"
+    sparse = [
+        {t.values.name: t.SerializeToString() for t in graph.sparse_initializer}
+        for graph in (before, after)
+    ]
+    kept = {name: data for name, data in sparse[0].items() if name in sparse[1] or name in read}
+    return "" if kept == sparse[1] else "the sparse constants"
 
 
 def _same(

@@ -45,6 +45,7 @@ class Rewritten:
         if before is not None and before.proto is not None:
             described = (*before.proto.input, *before.proto.initializer)
             self._names |= {item.name for item in described}
+            self._names |= {sparse.values.name for sparse in before.proto.sparse_initializer}
         self.nodes = [node for node in after.graph if self._is_new(node)]
         self._set = set(self.nodes)
 

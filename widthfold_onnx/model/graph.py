@@ -11,16 +11,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx_ir as ir  # noqa: TID251 - this module is the door
 
 from widthfold_onnx.errors import InvalidModelError
+from widthfold_onnx.model.constants import Constant, Constants, computed_from, is_default
+from widthfold_onnx.model.evaluate import evaluated
 from widthfold_onnx.model.reduced import reduced
 from widthfold_onnx.model.walk import all_graphs, body_path
 from widthfold_onnx.refusal import Refusal
@@ -52,30 +52,6 @@ class Scope:
     proto: onnx.GraphProto | None
 
 
-@dataclass(frozen=True, eq=False)
-class Constant:
-    """A value known before the model runs, and the graph that owns it."""
-
-    value: Value
-    tensor: ir.TensorProtocol
-    owner: ir.Graph
-
-    @cached_property
-    def shape(self) -> tuple[int, ...]:
-        """Extents of the tensor."""
-        return tuple(int(d) for d in self.tensor.shape.numpy())
-
-    @property
-    def dtype(self) -> str:
-        """ONNX name of the element type, e.g. ``FLOAT``."""
-        return self.tensor.dtype.name
-
-    @property
-    def is_external(self) -> bool:
-        """Whether the data lies in a file of its own."""
-        return isinstance(self.tensor, ir.ExternalTensor)
-
-
 class Document:
     """A model being rewritten. It owns `proto` and changes it in `finish`.
 
@@ -100,6 +76,18 @@ class Document:
         self._trained = set(_named_by_training(proto))
         self._names |= self._trained
         self._touched: set[int] = set()
+        graphs = [(scope.graph, scope.proto) for scope in self.scopes if scope.proto is not None]
+        self._constants = Constants(
+            folder,
+            trained=self._trained,
+            overridable=proto.ir_version >= 4,
+            sparse={
+                (id(graph), sparse.values.name): sparse
+                for graph, message in graphs
+                for sparse in message.sparse_initializer
+            },
+            evaluate=lambda node, inputs: evaluated(_message(node), inputs, self.opset),
+        )
         self._annotated = {
             a.tensor_name for s in self.scopes if s.proto for a in s.proto.quantization_annotation
         }
@@ -129,41 +117,20 @@ class Document:
                 scope.graph if scope.proto else ir.traversal.RecursiveGraphIterator(scope.graph)
             )
             for node in inside:
-                if any(_is(node, op_type) for op_type in op_types):
+                if any(is_default(node, op_type) for op_type in op_types):
                     yield scope, node
 
     def constant(self, value: Value) -> Constant | Refusal:
-        """The constant behind a value: an initializer or a Constant node, through Identity."""
-        what = printable(value.name or "")
-        producer = value.producer()
-        while producer is not None and _is(producer, "Identity") and producer.inputs[0]:
-            value = producer.inputs[0]
-            producer = value.producer()
-        if value.name in self._trained:
-            return Refusal("trained", f"{printable(value.name or '')} is what training changes")
-        if value.is_initializer() and value.const_value is not None:
-            if value.is_graph_input() and self.proto.ir_version >= 4:
-                return Refusal("overridable", f"{what} is an initializer that a caller may replace")
-            assert isinstance(value.graph, ir.Graph)
-            return Constant(value, value.const_value, value.graph)
-        if producer is not None and _is(producer, "Constant"):
-            tensor = producer.attributes.get("value")
-            if tensor is not None and isinstance(producer.graph, ir.Graph):
-                return Constant(value, tensor.as_tensor(), producer.graph)
-        origin = f"computed by {producer.op_type}" if producer else "an input"
-        return Refusal("not-constant", f"{what} is {origin}")
+        """The constant behind a value; see `model.constants`."""
+        return self._constants.behind(value)
 
     def is_annotated(self, value: Value) -> bool:
         """Whether a quantization annotation of the model names the value."""
         return value.name in self._annotated
 
     def read(self, constant: Constant) -> npt.NDArray[Any]:
-        """The numbers of a constant; external data is read by onnx's own guarded loader."""
-        tensor = constant.tensor
-        if isinstance(tensor, ir.ExternalTensor):
-            message = ir.to_proto(tensor)
-            return onnx.numpy_helper.to_array(message, base_dir=str(self.folder))
-        return np.asarray(tensor.numpy())
+        """The numbers of a constant."""
+        return self._constants.read(constant)
 
     def message(self, node: Node) -> onnx.NodeProto:
         """A node as ONNX message: the one that was read, if it is unchanged."""
@@ -283,20 +250,21 @@ class Document:
             self._drop_unused(value)
 
     def _drop_unused(self, value: Value) -> None:
-        """Remove a constant that nobody reads any more, and the Identities in front of it."""
-        if value.uses() or value.is_graph_output() or value.is_graph_input():
-            return
-        producer = value.producer()
-        if producer is None and value.is_initializer() and isinstance(value.graph, ir.Graph):
-            self._touched.add(id(value.graph))
-            del value.graph.initializers[value.name or ""]
-        elif producer is not None and (_is(producer, "Constant") or _is(producer, "Identity")):
-            behind = [v for v in producer.inputs if v is not None]
-            graph = graph_of(producer)
-            self._touched.add(id(graph))
-            graph.remove(producer, safe=True)
-            for source in behind:
-                self._drop_unused(source)
+        """Remove a constant that nobody reads any more, and what computes it from others."""
+        waiting = [value]
+        while waiting:
+            value = waiting.pop()
+            if value.uses() or value.is_graph_output() or value.is_graph_input():
+                continue
+            producer = value.producer()
+            if producer is None and value.is_initializer() and isinstance(value.graph, ir.Graph):
+                self._touched.add(id(value.graph))
+                del value.graph.initializers[value.name or ""]
+            elif producer is not None and not isinstance(self.constant(value), Refusal):
+                waiting += computed_from(value)
+                graph = graph_of(producer)
+                self._touched.add(id(graph))
+                graph.remove(producer, safe=True)
 
     def finish(self) -> onnx.ModelProto:
         """Write the changed graphs back into `proto` and return it."""
@@ -309,9 +277,10 @@ class Document:
 
 
 def _linked(proto: onnx.ModelProto) -> ir.Model:
+    sparse = any(graph.sparse_initializer for graph in all_graphs(proto.graph))
     # The library has no common base class for what it cannot read.
     try:
-        return ir.from_proto(proto)
+        return ir.from_proto(reduced(proto) if sparse else proto)
     except Exception:
         try:
             return ir.from_proto(reduced(proto))
@@ -320,10 +289,6 @@ def _linked(proto: onnx.ModelProto) -> ir.Model:
             while cause.__cause__ is not None:
                 cause = cause.__cause__
             raise InvalidModelError(f"cannot be represented: {printable(str(cause))}") from error
-
-
-def _is(node: Node, op_type: str) -> bool:
-    return node.op_type == op_type and node.domain in ("", "ai.onnx")
 
 
 def _named_by_training(proto: onnx.ModelProto) -> Iterator[str]:
@@ -349,14 +314,17 @@ def _write_back(graph: ir.Graph, message: onnx.GraphProto) -> None:
     written = {name for node in message.node for name in node.output}
     del message.node[:]
     message.node.extend(nodes)
-    # An initializer that is read by name only (sparse, or an output) is in `graph` too.
-    before = {tensor.name for tensor in message.initializer}
+    sparse = {tensor.values.name for tensor in message.sparse_initializer}
+    before = {tensor.name for tensor in message.initializer} | sparse
     gone = before - set(graph.initializers)
-    kept = [tensor for tensor in message.initializer if tensor.name not in gone]
     added = [v for name, v in graph.initializers.items() if name not in before]
     if gone:
+        kept = [tensor for tensor in message.initializer if tensor.name not in gone]
         del message.initializer[:]
         message.initializer.extend(kept)
+        thin = [t for t in message.sparse_initializer if t.values.name not in gone]
+        del message.sparse_initializer[:]
+        message.sparse_initializer.extend(thin)
     gone |= written - {name for node in nodes for name in node.output}
     if any(value.name in gone for value in message.value_info):
         described = [v for v in message.value_info if v.name not in gone]

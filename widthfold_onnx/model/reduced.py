@@ -1,6 +1,6 @@
 """A copy of a model that the graph library can read, for models that hold what it cannot.
 
-onnx_ir has no sparse attributes, no map types and no strings that are not UTF-8. Linking nodes
+onnx_ir has no sparse tensors, no map types and no strings that are not UTF-8. Linking nodes
 needs none of them: what is left out here stays in the model itself, whose messages are written.
 """
 
@@ -13,15 +13,16 @@ from onnx import AttributeProto
 
 from widthfold_onnx.model.walk import all_graphs, all_nodes
 
-_GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
-_NUMBERS = (AttributeProto.INT, AttributeProto.INTS, AttributeProto.STRING)
-_NEEDED = {(op, kind) for op in ("Conv", "ConvTranspose") for kind in _NUMBERS} | {
-    ("Constant", AttributeProto.TENSOR),
-}
+_UNREADABLE = (
+    AttributeProto.SPARSE_TENSOR,
+    AttributeProto.SPARSE_TENSORS,
+    AttributeProto.TYPE_PROTO,
+    AttributeProto.TYPE_PROTOS,
+)
 
 
 def reduced(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Copy a model; only attributes that a rewrite reads are left, and only types of tensors."""
+    """Copy a model without them; for a sparse initializer a dense one stands, without numbers."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     _reduce_nodes(copy.graph.node)
@@ -29,6 +30,11 @@ def reduced(model: onnx.ModelProto) -> onnx.ModelProto:
         for value in (*graph.input, *graph.output, *graph.value_info):
             if not value.type.HasField("tensor_type"):
                 value.ClearField("type")
+        for sparse in graph.sparse_initializer:
+            graph.initializer.add(
+                name=sparse.values.name, data_type=sparse.values.data_type, dims=sparse.dims
+            )
+        graph.ClearField("sparse_initializer")
     for function in copy.functions:
         _reduce_nodes(function.node)
         function.ClearField("value_info")
@@ -37,8 +43,19 @@ def reduced(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _reduce_nodes(nodes: Iterable[onnx.NodeProto]) -> None:
     for node in all_nodes(nodes):
-        kept = [a for a in node.attribute if a.type in _GRAPHS or (node.op_type, a.type) in _NEEDED]
+        kept = [a for a in node.attribute if _is_readable(a)]
         if len(kept) < len(node.attribute):
             copies = [AttributeProto.FromString(a.SerializeToString()) for a in kept]
             del node.attribute[:]
             node.attribute.extend(copies)
+
+
+def _is_readable(attribute: AttributeProto) -> bool:
+    if attribute.type in _UNREADABLE:
+        return False
+    try:
+        for text in (attribute.s, *attribute.strings):
+            text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

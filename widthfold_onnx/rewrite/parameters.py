@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from widthfold_onnx.fold.conv import ConvFold, fold_bias, fold_weight
-from widthfold_onnx.model.graph import Constant, Document, Value
+from widthfold_onnx.model.constants import Constant
+from widthfold_onnx.model.graph import Document, Value
 from widthfold_onnx.rules.base import LinearSite
 
 

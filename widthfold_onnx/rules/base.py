@@ -11,7 +11,8 @@ import numpy.typing as npt
 from widthfold_onnx.fold.axis import ConvAxis
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.layout import Packing
-from widthfold_onnx.model.graph import Constant, Node, Scope, Value
+from widthfold_onnx.model.constants import Constant
+from widthfold_onnx.model.graph import Node, Scope, Value
 from widthfold_onnx.model.propagate import Dims
 
 Array = npt.NDArray[Any]

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.fold.axis import ConvAxis
-from widthfold_onnx.model.graph import Constant, Document, Node, Value
+from widthfold_onnx.model.constants import Constant, is_default
+from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Extents, LinearSite, Site
@@ -60,6 +61,12 @@ def read_windowed(
         return Refusal(f"weight-{weight.code}", f"the weight {weight.reason}")
     if isinstance(bias, Refusal):
         return Refusal(f"bias-{bias.code}", f"the bias {bias.reason}")
+    if all(v is not None and _is_dequantized(v) for v in node.inputs[:2]):
+        return Refusal(
+            "quantized",
+            f"input and weight are dequantized: the runtime computes such a {site.op} in integers, "
+            "which a fold of the float weight would end",
+        )
     annotated = [v for v in node.inputs[1:] if v is not None and document.is_annotated(v)]
     if annotated:
         return Refusal("weight-annotated", "a quantization annotation describes the weight")
@@ -102,6 +109,11 @@ def read_windowed(
         sized_pads=frozenset(sized),
         itemsize=ITEMSIZE[weight.dtype],
     )
+
+
+def _is_dequantized(value: Value) -> bool:
+    node = value.producer()
+    return node is not None and is_default(node, "DequantizeLinear")
 
 
 def _inputs(

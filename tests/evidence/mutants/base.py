@@ -24,7 +24,8 @@ from widthfold_onnx.rules.forms import candidates
 class Base:
     """A node and how it is folded; of two `sites` the second reads x, and they are subtracted.
 
-    With no factor, strides alone are folded.
+    With no factor, strides alone are folded. With `computed` the model stores the weight transposed
+    and the bias in half the bits.
     """
 
     shape: tuple[int | str, ...]
@@ -37,6 +38,7 @@ class Base:
     scale: float = 1.0
     dense: bool = False
     sites: int = 1
+    computed: bool = False
     op: str = "Conv"
     seed: int = 0
 
@@ -61,12 +63,15 @@ def original(base: Base) -> onnx.ModelProto:
         arrays = {f"w{i}": rng.standard_normal(base.weight)}
         if base.bias:
             arrays[f"b{i}"] = rng.standard_normal(base.outputs)
-        constants += [
-            numpy_helper.from_array((array * base.scale).astype(base.dtype), name)
-            for name, array in arrays.items()
-        ]
+        names = list(arrays)
+        stored = {name: (array * base.scale).astype(base.dtype) for name, array in arrays.items()}
+        if base.computed:
+            stored = {"t": stored["w0"].T, "half": stored["b0"].astype(np.float16)}
+            nodes.append(helper.make_node("Transpose", ["t"], ["w0"]))
+            nodes.append(helper.make_node("Cast", ["half"], ["b0"], to=kind))
+        constants += [numpy_helper.from_array(array, name) for name, array in stored.items()]
         nodes.append(
-            helper.make_node(base.op, ["zx"[i], *arrays], [f"c{i}"], f"conv{i}", **base.attributes)
+            helper.make_node(base.op, ["zx"[i], *names], [f"c{i}"], f"conv{i}", **base.attributes)
         )
     if base.sites == 1:
         nodes.append(helper.make_node("Asinh", ["c0"], ["y"], "last"))

@@ -153,4 +153,11 @@ CONVS = {
         attributes={"pads": [1, 1]},
         sites=2,
     ),
+    "computed": Base(
+        shape=(1, 2, 5, 12),
+        weight=(7, 2, 3, 5),
+        options=fold(4, W),
+        attributes={"pads": [1, 3, 0, 1]},
+        computed=True,
+    ),
 }

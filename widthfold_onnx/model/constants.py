@@ -1,0 +1,188 @@
+"""The constants of a model: what it stores, and what it computes from that alone.
+
+Stored is an initializer, dense or sparse, or a Constant node; computed is what `model.evaluate`
+evaluates. Behind an Identity stands the very same constant.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir  # noqa: TID251 - a part of model.graph, the door
+
+from widthfold_onnx.model.evaluate import FOLDABLE, MAX_ELEMENTS, Array, dense, too_large
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.text import printable
+
+Evaluate = Callable[[ir.Node, Sequence[Array | None]], Array | Refusal]
+
+
+@dataclass(frozen=True, eq=False)
+class Constant:
+    """A value known before the model runs.
+
+    Attributes:
+        value: the value.
+        tensor: its numbers.
+        owner: the graph that holds it.
+        is_external: whether the model keeps its data, or what it is computed from, in a file of
+            its own.
+    """
+
+    value: ir.Value
+    tensor: ir.TensorProtocol
+    owner: ir.Graph
+    is_external: bool
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Extents of the tensor."""
+        return tuple(int(d) for d in self.tensor.shape.numpy())
+
+    @property
+    def dtype(self) -> str:
+        """ONNX name of the element type, e.g. ``FLOAT``."""
+        return self.tensor.dtype.name
+
+
+class Constants:
+    """All constants of one model; each is evaluated once.
+
+    Args:
+        folder: where external data lies.
+        trained: names of values that training changes.
+        overridable: whether a caller may replace an initializer that is an input as well.
+        sparse: sparse initializers by the id of their graph and their name.
+        evaluate: computes what a node makes of constants.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        *,
+        trained: Collection[str],
+        overridable: bool,
+        sparse: Mapping[tuple[int, str], onnx.SparseTensorProto],
+        evaluate: Evaluate,
+    ) -> None:
+        self._folder = folder
+        self._trained = trained
+        self._overridable = overridable
+        self._sparse = sparse
+        self._evaluate = evaluate
+        self._known: dict[ir.Value, Constant | Refusal] = {}
+        self._elements = 0
+
+    def read(self, constant: Constant) -> Array:
+        """The numbers of a constant; external data is read by onnx's own guarded loader."""
+        tensor = constant.tensor
+        if isinstance(tensor, ir.ExternalTensor):
+            message = ir.to_proto(tensor)
+            return onnx.numpy_helper.to_array(message, base_dir=str(self._folder))
+        return np.asarray(tensor.numpy())
+
+    def behind(self, value: ir.Value) -> Constant | Refusal:
+        """The constant behind a value, or why there is none."""
+        waiting = [value]
+        while waiting:
+            top = waiting[-1]
+            sources = [v for v in computed_from(top) if v not in self._known]
+            waiting.extend(sources)
+            if not sources:
+                waiting.pop()
+                if top not in self._known:
+                    self._known[top] = self._resolved(top)
+        found = self._known[value]
+        if isinstance(found, Refusal) and computed_from(value):
+            what = printable(value.name or "")
+            return Refusal(found.code, f"{what} is no constant: {found.reason}")
+        return found
+
+    def _resolved(self, value: ir.Value) -> Constant | Refusal:
+        """The constant behind a value; those that it is computed from are known."""
+        what = printable(value.name or "")
+        producer = value.producer()
+        if value.name in self._trained:
+            return Refusal("trained", f"{what} is what training changes")
+        if value.is_initializer() and value.const_value is not None:
+            if value.is_graph_input() and self._overridable:
+                return Refusal("overridable", f"{what} is an initializer that a caller may replace")
+            assert isinstance(value.graph, ir.Graph)
+            sparse = self._sparse.get((id(value.graph), value.name or ""))
+            if sparse is not None:
+                return self._made(
+                    value, value.graph, math.prod(sparse.dims), partial(dense, sparse)
+                )
+            tensor = value.const_value
+            return Constant(value, tensor, value.graph, isinstance(tensor, ir.ExternalTensor))
+        if producer is not None and isinstance(producer.graph, ir.Graph):
+            if is_default(producer, "Constant"):
+                return self._literal(value, producer, producer.graph)
+            if sources := computed_from(value):
+                return self._evaluated(value, producer, producer.graph, sources)
+        origin = f"computed by {producer.op_type}" if producer else "an input"
+        return Refusal("not-constant", f"{what} is {origin}")
+
+    def _literal(self, value: ir.Value, node: ir.Node, owner: ir.Graph) -> Constant | Refusal:
+        """The numbers of a Constant node."""
+        if "value" in node.attributes:
+            tensor = node.attributes["value"].as_tensor()
+            return Constant(value, tensor, owner, isinstance(tensor, ir.ExternalTensor))
+        return self._made(value, owner, 0, partial(self._evaluate, node, ()))
+
+    def _evaluated(
+        self, value: ir.Value, node: ir.Node, owner: ir.Graph, sources: Sequence[ir.Value]
+    ) -> Constant | Refusal:
+        """What a node makes of constants."""
+        known = [self._known[source] for source in sources]
+        constants = [c for c in known if isinstance(c, Constant)]
+        if len(constants) < len(known):
+            return next(c for c in known if isinstance(c, Refusal))
+        if is_default(node, "Identity"):
+            return constants[0]
+        arrays = iter([self.read(constant) for constant in constants])
+        inputs = [None if v is None else next(arrays) for v in node.inputs]
+        return self._made(
+            value,
+            owner,
+            math.prod(constants[0].shape),
+            partial(self._evaluate, node, inputs),
+            external=any(constant.is_external for constant in constants),
+        )
+
+    def _made(
+        self,
+        value: ir.Value,
+        owner: ir.Graph,
+        elements: int,
+        make: Callable[[], Array | Refusal],
+        *,
+        external: bool = False,
+    ) -> Constant | Refusal:
+        """A constant that is not stored as it is; `elements` it will have, as far as known."""
+        array = make() if self._elements + elements <= MAX_ELEMENTS else too_large()
+        if isinstance(array, Refusal):
+            return array
+        self._elements += array.size
+        return Constant(value, ir.Tensor(array, name=value.name), owner, external)
+
+
+def computed_from(value: ir.Value) -> list[ir.Value]:
+    """The inputs of the node behind a value that makes constants of constants; else nothing."""
+    node = value.producer()
+    if node is None or node.domain not in ("", "ai.onnx"):
+        return []
+    if node.op_type not in FOLDABLE and node.op_type != "Identity":
+        return []
+    return [source for source in node.inputs if source is not None]
+
+
+def is_default(node: ir.Node, op_type: str) -> bool:
+    """Whether a node is this operator of the default domain."""
+    return node.op_type == op_type and node.domain in ("", "ai.onnx")

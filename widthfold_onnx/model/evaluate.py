@@ -1,0 +1,157 @@
+"""Numbers that a model computes from constants alone: the values of nodes, before it runs.
+
+Only a few deterministic operators are evaluated, by onnx's reference implementation, and only for
+element types for which ONNX Runtime computes the very same bits (tests/model/test_constants.py
+compares them). Moves of elements take any type.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from widthfold_onnx.model.external import is_external
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.text import printable
+
+Array = npt.NDArray[Any]
+
+MAX_ELEMENTS = 1 << 26
+"""Of all results in one model together: 256 MiB in float32, which is the largest folded weight."""
+MOVES = ("Reshape", "Squeeze", "Transpose", "Unsqueeze")
+FOLDABLE = frozenset({*MOVES, "Cast", "DequantizeLinear", "QuantizeLinear"})
+"""What is evaluated, besides Constant and Identity."""
+_INTEGERS = ("INT8", "UINT8", "INT16", "UINT16", "INT32", "UINT32", "INT64", "UINT64", "BOOL")
+_FLOATS = ("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE")
+_QUANTIZED = ("INT8", "UINT8", "INT16", "UINT16")
+# The reference implementation has the quantizing operators from this operator set on. They give
+# what those of older ones gave, which have fewer attributes and types.
+_QUANTIZING_OPSET = 21
+
+
+def _literal(node: onnx.NodeProto) -> Array | Refusal:
+    """The numbers of a Constant node that holds other than a dense tensor."""
+    for attribute in node.attribute:
+        match attribute.name:
+            case "value_float":
+                return np.array(attribute.f, np.float32)
+            case "value_floats":
+                return np.array(attribute.floats, np.float32)
+            case "value_int":
+                return np.array(attribute.i, np.int64)
+            case "value_ints":
+                return np.array(attribute.ints, np.int64)
+            case "sparse_value":
+                return dense(attribute.sparse_tensor)
+    return Refusal("not-constant", "a Constant holds no numbers")
+
+
+def too_large() -> Refusal:
+    """What is said where more would have to be evaluated than `MAX_ELEMENTS`."""
+    return Refusal("too-large", f"constants of more than {MAX_ELEMENTS} elements are not evaluated")
+
+
+def dense(sparse: onnx.SparseTensorProto) -> Array | Refusal:
+    """The numbers of a sparse tensor of at most `MAX_ELEMENTS`.
+
+    Its indices count the elements, or are one index per axis (ONNX, SparseTensorProto).
+    """
+    shape = tuple(sparse.dims)
+    if math.prod(shape) > MAX_ELEMENTS:
+        return too_large()
+    if is_external(sparse.values) or is_external(sparse.indices):
+        return Refusal("not-constant", "a sparse tensor lies in another file")
+    try:
+        values = numpy_helper.to_array(sparse.values)
+        indices = numpy_helper.to_array(sparse.indices)
+        if indices.ndim == 2:
+            indices = np.ravel_multi_index(tuple(indices.T), shape)
+        array = np.zeros(shape, values.dtype)
+        array.reshape(-1)[indices] = values
+    except (ValueError, IndexError, TypeError) as error:
+        return Refusal("not-constant", f"a sparse tensor is broken: {printable(str(error))}")
+    return array
+
+
+def evaluated(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -> Array | Refusal:
+    """What a node makes of constants.
+
+    Args:
+        node: an operator of `FOLDABLE` of the default domain, or a Constant.
+        inputs: by position; None where an optional one is left out.
+        opset: of the default domain.
+    """
+    if node.op_type == "Constant":
+        return _literal(node)
+    refused = _refused(node, inputs)
+    if refused:
+        return Refusal("not-constant", f"{node.op_type} {refused} is not evaluated")
+    if node.op_type in ("DequantizeLinear", "QuantizeLinear"):
+        opset = max(opset, _QUANTIZING_OPSET)
+    feeds = {
+        name: array for name, array in zip(node.input, inputs, strict=True) if array is not None
+    }
+    described = [
+        helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+        )
+        for name, array in feeds.items()
+    ]
+    end = onnx.ValueInfoProto(name=node.output[0])
+    graph = helper.make_graph([node], "constants", described, [end])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    try:
+        with np.errstate(all="ignore"):
+            (result,) = ReferenceEvaluator(model).run(None, feeds)
+    except Exception as error:
+        # The evaluator raises whatever numpy raises on nonsense.
+        return Refusal("not-constant", f"{node.op_type} fails: {printable(str(error))}")
+    return np.asarray(result)
+
+
+def _refused(node: onnx.NodeProto, inputs: Sequence[Array | None]) -> str:
+    """Why a node is not evaluated, "" if it is."""
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    data = inputs[0] if inputs else None
+    if data is None or any(a.ref_attr_name for a in node.attribute):
+        return "without input, or with an attribute of a function"
+    kind = _dtype(data)
+    if node.op_type == "Cast":
+        to = onnx.TensorProto.DataType.Name(attributes.get("to", 0))
+        known = kind in (*_INTEGERS, *_FLOATS) and to in (*_INTEGERS, *_FLOATS)
+        # Numbers out of range become anything; and the runtime rounds twice, by way of float.
+        inexact = (kind in _FLOATS and to in _INTEGERS) or (kind, to) == ("DOUBLE", "FLOAT16")
+        return f"from {kind} to {to}" if inexact or not known else ""
+    if node.op_type in MOVES:
+        return ""
+    scale, zero = (*inputs[1:], None, None)[:2]
+    vectors = [array for array in (scale, zero) if array is not None]
+    if scale is None or not all(_fits(v, data, attributes.get("axis", 1)) for v in vectors):
+        return "with other than one scale, or one for each position of an axis,"
+    chosen = [name for name in ("block_size", "output_dtype", "precision") if attributes.get(name)]
+    if chosen:
+        return f"with {', '.join(chosen)}"
+    if node.op_type == "DequantizeLinear":
+        fine = kind in (*_QUANTIZED, "INT32") and _dtype(scale) in ("FLOAT", "FLOAT16")
+        return "" if fine else f"of {kind} with a scale of {_dtype(scale)}"
+    # Of float16 the runtime makes float32 before it divides, the reference does not.
+    to = "UINT8" if zero is None else _dtype(zero)
+    fine = (kind, _dtype(scale)) == ("FLOAT", "FLOAT") and to in _QUANTIZED
+    return "" if fine else f"of {kind} to {to}"
+
+
+def _fits(scale: Array, data: Array, axis: int) -> bool:
+    if scale.size == 1 and scale.ndim < 2:
+        return True
+    return -data.ndim <= axis < data.ndim and scale.shape == (data.shape[axis],)
+
+
+def _dtype(array: Array) -> str:
+    return str(onnx.TensorProto.DataType.Name(helper.np_dtype_to_tensor_dtype(array.dtype)))
