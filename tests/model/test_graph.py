@@ -350,17 +350,6 @@ def test_a_loop_whose_state_grows_is_not_folded_by_its_first_size():
     assert codes["loop"] != "folded"
 
 
-def test_nodes_in_functions_are_refused():
-    model = parsed("(float[1, 2, 8, 8] x) => (float[1, 3, 8, 8] y) { y = loc.f (x, w) }", {"w": W})
-    conv = helper.make_node("Conv", ["p", "v"], ["q"], name="inner", pads=[1, 1, 1, 1])
-    opsets = [helper.make_opsetid("", 17)]
-    model.functions.append(helper.make_function("loc", "f", ["p", "v"], ["q"], [conv], opsets))
-    model.opset_import.append(helper.make_opsetid("loc", 1))
-    result, codes = refolded(model)
-    assert codes == {"inner": "in-function"}
-    assert result == model
-
-
 def test_names_that_are_taken():
     model = parsed(
         """(float[1, 2, 8, 8] x) => (float[1, 3, 8, 8] y) {

@@ -250,6 +250,51 @@ def test_a_small_file_cannot_fill_the_memory(bomb):
     assert resource.getrlimit(resource.RLIMIT_AS) == limits
 
 
+MEASURED = """{
+  amount = Shape <start = 1, end = 2> (x)
+  none = ConstantOfShape <value = int64[1] {0}> (amount)
+  pads = Concat <axis = 0> (none, two)
+  p = Pad (x, pads)
+  t = Relu (p)
+}"""
+
+
+def test_pads_computed_of_known_extents_are_evaluated_in_every_graph():
+    body = MEASURED.replace("{", "then () => (float[a, b, c] t) {", 1)
+    model = parsed(
+        f"""(float[2, 4, w] x, bool flag) => (float[a, b, c] y) {{
+          y = If (flag) < then_branch = {body}, else_branch = {body.replace("then", "else", 1)} >
+        }}""",
+        two=np.int64([1, 3]),
+    )
+    assert shape(model, "p", "y/then_branch") == (2, 5, None)
+    assert shape(model, "p", "y/else_branch", x=(2, 4, 5)) == (2, 5, 8)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "taken"),
+    [
+        ("", [2, 3, 5]),
+        ("<start = 1>", [3, 5]),
+        ("<start = -2, end = -1>", [3]),
+        ("<end = 9>", [2, 3, 5]),
+        ("<start = 2, end = 1>", []),
+    ],
+)
+def test_a_shape_takes_what_a_slice_takes(bounds, taken):
+    model = parsed(
+        f"""(float[2, 3, 5] x) => (float[a] y) {{
+          s = Shape {bounds} (x)
+          y = Relu (x)
+        }}"""
+    )
+    outline = onnx.ModelProto()
+    outline.CopyFrom(model)
+    propagate.infer(outline)
+    (stored,) = outline.graph.initializer
+    np.testing.assert_array_equal(numpy_helper.to_array(stored), np.int64(taken))
+
+
 def test_the_number_of_evaluations_is_bounded(monkeypatch):
     monkeypatch.setattr(propagate, "MAX_EVALUATIONS", 10)
     monkeypatch.setattr(propagate, "ROUNDS", 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import onnx
@@ -17,6 +17,8 @@ MAX_INLINED_NODES = 2_000_000
 
 FunctionKey = tuple[str, str, str]
 """Domain, name and overload, by which a node names the function that it calls."""
+
+Weigh = Callable[[onnx.NodeProto], int]
 
 _GRAPH_TYPES = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 
@@ -38,9 +40,9 @@ def function_key(function: onnx.FunctionProto) -> FunctionKey:
 
 @dataclass
 class _Body:
-    """Nodes of one body, its calls, and how many of its attributes stand for a caller's graph."""
+    """Size of one body, its calls, and how many of its attributes stand for a caller's graph."""
 
-    nodes: int = 0
+    size: int = 0
     graph_references: int = 0
     calls: Counter[FunctionKey] = field(default_factory=Counter)
 
@@ -52,8 +54,22 @@ def check_inlining(model: onnx.ModelProto) -> None:
         InvalidModelError: a function is defined twice or calls itself, directly or through
             others, or the inlined model has more than `MAX_INLINED_NODES` nodes.
     """
-    if not model.functions:
-        return
+    if model.functions:
+        check_inlined_size(model, lambda node: 1, MAX_INLINED_NODES, "nodes")
+
+
+def check_inlined_size(model: onnx.ModelProto, weigh: Weigh, most: int, unit: str) -> None:
+    """Check how large a model would be, were all calls of local functions inlined.
+
+    Args:
+        model: the model.
+        weigh: size of a node; nodes of graphs inside of it are weighed on their own as well.
+        most: the largest sum.
+        unit: of the sum, for messages.
+
+    Raises:
+        InvalidModelError: it is larger, or a function is defined twice or calls itself.
+    """
     bodies: dict[FunctionKey, _Body] = {}
     for function in model.functions:
         key = function_key(function)
@@ -61,40 +77,40 @@ def check_inlining(model: onnx.ModelProto) -> None:
             text(part, "function name")
         if key in bodies:
             raise InvalidModelError(f"{_describe(key)} is defined twice")
-        body = bodies[key] = _measure(function.node)
+        body = bodies[key] = _measure(function.node, weigh)
         for attribute in function.attribute_proto:
             for graph in attribute_graphs(attribute):
-                body.nodes += sum(1 for _ in all_nodes(graph.node))
-    main = _measure(model.graph.node)
+                body.size += sum(map(weigh, all_nodes(graph.node)))
+    main = _measure(model.graph.node, weigh)
     # A graph that a caller passes in can be any graph of the file, so it counts as all of them.
-    everything = main.nodes + sum(body.nodes for body in bodies.values())
+    everything = main.size + sum(body.size for body in bodies.values())
     sizes: dict[FunctionKey, int] = {}
+
+    def total(body: _Body, what: str) -> int:
+        size = body.size + body.graph_references * everything
+        size += sum(count * sizes[key] for key, count in body.calls.items() if key in sizes)
+        if size > most:
+            raise InvalidModelError(f"{what} has {size} {unit} once inlined, above {most}")
+        return size
+
     for key in _callees_first(bodies):
-        sizes[key] = _inlined(bodies[key], sizes, everything, _describe(key))
-    _inlined(main, sizes, everything, "the graph")
+        sizes[key] = total(bodies[key], _describe(key))
+    total(main, "the graph")
 
 
 def _describe(key: FunctionKey) -> str:
     return f"function {quoted('::'.join(key[:2]))}"
 
 
-def _measure(nodes: Iterable[onnx.NodeProto]) -> _Body:
+def _measure(nodes: Iterable[onnx.NodeProto], weigh: Weigh) -> _Body:
     body = _Body()
     for node in all_nodes(nodes):
-        body.nodes += 1
+        body.size += weigh(node)
         body.calls[call_key(node)] += 1
         body.graph_references += sum(
             1 for a in node.attribute if a.ref_attr_name and a.type in _GRAPH_TYPES
         )
     return body
-
-
-def _inlined(body: _Body, sizes: dict[FunctionKey, int], everything: int, what: str) -> int:
-    size = body.nodes + body.graph_references * everything
-    size += sum(count * sizes[key] for key, count in body.calls.items() if key in sizes)
-    if size > MAX_INLINED_NODES:
-        raise InvalidModelError(f"{what} has {size} nodes once inlined, above {MAX_INLINED_NODES}")
-    return size
 
 
 def _callees_first(bodies: dict[FunctionKey, _Body]) -> list[FunctionKey]:

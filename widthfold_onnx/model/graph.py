@@ -21,6 +21,7 @@ import onnx_ir as ir  # noqa: TID251 - this module is the door
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model.constants import Constant, Constants, computed_from, is_default
 from widthfold_onnx.model.evaluate import evaluated
+from widthfold_onnx.model.inlining import inlined
 from widthfold_onnx.model.reduced import reduced
 from widthfold_onnx.model.walk import all_graphs, body_path
 from widthfold_onnx.refusal import Refusal
@@ -53,7 +54,9 @@ class Scope:
 
 
 class Document:
-    """A model being rewritten. It owns `proto` and changes it in `finish`.
+    """A model being rewritten, without the functions that hold sites (`model.inlining`).
+
+    It owns `proto` and changes it in `finish`.
 
     Args:
         proto: a checked model.
@@ -64,6 +67,7 @@ class Document:
     """
 
     def __init__(self, proto: onnx.ModelProto, folder: Path | None) -> None:
+        proto, self.why_not_inlined = inlined(proto)
         self.proto = proto
         self.folder = folder
         self.external_names: set[str] = set()

@@ -1,8 +1,9 @@
 """Shape inference of a skeleton, past two places where onnx's own stops.
 
-onnx propagates little integer data: Pad amounts that an exporter computes from constants by
-Concat, Slice and Transpose stay unknown to it. So such small constants are evaluated here, with
-onnx's reference implementation, one node at a time and only where the inferred size is small.
+onnx propagates little integer data: Pad amounts that an exporter computes from constants and
+known extents by Concat, Slice and Transpose stay unknown to it. So such small constants are
+evaluated here, with onnx's reference implementation, one node at a time and only where the inferred
+size is small.
 And the output of STFT has no rank there unless the signal's length is known, although only the
 number of frames depends on it.
 """
@@ -10,9 +11,9 @@ number of frames depends on it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections import ChainMap
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,8 @@ import onnx
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from widthfold_onnx.model.walk import all_graphs, all_nodes
+from widthfold_onnx.model.memory import memory_capped
+from widthfold_onnx.model.walk import all_graphs, all_nodes, subgraphs
 
 SMALL_ELEMENTS = 256
 MAX_EVALUATIONS = 10_000
@@ -60,7 +62,8 @@ def infer(outline: onnx.ModelProto) -> onnx.ModelProto:
         elif turn:
             inferred = _inferred(outline, data_prop=False)
         shapes = shapes_of(inferred.graph)
-        found = _evaluate(outline.graph, shapes) + _fill_stft(outline.graph, shapes)
+        found = _Evaluation(ChainMap(), ChainMap()).run(outline.graph, inferred.graph)
+        found += _fill_stft(outline.graph, shapes)
         if not found:
             break
     return inferred
@@ -76,7 +79,7 @@ def _inferred(outline: onnx.ModelProto, *, data_prop: bool) -> onnx.ModelProto:
 
 def _propagated(outline: onnx.ModelProto) -> onnx.ModelProto:
     try:
-        with _memory_capped(_PROPAGATION_BYTES + 20 * outline.ByteSize()):
+        with memory_capped(_PROPAGATION_BYTES + 20 * outline.ByteSize()):
             return _inferred(outline, data_prop=True)
     except MemoryError:
         return _inferred(outline, data_prop=False)
@@ -104,30 +107,6 @@ def _propagates_little(inferred: onnx.ModelProto) -> bool:
     return total <= _MAX_PROPAGATED and growth <= _MAX_GROWTH
 
 
-@contextmanager
-def _memory_capped(extra: int) -> Iterator[None]:
-    """Let allocations past `extra` bytes fail; where the system cannot, nothing is capped.
-
-    Lengths that only data propagation itself finds out cannot be checked before it.
-    """
-    try:
-        import resource
-
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-    except (ImportError, OSError):
-        yield
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limit = pages * resource.getpagesize() + extra
-    if soft != resource.RLIM_INFINITY:
-        limit = min(limit, soft)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-
-
 def shapes_of(graph: onnx.GraphProto) -> dict[str, Dims]:
     """Known shapes by value name."""
     described = (*graph.input, *graph.output, *graph.value_info)
@@ -146,28 +125,70 @@ def dims_of(value: onnx.ValueInfoProto) -> Dims | None:
     )
 
 
-def _evaluate(graph: onnx.GraphProto, shapes: dict[str, Dims]) -> int:
-    """Replace nodes of small constants by their results; return how many."""
-    known = _constants(graph)
-    kept: list[onnx.NodeProto] = []
-    results: list[onnx.TensorProto] = []
-    tried = 0
-    for node in graph.node:
-        result = None
-        if tried < MAX_EVALUATIONS and _is_small_constant(node, known, shapes):
-            tried += 1
-            result = _run(node, known, shapes[node.output[0]])
-        if result is None:
+@dataclass
+class _Evaluation:
+    """What is known of a model where one of its graphs is looked at.
+
+    Attributes:
+        shapes: by value name, inner graphs first.
+        constants: numbers by value name, inner graphs first.
+        tried: how many nodes were evaluated so far.
+    """
+
+    shapes: ChainMap[str, Dims]
+    constants: ChainMap[str, onnx.TensorProto]
+    tried: int = 0
+
+    def run(self, graph: onnx.GraphProto, inferred: onnx.GraphProto) -> int:
+        """Replace nodes of small constants by their results; return how many.
+
+        Args:
+            graph: where they are replaced, and in the graphs inside of its nodes.
+            inferred: the same graph with shapes.
+        """
+        self.shapes.maps.insert(0, shapes_of(inferred))
+        self.constants.maps.insert(0, _constants(graph))
+        kept: list[onnx.NodeProto] = []
+        results: list[onnx.TensorProto] = []
+        found = 0
+        for node, described in zip(graph.node, inferred.node, strict=True):
+            result = self._result(node)
+            if result is not None:
+                tensor = numpy_helper.from_array(result, node.output[0])
+                self.constants[tensor.name] = tensor
+                results.append(tensor)
+                continue
             kept.append(node)
-        else:
-            tensor = numpy_helper.from_array(result, node.output[0])
-            known[tensor.name] = tensor
-            results.append(tensor)
-    if results:
-        del graph.node[:]
-        graph.node.extend(kept)
-        graph.initializer.extend(results)
-    return len(results)
+            for body, outline in zip(subgraphs(node), subgraphs(described), strict=True):
+                found += self.run(body, outline)
+        if results:
+            del graph.node[:]
+            graph.node.extend(kept)
+            graph.initializer.extend(results)
+        self.shapes.maps.pop(0)
+        self.constants.maps.pop(0)
+        return found + len(results)
+
+    def _result(self, node: onnx.NodeProto) -> Array | None:
+        if self.tried >= MAX_EVALUATIONS:
+            return None
+        if _is(node, "Shape"):
+            return _extents(node, self.shapes)
+        if not _is_small_constant(node, self.constants, self.shapes):
+            return None
+        self.tried += 1
+        return _run(node, self.constants, self.shapes[node.output[0]])
+
+
+def _extents(node: onnx.NodeProto, shapes: Mapping[str, Dims]) -> Array | None:
+    """What a Shape node gives, where all that it gives is known."""
+    dims = shapes.get(node.input[0])
+    if dims is None:
+        return None
+    # Indices count as those of a slice do (ONNX operator text, Shape-15).
+    bounds = {a.name: a.i for a in node.attribute}
+    wanted = dims[bounds.get("start", 0) : bounds.get("end", len(dims))]
+    return None if None in wanted else np.array(wanted, np.int64)
 
 
 def _constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
@@ -185,7 +206,7 @@ def _is(node: onnx.NodeProto, op_type: str) -> bool:
 
 
 def _is_small_constant(
-    node: onnx.NodeProto, known: dict[str, onnx.TensorProto], shapes: dict[str, Dims]
+    node: onnx.NodeProto, known: Mapping[str, onnx.TensorProto], shapes: Mapping[str, Dims]
 ) -> bool:
     if node.op_type not in SHAPE_ARITHMETIC or node.domain not in ("", "ai.onnx"):
         return False
@@ -205,7 +226,7 @@ def _is_small_constant(
     )
 
 
-def _run(node: onnx.NodeProto, known: dict[str, onnx.TensorProto], shape: Dims) -> Array | None:
+def _run(node: onnx.NodeProto, known: Mapping[str, onnx.TensorProto], shape: Dims) -> Array | None:
     feeds = {name: numpy_helper.to_array(known[name]) for name in node.input if name}
     try:
         (result,) = ReferenceEvaluator(node).run(None, feeds)

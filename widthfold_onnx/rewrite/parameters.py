@@ -1,6 +1,11 @@
-"""Folded weights and biases as initializers; one that is folded twice the same way is shared."""
+"""Folded weights and biases as initializers; numbers that are folded twice alike are shared.
+
+Alike by content: a constant of a function that is called twice was made two when it was inlined.
+"""
 
 from __future__ import annotations
+
+import hashlib
 
 from widthfold_onnx.fold.conv import ConvFold, fold_bias, fold_weight
 from widthfold_onnx.model.constants import Constant
@@ -13,7 +18,7 @@ class Parameters:
 
     def __init__(self, document: Document) -> None:
         self._document = document
-        self._shared: dict[tuple[str, str, str], Value] = {}
+        self._shared: dict[tuple[object, ...], Value] = {}
 
     def of(self, site: LinearSite, fold: ConvFold, record: str) -> dict[str, Value]:
         """Weight and, if there is one, bias of a site; `record` tells its fold from others."""
@@ -25,10 +30,10 @@ class Parameters:
     def _share(
         self, constant: Constant, what: str, record: str, site: LinearSite, fold: ConvFold
     ) -> Value:
-        geometry = f"{site.op} {site.group} {site.axes}"
-        key = (f"{id(constant.value)} {what}", record, geometry)
+        array = self._document.read(constant)
+        content = (array.dtype, array.shape, hashlib.sha256(array.tobytes()).digest())
+        key = (what, constant.owner, *content, record, site.op, site.group, site.axes)
         if key not in self._shared:
-            array = self._document.read(constant)
             weight = what == "weight"
             folded = fold_weight(site.canonical(array), fold) if weight else fold_bias(array, fold)
             self._shared[key] = self._document.add_constant(

@@ -51,7 +51,7 @@ def read_windowed(
     """
     node = site.node
     if site.scope.proto is None:
-        return Refusal("in-function", "the node is in a local function, which calls may share")
+        return Refusal("in-function", f"the function cannot be inlined: {document.why_not_inlined}")
     if document.opset < MIN_OPSET:
         return Refusal("opset-too-old", f"opset {document.opset} is below {MIN_OPSET}")
     if node.device_configurations:

@@ -1,0 +1,196 @@
+"""Sites in local functions: inlined where they are called, folded and proved there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from tests.cli.tool import widthfold
+from tests.shared import MODELS, needs_models
+from widthfold_onnx import FoldOptions, VerifyOptions, fold_model, optimize, verify
+from widthfold_onnx.model import inlining
+
+RNG = np.random.default_rng(11)
+W = RNG.standard_normal((3, 2, 3, 5)).astype(np.float32)
+V = RNG.standard_normal((3, 2, 3, 5)).astype(np.float32)
+B = RNG.standard_normal(3).astype(np.float32)
+PROVE = VerifyOptions(thorough=False, timing=False, seeds=2)
+HEADER = '<ir_version: 8, opset_import: ["" : 17, "loc" : 1]>'
+CONV = """<domain: "loc", opset_import: ["" : 17]>
+conv <begin, end> (p, v, b) => (q) {
+  [inner] s = Conv <pads: ints = [1, 2, 1, 2]> (p, v, b)
+  q = Elu <alpha: float = @begin> (s)
+}"""
+OUTER = """<domain: "loc", opset_import: ["" : 17, "loc" : 1]>
+outer (p, v, b) => (q) {
+  q = loc.conv <begin = 0.5, end = 0> (p, v, b)
+}"""
+CALLS = f"""{HEADER} main (float[1, 2, 7, 8] x, float[2, 2, 5, 12] z, bool flag)
+  => (float[1, 3, 7, 8] y, float[2, 3, 5, 12] t) {{
+  s__1 = loc.outer (x, w, b)
+  k = loc.conv <begin = 0.7, end = 0> (x, v, b)
+  y = Add (s__1, k)
+  t = If (flag) <
+    then_branch = yes () => (float[2, 3, 5, 12] r) {{ r = loc.outer (z, v, b) }},
+    else_branch = no () => (float[2, 3, 5, 12] n) {{ n = loc.other (z, w) }}
+  >
+}}
+"""
+OTHER = """<domain: "loc", opset_import: ["" : 17]>
+other (p, v) => (q) {
+  s = Identity (p)
+  q = Conv <pads: ints = [1, 2, 1, 2]> (s, v)
+}
+<domain: "loc", opset_import: ["" : 17]>
+plain (p) => (q) { q = Relu (p) }"""
+
+
+def parsed(text: str, constants: dict[str, np.ndarray] | None = None) -> onnx.ModelProto:
+    model = onnx.parser.parse_model(text)
+    arrays = {"w": W, "v": V, "b": B} if constants is None else constants
+    tensors = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    model.graph.initializer.extend(tensors)
+    return model
+
+
+def calls() -> onnx.ModelProto:
+    return parsed(CALLS + CONV + OUTER + OTHER)
+
+
+def written(model: onnx.ModelProto, folder: Path) -> Path:
+    path = folder / "in.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_every_call_is_folded_for_itself_and_proved(tmp_path: Path) -> None:
+    model = calls()
+    report = optimize(
+        written(model, tmp_path), tmp_path / "out.onnx", FoldOptions(factor=4, axis=3), PROVE
+    )
+    assert report.verification is not None
+    assert (report.verification.verdict, report.verification.reasons) == ("pass", [])
+    assert [site.status for site in report.sites] == ["folded"] * 4
+    assert [site.verdict for site in report.verification.exact] == ["exact"] * 4
+    assert {site.graph for site in report.sites} == {"", "t/then_branch", "t/else_branch"}
+    result = onnx.load(tmp_path / "out.onnx")
+    assert [function.name for function in result.functions] == ["plain"]
+    assert not {"w", "v"} & {tensor.name for tensor in result.graph.initializer}
+    again, sites = fold_model(result, FoldOptions(factor=4, axis=3))
+    assert again == result
+    assert {site.code for site in sites} == {"already-folded"}
+
+
+def test_a_fault_in_the_fold_of_a_call_is_found(tmp_path: Path) -> None:
+    source = written(calls(), tmp_path)
+    optimize(source, tmp_path / "out.onnx", FoldOptions(factor=4, axis=3), PROVE)
+    result = onnx.load(tmp_path / "out.onnx")
+    convs = [node for node in result.graph.node if node.op_type == "Conv"]
+    convs[0].input[1], convs[1].input[1] = convs[1].input[1], convs[0].input[1]
+    (tmp_path / "out.onnx").write_bytes(result.SerializeToString())
+    found = verify(source, tmp_path / "out.onnx", PROVE)
+    assert found.verdict == "fail"
+    assert [site.verdict for site in found.exact].count("different") == 2
+
+
+def test_where_nothing_is_folded_out_is_a_copy_with_its_functions(tmp_path: Path) -> None:
+    source, out = written(calls(), tmp_path), tmp_path / "out.onnx"
+    report = optimize(source, out, FoldOptions(factor=11), PROVE)
+    assert report.summary.folded == 0
+    assert out.read_bytes() == source.read_bytes()
+
+
+def test_a_constant_of_a_function_is_folded_once_for_all_its_calls(tmp_path: Path) -> None:
+    text = f"""{HEADER} main (float[1, 2, 7, 8] x) => (float[1, 1, 7, 8] y) {{
+      a = loc.f (x)
+      b = Neg (x)
+      c = loc.f (b)
+      y = Mul (a, c)
+    }}
+    <domain: "loc", opset_import: ["" : 17]>
+    f (p) => (q) {{
+      k = Constant <value_floats: floats = [1.0, 2.0, 3.0, 5.0, 7.0, 11.0]> ()
+      s = Constant <value_ints: ints = [1, 2, 1, 3]> ()
+      v = Reshape (k, s)
+      q = Conv <pads: ints = [0, 1, 0, 1]> (p, v)
+    }}"""
+    source = written(parsed(text, {}), tmp_path)
+    report = optimize(source, tmp_path / "out.onnx", FoldOptions(factor=4, axis=3), PROVE)
+    assert report.verification is not None
+    assert (report.verification.verdict, report.summary.folded) == ("pass", 2)
+    result = onnx.load(tmp_path / "out.onnx")
+    assert len({node.input[1] for node in result.graph.node if node.op_type == "Conv"}) == 1
+    assert "Constant" not in {node.op_type for node in result.graph.node}
+
+
+def test_a_weight_that_only_some_calls_know_is_refused_for_the_others() -> None:
+    text = f"""{HEADER} main (float[1, 2, 7, 8] x, float[3, 2, 3, 5] u)
+      => (float[1, 3, 7, 8] y, float[1, 3, 7, 8] z) {{
+      y = loc.other (x, w)
+      z = loc.other (x, u)
+    }}"""
+    _, sites = fold_model(parsed(text + OTHER), FoldOptions(factor=4))
+    assert [site.code for site in sites] == ["folded", "weight-not-constant"]
+    assert sites[1].reason == "the weight u is an input"
+
+
+def test_operator_sets_that_differ_are_a_reason(tmp_path: Path) -> None:
+    model = calls()
+    model.functions[0].opset_import[0].version = 13
+    result, sites = fold_model(model, FoldOptions(factor=4))
+    assert result == model
+    assert {site.code for site in sites} == {"in-function"}
+    assert {site.reason for site in sites} == {
+        "the function cannot be inlined: Model has functions with incompatible opset versions."
+    }
+    run = widthfold("inspect", written(model, tmp_path))
+    assert run.code == 0
+    assert "incompatible opset versions" in run.out
+
+
+@pytest.mark.parametrize(
+    ("limit", "message"),
+    [
+        ("MAX_NODES", r"the graph has 16 nodes once inlined, above 8$"),
+        ("MAX_BYTES", r"the graph has \d+ bytes once inlined, above \d+$"),
+    ],
+)
+def test_what_inlining_would_grow_to_is_bounded(limit, message, monkeypatch) -> None:
+    monkeypatch.setattr(inlining, limit, 2)
+    _, sites = fold_model(calls(), FoldOptions(factor=4))
+    assert {site.code for site in sites} == {"in-function"}
+    assert re.search(message, sites[0].reason)
+
+
+@needs_models
+def test_convolutions_inside_of_nested_branches_of_a_real_model(tmp_path: Path) -> None:
+    """All of silero-vad lies in two branches, by sampling rate; their extents follow from Shape."""
+    (source,) = (path for path in MODELS if path.stem == "silero-vad__silero_vad")
+    feeds = {
+        "input": RNG.standard_normal((1, 576)).astype(np.float32),
+        "state": RNG.standard_normal((2, 1, 128)).astype(np.float32),
+        "sr": np.array(16000),
+    }
+    np.savez(tmp_path / "feeds.npz", **feeds)
+    options = FoldOptions(
+        factor=2,
+        ragged=True,
+        max_channels=300,
+        input_shapes={"input": (1, 576), "state": (2, 1, 128)},
+        skip=("If_0_else_branch*",),
+    )
+    given = VerifyOptions(thorough=False, timing=False, inputs=(str(tmp_path / "feeds.npz"),))
+    report = optimize(source, tmp_path / "out.onnx", options, given)
+    assert report.verification is not None
+    assert report.verification.verdict == "pass"
+    assert [site.verdict for site in report.verification.exact] == ["exact"] * 5
+    codes = [site.code for site in report.sites]
+    assert (codes.count("folded"), codes.count("not-selected")) == (5, 6)
+    assert [s.reason for s in report.sites if s.status == "refused"] == [
+        "the rank of the input is not known"  # an If before it squeezes in one branch only
+    ]
