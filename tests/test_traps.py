@@ -12,7 +12,7 @@ import onnxruntime  # noqa: TID251 - the tests judge by the runtime itself
 import pytest
 
 from tests.shared import SHARED, generate
-from widthfold_onnx import AxisName, FoldOptions, VerifyOptions, optimize
+from widthfold_onnx import AxisName, FoldOptions, NonFinite, VerifyOptions, optimize
 
 SCRIPT = "traps/make_traps.py"
 NAMES = [
@@ -33,9 +33,9 @@ OPTIONS = {
     "2 height": FoldOptions(factor=2, axis=AxisName.HEIGHT),
     "2 batch ragged": FoldOptions(factor=2, axis=AxisName.BATCH, ragged=True),
     "8 width ragged": FoldOptions(factor=8, axis=AxisName.WIDTH, ragged=True),
-    "2 strict": FoldOptions(factor=2, ieee_strict=True),
-    "8 strict ragged": FoldOptions(factor=8, ieee_strict=True, ragged=True),
-    "2 height strict": FoldOptions(factor=2, axis=AxisName.HEIGHT, ieee_strict=True),
+    "2 strict": FoldOptions(factor=2, nonfinite=NonFinite.REFUSE),
+    "8 strict ragged": FoldOptions(factor=8, nonfinite=NonFinite.REFUSE, ragged=True),
+    "2 height strict": FoldOptions(factor=2, axis=AxisName.HEIGHT, nonfinite=NonFinite.REFUSE),
 }
 FOLDED = {
     "shared_weight": 2,
@@ -148,7 +148,7 @@ def test_trap(traps: Path, name: str, options: FoldOptions, tmp_path: Path) -> N
         return
     original, rewritten = open_model(model), open_model(out)
     assert interface(original) == interface(rewritten)
-    spread = entry["check"]["nonfinite"] == "same-sample" and not options.ieee_strict
+    spread = entry["check"]["nonfinite"] == "same-sample" and options.nonfinite is NonFinite.SPREAD
     for file in entry["feeds"]:
         with np.load(traps / file, allow_pickle=False) as arrays:
             feeds = dict(arrays)

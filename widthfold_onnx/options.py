@@ -34,6 +34,16 @@ class Layout(StrEnum):
     NHWC = "nhwc"
 
 
+class NonFinite(StrEnum):
+    """What becomes of Inf and NaN in the input of a fold that has structural zeros.
+
+    SPREAD lets them reach more outputs of the same sample, REFUSE makes no such fold.
+    """
+
+    SPREAD = "spread"
+    REFUSE = "refuse"
+
+
 class Provider(StrEnum):
     """Where a model runs; AUTO is CUDA where the runtime offers it, else the CPU."""
 
@@ -66,7 +76,7 @@ class FoldOptions:
         layout: the emitted form.
         ragged: fold extents that the factor does not divide (zero-extend, then cut).
         mix_samples: allow batch folds with structural zeros across samples.
-        ieee_strict: allow no structural zero at all, so that Inf and NaN stay where they were.
+        nonfinite: what a fold may do to Inf and NaN.
         max_channels: a site with at least this many channels on both sides is left alone.
         max_flops_growth: most multiply-adds of the new site, as a multiple of the old.
         max_bytes_growth: most bytes of input, weight and output, as a multiple of the old.
@@ -80,7 +90,7 @@ class FoldOptions:
     layout: Layout = Layout.AUTO
     ragged: bool = False
     mix_samples: bool = False
-    ieee_strict: bool = False
+    nonfinite: NonFinite = NonFinite.SPREAD
     max_channels: int = 32
     max_flops_growth: float = 32.0
     max_bytes_growth: float = 32.0
@@ -93,6 +103,8 @@ class FoldOptions:
             raise UsageError(f"factor is {self.factor!r}; it must be a whole number or None")
         if self.layout not in list(Layout):
             raise UsageError(f"layout is {self.layout!r}, none of {', '.join(Layout)}")
+        if self.nonfinite not in list(NonFinite):
+            raise UsageError(f"nonfinite is {self.nonfinite!r}, none of {', '.join(NonFinite)}")
         if isinstance(self.axis, str) and self.axis not in list(AxisName):
             raise UsageError(f"axis is {self.axis!r}, none of {', '.join(AxisName)}")
         for name in ("nodes", "skip"):

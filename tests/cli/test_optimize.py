@@ -67,7 +67,8 @@ def test_a_pipe_gets_plain_text_one_line_per_site(model: Path, out: Path) -> Non
     run = process("optimize", model, out, "--factor", 8, *FAST, env={"FORCE_COLOR": "1"})
     assert (run.code, run.err) == (0, "")
     assert "\x1b" not in run.out
-    head, first, second, total, verdict, *_ = run.out.splitlines()
+    head, first, second, total, spread, verdict, *_ = run.out.splitlines()
+    assert spread.startswith("Inf and NaN may spread within a sample: at 2 folds, to up to 8 times")
     assert head.split()[:4] == ["node", "status", "axis", "factor"]
     assert first.split()[:2] == ["first", "folded"]
     assert second.split()[:2] == ["second", "folded"]
@@ -538,7 +539,7 @@ def test_the_report_says_what_the_issue_promises(tmp_path: Path) -> None:
     )
     assert run.code == 0
     document = report_of(report)
-    assert document["schema"] == "widthfold.optimize/3"
+    assert document["schema"] == "widthfold.optimize/4"
     assert document["model"] == "refusals.onnx"
     for site in document["sites"]:
         assert site.keys() >= {
@@ -761,7 +762,7 @@ def test_a_full_disk_keeps_the_old_output(
 
 def test_a_full_disk_under_the_report(model: Path, out: Path) -> None:
     report = out.with_name("report.json")
-    report.write_text('{"schema": "widthfold.optimize/3"}')
+    report.write_text('{"schema": "widthfold.optimize/4"}')
 
     def small_disk() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
@@ -771,7 +772,7 @@ def test_a_full_disk_under_the_report(model: Path, out: Path) -> None:
     )
     assert run.code == 2
     assert "report.json" in run.line
-    assert report.read_text() == '{"schema": "widthfold.optimize/3"}'
+    assert report.read_text() == '{"schema": "widthfold.optimize/4"}'
     assert names(out.parent) == ["report.json"]
 
 

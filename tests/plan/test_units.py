@@ -15,7 +15,7 @@ import pytest
 from tests import oracle
 from tests.plan.tool import FOLD, conv, integers, layers, run, unit
 from widthfold_onnx.model.graph import Document
-from widthfold_onnx.options import FoldOptions, Layout
+from widthfold_onnx.options import FoldOptions, Layout, NonFinite
 from widthfold_onnx.plan.decisions import read_sites
 from widthfold_onnx.plan.reform import reformed
 from widthfold_onnx.plan.units import Form, Unit, every_form, form_key, form_of
@@ -142,7 +142,7 @@ def test_a_form_is_found_again_by_its_key(name: str) -> None:
 
 def test_no_form_breaks_the_limits() -> None:
     model, loose = LAYERS["same"], unit(LAYERS["same"])
-    strict = unit(model, FoldOptions(ieee_strict=True))
+    strict = unit(model, FoldOptions(nonfinite=NonFinite.REFUSE))
     assert {f.key for f in strict.forms} < {f.key for f in loose.forms}
     site = site_of(model)
     for key in (form.key for form in strict.forms):

@@ -7,7 +7,15 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from widthfold_onnx import AxisName, FoldOptions, Layout, SiteReport, UsageError, fold_model
+from widthfold_onnx import (
+    AxisName,
+    FoldOptions,
+    Layout,
+    NonFinite,
+    SiteReport,
+    UsageError,
+    fold_model,
+)
 
 
 def conv_model(
@@ -139,7 +147,7 @@ class TestRefusal:
             ),
             (
                 conv_model([1, 1, 16, 16], (1, 1, 3, 3), pads=[1] * 4),
-                {"ieee_strict": True},
+                {"nonfinite": NonFinite.REFUSE},
                 "structural-zeros",
                 "zeros",
             ),
@@ -174,7 +182,7 @@ class TestRefusal:
 
     def test_dense_batch_needs_a_flag_and_strict_allows_the_grouped_one(self) -> None:
         model = conv_model([8, 1, 5, 7], (1, 1, 3, 3))
-        assert site(model, axis=AxisName.BATCH, ieee_strict=True).status == "folded"
+        assert site(model, axis=AxisName.BATCH, nonfinite=NonFinite.REFUSE).status == "folded"
         assert site(model, axis=AxisName.BATCH).flops_ratio == 1
 
     def test_overridable_and_computed_weights(self) -> None:

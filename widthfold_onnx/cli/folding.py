@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from widthfold_onnx.cli.common import ShapeType
-from widthfold_onnx.options import AxisName, FoldOptions, Layout
+from widthfold_onnx.options import AxisName, FoldOptions, Layout, NonFinite
 from widthfold_onnx.text import printable
 
 
@@ -92,9 +92,18 @@ def fold_options(
             help="Allow batch folds as one dense group, where a NaN of one sample reaches others.",
         ),
         click.option(
+            "--nonfinite",
+            type=click.Choice([str(v) for v in NonFinite]),
+            default="spread",
+            show_default=True,
+            help="Inf and NaN may reach more outputs of their sample (spread), or no fold may have "
+            "structural zeros, so that they reach just those they reached (refuse).",
+        ),
+        click.option(
             "--ieee-strict",
-            is_flag=True,
-            help="No structural zeros: Inf and NaN reach just the outputs they reached.",
+            "nonfinite",
+            flag_value="refuse",
+            help="The same as --nonfinite refuse.",
         ),
         click.option(
             "--max-channels",
@@ -143,7 +152,7 @@ def fold_options(
         "layout",
         "ragged",
         "mix_samples",
-        "ieee_strict",
+        "nonfinite",
         "max_channels",
         "max_flops_growth",
         "max_bytes_growth",
@@ -157,6 +166,7 @@ def fold_options(
         def collect(**arguments: Any) -> Any:
             chosen = {name: arguments.pop(name) for name in names}
             chosen["layout"] = Layout(chosen["layout"])
+            chosen["nonfinite"] = NonFinite(chosen["nonfinite"])
             chosen["input_shapes"] = dict(chosen["input_shapes"])
             return command(fold=FoldOptions(**chosen), **arguments)
 

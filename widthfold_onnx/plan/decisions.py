@@ -13,6 +13,7 @@ from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.plan.nonfinite import note_spread, spread_of
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Gain, SiteReport
 from widthfold_onnx.rewrite.emit import FOLDED_OUTPUT
@@ -65,6 +66,7 @@ class Decision:
             reason=f"{inputs} -> {outputs} channels became {became}"
             + (", with one more axis" if fold.lift else ""),
             flops_ratio=round(self.outcome.flops_ratio, 4),
+            spread=spread_of(self.outcome),
             gain=gain,
         )
 
@@ -95,11 +97,15 @@ def plan(document: Document, options: FoldOptions, choose: Choose) -> list[Decis
 def applied(document: Document, decisions: Sequence[Decision]) -> onnx.ModelProto:
     """The model with every decision carried out; the document is used up."""
     engine = Engine(document)
+    forms = []
     for decision in decisions:
         if decision.conv is not None and isinstance(decision.outcome, Reformulation):
             engine.apply(decision.conv, decision.outcome)
+            forms.append(decision.outcome)
     engine.finish()
-    return document.finish()
+    model = document.finish()
+    note_spread(model, forms)
+    return model
 
 
 def read_sites(

@@ -136,6 +136,7 @@ class _Page:
         return [
             f"**{counts.folded} of {len(report.sites)}** {wording.kinds(report.sites)} nodes of "
             f"{code(report.model)} folded, {counts.kept} kept, {counts.refused} refused; {written}",
+            wording.spread(report.sites),
             wording.search(report.search) if report.search is not None else "",
             self._table(
                 "sites",

@@ -35,6 +35,8 @@ def show_optimize(report: OptimizeReport) -> None:
     else:
         line += f"; {report.written} is a copy of {report.model}"
     say(line)
+    if spread := wording.spread(report.sites):
+        say(spread)
     if report.search is not None:
         say(wording.search(report.search))
     if report.verification is not None:

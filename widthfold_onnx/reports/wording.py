@@ -80,6 +80,17 @@ def gain(found: Gain) -> str:
     return f"{found.ratio:.2f}x [{found.low:.2f}, {found.high:.2f}]"
 
 
+def spread(sites: Sequence[SiteReport]) -> str:
+    """How far Inf and NaN may spread, "" if nowhere."""
+    factors = [site.spread for site in sites if site.spread is not None and site.spread > 1]
+    if not factors:
+        return ""
+    return (
+        f"Inf and NaN may spread within a sample: at {counted(len(factors), 'fold')}, to up to "
+        f"{max(factors):g} times as many outputs"
+    )
+
+
 def search(report: SearchReport) -> str:
     """What the search for the fastest forms found."""
     taken = f"{counted(report.measured, 'measurement')} taken"

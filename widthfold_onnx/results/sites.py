@@ -8,7 +8,7 @@ from widthfold_onnx.results.base import Result
 from widthfold_onnx.results.evidence import VerifyReport
 from widthfold_onnx.results.search import Gain, SearchReport
 
-OPTIMIZE_SCHEMA = "widthfold.optimize/3"
+OPTIMIZE_SCHEMA = "widthfold.optimize/4"
 INSPECT_SCHEMA = "widthfold.inspect/1"
 
 
@@ -27,6 +27,8 @@ class SiteReport(Result, kw_only=True, frozen=True):
         code: stable word for the outcome, e.g. "folded", "already-wide".
         reason: one sentence with the numbers in it.
         flops_ratio: multiply-adds after / before; None unless folded.
+        spread: outputs of its sample that an Inf or NaN in one input may reach / those that it
+            reached before, in the mean; None unless folded.
         gain: of its best form, measured alone, or predicted, which it says; None where nothing
             is known.
     """
@@ -41,6 +43,7 @@ class SiteReport(Result, kw_only=True, frozen=True):
     code: str
     reason: str
     flops_ratio: float | None = None
+    spread: float | None = None
     gain: Gain | None = None
 
 

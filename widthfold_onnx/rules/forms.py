@@ -6,7 +6,7 @@ Rewrites: batch folds (grouped, no structural zeros), axis folds blocked, interl
     whole axis, products of folds of several axes; at factor 1 space-to-depth of strided axes; all
     of them also lifted by one rank. Strided axes of a ConvTranspose that are not folded are there
     in their sub-pixel form, which at factor 1 stands alone.
-Refuses: what would grow past the limits, mix samples, or spread Inf and NaN under `ieee_strict`.
+Refuses: what would grow past the limits, mix samples, or spread Inf and NaN where that is refused.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from dataclasses import replace
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.layout import Reshape, pack
 from widthfold_onnx.model.propagate import Dims
-from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import LinearSite, Reformulation
 
@@ -52,7 +52,7 @@ def judge(
             "one dense group lets a NaN of one sample reach others (--mix-samples allows it)",
         )
     zeros = fold.structural_zeros()
-    if zeros and options.ieee_strict:
+    if zeros and options.nonfinite is NonFinite.REFUSE:
         return Refusal(
             "structural-zeros", f"{zeros:.0%} of the weight would be zeros that spread Inf and NaN"
         )
