@@ -47,6 +47,10 @@ class UnverifiedError(WidthfoldError):
     exit_code = 4
 
 
+class NoKernelError(UnverifiedError):
+    """The runtime has no kernel for an operator of a model at its element type."""
+
+
 class NothingFoldedError(WidthfoldError):
     """No site was folded and the caller asked for an error in that case."""
 

@@ -152,10 +152,10 @@ class TestRefusal:
                 "zeros",
             ),
             (
-                conv_model([1, 1, 16, 16], (1, 1, 3, 3), dtype=TensorProto.DOUBLE),
+                conv_model([1, 1, 16, 16], (1, 1, 3, 3), dtype=TensorProto.INT32),
                 {},
                 "dtype-unsupported",
-                "DOUBLE",
+                "INT32",
             ),
             (conv_model([1, 1, 16, 16], (1, 1, 3, 3)), {"axis": 4}, "no-such-axis", "axis 4"),
             (

@@ -77,7 +77,7 @@ def optimize_command(
         )
     deliver(result, to, model, show_optimize)
     verification = result.verification
-    if verification is not None and verification.verdict != "pass":
+    if result.written is None and verification is not None:
         error = CheckFailedError if verification.verdict == "fail" else UnverifiedError
         why = "; ".join(verification.reasons) or "no reason given"
         guilty = any(site.verdict == "different" for site in verification.exact)

@@ -25,7 +25,7 @@ from widthfold_onnx.rewrite.emit import FOLDED_OUTPUT
 from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.rules import LINEAR
 
-WORST = ("different", "skipped", "exact")
+WORST = ("different", "skipped", "proved", "exact")
 
 
 def probe_sites(

@@ -12,7 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Literal
 
-from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.errors import NoKernelError, UnverifiedError
 from widthfold_onnx.evidence.bisect import first_difference
 from widthfold_onnx.evidence.deployed import deployed_cells
 from widthfold_onnx.evidence.interface import interface_differences
@@ -58,6 +58,7 @@ class ModelParity:
         input_sets: how many sets were judged.
         provider: where both models ran, "" if none did.
         shapes: of the first random input set, empty if there is none.
+        unrun: why the runtime can run neither model, "" where that is not for want of a kernel.
     """
 
     verdict: Literal["pass", "fail", "unverified"]
@@ -67,6 +68,7 @@ class ModelParity:
     input_sets: int = 0
     provider: str = ""
     shapes: Shapes = field(default_factory=dict)
+    unrun: str = ""
 
 
 def compare_models(
@@ -92,6 +94,11 @@ def compare_models(
         sets, shapes, limits = input_sets(session, options)
         sets, reference = originals(session, sets, limits, report)
         again = session.run(sets[0].feeds)
+    except NoKernelError as error:
+        provider = options.provider.value
+        return ModelParity(
+            verdict="unverified", reasons=(str(error),), provider=provider, unrun=str(error)
+        )
     except UnverifiedError as error:
         return ModelParity(verdict="unverified", reasons=(str(error),))
     provider, declared = options.provider.value, session.outputs

@@ -3,9 +3,10 @@
 A Conv is bilinear in its input and its weight, and a fold copies weights or places zeros whatever
 they are. So random small integers serve as both, and the runtime must return equal results:
 every sum stays at or below the largest integer up to which the element type holds all integers
-(24 and 11 bits of significand), so no order of summation rounds. A wrong coefficient survives a
-trial over n labels with probability at most 2/n (Schwartz-Zippel, degree two; less is promised
-where the data must be thinned to stay exact); tolerances hide such faults where weights are small.
+(53, 24, 11 and 8 bits of significand), so no order of summation rounds. A wrong coefficient
+survives a trial over n labels with probability at most 2/n (Schwartz-Zippel, degree two; less is
+promised where the data must be thinned to stay exact); tolerances hide such faults where weights
+are small.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Fold = Callable[[list[Array]], list[Array]]
 
 TRIALS = 2
 LARGEST = 61
-EXACT_BELOW = {"float32": 1 << 24, "float16": 1 << 11}
+EXACT_BELOW = {"float64": 1 << 53, "float32": 1 << 24, "float16": 1 << 11, "bfloat16": 1 << 8}
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ def first_difference(
 
     Raises:
         UnverifiedError: the runtime cannot run the original node.
+        NoKernelError: it has no kernel for it.
     """
     originals = [before.constants[name] for name in before.parameters]
     dtype = originals[0].dtype

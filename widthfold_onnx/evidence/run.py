@@ -111,6 +111,7 @@ def _verify(
         verdict = "fail"
     elif (unknown or outcome == "unverified") and verdict == "pass":
         verdict = "unverified"
+    known = bool(exact) and not limits and all(s.verdict in ("exact", "proved") for s in exact)
     # What fails comes before what only limits: a message may be cut at its end.
     causes = [reason for reason in parity.reasons if reason not in parity.limits]
     return VerifyReport(
@@ -123,4 +124,5 @@ def _verify(
         reasons=[*wrong, *causes, *unknown, *speed, *parity.limits, *limits],
         input_sets=parity.input_sets,
         environment=environment(options, before),
+        unrun=parity.unrun if known else "",
     )

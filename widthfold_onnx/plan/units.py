@@ -158,13 +158,19 @@ def cut(
         target: the device that the order of the forms is for.
 
     Returns:
-        The unit, or a refusal where an extent stays unknown.
+        The unit, or a refusal where an extent stays unknown, or nothing is known of the element
+        type on the target.
     """
     data = site.node.inputs[0]
     assert data is not None
     dims = measured.get(site.scope.path, data.name or "")
     if dims is None or None in dims:
         return Refusal("unknown-extent", "an extent is not known, so it cannot be measured")
+    if site.weight.dtype not in target.rate:
+        return Refusal(
+            "dtype-unmeasured",
+            f"{target.name} has no figures for {site.weight.dtype}; a fixed factor needs none",
+        )
     shape = [int(d) for d in dims if d is not None]
     nodes = [site.node, *_behind(document, site.node)]
     proto = _model(document, nodes, shape)

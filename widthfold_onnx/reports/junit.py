@@ -75,7 +75,7 @@ def _site(site: ExactSite) -> TestCase:
     reason = printable(site.reason, _LONGEST)
     if site.verdict == "different":
         case.result = [Failure(reason, "different")]
-    elif site.verdict == "skipped":
+    elif site.verdict in ("proved", "skipped"):
         case.result = [Skipped(reason)]
     else:
         case.system_out = reason

@@ -41,6 +41,8 @@ def show_optimize(report: OptimizeReport) -> None:
         say(wording.search(report.search))
     if report.verification is not None:
         say(f"verdict: {wording.verdict(report.verification)}")
+        if report.written is not None and report.verification.unrun:
+            say(f"written without having been run: {report.verification.unrun}")
 
 
 @printing()

@@ -53,7 +53,7 @@ def show_verify(
     )
     if certificates:
         for site in report.exact:
-            if site.verdict == "exact":
+            if site.verdict in ("exact", "proved"):
                 say(f"{site.node}: {site.fold}. Proved: {site.reason}.")
     if report.timing is not None:
         _show_timing(report.timing)

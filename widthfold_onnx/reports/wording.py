@@ -141,6 +141,9 @@ def verdict(report: VerifyReport) -> str:
         line += f" ({count} judged by how far one rounding of the inputs moves the original)"
     if report.exact:
         line += f"; {exact} of {len(report.exact)} rewritten nodes exact on integers"
+    proved = sum(site.verdict == "proved" for site in report.exact)
+    if proved:
+        line += f", {proved} proved by provenance alone"
     return line
 
 

@@ -12,7 +12,7 @@ import msgspec
 from widthfold_onnx.results.base import Result
 from widthfold_onnx.results.timing import Timing
 
-VERIFY_SCHEMA = "widthfold.verify/2"
+VERIFY_SCHEMA = "widthfold.verify/3"
 
 
 class WorstElement(Result, kw_only=True, frozen=True):
@@ -94,7 +94,8 @@ class ExactSite(Result, kw_only=True, frozen=True):
 
     Attributes:
         node: name of the Conv.
-        verdict: exact, different, or skipped where the runtime could not run it.
+        verdict: exact; different; proved, where that rests on provenance alone because the runtime
+            has no kernel; or skipped, where it could not be run for another reason.
         reason: the certificate, or where the site differs.
         channels: of the original and of the folded Conv, e.g. "8 -> 8, folded 64 -> 64".
         fold: one sentence that says what was done.
@@ -102,7 +103,7 @@ class ExactSite(Result, kw_only=True, frozen=True):
     """
 
     node: str
-    verdict: Literal["exact", "different", "skipped"]
+    verdict: Literal["exact", "different", "proved", "skipped"]
     reason: str
     channels: str = ""
     fold: str = ""
@@ -134,7 +135,11 @@ class Environment(Result, kw_only=True, frozen=True):
 
 
 class VerifyReport(Result, kw_only=True, frozen=True):
-    """Result of `verify`; `verdict` is what the exit code says."""
+    """Result of `verify`; `verdict` is what the exit code says.
+
+    `unrun` says why the runtime runs neither model, where it lacks a kernel and every rewritten
+    node was proved without; else it is "".
+    """
 
     schema: str = VERIFY_SCHEMA
     original: str
@@ -146,3 +151,4 @@ class VerifyReport(Result, kw_only=True, frozen=True):
     reasons: list[str]
     input_sets: int
     environment: Environment
+    unrun: str = ""

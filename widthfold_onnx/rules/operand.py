@@ -69,6 +69,7 @@ class Op:
             if constant is not None and not isinstance(constant, Refusal):
                 array = self.document.read(constant)
                 largest = np.abs(array).max(initial=0).astype(float) * np.abs(factor).max(initial=0)
-                if not largest <= float(np.finfo(array.dtype).max):
-                    return True
+                with np.errstate(over="ignore"):
+                    if not np.isfinite(largest.astype(array.dtype)):
+                        return True
         return False

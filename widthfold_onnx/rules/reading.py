@@ -18,9 +18,9 @@ from widthfold_onnx.rules.base import Extents, LinearSite, Site
 
 Array = npt.NDArray[Any]
 
-# Element types for which ONNX Runtime's CPU provider has a Conv (measured on 1.31.1: double and
-# bfloat16 are NOT_IMPLEMENTED); what cannot run cannot be verified.
-ITEMSIZE = {"FLOAT": 4, "FLOAT16": 2}
+# Element types of ONNX's convolutions (operator text, Conv-22). ONNX Runtime's CPU provider has
+# kernels for the first two only (measured on 1.31.1); the others are proved without a run.
+ITEMSIZE = {"FLOAT": 4, "FLOAT16": 2, "DOUBLE": 8, "BFLOAT16": 2}
 # Reshape takes its shape as an input, which the emitted form needs, from this opset on.
 MIN_OPSET = 5
 
@@ -46,8 +46,8 @@ def read_windowed(
 ) -> LinearSite | Refusal:
     """Collect weight, bias, shapes and geometry of a node with inputs (data, weight, bias).
 
-    Refuses a node that lies in a function, has an element type without a
-    kernel, a weight or bias that is not constant, or an input whose rank is not known.
+    Refuses a node that lies in a function, has another element type, a weight or bias that is not
+    constant, or an input whose rank is not known.
     """
     node = site.node
     if site.scope.proto is None:
@@ -71,9 +71,7 @@ def read_windowed(
     if annotated:
         return Refusal("weight-annotated", "a quantization annotation describes the weight")
     if weight.dtype not in ITEMSIZE:
-        return Refusal(
-            "dtype-unsupported", f"the runtime has no {site.op} kernel for {weight.dtype}"
-        )
+        return Refusal("dtype-unsupported", f"ONNX has no {site.op} of {weight.dtype}")
     shapes = [extents(data) for extents in (static, planned)]
     group = group_of(node)
     for dims in shapes:

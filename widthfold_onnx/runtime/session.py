@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from widthfold_onnx.errors import UnverifiedError, UsageError
+from widthfold_onnx.errors import NoKernelError, UnverifiedError, UsageError
 from widthfold_onnx.model.walk import all_tensors
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.binding import Bound, Placed, place
@@ -159,6 +159,7 @@ def open_session(
 
     Raises:
         UnverifiedError: no runtime, no such provider, or a model that does not load.
+        NoKernelError: one that does not load for want of a kernel.
         UsageError: `use_tf32` is switched off where float16 is to be timed.
     """
     runtime = _runtime()
@@ -184,7 +185,9 @@ def open_session(
             enable_fallback=0,
         )
     except _failures() as error:
-        raise UnverifiedError(f"{label} does not load: {words(error, model)}") from error
+        missing = isinstance(error, runtime.capi.onnxruntime_pybind11_state.NotImplemented)
+        kind = NoKernelError if missing else UnverifiedError
+        raise kind(f"{label} does not load: {words(error, model)}") from error
     first = session.get_providers()[0]
     if first != NAMES[used]:
         raise UnverifiedError(f"{label} runs on {first} although {NAMES[used]} was asked for")
