@@ -32,12 +32,19 @@ def attributes(name: str, alter: Callable[[list[int]], list[int]]) -> Change:
     return change
 
 
+def stored(model: onnx.ModelProto, name: str) -> onnx.TensorProto:
+    """The initializer of a name, or what the value of that name is computed from."""
+    made = {node.output[0]: node.input[0] for node in model.graph.node}
+    source = made.get(name, name)
+    return next(tensor for tensor in model.graph.initializer if tensor.name == source)
+
+
 def parameter(index: int, alter: Callable[[Array], Array | None]) -> Change:
     def change(model: onnx.ModelProto) -> bool:
         conv = conv_of(model)
         if index >= len(conv.input):
             return False
-        tensor = next(t for t in model.graph.initializer if t.name == conv.input[index])
+        tensor = stored(model, conv.input[index])
         old = numpy_helper.to_array(tensor)
         new = alter(old.copy())
         if new is None or new.tobytes() == old.tobytes():
@@ -53,8 +60,9 @@ def dilated(model: onnx.ModelProto) -> bool:
     """Dilation 2 along the last axis where there was 1, and pads so that the extent stays."""
     conv = conv_of(model)
     rank = len(attribute(conv, "pads")) // 2
-    reach = next(t for t in model.graph.initializer if t.name == conv.input[1]).dims[-1] - 1
-    if not rank or attribute(conv, "dilations"):
+    weight = stored(model, conv.input[1])
+    reach = weight.dims[-1] - 1
+    if weight.name != conv.input[1] or not rank or attribute(conv, "dilations"):
         return False
     put(conv, "dilations", [1] * (rank - 1) + [2])
     pads = attribute(conv, "pads")
