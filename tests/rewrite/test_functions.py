@@ -167,6 +167,20 @@ def test_what_inlining_would_grow_to_is_bounded(limit, message, monkeypatch) -> 
     assert re.search(message, sites[0].reason)
 
 
+def test_a_transposed_convolution_in_a_function(tmp_path: Path) -> None:
+    text = f"""{HEADER} main (float[1, 3, 7, 8] x) => (float[1, 2, 7, 16] y) {{ y = loc.up (x, t) }}
+    <domain: "loc", opset_import: ["" : 17]>
+    up (p, t) => (q) {{
+      v = Transpose (t)
+      q = ConvTranspose <strides: ints = [1, 2], pads: ints = [1, 2, 1, 1]> (p, v)
+    }}"""
+    source = written(parsed(text, {"t": W.T.copy()}), tmp_path)
+    report = optimize(source, tmp_path / "out.onnx", FoldOptions(factor=4, axis=3), PROVE)
+    assert report.verification is not None
+    assert (report.verification.verdict, report.verification.reasons) == ("pass", [])
+    assert [site.verdict for site in report.verification.exact] == ["exact"]
+
+
 @needs_models
 def test_convolutions_inside_of_nested_branches_of_a_real_model(tmp_path: Path) -> None:
     """All of silero-vad lies in two branches, by sampling rate; their extents follow from Shape."""
