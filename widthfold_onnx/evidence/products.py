@@ -113,6 +113,8 @@ def _columns(weight: Labels, original: tuple[int, ...]) -> tuple[Labels, Labels,
         raise Mismatch(f"an output channel has {int(held.max())} weights, not {channels}")
     at = np.nonzero(columns)
     label = columns[at].reshape(-1, channels) - 1
+    if label.min() < 0 or label.max() >= np.prod(original):
+        raise Mismatch("the fold holds something else than the original's numbers")
     order = np.argsort(label, axis=1)
     label, places = (
         np.take_along_axis(a, order, axis=1) for a in (label, at[2].reshape(-1, channels))

@@ -18,7 +18,6 @@ its blocked fold (`fold.conv`).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,10 +44,25 @@ class MatMulFold:
     left: bool = False
     merged: int = 1
 
-    def weight_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+    def weight_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of the folded weight for one of `shape` [.., rows, columns]."""
         *batches, rows, columns = shape
         return (*batches, rows * self.factor, columns * self.factor)
+
+    @property
+    def in_factor(self) -> int:
+        """Input channels after / before."""
+        return self.factor
+
+    @property
+    def out_factor(self) -> int:
+        """Output channels after / before."""
+        return self.factor
+
+    @property
+    def lift(self) -> int:
+        """Axes that are added: none."""
+        return 0
 
     def flops_growth(self) -> float:
         """Multiply-adds after / before."""
@@ -78,7 +92,7 @@ class MatMulFold:
         steps: list[Step] = []
         if transposed and 1 not in shape[-2:]:  # else both are the same in memory
             steps.append(Transpose((*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)))
-        steps.append(_reshape(self.packed(shape), kept))
+        steps.append(_reshape(len(shape), self.packed(shape), kept))
         return tuple(steps)
 
     def unfolding(self, shape: Dims, *, flat: bool = False) -> tuple[Step, ...]:
@@ -90,7 +104,8 @@ class MatMulFold:
         """
         channels = len(shape) - (2 if self.left else 1)
         extents = tuple(e for i, e in enumerate(shape) if not (flat and i == channels))
-        return (_reshape(extents, len(shape) - 1 - self.merged),)
+        rank = len(self.packed(shape))
+        return (_reshape(rank, extents, len(shape) - 1 - self.merged),)
 
 
 def fold_weight(weight: Array, fold: MatMulFold) -> Array:
@@ -141,8 +156,8 @@ def fold_addend(addend: Array, fold: MatMulFold, shape: tuple[int, int]) -> Arra
     return np.broadcast_to(natural, full).reshape(extents)
 
 
-def _reshape(extents: Dims, kept: int) -> Reshape:
-    return Reshape(extents, tuple(i < kept for i in range(len(extents))))
+def _reshape(rank: int, extents: Dims, kept: int) -> Reshape:
+    return Reshape(rank, extents, tuple(i < kept for i in range(len(extents))))
 
 
 def _product(extents: Dims) -> int | None:
