@@ -123,7 +123,7 @@ def test_merged_rows_may_have_one_open_extent() -> None:
     product = Product(shape=(3, 4, 6, 3), weight=[3, 5], dims=["n", 4, 6, 3])
     folded, (site,) = fold_model(product.model(), options)
     assert (site.status, site.axis) == ("folded", "rows")
-    for samples in (1, 3):
+    for samples in (1, 3, 0):
         product.shape = (samples, 4, 6, 3)
         x = np.random.default_rng(0).integers(-9, 10, product.shape).astype(np.float32)
         np.testing.assert_array_equal(run(folded, x, "ORT_ENABLE_ALL"), product.expected(x))
