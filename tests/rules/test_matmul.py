@@ -9,6 +9,7 @@ from onnx import helper, numpy_helper
 
 from tests.rewrite.products import Product
 from widthfold_onnx import FoldOptions, fold_model
+from widthfold_onnx.options import NonFinite
 from widthfold_onnx.results import SiteReport
 
 OPEN = Product(shape=[16, 3], weight=[3, 5], dims=["n", 3])
@@ -94,7 +95,7 @@ REFUSALS: dict[str, tuple[Product, FoldOptions, str, str]] = {
     ),
     "strict": (
         Product(shape=[16, 3], weight=[3, 5]),
-        FoldOptions(factor=8, ieee_strict=True),
+        FoldOptions(factor=8, nonfinite=NonFinite.REFUSE),
         "structural-zeros",
         "rows: 88% of the weight would be zeros that spread Inf and NaN",
     ),
@@ -122,11 +123,11 @@ REFUSALS: dict[str, tuple[Product, FoldOptions, str, str]] = {
         "no-such-axis",
         "the data of MatMul has no axis 0 to fold",
     ),
-    "double": (
-        Product(shape=[16, 3], weight=[3, 5], dtype=np.float64),
+    "integers": (
+        Product(shape=[16, 3], weight=[3, 5], dtype=np.int32),
         FoldOptions(factor=8),
         "dtype-unsupported",
-        "elements are DOUBLE; FLOAT and FLOAT16 fold",
+        "elements are INT32; FLOAT, FLOAT16, DOUBLE, BFLOAT16 fold",
     ),
     "an old Gemm": (
         Product(
