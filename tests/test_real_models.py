@@ -210,7 +210,7 @@ PRODUCTS = {
     ("Marabou__fc_matMul", 5): {
         "MatMul -> matmul0": "folded",
         "MatMul -> matmul1": "folded",
-        "MatMul -> matmul2": "folded",
+        "MatMul -> matmul2": "constant-product",
         "MatMul -> matmul3": "weight-not-constant",
         "MatMul -> matmul4": "one-position",
         "Gemm -> Y": "one-position",

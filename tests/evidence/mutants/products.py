@@ -93,6 +93,7 @@ BASES: dict[str, tuple[Product, int]] = {
         ),
         4,
     ),
+    "double": (Product(shape=[3, 24], weight=[5, 3], left=True, dtype=np.float64, **Plain), 4),
     "half": (Product(shape=[24, 3], weight=[3, 5], dtype=np.float16, **Plain), 4),
 }
 
