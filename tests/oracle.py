@@ -1,4 +1,4 @@
-"""Conv as a loop over output positions: look at the window, multiply, add.
+"""Conv and MatMul as loops over the output: look at what it reads, multiply, add.
 
 ConvTranspose is a loop over input positions: multiply, add to the window. It shares no code with
 the package. Integers are summed in int64, everything else in float64.
@@ -160,3 +160,45 @@ def resolve_transposed_pads(
         begins.append(first)
         ends.append(last + min(total, 0))
     return begins + ends
+
+
+def matmul(a: npt.ArrayLike, b: npt.ArrayLike) -> Array:
+    """The ONNX MatMul of a [.., M, K] and b [.., K, N]; either may be a vector."""
+    given = [np.asarray(value) for value in (a, b)]
+    wide = np.int64 if all(value.dtype.kind in "iu" for value in given) else np.float64
+    a, b = (value.astype(wide) for value in given)
+    vector = [a.ndim == 1, b.ndim == 1]
+    a, b = a[None] if vector[0] else a, b[:, None] if vector[1] else b
+    batches = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    y = np.zeros((*batches, a.shape[-2], b.shape[-1]), wide)
+    for at in np.ndindex(*y.shape):
+        *batch, m, n = at
+        one, other = (_matrix(value, batch) for value in (a, b))
+        for k in range(a.shape[-1]):
+            y[at] += one[m, k] * other[k, n]
+    if vector[0]:
+        y = y[..., 0, :]
+    return y[..., 0] if vector[1] else y
+
+
+def _matrix(value: Array, batch: Sequence[int]) -> Array:
+    """The matrix of a batch; missing axes and those of extent 1 stand for any."""
+    used = batch[len(batch) - (value.ndim - 2) :]
+    extents = value.shape[:-2]
+    return value[tuple(i if extent > 1 else 0 for i, extent in zip(used, extents, strict=True))]
+
+
+def gemm(
+    a: npt.ArrayLike,
+    b: npt.ArrayLike,
+    c: npt.ArrayLike | None = None,
+    *,
+    alpha: float = 1,
+    beta: float = 1,
+    trans_a: bool = False,
+    trans_b: bool = False,
+) -> Array:
+    """The ONNX Gemm: alpha * a' * b' + beta * c, where ' transposes if asked to."""
+    a, b = np.asarray(a), np.asarray(b)
+    y = alpha * matmul(a.T if trans_a else a, b.T if trans_b else b)
+    return y if c is None else y + beta * np.asarray(c)

@@ -206,6 +206,42 @@ def test_every_conv_transpose_is_folded_or_says_why_not(model: Path, tmp_path: P
         assert_parity(model, out, SEEDS)
 
 
+PRODUCTS = {
+    ("Marabou__fc_matMul", 5): {
+        "MatMul -> matmul0": "folded",
+        "MatMul -> matmul1": "folded",
+        "MatMul -> matmul2": "constant-product",
+        "MatMul -> matmul3": "weight-not-constant",
+        "MatMul -> matmul4": "one-position",
+        "Gemm -> Y": "one-position",
+    },
+    ("gtcrn__gtcrn_simple", 3): {
+        **dict.fromkeys(("MatMul_26", "MatMul_1757"), "already-wide"),
+        **dict.fromkeys(("MatMul_156", "MatMul_346", "MatMul_536"), "one-position"),
+        **dict.fromkeys(("MatMul_1114", "MatMul_1351", "MatMul_1588"), "one-position"),
+        **dict.fromkeys(("MatMul_712", "MatMul_889"), "folded"),
+        **dict.fromkeys(("MatMul_789", "MatMul_966"), "mixes-samples"),
+    },
+    ("deepfilter-rt__dfn3_enc", 8): {"/lsnr_fc/0/MatMul": "unknown-extent"},
+    ("deepfilter-rt__dfn3_erb_dec", 8): {},
+    ("silero-vad__silero_vad", 8): {},
+}
+
+
+@pytest.mark.parametrize("case", PRODUCTS, ids=[f"{name} by {n}" for name, n in PRODUCTS])
+def test_every_product_of_matrices_is_folded_or_refused(case: tuple, tmp_path: Path) -> None:
+    name, factor = case
+    model = MODELS[0].with_name(f"{name}.onnx")
+    options = FoldOptions(factor=factor)
+    verification = VerifyOptions(timing=False, thorough=False)
+    report = optimize(model, tmp_path / "out.onnx", options, verification)
+    codes = {site.node: site.code for site in report.sites if site.op in ("MatMul", "Gemm")}
+    assert codes == PRODUCTS[case]
+    exact = [] if report.verification is None else report.verification.exact
+    assert {site.verdict for site in exact} <= {"exact"}
+    assert {n for n, code in codes.items() if code == "folded"} <= {site.node for site in exact}
+
+
 # ---------------------------------------------------------------- stored inputs and outputs
 
 MNIST = next((path for path in MODELS if path.stem == "onnx2c__mnist8"), Path("gone"))

@@ -16,6 +16,9 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 MAX_FACTOR = 4096
 
+FACTORS = (2, 4, 8, 16, 32)
+"""Factors that are tried where none is given."""
+
 MAX_SEEDS = 1000
 """All input sets are in memory at once."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.model.propagate import Dims
@@ -15,7 +13,7 @@ from widthfold_onnx.results import Choice, InspectSite
 from widthfold_onnx.rewrite.record import FOLD_KEY, read_record
 from widthfold_onnx.rules.base import LinearSite, Reformulation, Site
 from widthfold_onnx.rules.conv import cost, furthest, is_wide
-from widthfold_onnx.rules.forms import candidates
+from widthfold_onnx.rules.outcomes import candidates
 
 LANES = 8
 """Channels of one tensor-core tile in half precision (NVIDIA convolution guide)."""
@@ -79,10 +77,10 @@ def _describe(
         input_shape=_shown(conv.planned),
         weight_shape=list(conv.weight.shape),
         output_shape=_shown(conv.output),
-        attributes=_attributes(conv),
+        attributes=conv.attributes,
         channels=f"{inputs} -> {outputs}",
         alignment=f"{inputs} of {_padded(inputs)} -> {outputs} of {_padded(outputs)}",
-        flops=_multiply_adds(conv),
+        flops=conv.macs,
         folded_as=folded_as,
         choices=[_choice(conv, r) for r in sorted(legal.values(), key=cost)],
         refusals={axis: f"{r.code}: {r.reason}" for axis, r in refusals.items()},
@@ -117,26 +115,3 @@ def _shown(dims: Dims) -> list[int | str]:
 
 def _padded(channels: int) -> int:
     return -(-channels // LANES) * LANES
-
-
-def _multiply_adds(conv: LinearSite) -> int | None:
-    """Multiply-adds of one run, None where an extent is not known."""
-    known = [extent for extent in conv.positions if extent is not None]
-    if len(known) < len(conv.positions):
-        return None
-    return math.prod(known) * math.prod(conv.weight_shape)
-
-
-def _attributes(conv: LinearSite) -> str:
-    def each(values: list[int]) -> str:
-        return "x".join(map(str, values))
-
-    axes = conv.axes
-    text = f"kernel {each([a.kernel for a in axes])}, stride {each([a.stride for a in axes])}"
-    if any(a.dilation > 1 for a in axes):
-        text += f", dilation {each([a.dilation for a in axes])}"
-    if any(a.base_dilation > 1 for a in axes):
-        text += f", base dilation {each([a.base_dilation for a in axes])}"
-    if any((a.pad_begin, a.pad_end) != (0, 0) for a in axes):
-        text += ", pads " + " ".join(f"{a.pad_begin},{a.pad_end}" for a in axes)
-    return text if conv.group == 1 else f"{text}, group {conv.group}"

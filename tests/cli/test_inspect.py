@@ -145,4 +145,4 @@ def test_errors_are_one_line(model: Path) -> None:
 def test_a_glob_that_matches_no_node_is_exit_2(model: Path) -> None:
     run = widthfold("inspect", model, "--nodes", "third")
     assert run.code == 2
-    assert "no Conv or ConvTranspose is named 'third'" in run.line
+    assert "no linear node is named 'third'" in run.line

@@ -1,8 +1,11 @@
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.rewrite.products import Product
 from widthfold_onnx import FoldOptions, Layout, optimize
 from widthfold_onnx.evidence import bisect
 from widthfold_onnx.evidence.bisect import first_difference
@@ -174,3 +177,21 @@ def test_progress_is_told(pair):
     plant(pair[1], "first")
     compare_models(*pair, OPTIONS, report=lines.append)
     assert lines[-1] == "bisecting 3 folded sites"
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_a_folded_product_is_named(left: bool, tmp_path: Path) -> None:
+    """Its data may be any of its operands."""
+    shape = [3, 24] if left else [24, 3]
+    product = Product(shape=shape, weight=[3, 3], left=left, last="Tanh", scale=1.0)
+    paths = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    onnx.save(product.model(), paths[0])
+    assert optimize(*paths, FoldOptions(factor=4), None).summary.folded == 1
+    model = onnx.load(paths[1])
+    (weight,) = [tensor for tensor in model.graph.initializer if tensor.name == "w/widthfold"]
+    array = numpy_helper.to_array(weight) * np.float32(1.5)
+    weight.CopyFrom(numpy_helper.from_array(array, weight.name))
+    onnx.save(model, paths[1])
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    found = first_difference(*paths, InputSet("one", {"x": x}), OPTIONS, silent)
+    assert found.startswith("first differs at site: max_rel")

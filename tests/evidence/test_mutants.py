@@ -10,7 +10,6 @@ from fnmatch import fnmatchcase
 from functools import cache, partial
 from pathlib import Path
 
-import onnx
 import pytest
 
 from tests.evidence.mutants import (
@@ -26,8 +25,8 @@ from tests.evidence.mutants import (
 )
 from tests.evidence.mutants.base import original
 from tests.evidence.mutants.judge import Judgement, judge
-from widthfold_onnx import InvalidModelError, Provider, VerifyOptions, verify
-from widthfold_onnx.evidence.exact import probe_sites
+from tests.evidence.mutants.proof import difference
+from widthfold_onnx import VerifyOptions, verify
 
 SAMPLE = [*mutants(list(CONVS), 4), *mutants(list(TRANSPOSED), 2)]
 STRICT = {
@@ -43,21 +42,6 @@ STRICT = {
 @cache
 def judged(mutant: Mutant) -> Judgement:
     return judge(original(BASES[mutant.base]), mutant.model)
-
-
-def difference(before: onnx.ModelProto, after: onnx.ModelProto, folder: Path) -> str:
-    """What the proof and the probe say, "" if both hold."""
-    paths = folder / "before.onnx", folder / "after.onnx"
-    for path, model in zip(paths, (before, after), strict=True):
-        path.write_bytes(model.SerializeToString())
-    try:
-        sites, limits = probe_sites(*paths, VerifyOptions(provider=Provider.CPU), lambda line: None)
-    except InvalidModelError as error:
-        return str(error)
-    assert all(site.verdict in ("exact", "different") for site in sites)
-    wrong = [site.reason for site in sites if site.verdict == "different"]
-    assert wrong or not limits
-    return "; ".join(wrong)
 
 
 def check(mutant: Mutant, folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +15,9 @@ from onnx import numpy_helper
 from onnx.backend.test.loader import load_model_tests
 
 from widthfold_onnx import FoldOptions, Layout, fold_model
-from widthfold_onnx.rules import LINEAR
 
 FACTORS = range(2, 17)
+WINDOWED = {"Conv", "ConvTranspose"}
 # In half precision the runtime itself rounds less often than the reference: one unit, 2**-10.
 TOLERANCE = {"float32": 1e-5, "float16": 1e-3}
 
@@ -25,14 +25,17 @@ TOLERANCE = {"float32": 1e-5, "float16": 1e-3}
 os.environ["ALLOW_RELEASED_ONNX_OPSET_ONLY"] = "0"
 
 
-def linear_cases() -> Iterator[tuple[str, onnx.ModelProto, list[np.ndarray], list[np.ndarray]]]:
+Case = tuple[str, onnx.ModelProto, list[np.ndarray], list[np.ndarray]]
+
+
+def backend_cases(op_types: Container[str]) -> Iterator[Case]:
     for kind in ("node", "pytorch-converted", "pytorch-operator"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # making the cases overflows on purpose
             cases = load_model_tests(kind=kind)
         for case in cases:
             model = case.model or onnx.load(Path(case.model_dir) / "model.onnx")
-            if not any(node.op_type in LINEAR for node in model.graph.node):
+            if not any(node.op_type in op_types for node in model.graph.node):
                 continue
             sets = case.data_sets or list(stored_sets(Path(case.model_dir)))
             yield case.name, model, *sets[0]
@@ -58,7 +61,7 @@ def with_constant_weights(
     held = {tensor.name for tensor in result.graph.initializer}
     fed = [value.name for value in result.graph.input if value.name not in held]
     feeds = dict(zip(fed, arrays, strict=True))
-    parameters = {name for n in result.graph.node if n.op_type in LINEAR for name in n.input[1:]}
+    parameters = {name for n in result.graph.node if n.op_type in WINDOWED for name in n.input[1:]}
     for name in parameters & feeds.keys():
         result.graph.initializer.append(numpy_helper.from_array(feeds.pop(name), name))
         kept = [value for value in result.graph.input if value.name != name]
@@ -75,7 +78,7 @@ def run(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray
     return ort.InferenceSession(model.SerializeToString(), options).run(None, feeds)
 
 
-CASES = list(linear_cases())
+CASES = list(backend_cases(WINDOWED))
 
 
 def test_there_are_cases() -> None:

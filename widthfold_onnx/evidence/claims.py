@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.errors import UnverifiedError
@@ -92,6 +94,20 @@ def read(document: Document, value: Value) -> Array:
 def content(array: Array) -> tuple[str, tuple[int, ...], bytes]:
     """An array, comparable bit for bit."""
     return (array.dtype.str, array.shape, array.tobytes())
+
+
+def placed(parameters: Sequence[Array], labels: Sequence[Labels]) -> list[Array]:
+    """The numbers of weight and bias where labels stand (index + 1), zero where there is none.
+
+    Raises:
+        Mismatch: a label stands for no number.
+    """
+    result = []
+    for array, places in zip(parameters, labels, strict=True):
+        if places.min(initial=0) < 0 or places.max(initial=0) > array.size:
+            raise Mismatch("the fold holds something else than the original's numbers")
+        result.append(np.append(np.zeros(1, array.dtype), array)[places])
+    return result
 
 
 def packed_claim(value: str, record: StateRecord, index: int) -> Claim:

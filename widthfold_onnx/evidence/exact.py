@@ -1,9 +1,9 @@
 """The exact proof of every folded Conv: is the rewritten graph the original, bit for bit?
 
 Every tensor that a new node returns claims to be a value of the original, perhaps packed
-(`evidence.rewritten`). The folded Convs are proved by `evidence.folded`, the ops between them by
-`evidence.carried`, the moves by `evidence.rewritten`; a fault of an op or a move counts to the
-Conv that it belongs to.
+(`evidence.rewritten`). The folded Convs are proved by `evidence.folded`, the folded products by
+`evidence.folded_product`, the ops between them by `evidence.carried`, the moves by
+`evidence.rewritten`; a fault of an op or a move counts to the folded node that it belongs to.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from widthfold_onnx.evidence.carried import check_passenger
 from widthfold_onnx.evidence.chain import Mismatch
 from widthfold_onnx.evidence.elsewhere import Place, first_change
 from widthfold_onnx.evidence.folded import check_conv
+from widthfold_onnx.evidence.folded_product import check_product
 from widthfold_onnx.evidence.rewritten import Rewritten, label
 from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.model.loader import load
@@ -24,6 +25,9 @@ from widthfold_onnx.results import ExactSite
 from widthfold_onnx.rewrite.emit import FOLDED_OUTPUT
 from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.rules import LINEAR
+
+CHECKS = {"Gemm": check_product, "MatMul": check_product}
+"""By operator of the folded node what proves it; every other is to be a Conv."""
 
 WORST = ("different", "skipped", "proved", "exact")
 
@@ -77,7 +81,8 @@ def _graph_sites(
             graph.check_readers(node)
             if FOLD_KEY in node.metadata_props:
                 report(f"exact probe of {label(node)}")
-                result = check_conv(graph, node, options)
+                check = CHECKS.get(node.op_type, check_conv)
+                result = check(graph, node, options)
             elif graph.is_passenger(node):
                 check_passenger(graph, node, options)
                 continue

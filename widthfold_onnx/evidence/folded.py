@@ -13,7 +13,6 @@ from collections.abc import Container
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.errors import NoKernelError
@@ -25,6 +24,7 @@ from widthfold_onnx.evidence.claims import (
     MAX_ELEMENTS,
     Claim,
     content,
+    placed,
     read,
     too_large,
 )
@@ -40,7 +40,7 @@ from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import ExactSite
 from widthfold_onnx.rewrite.record import FOLD_KEY, FoldRecord, fold_again, read_record
 from widthfold_onnx.rules import LINEAR
-from widthfold_onnx.rules.base import FOLDED_OP, LinearSite, Site
+from widthfold_onnx.rules.base import FOLDED_OP, Site, WindowedSite
 from widthfold_onnx.rules.conv_site import conv_axes
 from widthfold_onnx.rules.reading import group_of
 from widthfold_onnx.text import printable
@@ -52,7 +52,7 @@ Array = npt.NDArray[Any]
 class _Fold:
     """What the original and the record say a site must be."""
 
-    site: LinearSite
+    site: WindowedSite
     fold: ConvFold
     record: FoldRecord
     parameters: list[Array]
@@ -130,7 +130,7 @@ def check_conv(graph: Rewritten, conv: Node, options: VerifyOptions) -> ExactSit
         _check_extents(end, wanted.out_shape(shape), wanted.record)
     labels = wanted.labels()
     stored = _parameters(new, conv)
-    expected = _placed(wanted.canonical(wanted.parameters), labels)
+    expected = placed(wanted.canonical(wanted.parameters), labels)
     if [content(a) for a in expected] != [content(a) for a in stored]:
         raise Mismatch("the stored weight or bias is not the fold of the original's")
     line = [*before, conv, *after]
@@ -164,7 +164,7 @@ def check_conv(graph: Rewritten, conv: Node, options: VerifyOptions) -> ExactSit
             found = first_difference(
                 one,
                 other,
-                fold=lambda parameters: _placed(wanted.canonical(parameters), labels),
+                fold=lambda parameters: placed(wanted.canonical(parameters), labels),
                 shape=shape,
                 terms=math.prod(wanted.site.weight_shape[1:]) + 1,
                 options=options,
@@ -217,15 +217,19 @@ def _axes(conv: Node, shape: tuple[int, ...], weight: tuple[int, ...]) -> tuple[
 
 def _fold_of(graph: Rewritten, node: Node, conv: Node) -> _Fold:
     record = read_record(conv.metadata_props[FOLD_KEY])
+    if not isinstance(record, FoldRecord):
+        raise Mismatch("its record is that of another operator")
     _check_record(record)
     assert graph.before is not None
     dims = (record.samples, None, *(a.length for a in record.axes))
     place = Site(node, graph.before, label(conv), node.op_type)
     site = LINEAR[node.op_type](graph.old, place, lambda _: dims, lambda _: dims)
-    fold = site if isinstance(site, Refusal) else fold_again(record, site.axes, site.group)
-    if isinstance(fold, Refusal) or isinstance(site, Refusal):
-        why = fold.reason if isinstance(fold, Refusal) else ""
+    if not isinstance(site, WindowedSite):
+        why = site.reason if isinstance(site, Refusal) else "it is no Conv"
         raise Mismatch(f"the fold cannot be repeated on the original: {why}")
+    fold = fold_again(record, site.axes, site.group)
+    if isinstance(fold, Refusal):
+        raise Mismatch(f"the fold cannot be repeated on the original: {fold.reason}")
     wanted = _Fold(site, fold, record, _parameters(graph.old, node))
     sizes = map(math.prod, [*wanted.shapes, fold.weight_shape(site.weight_shape)])
     if max(sizes) > MAX_ELEMENTS:
@@ -245,20 +249,6 @@ def _check_record(record: FoldRecord) -> None:
         raise too_large()
     if math.prod(axis.out_digits * axis.in_digits for axis in record.axes) > MAX_ELEMENTS:
         raise too_large()
-
-
-def _placed(parameters: list[Array], labels: list[Labels]) -> list[Array]:
-    """The numbers of weight and bias where the labels stand, zero where there is none.
-
-    Raises:
-        Mismatch: a label stands for no number.
-    """
-    placed = []
-    for array, places in zip(parameters, labels, strict=True):
-        if places.min(initial=0) < 0 or places.max(initial=0) > array.size:
-            raise Mismatch("the fold holds something else than the original's numbers")
-        placed.append(np.append(np.zeros(1, array.dtype), array)[places])
-    return placed
 
 
 def _parameters(document: Document, node: Node) -> list[Array]:

@@ -64,7 +64,8 @@ def overflows(
 def _first(sites: list[FoldedSite], values: Outputs) -> str:
     """The first site with a value that is not finite, "" if there is none."""
     for site in sites:
-        for name, side in ((site.data, "reads"), (site.output, "gives")):
+        for name in (*site.inputs, site.output):
+            side = "gives" if name == site.output else "reads"
             value = values.get(name)
             if value is None or value.dtype.kind != "f":
                 continue

@@ -46,6 +46,7 @@ class Side:
         parameters: names of weight and bias among the constants.
         reads: the state in which the first node finds the input; None for natural.
         returns: the state in which the last node leaves the output.
+        data: which input of the first node is the data.
     """
 
     nodes: Sequence[onnx.NodeProto]
@@ -54,6 +55,7 @@ class Side:
     parameters: Sequence[str]
     reads: State | None = None
     returns: State | None = None
+    data: int = 0
 
 
 def first_difference(
@@ -124,7 +126,7 @@ def run_side(side: Side, parameters: list[Array], data: Array, options: VerifyOp
     """
     if side.reads is not None:
         data = side.reads.packed(data)
-    start, end = side.nodes[0].input[0], side.nodes[-1].output[0]
+    start, end = side.nodes[0].input[side.data], side.nodes[-1].output[0]
     constants = side.constants | dict(zip(side.parameters, parameters, strict=True))
     element = helper.np_dtype_to_tensor_dtype(data.dtype)
     graph = helper.make_graph(

@@ -33,10 +33,10 @@ MAX_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class FoldedSite:
-    """A folded Conv of the main graph: its name, and the values before and behind it."""
+    """A folded node of the main graph: its name, the values that it reads, and what it returns."""
 
     name: str
-    data: str
+    inputs: tuple[str, ...]
     output: str
 
 
@@ -51,7 +51,7 @@ def folded_sites(before: onnx.GraphProto, after: onnx.GraphProto) -> list[Folded
     for node in before.node:
         if node.op_type in LINEAR and node.output[0] in folded:
             name = folded[node.output[0]] or f"{node.op_type} -> {printable(node.output[0])}"
-            sites.append(FoldedSite(name, node.input[0], node.output[0]))
+            sites.append(FoldedSite(name, tuple(node.input), node.output[0]))
     return sites
 
 
@@ -69,7 +69,7 @@ def hidden_sites(graph: onnx.GraphProto) -> int:
 def values_at(graph: onnx.GraphProto, sites: Iterable[FoldedSite]) -> set[str]:
     """Which of the values before and behind the sites a graph computes."""
     computed = {name for node in graph.node for name in node.output}
-    return computed & {name for site in sites for name in (site.data, site.output)}
+    return computed & {name for site in sites for name in (*site.inputs, site.output)}
 
 
 def tensors_of(graph: onnx.GraphProto) -> dict[str, tuple[str, State | None]]:

@@ -30,7 +30,7 @@ from widthfold_onnx.text import printable
 Node = ir.Node
 Value = ir.Value
 Graph = ir.Graph
-Attributes = Mapping[str, int | str | Sequence[int]]
+Attributes = Mapping[str, int | float | str | Sequence[int]]
 # The library warns of what it cannot carry; here nothing has to be carried.
 logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
 _SOURCE = "widthfold.source"  # key in Node.meta: the NodeProto that the node was read from

@@ -158,8 +158,7 @@ def find_sites(document: Document, options: FoldOptions) -> list[Site]:
     ]
     for pattern in (*options.nodes, *options.skip):
         if not any(fnmatchcase(site.name, pattern) for site in sites):
-            kinds = " or ".join(LINEAR)
-            raise UsageError(f"no {kinds} is named {quoted(pattern)}; `inspect` lists the names")
+            raise UsageError(f"no linear node is named {quoted(pattern)}; `inspect` lists them")
     return sites
 
 

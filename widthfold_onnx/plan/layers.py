@@ -62,8 +62,8 @@ class Layers:
             if isinstance(conv, Refusal) or is_wide(conv, options):
                 continue
             geometry = (
-                *(conv.static, conv.planned, conv.op, conv.weight_shape, conv.group, conv.axes),
-                *(conv.sized_pads, conv.itemsize),
+                *(conv.op, conv.static, conv.planned, conv.weight_shape, conv.geometry),
+                conv.itemsize,
             )
             if geometry not in known:
                 known[geometry] = list(every_form(conv, options))

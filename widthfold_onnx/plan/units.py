@@ -8,7 +8,6 @@ Layers that look alike are one unit, whatever their weights.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -17,24 +16,32 @@ import msgspec
 import onnx
 from onnx import helper, numpy_helper
 
+from widthfold_onnx.fold.matmul import MatMulFold
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.shapes import ShapeTable
-from widthfold_onnx.options import FoldOptions, Layout
+from widthfold_onnx.options import FACTORS, FoldOptions, Layout
 from widthfold_onnx.plan.cost import form_seconds, layer_seconds
 from widthfold_onnx.plan.decisions import read_site
 from widthfold_onnx.plan.identity import canonical
 from widthfold_onnx.plan.targets import Target
 from widthfold_onnx.plan.work import Work
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rewrite.record import fold_again, read_record, record_of
+from widthfold_onnx.rewrite.record import (
+    ProductRecord,
+    fold_again,
+    product_record,
+    read_record,
+    record_of,
+)
 from widthfold_onnx.rewrite.regions import ends_of
-from widthfold_onnx.rules import LINEAR
-from widthfold_onnx.rules.base import LinearSite, Reformulation, Site
+from widthfold_onnx.rules import LINEAR, matmul
+from widthfold_onnx.rules.base import LinearSite, Reformulation, Site, WindowedForm, WindowedSite
 from widthfold_onnx.rules.forms import forms, splits
 from widthfold_onnx.rules.legality import judge
+from widthfold_onnx.rules.matmul import MatMulForm
+from widthfold_onnx.rules.matmul_site import MatMulSite
 
-FACTORS = (2, 4, 8, 16, 32)
 MAX_WHOLE = 64
 """An axis of at most so many positions may become channels as a whole."""
 
@@ -96,6 +103,11 @@ class Unit:
 
 def form_key(site: LinearSite, form: Reformulation) -> str:
     """A form as canonical JSON, without what differs between layers of one subject."""
+    if isinstance(site, MatMulSite) and isinstance(form, MatMulForm):
+        product = msgspec.structs.replace(product_record(site, form), shape=[], form=form.kind)
+        return canonical(msgspec.to_builtins(product))
+    assert isinstance(site, WindowedSite)
+    assert isinstance(form, WindowedForm)
     record = record_of(site, form)
     axes = [msgspec.structs.replace(axis, length=None) for axis in record.axes]
     bare = msgspec.structs.replace(record, samples=None, axes=axes, form=form.kind, flops_ratio=0.0)
@@ -111,6 +123,11 @@ def form_of(site: LinearSite, key: str, options: FoldOptions) -> Reformulation |
         options: limits are used.
     """
     record = read_record(key)
+    if isinstance(record, ProductRecord):
+        assert isinstance(site, MatMulSite)
+        again = MatMulFold(factor=record.factor, left=site.left, merged=record.merged)
+        return matmul.judge(site, options, again)
+    assert isinstance(site, WindowedSite)
     fold = fold_again(record, site.axes, site.group)
     if isinstance(fold, Refusal):
         return fold
@@ -122,6 +139,10 @@ def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation
 
     Extents need not be divisible: what extending and cutting cost is measured like the rest.
     """
+    if isinstance(site, MatMulSite):
+        yield from matmul.every_form(site, options)
+        return
+    assert isinstance(site, WindowedSite)
     options = replace(options, ragged=True)
     extents = site.positions
     whole = [n for n in extents[1:] if n is not None and n <= MAX_WHOLE]
@@ -161,9 +182,7 @@ def cut(
         The unit, or a refusal where an extent stays unknown, or nothing is known of the element
         type on the target.
     """
-    data = site.node.inputs[0]
-    assert data is not None
-    dims = measured.get(site.scope.path, data.name or "")
+    dims = measured.get(site.scope.path, site.data.name or "")
     if dims is None or None in dims:
         return Refusal("unknown-extent", "an extent is not known, so it cannot be measured")
     if site.weight.dtype not in target.rate:
@@ -173,12 +192,12 @@ def cut(
         )
     shape = [int(d) for d in dims if d is not None]
     nodes = [site.node, *_behind(document, site.node)]
-    proto = _model(document, nodes, shape)
+    proto = _model(document, nodes, site.data.name or "", shape)
     site_again = only_site(Document(proto, None))
     if isinstance(site_again, Refusal):
         return site_again
     output = [int(d) for d in site_again.output if d is not None]
-    macs = math.prod(n for n in site_again.positions if n) * math.prod(site.weight_shape)
+    macs = site_again.macs or 0
     work = Work.of(site, shape, output)
 
     def known(form: Reformulation) -> Form:
@@ -212,7 +231,9 @@ def _constant(document: Document, values: Sequence[Value]) -> bool:
     return not any(isinstance(document.constant(value), Refusal) for value in values)
 
 
-def _model(document: Document, layer: Sequence[Node], shape: Sequence[int]) -> onnx.ModelProto:
+def _model(
+    document: Document, layer: Sequence[Node], first: str, shape: Sequence[int]
+) -> onnx.ModelProto:
     nodes = [document.message(node) for node in layer]
     constants = {}
     for node in layer:
@@ -220,7 +241,7 @@ def _model(document: Document, layer: Sequence[Node], shape: Sequence[int]) -> o
             constant = None if value is None else document.constant(value)
             if value is not None and constant is not None and not isinstance(constant, Refusal):
                 constants[value.name or ""] = document.read(constant)
-    (first, *_), last = nodes[0].input, nodes[-1].output[0]
+    last = nodes[-1].output[0]
     element = helper.np_dtype_to_tensor_dtype(next(iter(constants.values())).dtype)
     end = document.fresh("negative")
     graph = helper.make_graph(
@@ -249,13 +270,7 @@ def _subject(site: LinearSite, shape: Sequence[int], layer: onnx.GraphProto) -> 
         "dtype": site.weight.dtype,
         "input": list(shape),
         "weight": list(site.weight_shape),
-        "group": site.group,
-        "axes": [
-            (a.stride, a.dilation, a.pad_begin, a.pad_end)
-            + ((a.base_dilation,) if a.base_dilation > 1 else ())
-            for a in site.axes
-        ],
-        "bias": site.bias is not None,
+        **site.signature,
         "behind": [
             [node.op_type, *(constants[name] for name in node.input if name in constants)]
             for node in behind

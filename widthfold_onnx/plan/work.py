@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.rules.base import LinearSite, Reformulation, WindowedForm, WindowedSite
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What a Conv or a ConvTranspose computes.
+    """What a Conv, a ConvTranspose or a product of matrices computes.
 
     Attributes:
         dtype: element type, as ONNX names it.
@@ -19,7 +19,7 @@ class Work:
         channels: input and output channels.
         group: groups.
         taps: elements of the kernel of one channel.
-        rank: spatial axes.
+        rank: spatial axes; 0 for a product of matrices.
         inputs: elements of the input.
         outputs: elements of the output.
         transposed: whether it is a ConvTranspose.
@@ -49,13 +49,16 @@ class Work:
     @classmethod
     def of(cls, site: LinearSite, shape: Sequence[int], out_shape: Sequence[int]) -> Work:
         """The work of a site as it is, at given shapes of input and output."""
+        group, taps, rank = 1, 1, 0
+        if isinstance(site, WindowedSite):
+            group, taps, rank = site.group, math.prod(site.weight_shape[2:]), len(site.axes)
         return cls(
             dtype=site.weight.dtype,
             itemsize=site.itemsize,
             channels=site.channels,
-            group=site.group,
-            taps=math.prod(site.weight_shape[2:]),
-            rank=len(site.axes),
+            group=group,
+            taps=taps,
+            rank=rank,
             inputs=math.prod(shape),
             outputs=math.prod(out_shape),
             transposed=site.op == "ConvTranspose",
@@ -63,10 +66,16 @@ class Work:
 
     def folded(self, form: Reformulation, shape: Sequence[int], out_shape: Sequence[int]) -> Work:
         """The work of a form at given shapes of input and output, which the form may extend."""
-        fold, (inputs, outputs) = form.fold, self.channels
+        channels = (
+            self.channels[0] * form.fold.in_factor,
+            self.channels[1] * form.fold.out_factor,
+        )
+        if not isinstance(form, WindowedForm):
+            return replace(self, channels=channels)
+        fold = form.fold
         return replace(
             self,
-            channels=(inputs * fold.in_factor, outputs * fold.out_factor),
+            channels=channels,
             group=fold.new_group,
             taps=math.prod(fold.kernel),
             rank=self.rank + fold.lift,

@@ -67,7 +67,7 @@ class AxisPattern(Result, kw_only=True, frozen=True):
     """How one axis of a site was folded, for drawing.
 
     Attributes:
-        axis: batch, depth, height or width.
+        axis: batch, depth, height or width; rows or columns of a product of matrices.
         in_digits: input positions per folded position, P.
         out_digits: output positions per folded position, F.
         blocked: digits are the outer part of the index.

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import numpy.typing as npt
 
 from widthfold_onnx.fold.state import State
@@ -20,9 +19,18 @@ from widthfold_onnx.model.graph import Document, Graph, Node, Value
 from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.rewrite.emit import Chain, base_name
 from widthfold_onnx.rewrite.parameters import Parameters
-from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, record_of, state_record
-from widthfold_onnx.rewrite.regions import Passenger, Region, data_of, ends_of
-from widthfold_onnx.rules.base import FOLDED_OP, LinearSite, Reformulation
+from widthfold_onnx.rewrite.product import append_product
+from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, encoded, record_of, state_record
+from widthfold_onnx.rewrite.regions import Ends, Passenger, Region, ends_of
+from widthfold_onnx.rules.base import (
+    FOLDED_OP,
+    LinearSite,
+    Reformulation,
+    WindowedForm,
+    WindowedSite,
+)
+from widthfold_onnx.rules.matmul import MatMulForm
+from widthfold_onnx.rules.matmul_site import MatMulSite
 
 Array = npt.NDArray[Any]
 Plans = dict[Node, tuple[LinearSite, Reformulation]]
@@ -70,17 +78,32 @@ class Emission:
         self._document.replace(self._graph, self._chains, self._natural)
 
     def _fold(self, node: Node, site: LinearSite, plan: Reformulation) -> None:
-        """The folded Conv; with its own extension, form of fold, or cut if no state fits."""
-        fold, lift, ends = plan.fold, plan.fold.lift, self._ends[node]
-        start = self._read(data_of(node), ends.reads, node)
+        """The folded node with the moves that belong to it."""
+        ends = self._ends[node]
+        start = self._read(site.data, ends.reads, node)
         chain = Chain(self._document, start, node, node.outputs[0].name or "")
+        if isinstance(site, WindowedSite) and isinstance(plan, WindowedForm):
+            new = self._append_conv(chain, site, plan, ends)
+        else:
+            assert isinstance(site, MatMulSite)
+            assert isinstance(plan, MatMulForm)
+            new = append_product(chain, site, plan, self._parameters)
+        _take_over(node, new)
+        self._chains[node] += chain.nodes
+        self._return(node, [chain.value], ends.returns)
+
+    def _append_conv(
+        self, chain: Chain, site: WindowedSite, plan: WindowedForm, ends: Ends
+    ) -> Node:
+        """The folded Conv; with its own extension, form of fold, or cut if no state fits."""
+        fold, lift = plan.fold, plan.fold.lift
         if ends.reads is None:
             missing = _differing(plan.in_shape, site.planned)
             if missing:
                 ends_of = {i: wanted - actual for i, (wanted, actual) in missing.items()}
                 chain.extend(ends_of, len(site.planned))
             chain.steps(plan.input.steps(digit_major=fold.digit_major), "fold")
-        record = msgspec.json.encode(record_of(site, plan)).decode()
+        record = encoded(record_of(site, plan))
         metadata = {FOLD_KEY: record}
         if ends.returns is not None:
             metadata |= state_record(ends.returns, [ends.out_shape])
@@ -105,9 +128,7 @@ class Emission:
             surplus = _differing(plan.out_shape, site.output)
             if surplus:
                 chain.cut({i: actual for i, (_, actual) in surplus.items()})
-        _take_over(node, conv)
-        self._chains[node] += chain.nodes
-        self._return(node, [chain.value], ends.returns)
+        return conv
 
     def _carry(self, node: Node, passenger: Passenger) -> None:
         """The op on packed tensors."""

@@ -16,8 +16,8 @@ from widthfold_onnx.fold.layout import Reshape, Step, Transpose
 from widthfold_onnx.model.graph import Attributes, Document, Node, Value, graph_of
 from widthfold_onnx.rewrite.record import ORIGIN_KEY
 
-FOLDED_OUTPUT = re.compile(r"/widthfold/conv(_\d+)?$")
-"""What the output of every folded Conv is called."""
+FOLDED_OUTPUT = re.compile(r"/widthfold/(conv|product)(_\d+)?$")
+"""What the output of every folded node is called."""
 
 
 class Chain:
@@ -79,10 +79,15 @@ class Chain:
         constants: Mapping[str, Sequence[int] | Value],
         attributes: Attributes,
         metadata: Mapping[str, str] | None = None,
+        *,
+        first: Sequence[Value] = (),
     ) -> Node:
-        """Append a node that reads the end of the chain and `constants` (int64 unless a Value)."""
+        """Append a node that reads `first`, the end of the chain and `constants`.
+
+        A constant that is no Value becomes one of int64.
+        """
         name = f"{self._base}/{what}"
-        inputs = [self.value]
+        inputs = [*first, self.value]
         for label, constant in constants.items():
             if isinstance(constant, Value):
                 inputs.append(constant)

@@ -9,7 +9,7 @@ says in which state they are (`STATE_KEY`): a claim that the exact probe checks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any
 
 import msgspec
 
@@ -19,13 +19,13 @@ from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.rules.base import WindowedForm, WindowedSite
+from widthfold_onnx.rules.matmul import MatMulForm
+from widthfold_onnx.rules.matmul_site import MatMulSite
 
 FOLD_KEY = "widthfold.fold"
 ORIGIN_KEY = "widthfold.origin"
 STATE_KEY = "widthfold.state"
-
-Record = TypeVar("Record")
 
 
 class AxisRecord(msgspec.Struct, frozen=True):
@@ -37,7 +37,22 @@ class AxisRecord(msgspec.Struct, frozen=True):
     length: int | None
 
 
-class FoldRecord(msgspec.Struct, frozen=True):
+class ProductRecord(msgspec.Struct, frozen=True, tag="product", tag_field="kind"):
+    """The fold of one product of matrices.
+
+    `shape` are the extents of the data as it is stored that the plan is good for; None where any
+    will do.
+    """
+
+    axis: str
+    factor: int
+    form: str
+    flops_ratio: float
+    merged: int
+    shape: list[int | None]
+
+
+class FoldRecord(msgspec.Struct, frozen=True, tag="conv", tag_field="kind"):
     """The fold of one Conv; `samples` is the batch that was planned with (None: any)."""
 
     axis: str
@@ -72,10 +87,23 @@ def state_record(state: State, shapes: Sequence[Dims]) -> dict[str, str]:
     extents = [list(shape) for shape in shapes]
     digits = list(state.digits)
     record = StateRecord(state.batch, digits, state.lift, state.digit_major, extents)
-    return {STATE_KEY: msgspec.json.encode(record).decode()}
+    return {STATE_KEY: encoded(record)}
 
 
-def record_of(site: LinearSite, plan: Reformulation) -> FoldRecord:
+def product_record(site: MatMulSite, form: MatMulForm) -> ProductRecord:
+    """The record of a plan for a product."""
+    *leading, rows, columns = form.shape
+    return ProductRecord(
+        axis=form.axis,
+        factor=form.factor,
+        form=form.form,
+        flops_ratio=round(form.flops_ratio, 6),
+        merged=form.fold.merged,
+        shape=[*leading, *((columns, rows) if form.transposed else (rows, columns))],
+    )
+
+
+def record_of(site: WindowedSite, plan: WindowedForm) -> FoldRecord:
     """The record of a plan."""
     return FoldRecord(
         axis=plan.axis,
@@ -94,21 +122,28 @@ def record_of(site: LinearSite, plan: Reformulation) -> FoldRecord:
     )
 
 
-def read_record(text: str) -> FoldRecord:
-    """Parse the metadata of a Conv.
+def encoded(record: msgspec.Struct) -> str:
+    """A record as text."""
+    return msgspec.json.encode(record).decode()
+
+
+def read_record(text: str) -> FoldRecord | ProductRecord:
+    """Parse the metadata of a folded node.
 
     Raises:
         InvalidModelError: it is not a record that this version wrote.
     """
-    return _decoded(text, FoldRecord, FOLD_KEY)
+    record: FoldRecord | ProductRecord = _decoded(text, FoldRecord | ProductRecord, FOLD_KEY)
+    return record
 
 
 def read_state(text: str) -> StateRecord:
     """Parse the state of a node's outputs; the errors are those of `read_record`."""
-    return _decoded(text, StateRecord, STATE_KEY)
+    record: StateRecord = _decoded(text, StateRecord, STATE_KEY)
+    return record
 
 
-def _decoded(text: str, kind: type[Record], key: str) -> Record:
+def _decoded(text: str, kind: Any, key: str) -> Any:
     try:
         return msgspec.json.decode(text, type=kind)
     except msgspec.DecodeError as error:

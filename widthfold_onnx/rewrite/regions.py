@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.propagate import Dims
-from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.rules.base import LinearSite, Reformulation, WindowedForm
 from widthfold_onnx.rules.carry import Carried, carry
 from widthfold_onnx.rules.legality import elements
 from widthfold_onnx.rules.operand import Op
@@ -33,6 +33,10 @@ class Ends:
     returns: State | None
     in_shape: Dims
     out_shape: Dims
+
+
+NATURAL = Ends(None, None, (), ())
+"""Of a folded node that reads and returns natural tensors."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +73,10 @@ class Region:
         self._folded: set[tuple[Value, State]] = set()
         for node, ends in sites.items():
             self._homes[node.outputs[0]] = ends.returns
-            if ends.reads is not None:
-                self.shapes[data_of(node), ends.reads] = ends.in_shape
-                self._folded.add((data_of(node), ends.reads))
+            data = node.inputs[0]
+            if ends.reads is not None and data is not None:
+                self.shapes[data, ends.reads] = ends.in_shape
+                self._folded.add((data, ends.reads))
             if ends.returns is not None:
                 self.shapes[node.outputs[0], ends.returns] = ends.out_shape
         for node in nodes:
@@ -146,6 +151,8 @@ class Region:
 
 def ends_of(site: LinearSite, plan: Reformulation) -> Ends:
     """States at both ends; natural where the tensor is extended or cut, or no state says it."""
+    if not isinstance(plan, WindowedForm):
+        return NATURAL
     fold = plan.fold
     reads, returns = (
         state if fits and not ((fold.digit_major and fold.group > 1) or state.is_natural) else None
@@ -155,10 +162,3 @@ def ends_of(site: LinearSite, plan: Reformulation) -> Ends:
         )
     )
     return Ends(reads, returns, plan.input.shape, plan.output.shape)
-
-
-def data_of(node: Node) -> Value:
-    """What a Conv convolves."""
-    data = node.inputs[0]
-    assert data is not None
-    return data

@@ -1,8 +1,9 @@
 """What may replace a node, or why nothing may.
 
 `LINEAR` says which operators are linear, and reads a node of each into a site: a weight
-[O, C/group, *kernel] that slides over spatial axes. `forms` lists the ways to fold a site, and
-`legality` says which of them are legal. Rules never change the graph; `rewrite.engine` does.
+[O, C/group, *kernel] that slides over spatial axes, or one operand of a product of matrices.
+`forms` and `matmul` list the ways to fold a site, and `legality` says which of them are legal.
+Rules never change the graph; `rewrite.engine` does.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Extents, LinearSite, Site
 from widthfold_onnx.rules.conv_site import read_conv
 from widthfold_onnx.rules.conv_transpose import read_conv_transpose
+from widthfold_onnx.rules.matmul_site import read_matmul
 
 Reader = Callable[[Document, Site, Extents, Extents], LinearSite | Refusal]
 
 LINEAR: Mapping[str, Reader] = {
     "Conv": read_conv,
     "ConvTranspose": read_conv_transpose,
+    "Gemm": read_matmul,
+    "MatMul": read_matmul,
 }
 """By operator of the default domain: what reads its nodes, from the extents that the model itself
 fixes and from those that are planned with."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy.typing as npt
 
 from widthfold_onnx.fold.axis import ConvAxis
 from widthfold_onnx.fold.conv import ConvFold
-from widthfold_onnx.fold.layout import Packing
+from widthfold_onnx.fold.layout import Packing, Step
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.graph import Node, Scope, Value
 from widthfold_onnx.model.propagate import Dims
@@ -35,19 +37,14 @@ class Site:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LinearSite(Site):
-    """A linear operator, read as a Conv: its weight, bias and geometry are known.
+class LinearSite(Site, ABC):
+    """A linear operator with a constant weight.
 
     Attributes:
-        static: input extents [N, C, *spatial] that the model itself fixes; None where open.
+        static: extents of the data that the model itself fixes; None where open.
         planned: the same with the assumed input shapes.
         weight: as the operator stores it.
-        weight_shape: [O, C/group, *kernel].
-        canonical: makes a weight of that shape of the stored one; elements only move.
-        bias: [O], or None.
-        group: groups.
-        axes: geometry of every spatial axis, lengths as planned.
-        sized_pads: spatial axes whose pads depend on an extent that is only assumed.
+        weight_shape: extents of the weight as the fold sees it.
         itemsize: bytes per element.
     """
 
@@ -55,12 +52,70 @@ class LinearSite(Site):
     planned: Dims
     weight: Constant
     weight_shape: tuple[int, ...]
+    itemsize: int
+
+    @property
+    def data(self) -> Value:
+        """The operand that is not constant, as the node reads it now."""
+        value = self.node.inputs[self.data_index]
+        assert value is not None
+        return value
+
+    @property
+    def data_index(self) -> int:
+        """Which input of the node the data is."""
+        return 0
+
+    @property
+    @abstractmethod
+    def channels(self) -> tuple[int, int]:
+        """Input and output channels."""
+
+    @property
+    @abstractmethod
+    def output(self) -> Dims:
+        """Shape of the output as planned."""
+
+    @property
+    @abstractmethod
+    def macs(self) -> int | None:
+        """Multiply-adds of one run, None where an extent is not known."""
+
+    @property
+    @abstractmethod
+    def signature(self) -> dict[str, object]:
+        """All of its geometry besides extents, element type and weight; of JSON's types."""
+
+    @property
+    @abstractmethod
+    def geometry(self) -> Hashable:
+        """All that its forms depend on besides extents, element size and weight."""
+
+    @property
+    @abstractmethod
+    def attributes(self) -> str:
+        """Its signature in words, for people."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WindowedSite(LinearSite):
+    """A node that slides a window, read as a Conv: its weight, bias and geometry are known.
+
+    The data is [N, C, *spatial], the weight [O, C/group, *kernel].
+
+    Attributes:
+        canonical: makes a weight of `weight_shape` of the stored one; elements only move.
+        bias: [O], or None.
+        group: groups.
+        axes: geometry of every spatial axis, lengths as planned.
+        sized_pads: spatial axes whose pads depend on an extent that is only assumed.
+    """
+
     canonical: Callable[[Array], Array]
     bias: Constant | None
     group: int
     axes: tuple[ConvAxis, ...]
     sized_pads: frozenset[int]
-    itemsize: int
 
     @property
     def channels(self) -> tuple[int, int]:
@@ -83,17 +138,72 @@ class LinearSite(Site):
         """Shape of the output as planned."""
         return (self.planned[0], self.channels[1], *self.out_lengths)
 
+    @property
+    def macs(self) -> int | None:
+        """Multiply-adds of one run, None where an extent is not known."""
+        return product((*self.positions, *self.weight_shape))
+
+    @property
+    def signature(self) -> dict[str, object]:
+        """Groups, and stride, dilation and pads of every axis."""
+        axes = [
+            (a.stride, a.dilation, a.pad_begin, a.pad_end)
+            + ((a.base_dilation,) if a.base_dilation > 1 else ())
+            for a in self.axes
+        ]
+        return {"group": self.group, "axes": axes, "bias": self.bias is not None}
+
+    @property
+    def geometry(self) -> Hashable:
+        """Groups and axes."""
+        return (self.group, self.axes, self.sized_pads)
+
+    @property
+    def attributes(self) -> str:
+        """Kernel, strides and what else is not usual."""
+
+        def each(values: list[int]) -> str:
+            return "x".join(map(str, values))
+
+        axes = self.axes
+        text = f"kernel {each([a.kernel for a in axes])}, stride {each([a.stride for a in axes])}"
+        if any(a.dilation > 1 for a in axes):
+            text += f", dilation {each([a.dilation for a in axes])}"
+        if any(a.base_dilation > 1 for a in axes):
+            text += f", base dilation {each([a.base_dilation for a in axes])}"
+        if any((a.pad_begin, a.pad_end) != (0, 0) for a in axes):
+            text += ", pads " + " ".join(f"{a.pad_begin},{a.pad_end}" for a in axes)
+        return text if self.group == 1 else f"{text}, group {self.group}"
+
+
+class Fold(Protocol):
+    """What all folds say of themselves."""
+
+    @property
+    def in_factor(self) -> int:
+        """Input channels after / before."""
+
+    @property
+    def out_factor(self) -> int:
+        """Output channels after / before."""
+
+    @property
+    def lift(self) -> int:
+        """Axes that are added."""
+
+    def structural_zeros(self) -> float:
+        """Share of the folded weight that is zero whatever the original holds, 0 to 1."""
+
+    def weight_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of the folded weight."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Reformulation:
+class Reformulation(ABC):
     """An equivalent replacement for a site, and what it costs on paper.
 
     Attributes:
-        fold: the folded Conv.
-        input: how its input is packed, after extension to `in_shape`.
-        output: how its output was packed, before cutting to the site's own output.
-        in_shape: input extents after zero-extension.
-        out_shape: output extents before the cut.
+        fold: how the weight is folded.
         axis: folded axes by name, joined by "+".
         factor: positions per original channel that became channels: of the output, or of the
             input where that is the coarser one (`ConvAxis.positions`).
@@ -103,11 +213,7 @@ class Reformulation:
         bytes_ratio: bytes of input, weight and output after / before.
     """
 
-    fold: ConvFold
-    input: Packing
-    output: Packing
-    in_shape: Dims
-    out_shape: Dims
+    fold: Fold
     axis: str
     factor: int
     is_view: bool
@@ -116,10 +222,59 @@ class Reformulation:
     bytes_ratio: float
 
     @property
+    @abstractmethod
+    def folding(self) -> tuple[Step, ...]:
+        """The Reshapes and Transposes of the data."""
+
+    @property
+    @abstractmethod
+    def unfolding(self) -> tuple[Step, ...]:
+        """The Reshapes and Transposes of the result."""
+
+    @property
+    def form(self) -> str:
+        """For reports: view or move, and the kind of fold."""
+        return f"{'view' if self.is_view else 'move'} {self.kind}"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WindowedForm(Reformulation):
+    """A folded Conv in the place of a node that slides a window.
+
+    Attributes:
+        fold: the folded Conv.
+        input: how its input is packed, after extension to `in_shape`.
+        output: how its output was packed, before cutting to the site's own output.
+        in_shape: input extents after zero-extension.
+        out_shape: output extents before the cut.
+    """
+
+    fold: ConvFold
+    input: Packing
+    output: Packing
+    in_shape: Dims
+    out_shape: Dims
+
+    @property
     def form(self) -> str:
         """For reports: view or move, the kind of fold, and the layout if it is not NCHW."""
-        layout = " in NHWC" if self.fold.digit_major else ""
-        return f"{'view' if self.is_view else 'move'} {self.kind}{layout}"
+        return f"{super().form}{' in NHWC' if self.fold.digit_major else ''}"
+
+    @property
+    def folding(self) -> tuple[Step, ...]:
+        """The Reshapes and Transposes of the data."""
+        return self.input.steps(digit_major=self.fold.digit_major)
+
+    @property
+    def unfolding(self) -> tuple[Step, ...]:
+        """The Reshapes and Transposes of the result."""
+        return self.output.steps(digit_major=self.fold.digit_major, inverse=True)
+
+
+def product(extents: Dims) -> int | None:
+    """Elements of a tensor, None where an extent is not known."""
+    known = [extent for extent in extents if extent is not None]
+    return math.prod(known) if len(known) == len(extents) else None
 
 
 def axis_names(rank: int) -> tuple[str, ...]:

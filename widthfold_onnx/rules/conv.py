@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import LinearSite, Reformulation
-from widthfold_onnx.rules.forms import candidates
+from widthfold_onnx.rules.base import LinearSite, Reformulation, WindowedSite
+from widthfold_onnx.rules.outcomes import candidates
 
 # How far a candidate got before it was refused, worst first: the site reports the one that got
 # furthest.
 PROGRESS = (
     "empty-tensor",
+    "one-position",
     "unknown-extent",
     "stride-mismatch",
     "taps-cross-blocks",
@@ -43,8 +44,8 @@ def reformulate(site: LinearSite, options: FoldOptions, factor: int) -> Reformul
         return min(legal, key=cost)
     refusals = [(axis, r) for axis, r in outcomes if isinstance(r, Refusal)]
     if not refusals:
-        return Refusal("no-such-axis", f"the input has no axis {options.axis}")
-    return _summary(refusals)
+        return Refusal("no-such-axis", f"the data of {site.op} has no axis {options.axis} to fold")
+    return _summary(site, refusals)
 
 
 def is_wide(site: LinearSite, options: FoldOptions) -> Refusal | None:
@@ -61,9 +62,8 @@ def is_wide(site: LinearSite, options: FoldOptions) -> Refusal | None:
 
 def cost(r: Reformulation) -> tuple[bool, int, float, int, float]:
     """Sort key: cheapest first, see `reformulate`."""
-    major = r.fold.digit_major
-    steps = (*r.input.steps(digit_major=major), *r.output.steps(digit_major=major))
-    return (not r.is_view, r.axis.count("+"), r.flops_ratio, len(steps), r.bytes_ratio)
+    steps = len(r.folding) + len(r.unfolding)
+    return (not r.is_view, r.axis.count("+"), r.flops_ratio, steps, r.bytes_ratio)
 
 
 def furthest(refusals: Sequence[tuple[str, Refusal]]) -> dict[str, Refusal]:
@@ -80,9 +80,10 @@ def furthest(refusals: Sequence[tuple[str, Refusal]]) -> dict[str, Refusal]:
     return dict(sorted(single.items(), key=lambda item: -PROGRESS.index(item[1].code)))
 
 
-def _summary(refusals: Sequence[tuple[str, Refusal]]) -> Refusal:
+def _summary(site: LinearSite, refusals: Sequence[tuple[str, Refusal]]) -> Refusal:
     """One refusal for the site."""
     by_axis = furthest(refusals)
     code = next(iter(by_axis.values())).code
-    hint = " (--ragged extends and cuts)" if code == "factor-does-not-divide" else ""
+    ragged = code == "factor-does-not-divide" and isinstance(site, WindowedSite)
+    hint = " (--ragged extends and cuts)" if ragged else ""
     return Refusal(code, "; ".join(f"{axis}: {r.reason}" for axis, r in by_axis.items()) + hint)

@@ -1,7 +1,7 @@
 """All equivalent forms of a Conv or ConvTranspose at a given factor.
 
 Rule: replaces it with fold - Conv - unfold.
-Requires: a LinearSite; the factor divides the folded extents, unless `ragged`.
+Requires: a WindowedSite; the factor divides the folded extents, unless `ragged`.
 Rewrites: batch folds (grouped, no structural zeros), axis folds blocked, interleaved or of the
     whole axis, products of folds of several axes; at factor 1 space-to-depth of strided axes; all
     of them also lifted by one rank. Strided axes of a ConvTranspose that are not folded are there
@@ -18,7 +18,7 @@ from widthfold_onnx.fold.axis import ConvAxis, FoldedAxis, fold_axis, keep_axis
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import FOLDED_OP, LinearSite, Reformulation, axis_names
+from widthfold_onnx.rules.base import FOLDED_OP, Reformulation, WindowedSite, axis_names
 from widthfold_onnx.rules.legality import judge
 
 Split = tuple[int, ...]
@@ -27,7 +27,7 @@ Split = tuple[int, ...]
 Outcome = tuple[str, Reformulation | Refusal]
 
 
-def candidates(site: LinearSite, options: FoldOptions, factor: int) -> Iterator[Outcome]:
+def candidates(site: WindowedSite, options: FoldOptions, factor: int) -> Iterator[Outcome]:
     """Every form at a factor, each with the name of its axes: legal ones and refused ones.
 
     Args:
@@ -41,7 +41,7 @@ def candidates(site: LinearSite, options: FoldOptions, factor: int) -> Iterator[
 
 
 def forms(
-    site: LinearSite,
+    site: WindowedSite,
     options: FoldOptions,
     split: Split,
     *,

@@ -13,7 +13,7 @@ from widthfold_onnx.fold.layout import Reshape, pack
 from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.rules.base import LinearSite, Reformulation, WindowedForm, WindowedSite
 
 MAX_WEIGHT_BYTES = 256 << 20
 # Stands for a spatial extent that is not known where sizes are compared; a batch counts as 1.
@@ -21,8 +21,8 @@ NOMINAL_EXTENT = 64
 
 
 def judge(
-    site: LinearSite, options: FoldOptions, fold: ConvFold, label: str, factor: int, kind: str
-) -> Reformulation | Refusal:
+    site: WindowedSite, options: FoldOptions, fold: ConvFold, label: str, factor: int, kind: str
+) -> WindowedForm | Refusal:
     """Check divisibility, non-finite policy and limits; predict sizes before building anything.
 
     Args:
@@ -66,7 +66,7 @@ def judge(
     fits = (in_shape, out_shape) == (site.planned, site.output)
     views = all(p.is_view for p in packings)
     multiplied = (site.positions[0], site.channels[1], *site.positions[1:])
-    result = Reformulation(
+    result = WindowedForm(
         fold=replace(fold, digit_major=fold.digit_major and not views),
         input=packings[0],
         output=packings[1],
@@ -79,10 +79,10 @@ def judge(
         flops_ratio=fold.flops_growth(elements(out_shape) / elements(multiplied)),
         bytes_ratio=_bytes_growth(site, fold, in_shape, out_shape),
     )
-    return _unexpressible(site, result) or _too_large(site, options, result) or result
+    return _unexpressible(site, result) or too_large(site, options, result) or result
 
 
-def _extended(site: LinearSite, fold: ConvFold, *, output: bool) -> Dims:
+def _extended(site: WindowedSite, fold: ConvFold, *, output: bool) -> Dims:
     """Shape of the input or output after extension to what the fold needs."""
     shape = site.output if output else site.planned
     lengths = [a.out_length if output else a.in_length for a in fold.axes]
@@ -91,7 +91,7 @@ def _extended(site: LinearSite, fold: ConvFold, *, output: bool) -> Dims:
     return (batch, site.channels[output], *spatial)
 
 
-def _kept(site: LinearSite, shape: Dims, fold: ConvFold) -> Dims:
+def _kept(site: WindowedSite, shape: Dims, fold: ConvFold) -> Dims:
     """The shape that may be written into the graph: extents of kept axes only if static."""
     batch = shape[0] if fold.batch > 1 or site.static[0] is not None else None
     spatial = (
@@ -101,7 +101,7 @@ def _kept(site: LinearSite, shape: Dims, fold: ConvFold) -> Dims:
     return (batch, shape[1], *spatial)
 
 
-def _unexpressible(site: LinearSite, result: Reformulation) -> Refusal | None:
+def _unexpressible(site: WindowedSite, result: WindowedForm) -> Refusal | None:
     """Refuse what constant Reshapes cannot say.
 
     A Reshape copies dimensions and infers one. And where an assumed extent is folded, the first
@@ -139,7 +139,8 @@ def _unexpressible(site: LinearSite, result: Reformulation) -> Refusal | None:
     return None
 
 
-def _too_large(site: LinearSite, options: FoldOptions, result: Reformulation) -> Refusal | None:
+def too_large(site: LinearSite, options: FoldOptions, result: Reformulation) -> Refusal | None:
+    """Refuse what grows past the limits."""
     size = math.prod(result.fold.weight_shape(site.weight_shape)) * site.itemsize
     if size > MAX_WEIGHT_BYTES:
         return Refusal(
@@ -161,7 +162,7 @@ def _too_large(site: LinearSite, options: FoldOptions, result: Reformulation) ->
     return None
 
 
-def _bytes_growth(site: LinearSite, fold: ConvFold, in_shape: Dims, out_shape: Dims) -> float:
+def _bytes_growth(site: WindowedSite, fold: ConvFold, in_shape: Dims, out_shape: Dims) -> float:
     weight = math.prod(site.weight_shape)
     before = elements(site.planned) + weight + elements(site.output)
     after = elements(in_shape) + weight * fold.weight_growth() + elements(out_shape)

@@ -14,7 +14,7 @@ from widthfold_onnx.model.constants import Constant, is_default
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import Extents, LinearSite, Site
+from widthfold_onnx.rules.base import Extents, Site, WindowedSite
 
 Array = npt.NDArray[Any]
 
@@ -43,25 +43,22 @@ class Operator:
 
 def read_windowed(
     document: Document, site: Site, static: Extents, planned: Extents, operator: Operator
-) -> LinearSite | Refusal:
+) -> WindowedSite | Refusal:
     """Collect weight, bias, shapes and geometry of a node with inputs (data, weight, bias).
 
     Refuses a node that lies in a function, has another element type, a weight or bias that is not
     constant, or an input whose rank is not known.
     """
     node = site.node
-    if site.scope.proto is None:
-        return Refusal("in-function", f"the function cannot be inlined: {document.why_not_inlined}")
-    if document.opset < MIN_OPSET:
-        return Refusal("opset-too-old", f"opset {document.opset} is below {MIN_OPSET}")
-    if node.device_configurations:
-        return Refusal("sharded", "the node is configured to run on several devices")
+    problem = common_problem(document, site)
+    if problem is not None:
+        return problem
     data, weight, bias = _inputs(document, node)
     if isinstance(weight, Refusal):
         return Refusal(f"weight-{weight.code}", f"the weight {weight.reason}")
     if isinstance(bias, Refusal):
         return Refusal(f"bias-{bias.code}", f"the bias {bias.reason}")
-    if all(v is not None and _is_dequantized(v) for v in node.inputs[:2]):
+    if is_dequantized(node):
         return Refusal(
             "quantized",
             f"input and weight are dequantized: the runtime computes such a {site.op} in integers, "
@@ -91,7 +88,7 @@ def read_windowed(
         for i, (axis, fixed) in enumerate(zip(axes, static_dims[2:], strict=True))
         if fixed is None and operator.sized(node, axis)
     }
-    return LinearSite(
+    return WindowedSite(
         node=node,
         scope=site.scope,
         name=site.name,
@@ -109,9 +106,21 @@ def read_windowed(
     )
 
 
-def _is_dequantized(value: Value) -> bool:
-    node = value.producer()
-    return node is not None and is_default(node, "DequantizeLinear")
+def is_dequantized(node: Node) -> bool:
+    """Whether both operands of a node are dequantized."""
+    makers = [None if value is None else value.producer() for value in node.inputs[:2]]
+    return all(maker is not None and is_default(maker, "DequantizeLinear") for maker in makers)
+
+
+def common_problem(document: Document, site: Site) -> Refusal | None:
+    """What stands in the way of every rule: where the node lies, and the operator set."""
+    if site.scope.proto is None:
+        return Refusal("in-function", f"the function cannot be inlined: {document.why_not_inlined}")
+    if document.opset < MIN_OPSET:
+        return Refusal("opset-too-old", f"opset {document.opset} is below {MIN_OPSET}")
+    if site.node.device_configurations:
+        return Refusal("sharded", "the node is configured to run on several devices")
+    return None
 
 
 def _inputs(

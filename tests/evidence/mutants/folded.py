@@ -78,11 +78,11 @@ def line(
     """The new nodes in a straight line before and behind a folded Conv."""
     new = [n for n in graph.node if metadata(n, ORIGIN_KEY)]
     makers = {n.output[0]: n for n in new}
-    readers = {n.input[0]: n for n in new}
+    readers = {name: n for n in new for name in n.input}
     before: list[onnx.NodeProto] = []
     after: list[onnx.NodeProto] = []
     node = conv
-    while (maker := makers.get(node.input[0])) is not None:
+    while (maker := next((makers[n] for n in node.input if n in makers), None)) is not None:
         before.insert(0, maker)
         node = maker
     node = conv

@@ -1,0 +1,84 @@
+"""Models of one MatMul or Gemm, with the weight on either side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from tests.oracle import gemm, matmul
+
+
+@dataclass(kw_only=True)
+class Product:
+    """x -> Identity -> MatMul or Gemm -> Identity -> y; `dims` are what the model says of x."""
+
+    shape: Sequence[int]
+    weight: Sequence[int]
+    left: bool = False
+    addend: Sequence[int] | None = None
+    dims: Sequence[int | str] | None = None
+    attributes: dict[str, Any] = field(default_factory=dict)
+    op: str = "MatMul"
+    opset: int = 17
+    dtype: type[np.generic] = np.float32
+    seed: int = 0
+    first: str = "Identity"
+    last: str = "Identity"
+    scale: float | None = None
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The constants: integers from 1 to 9, or with `scale` random numbers."""
+        rng = np.random.default_rng(self.seed)
+        shapes = {"w": self.weight} | ({} if self.addend is None else {"c": self.addend})
+        if self.scale is not None:
+            made = {name: rng.standard_normal(s) * self.scale for name, s in shapes.items()}
+        else:
+            made = {name: rng.integers(1, 10, shape) for name, shape in shapes.items()}
+        return {name: np.asarray(array, self.dtype) for name, array in made.items()}
+
+    @property
+    def rank(self) -> int:
+        """Of the result."""
+        return max(len(self.shape), len(self.weight)) - (len(self.weight) == 1)
+
+    def model(self) -> onnx.ModelProto:
+        arrays = self.arrays()
+        operands = ["w", "z"] if self.left else ["z", "w"]
+        inputs = [*operands, *(["c"] if "c" in arrays else [])]
+        nodes = [
+            helper.make_node(self.first, ["x"], ["z"], "first"),
+            helper.make_node(self.op, inputs, ["m"], "site", **self.attributes),
+            helper.make_node(self.last, ["m"], ["y"], "last"),
+        ]
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(self.dtype))
+        dims = self.shape if self.dims is None else self.dims
+        graph = helper.make_graph(
+            nodes,
+            "g",
+            [helper.make_tensor_value_info("x", kind, dims)],
+            [helper.make_tensor_value_info("y", kind, [None] * self.rank)],
+            [numpy_helper.from_array(array, name) for name, array in arrays.items()],
+        )
+        opset = helper.make_opsetid("", self.opset)
+        return helper.make_model(graph, opset_imports=[opset], ir_version=7)
+
+    def expected(self, x: np.ndarray) -> np.ndarray:
+        """By the oracle."""
+        arrays = self.arrays()
+        pair = (arrays["w"], x) if self.left else (x, arrays["w"])
+        if self.op == "MatMul":
+            return matmul(*pair)
+        given = self.attributes
+        return gemm(
+            *pair,
+            arrays.get("c"),
+            alpha=given.get("alpha", 1),
+            beta=given.get("beta", 1),
+            trans_a=bool(given.get("transA", 0)),
+            trans_b=bool(given.get("transB", 0)),
+        )

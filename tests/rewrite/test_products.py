@@ -1,0 +1,149 @@
+"""Random products of matrices through the whole rewrite; the result equals the loop oracle."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.rewrite.products import Product
+from tests.rewrite.test_properties import run
+from widthfold_onnx import FoldOptions, fold_model
+
+EXTENT = st.integers(1, 4)
+LIMITS = {"max_flops_growth": 1e9, "max_bytes_growth": 1e9}
+
+
+@st.composite
+def matmuls(draw: st.DrawFn):
+    """A MatMul, its weight plain, a vector or batched, with open dimensions; a factor."""
+    left, factor = draw(st.booleans()), draw(st.integers(2, 6))
+    leading = draw(st.lists(EXTENT, max_size=2))
+    length = draw(st.sampled_from([factor, 2 * factor, draw(st.integers(1, 12))]))
+    channels, outputs = draw(EXTENT), draw(EXTENT)
+    weight = [outputs, channels] if left else [channels, outputs]
+    kind = draw(st.sampled_from(["plain", "plain", "vector", "batched"]))
+    if kind == "vector":
+        weight = [channels]
+    if kind == "batched":
+        batches = [draw(st.sampled_from([1, extent])) for extent in leading]
+        weight = [*([draw(EXTENT)] if draw(st.booleans()) else []), *batches, *weight]
+    shape = [*leading, channels, length] if left else [*leading, length, channels]
+    opened = draw(st.sets(st.integers(0, len(shape) - 1), max_size=2))
+    dims = [f"d{i}" if i in opened else extent for i, extent in enumerate(shape)]
+    assumed = {"x": tuple(shape)} if draw(st.booleans()) else {}
+    options = FoldOptions(
+        factor=factor, mix_samples=draw(st.booleans()), input_shapes=assumed, **LIMITS
+    )
+    opset = draw(st.sampled_from([7, 9, 13, 17, 21]))
+    product = Product(shape=shape, weight=weight, left=left, dims=dims, opset=opset)
+    return product, options
+
+
+@st.composite
+def gemms(draw: st.DrawFn):
+    """A Gemm: both transA and transB, alpha and beta, every way in which C broadcasts."""
+    left, factor = draw(st.booleans()), draw(st.integers(2, 6))
+    length = factor * draw(st.integers(1, 3))
+    channels, outputs = draw(EXTENT), draw(EXTENT)
+    m, n = (outputs, length) if left else (length, outputs)
+    turn = [draw(st.booleans()), draw(st.booleans())]
+    operands = [[m, channels], [channels, n]]
+    a, b = (shape[::-1] if flag else shape for shape, flag in zip(operands, turn, strict=True))
+    addend = draw(st.sampled_from([None, [], [1], [n], [1, n], [m, 1], [m, n], [1, 1]]))
+    attributes = {name: int(flag) for name, flag in zip(("transA", "transB"), turn, strict=True)}
+    if draw(st.booleans()):
+        attributes |= {"alpha": 2.0, "beta": 3.0}
+    product = Product(
+        op="Gemm",
+        shape=b if left else a,
+        weight=a if left else b,
+        left=left,
+        addend=[1] if addend is None and draw(st.booleans()) else addend,
+        attributes=attributes,
+        opset=draw(st.sampled_from([11, 13, 17])),
+    )
+    return product, FoldOptions(factor=factor, **LIMITS)
+
+
+def check(product: Product, options: FoldOptions, seed: int) -> str:
+    """What became of it; where it is folded, the result must be that of the oracle."""
+    model = product.model()
+    x = np.random.default_rng(seed).integers(-9, 10, product.shape).astype(np.float32)
+    folded, (site,) = fold_model(model, options)
+    if site.status != "folded":
+        assert folded.SerializeToString() == model.SerializeToString()
+        return site.code
+    onnx.checker.check_model(folded, full_check=True)
+    assert [node.op_type for node in folded.graph.node if node.op_type == product.op]
+    for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL"):
+        np.testing.assert_array_equal(run(folded, x, level), product.expected(x))
+    again, (second,) = fold_model(folded, options)
+    assert second.code == "already-folded"
+    assert again.SerializeToString() == folded.SerializeToString()
+    return site.code
+
+
+@settings(max_examples=250, deadline=None)
+@given(matmuls(), st.integers(0, 1 << 32))
+def test_matmul(case, seed: int) -> None:
+    check(*case, seed)
+
+
+@settings(max_examples=200, deadline=None)
+@given(gemms(), st.integers(0, 1 << 32))
+def test_every_gemm_whose_positions_divide_is_folded(case, seed: int) -> None:
+    assert check(*case, seed) == "folded"
+
+
+OTHER_SIZES = {
+    "open batch": (["n", 24, 3], {}, [(1, 24, 3), (5, 24, 3), (0, 24, 3)]),
+    "two open batches": (["n", "m", 8, 3], {}, [(1, 4, 8, 3), (3, 1, 8, 3)]),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_SIZES)
+def test_what_is_open_stays_open(case: str) -> None:
+    dims, assumed, sizes = OTHER_SIZES[case]
+    product = Product(shape=sizes[0], weight=[3, 5], dims=dims)
+    folded, (site,) = fold_model(product.model(), FoldOptions(factor=8, input_shapes=assumed))
+    assert site.status == "folded"
+    for size in sizes:
+        x = np.random.default_rng(0).integers(-9, 10, size).astype(np.float32)
+        product.shape = size
+        result = run(folded, x, "ORT_ENABLE_ALL")
+        np.testing.assert_array_equal(result, product.expected(x))
+
+
+def test_merged_rows_may_have_one_open_extent() -> None:
+    """4 x 6 rows of each of any number of samples; with the samples, any multiple of 24."""
+    options = FoldOptions(factor=8)
+    product = Product(shape=(3, 4, 6, 3), weight=[3, 5], dims=["n", 4, 6, 3])
+    folded, (site,) = fold_model(product.model(), options)
+    assert (site.status, site.axis) == ("folded", "rows")
+    for samples in (1, 3, 0):
+        product.shape = (samples, 4, 6, 3)
+        x = np.random.default_rng(0).integers(-9, 10, product.shape).astype(np.float32)
+        np.testing.assert_array_equal(run(folded, x, "ORT_ENABLE_ALL"), product.expected(x))
+
+
+def test_another_size_than_the_assumed_one_fails_and_is_not_computed_wrongly() -> None:
+    product = Product(shape=(16, 3), weight=[3, 5], dims=["n", 3])
+    options = FoldOptions(factor=8, mix_samples=True, input_shapes={"x": (16, 3)})
+    folded, (site,) = fold_model(product.model(), options)
+    assert site.status == "folded"
+    x = np.zeros((24, 3), np.float32)
+    with pytest.raises(Exception, match=r"[Rr]eshape"):
+        run(folded, x, "ORT_ENABLE_ALL")
+
+
+def test_half_precision_and_a_shared_weight() -> None:
+    product = Product(shape=(8, 3), weight=[3, 5], dtype=np.float16)
+    folded, (site,) = fold_model(product.model(), FoldOptions(factor=4))
+    assert site.status == "folded"
+    (weight,) = [t for t in folded.graph.initializer if t.name.startswith("w")]
+    assert (weight.data_type, list(weight.dims)) == (onnx.TensorProto.FLOAT16, [12, 20])
+    x = np.random.default_rng(0).integers(-9, 10, (8, 3)).astype(np.float16)
+    np.testing.assert_array_equal(run(folded, x, "ORT_ENABLE_ALL"), product.expected(x))

@@ -1,0 +1,173 @@
+"""A product of matrices with some positions folded: its weight, its addend and its views.
+
+Y = X B with the weight on the right has positions m = 0 .. L-1 as rows, and Y = W X with the weight
+on the left has them as columns. Either way position by position the weight maps C channels to O.
+Split the positions into F digits and put the digit where a Reshape alone does it:
+
+    weight right   X [.., L, C] as [.., L/F, F*C]   m = F*m' + f   B' = I_F (x) B   interleaved
+    weight left    X [.., C, L] as [.., C*F, L/F]   m = (L/F)*f + m'   W' = W (x) I_F   blocked
+
+and Y' is viewed back in the same way. Leading axes are batches. Those right before the rows may be
+merged with them, if the weight is the same for all of them: L is their product then. A weight that
+differs per batch is folded batch by batch. A weight is folded as it is stored: the transpose of
+I_F (x) B is I_F (x) B^T. Data that is stored the other way round is transposed first, the one case
+in which elements move. This is a Conv of kernel 1: on the right its dense batch fold, on the left
+its blocked fold (`fold.conv`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from widthfold_onnx.fold.layout import Reshape, Step, Transpose
+
+Array = npt.NDArray[Any]
+Dims = tuple[int | None, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatMulFold:
+    """How a product is folded.
+
+    Attributes:
+        factor: digits F that become channels.
+        left: the weight is the left operand.
+        merged: axes of the data that make up the positions; more than one only on the right.
+    """
+
+    factor: int
+    left: bool = False
+    merged: int = 1
+
+    def weight_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of the folded weight for one of `shape` [.., rows, columns]."""
+        *batches, rows, columns = shape
+        return (*batches, rows * self.factor, columns * self.factor)
+
+    @property
+    def in_factor(self) -> int:
+        """Input channels after / before."""
+        return self.factor
+
+    @property
+    def out_factor(self) -> int:
+        """Output channels after / before."""
+        return self.factor
+
+    @property
+    def lift(self) -> int:
+        """Axes that are added: none."""
+        return 0
+
+    def flops_growth(self) -> float:
+        """Multiply-adds after / before."""
+        return float(self.factor)
+
+    def structural_zeros(self) -> float:
+        """Share of the folded weight that is zero whatever the original holds, 0 to 1."""
+        return 1.0 - 1.0 / self.factor
+
+    def packed(self, shape: Dims) -> Dims:
+        """Extents of data or result of natural extents `shape`; None where they stay open."""
+        if self.left:
+            *batches, channels, length = shape
+            return (*batches, _times(channels, self.factor), _over(length, self.factor))
+        kept = len(shape) - 1 - self.merged
+        length = _product(shape[kept:-1])
+        return (*shape[:kept], _over(length, self.factor), _times(shape[-1], self.factor))
+
+    def folding(self, shape: Dims, *, transposed: bool = False) -> tuple[Step, ...]:
+        """The moves that fold the data.
+
+        Args:
+            shape: natural extents; None where they may not be written into the graph.
+            transposed: the data is stored with its two last axes exchanged.
+        """
+        kept = len(shape) - 1 - self.merged
+        steps: list[Step] = []
+        if transposed and 1 not in shape[-2:]:  # else both are the same in memory
+            steps.append(Transpose((*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)))
+        steps.append(_reshape(len(shape), self.packed(shape), kept))
+        return tuple(steps)
+
+    def unfolding(self, shape: Dims, *, flat: bool = False) -> tuple[Step, ...]:
+        """The move that unfolds the result.
+
+        Args:
+            shape: natural extents; None where they may not be written into the graph.
+            flat: the weight has one axis, so the result has no axis of channels.
+        """
+        channels = len(shape) - (2 if self.left else 1)
+        extents = tuple(e for i, e in enumerate(shape) if not (flat and i == channels))
+        rank = len(self.packed(shape))
+        return (_reshape(rank, extents, len(shape) - 1 - self.merged),)
+
+
+def fold_weight(weight: Array, fold: MatMulFold) -> Array:
+    """The weight of the folded product; numbers are copied bit for bit, all else is zero.
+
+    Args:
+        weight: [.., rows, columns], as it is stored, any dtype.
+        fold: the fold.
+
+    Returns:
+        `fold.weight_shape(weight.shape)`, same dtype.
+    """
+    *batches, rows, columns = weight.shape
+    f = fold.factor
+    digits = np.arange(f)
+    if fold.left:
+        placed = np.zeros((*batches, rows, f, columns, f), weight.dtype)
+        placed[..., :, digits, :, digits] = weight
+    else:
+        placed = np.zeros((*batches, f, rows, f, columns), weight.dtype)
+        placed[..., digits, :, digits, :] = weight
+    return placed.reshape(fold.weight_shape(weight.shape))
+
+
+def fold_addend(addend: Array, fold: MatMulFold, shape: tuple[int, int]) -> Array:
+    """What is added to the folded product, for a C of a Gemm.
+
+    Where C is the same at all positions it is repeated for every digit; else it is folded like
+    the result. One number stays one.
+
+    Args:
+        addend: C, broadcast to the result.
+        fold: the fold; nothing is merged.
+        shape: extents [M, N] of the result.
+
+    Returns:
+        An array that broadcasts to the folded result, same dtype.
+    """
+    if addend.size == 1:
+        return addend
+    position, channel = (1, 0) if fold.left else (0, 1)
+    natural = addend.reshape((1,) * (2 - addend.ndim) + addend.shape)
+    if natural.shape[position] == 1:
+        return np.repeat(natural, fold.factor, 0) if fold.left else np.tile(natural, fold.factor)
+    full = list(natural.shape)
+    full[channel] = shape[channel]
+    extents = [extent or 0 for extent in fold.packed(tuple(full))]
+    return np.broadcast_to(natural, full).reshape(extents)
+
+
+def _reshape(rank: int, extents: Dims, kept: int) -> Reshape:
+    return Reshape(rank, extents, tuple(i < kept for i in range(len(extents))))
+
+
+def _product(extents: Dims) -> int | None:
+    known = [extent for extent in extents if extent is not None]
+    return math.prod(known) if len(known) == len(extents) else None
+
+
+def _times(extent: int | None, factor: int) -> int | None:
+    return None if extent is None else extent * factor
+
+
+def _over(extent: int | None, factor: int) -> int | None:
+    return None if extent is None else extent // factor

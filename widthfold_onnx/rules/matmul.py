@@ -1,0 +1,176 @@
+"""All equivalent forms of a product of matrices at a given factor: one, or why there is none.
+
+Rule: replaces MatMul and Gemm with Reshape - MatMul or Gemm - Reshape.
+Requires: a MatMulSite; the factor divides the positions, or their product with axes of batches
+    before them.
+Rewrites: the weight becomes block-diagonal, C is repeated; alpha, beta and the orientation of the
+    weight stay. Data that is stored across is transposed first.
+Refuses: what would mix samples, grow past the limits, or spread Inf and NaN where that is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from widthfold_onnx.fold.layout import Reshape, Step
+from widthfold_onnx.fold.matmul import MatMulFold
+from widthfold_onnx.model.propagate import Dims
+from widthfold_onnx.options import FACTORS, AxisName, FoldOptions, NonFinite
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.base import Reformulation
+from widthfold_onnx.rules.forms import Outcome
+from widthfold_onnx.rules.legality import elements, too_large
+from widthfold_onnx.rules.matmul_site import MatMulSite
+
+ROWS, COLUMNS = "rows", "columns"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MatMulForm(Reformulation):
+    """A folded product in the place of a product.
+
+    Attributes:
+        fold: the folded product.
+        shape: extents of the data that are written into the graph, as the product reads it; None
+            where any will do.
+        transposed: the data is stored with its two last axes exchanged.
+        result: extents of the result, written or not as those of the data.
+        flat: the result has no axis of channels.
+    """
+
+    fold: MatMulFold
+    shape: Dims
+    transposed: bool
+    result: Dims
+    flat: bool
+
+    @property
+    def folding(self) -> tuple[Step, ...]:
+        """The Reshapes and Transposes of the data."""
+        return self.fold.folding(self.shape, transposed=self.transposed)
+
+    @property
+    def unfolding(self) -> tuple[Step, ...]:
+        """The Reshape of the result."""
+        return self.fold.unfolding(self.result, flat=self.flat)
+
+
+def every_form(site: MatMulSite, options: FoldOptions) -> Iterator[MatMulForm]:
+    """The legal forms at the usual factors, or where none of them divides at any up to them."""
+    for factors in (FACTORS, range(2, FACTORS[-1] + 1)):
+        outcomes = [o for factor in factors for _, o in candidates(site, options, factor)]
+        legal = [outcome for outcome in outcomes if isinstance(outcome, MatMulForm)]
+        if legal:
+            yield from legal
+            return
+
+
+def candidates(site: MatMulSite, options: FoldOptions, factor: int) -> Iterator[Outcome]:
+    """The form at a factor, or its refusal; nothing for an axis that a product does not have.
+
+    Args:
+        site: the product.
+        options: axis and limits are used.
+        factor: positions that become channels, F >= 2.
+    """
+    if options.axis is AxisName.AUTO:
+        merged = _fewest(site, factor)
+        fold = MatMulFold(factor=factor, left=site.left, merged=merged)
+        yield COLUMNS if site.left else ROWS, judge(site, options, fold)
+
+
+def _fewest(site: MatMulSite, factor: int) -> int:
+    """How many axes make up the positions: as few as the factor divides; 1 if it divides none."""
+    for merged in range(1, _most(site) + 1):
+        if _written(site, factor, merged) is not None:
+            return merged
+    return 1
+
+
+def judge(site: MatMulSite, options: FoldOptions, fold: MatMulFold) -> MatMulForm | Refusal:
+    """Check divisibility, samples, non-finite policy and limits."""
+    span, what = _span(site, fold.merged), COLUMNS if site.left else ROWS
+    written = _written(site, fold.factor, fold.merged)
+    if written is None:
+        return _indivisible(site, fold.factor, what)
+    assumed = zip(written, site.static[span], strict=True)
+    if sum(w is not None and e is None for w, e in assumed) > 1:
+        return Refusal(
+            "unguarded-extent", f"more than one of the extents of the {what} is only assumed"
+        )
+    stored_first = site.left == site.transposed and fold.merged == len(site.planned) - 1
+    if stored_first and site.samples and not options.mix_samples:
+        return Refusal(
+            "mixes-samples",
+            f"the {what} may be samples of a batch, and a NaN of one would reach others "
+            "(--mix-samples allows it)",
+        )
+    if options.nonfinite is NonFinite.REFUSE:
+        return Refusal(
+            "structural-zeros",
+            f"{fold.structural_zeros():.0%} of the weight would be zeros that spread Inf and NaN",
+        )
+    shape = (*site.static[: span.start], *written, *site.static[span.stop :])
+    shape = tuple(site.channels[0] if i == _channel(site) else e for i, e in enumerate(shape))
+    moves = fold.folding(shape, transposed=site.transposed)
+    weight = math.prod(site.weight_shape)
+    kept = elements(site.planned) + elements(site.output)
+    result = MatMulForm(
+        fold=fold,
+        shape=shape,
+        transposed=site.transposed,
+        result=site.result(shape),
+        flat=site.flat,
+        axis=what,
+        factor=fold.factor,
+        is_view=all(isinstance(step, Reshape) for step in moves),
+        kind="blocked" if site.left else "interleaved",
+        flops_ratio=fold.flops_growth(),
+        bytes_ratio=(kept + weight * fold.factor**2) / (kept + weight),
+    )
+    return too_large(site, options, result) or result
+
+
+def _written(site: MatMulSite, factor: int, merged: int) -> Dims | None:
+    """Extents of the positions as they are written into the graph; None if they do not divide.
+
+    Those that the model fixes are enough if they make up a multiple of the factor; one other is
+    inferred then. Else all must be planned: the Reshape fails where the real ones differ.
+    """
+    span = _span(site, merged)
+    for extents, open_ones in ((site.static[span], 1), (site.planned[span], 0)):
+        known = [e for e in extents if e is not None]
+        if len(extents) - len(known) <= open_ones and math.prod(known) % factor == 0:
+            return extents
+    return None
+
+
+def _span(site: MatMulSite, merged: int) -> slice:
+    """The axes of the data that make up the positions."""
+    end = len(site.planned) - (0 if site.left else 1)
+    return slice(end - merged, end)
+
+
+def _channel(site: MatMulSite) -> int:
+    return len(site.planned) - (2 if site.left else 1)
+
+
+def _most(site: MatMulSite) -> int:
+    """Axes that can make up the positions: what lies before the rows too, if one matrix serves."""
+    return 1 if site.left or site.batches else len(site.planned) - 1
+
+
+def _indivisible(site: MatMulSite, factor: int, what: str) -> Refusal:
+    extents = site.planned[_span(site, _most(site))]
+    shown = " x ".join("?" if e is None else str(e) for e in extents)
+    if None in extents:
+        return Refusal(
+            "unknown-extent",
+            f"{shown} {what}: whether {factor} divides their number is not known (--input-shape)",
+        )
+    count = math.prod(e for e in extents if e is not None)
+    if count == 1:
+        return Refusal("one-position", f"the data has one of its {what}, so there is none to move")
+    return Refusal("factor-does-not-divide", f"{count} {what} are not a multiple of {factor}")

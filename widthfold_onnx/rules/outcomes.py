@@ -1,0 +1,25 @@
+"""Every form of a site, whatever its operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.rules import forms, matmul
+from widthfold_onnx.rules.base import LinearSite, WindowedSite
+from widthfold_onnx.rules.forms import Outcome
+from widthfold_onnx.rules.matmul_site import MatMulSite
+
+
+def candidates(site: LinearSite, options: FoldOptions, factor: int) -> Iterator[Outcome]:
+    """Every form at a factor, each with the name of its axes: legal ones and refused ones.
+
+    Args:
+        site: the site.
+        options: axis, layout and limits are used.
+        factor: positions that become channels, F >= 2.
+    """
+    if isinstance(site, WindowedSite):
+        yield from forms.candidates(site, options, factor)
+    if isinstance(site, MatMulSite):
+        yield from matmul.candidates(site, options, factor)
