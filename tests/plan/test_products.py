@@ -13,11 +13,11 @@ from tests.plan.tool import FOLD, integers, layers, run, unit
 from tests.rewrite.products import Product
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.plan.candidates import every_form, form_key, form_of
 from widthfold_onnx.plan.decisions import read_sites
 from widthfold_onnx.plan.layers import Layers
 from widthfold_onnx.plan.reform import reformed
 from widthfold_onnx.plan.targets import target
-from widthfold_onnx.plan.units import every_form, form_key, form_of
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.matmul import MatMulForm
 from widthfold_onnx.rules.matmul_site import MatMulSite

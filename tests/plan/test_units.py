@@ -16,9 +16,10 @@ from tests import oracle
 from tests.plan.tool import FOLD, conv, integers, layers, run, unit
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.options import FoldOptions, Layout, NonFinite
+from widthfold_onnx.plan.candidates import every_form, form_key, form_of
 from widthfold_onnx.plan.decisions import read_sites
 from widthfold_onnx.plan.reform import reformed
-from widthfold_onnx.plan.units import Form, Unit, every_form, form_key, form_of
+from widthfold_onnx.plan.units import Form, Unit
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import LinearSite, Reformulation
 

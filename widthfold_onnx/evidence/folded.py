@@ -40,9 +40,10 @@ from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import ExactSite
 from widthfold_onnx.rewrite.record import FOLD_KEY, FoldRecord, fold_again, read_record
 from widthfold_onnx.rules import LINEAR
-from widthfold_onnx.rules.base import FOLDED_OP, Site, WindowedSite
+from widthfold_onnx.rules.base import Site
 from widthfold_onnx.rules.conv_site import conv_axes
 from widthfold_onnx.rules.reading import group_of
+from widthfold_onnx.rules.windowed import FOLDED_OP, WindowedSite
 from widthfold_onnx.text import printable
 
 Array = npt.NDArray[Any]

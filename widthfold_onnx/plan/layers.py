@@ -10,11 +10,12 @@ from typing import Self
 from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import FoldOptions, Provider, Shapes
+from widthfold_onnx.plan.candidates import every_form
 from widthfold_onnx.plan.decisions import read_sites
 from widthfold_onnx.plan.inside import inside
 from widthfold_onnx.plan.links import Link, links
 from widthfold_onnx.plan.targets import Target
-from widthfold_onnx.plan.units import Unit, cut, every_form
+from widthfold_onnx.plan.units import Unit, cut
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import LinearSite, Reformulation, Site
 from widthfold_onnx.rules.conv import is_wide, reformulate

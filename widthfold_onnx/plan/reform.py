@@ -9,7 +9,8 @@ from onnx.utils import Extractor
 
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.plan.units import Unit, form_of, only_site
+from widthfold_onnx.plan.candidates import form_of
+from widthfold_onnx.plan.units import Unit, only_site
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.engine import Engine
 from widthfold_onnx.rewrite.record import FOLD_KEY, STATE_KEY

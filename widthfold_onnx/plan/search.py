@@ -23,13 +23,14 @@ from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.plan.assign import SMALLEST_GAIN, assign
+from widthfold_onnx.plan.candidates import form_of
 from widthfold_onnx.plan.decisions import applied, plan
 from widthfold_onnx.plan.ground import ground_elsewhere, ground_here
 from widthfold_onnx.plan.layers import Layers
 from widthfold_onnx.plan.measure import AS_IS, Bench
 from widthfold_onnx.plan.store import Measurement, Store
 from widthfold_onnx.plan.trials import Choice, Trials
-from widthfold_onnx.plan.units import Form, Unit, form_of
+from widthfold_onnx.plan.units import Form, Unit
 from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Gain, SearchReport

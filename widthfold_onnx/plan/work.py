@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from widthfold_onnx.rules.base import LinearSite, Reformulation, WindowedForm, WindowedSite
+from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.rules.windowed import WindowedForm, WindowedSite
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,15 +22,10 @@ from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rewrite.product import append_product
 from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, encoded, record_of, state_record
 from widthfold_onnx.rewrite.regions import Ends, Passenger, Region, ends_of
-from widthfold_onnx.rules.base import (
-    FOLDED_OP,
-    LinearSite,
-    Reformulation,
-    WindowedForm,
-    WindowedSite,
-)
+from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.matmul import MatMulForm
 from widthfold_onnx.rules.matmul_site import MatMulSite
+from widthfold_onnx.rules.windowed import FOLDED_OP, WindowedForm, WindowedSite
 
 Array = npt.NDArray[Any]
 Plans = dict[Node, tuple[LinearSite, Reformulation]]

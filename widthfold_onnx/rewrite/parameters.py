@@ -16,8 +16,8 @@ from widthfold_onnx.fold.conv import ConvFold, fold_bias, fold_weight
 from widthfold_onnx.fold.matmul import MatMulFold
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.graph import Document, Value
-from widthfold_onnx.rules.base import WindowedSite
 from widthfold_onnx.rules.matmul_site import MatMulSite
+from widthfold_onnx.rules.windowed import WindowedSite
 
 Array = npt.NDArray[Any]
 

@@ -19,9 +19,9 @@ from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import WindowedForm, WindowedSite
 from widthfold_onnx.rules.matmul import MatMulForm
 from widthfold_onnx.rules.matmul_site import MatMulSite
+from widthfold_onnx.rules.windowed import WindowedForm, WindowedSite
 
 FOLD_KEY = "widthfold.fold"
 ORIGIN_KEY = "widthfold.origin"

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.propagate import Dims
-from widthfold_onnx.rules.base import LinearSite, Reformulation, WindowedForm
+from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.carry import Carried, carry
 from widthfold_onnx.rules.legality import elements
 from widthfold_onnx.rules.operand import Op
+from widthfold_onnx.rules.windowed import WindowedForm
 
 
 @dataclass(frozen=True)

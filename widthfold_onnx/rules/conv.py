@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import LinearSite, Reformulation, WindowedSite
+from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.outcomes import candidates
+from widthfold_onnx.rules.windowed import WindowedSite
 
 # How far a candidate got before it was refused, worst first: the site reports the one that got
 # furthest.

@@ -18,8 +18,9 @@ from widthfold_onnx.fold.axis import ConvAxis, FoldedAxis, fold_axis, keep_axis
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import FOLDED_OP, Reformulation, WindowedSite, axis_names
+from widthfold_onnx.rules.base import Reformulation
 from widthfold_onnx.rules.legality import judge
+from widthfold_onnx.rules.windowed import FOLDED_OP, WindowedSite, axis_names
 
 Split = tuple[int, ...]
 """Factor per axis: the batch first, then every spatial axis; their product is the factor."""

@@ -13,7 +13,8 @@ from widthfold_onnx.fold.layout import Reshape, pack
 from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import LinearSite, Reformulation, WindowedForm, WindowedSite
+from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.rules.windowed import WindowedForm, WindowedSite
 
 MAX_WEIGHT_BYTES = 256 << 20
 # Stands for a spatial extent that is not known where sizes are compared; a batch counts as 1.

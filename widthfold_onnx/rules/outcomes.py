@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rules import forms, matmul
-from widthfold_onnx.rules.base import LinearSite, WindowedSite
+from widthfold_onnx.rules.base import LinearSite
 from widthfold_onnx.rules.forms import Outcome
 from widthfold_onnx.rules.matmul_site import MatMulSite
+from widthfold_onnx.rules.windowed import WindowedSite
 
 
 def candidates(site: LinearSite, options: FoldOptions, factor: int) -> Iterator[Outcome]:

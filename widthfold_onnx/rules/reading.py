@@ -14,7 +14,8 @@ from widthfold_onnx.model.constants import Constant, is_default
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import Extents, Site, WindowedSite
+from widthfold_onnx.rules.base import Extents, Site
+from widthfold_onnx.rules.windowed import WindowedSite
 
 Array = npt.NDArray[Any]
 

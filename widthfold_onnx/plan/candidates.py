@@ -1,0 +1,99 @@
+"""Every form that a layer may take, each by a key that says what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import msgspec
+
+from widthfold_onnx.fold.matmul import MatMulFold
+from widthfold_onnx.options import FACTORS, FoldOptions, Layout
+from widthfold_onnx.plan.identity import canonical
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rewrite.record import (
+    ProductRecord,
+    fold_again,
+    product_record,
+    read_record,
+    record_of,
+)
+from widthfold_onnx.rules import matmul
+from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.rules.forms import forms, splits
+from widthfold_onnx.rules.legality import judge
+from widthfold_onnx.rules.matmul import MatMulForm
+from widthfold_onnx.rules.matmul_site import MatMulSite
+from widthfold_onnx.rules.windowed import WindowedForm, WindowedSite
+
+MAX_WHOLE = 64
+"""An axis of at most so many positions may become channels as a whole."""
+
+
+ORDERS = {Layout.AUTO: (False, True), Layout.NCHW: (False,), Layout.NHWC: (True,)}
+"""By layout: whether channels are digit-major."""
+
+
+LIFTED_RANK = 2
+"""Spatial axes of a Conv that may be lifted: the CPU's NCHWc kernels exist for two only."""
+
+
+def form_key(site: LinearSite, form: Reformulation) -> str:
+    """A form as canonical JSON, without what differs between layers of one subject."""
+    if isinstance(site, MatMulSite) and isinstance(form, MatMulForm):
+        product = msgspec.structs.replace(product_record(site, form), shape=[], form=form.kind)
+        return canonical(msgspec.to_builtins(product))
+    assert isinstance(site, WindowedSite)
+    assert isinstance(form, WindowedForm)
+    record = record_of(site, form)
+    axes = [msgspec.structs.replace(axis, length=None) for axis in record.axes]
+    bare = msgspec.structs.replace(record, samples=None, axes=axes, form=form.kind, flops_ratio=0.0)
+    return canonical(msgspec.to_builtins(bare))
+
+
+def form_of(site: LinearSite, key: str, options: FoldOptions) -> Reformulation | Refusal:
+    """The form that a key describes, at the extents of a site.
+
+    Args:
+        site: the Conv.
+        key: see `form_key`.
+        options: limits are used.
+    """
+    record = read_record(key)
+    if isinstance(record, ProductRecord):
+        assert isinstance(site, MatMulSite)
+        again = MatMulFold(factor=record.factor, left=site.left, merged=record.merged)
+        return matmul.judge(site, options, again)
+    assert isinstance(site, WindowedSite)
+    fold = fold_again(record, site.axes, site.group)
+    if isinstance(fold, Refusal):
+        return fold
+    return judge(site, replace(options, ragged=True), fold, record.axis, record.factor, record.form)
+
+
+def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation]:
+    """Every legal form of a site, each once.
+
+    Extents need not be divisible: what extending and cutting cost is measured like the rest.
+    """
+    if isinstance(site, MatMulSite):
+        yield from matmul.every_form(site, options)
+        return
+    assert isinstance(site, WindowedSite)
+    options = replace(options, ragged=True)
+    extents = site.positions
+    whole = [n for n in extents[1:] if n is not None and n <= MAX_WHOLE]
+    # What is lifted leaves the kernels that compute channels-last.
+    ways = [(0, order) for order in ORDERS[options.layout]]
+    ways += [(1, False)] if len(site.axes) == LIFTED_RANK else []
+    seen = set()
+    for factor in sorted({1, *FACTORS, *whole}):
+        for split in splits(options.axis, factor, len(site.axes)):
+            if any(n > 1 and e is not None and n > e for n, e in zip(split, extents, strict=True)):
+                continue  # only zeros would be added
+            for lift, order in ways:
+                for _, form in forms(site, options, split, lift=lift, digit_major=order):
+                    key = form_key(site, form) if isinstance(form, Reformulation) else None
+                    if isinstance(form, Reformulation) and key not in seen:
+                        seen.add(key)
+                        yield form

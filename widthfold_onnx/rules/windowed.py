@@ -1,0 +1,143 @@
+"""Operators that slide a window, read as a Conv, and the folded Conv that replaces one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+
+from widthfold_onnx.fold.axis import ConvAxis
+from widthfold_onnx.fold.conv import ConvFold
+from widthfold_onnx.fold.layout import Packing, Step
+from widthfold_onnx.model.constants import Constant
+from widthfold_onnx.model.propagate import Dims
+from widthfold_onnx.rules.base import LinearSite, Reformulation, product
+
+Array = npt.NDArray[Any]
+
+FOLDED_OP = "Conv"
+"""What every such site becomes."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WindowedSite(LinearSite):
+    """A node that slides a window, read as a Conv: its weight, bias and geometry are known.
+
+    The data is [N, C, *spatial], the weight [O, C/group, *kernel].
+
+    Attributes:
+        canonical: makes a weight of `weight_shape` of the stored one; elements only move.
+        bias: [O], or None.
+        group: groups.
+        axes: geometry of every spatial axis, lengths as planned.
+        sized_pads: spatial axes whose pads depend on an extent that is only assumed.
+    """
+
+    canonical: Callable[[Array], Array]
+    bias: Constant | None
+    group: int
+    axes: tuple[ConvAxis, ...]
+    sized_pads: frozenset[int]
+
+    @property
+    def channels(self) -> tuple[int, int]:
+        """Input and output channels."""
+        out, per_group = self.weight_shape[:2]
+        return per_group * self.group, out
+
+    @property
+    def out_lengths(self) -> Dims:
+        """Spatial extents of the output."""
+        return tuple(axis.out_length for axis in self.axes)
+
+    @property
+    def positions(self) -> Dims:
+        """Samples and, per spatial axis, how often every weight is multiplied in each of them."""
+        return (self.planned[0], *(axis.positions for axis in self.axes))
+
+    @property
+    def output(self) -> Dims:
+        """Shape of the output as planned."""
+        return (self.planned[0], self.channels[1], *self.out_lengths)
+
+    @property
+    def macs(self) -> int | None:
+        """Multiply-adds of one run, None where an extent is not known."""
+        return product((*self.positions, *self.weight_shape))
+
+    @property
+    def signature(self) -> dict[str, object]:
+        """Groups, and stride, dilation and pads of every axis."""
+        axes = [
+            (a.stride, a.dilation, a.pad_begin, a.pad_end)
+            + ((a.base_dilation,) if a.base_dilation > 1 else ())
+            for a in self.axes
+        ]
+        return {"group": self.group, "axes": axes, "bias": self.bias is not None}
+
+    @property
+    def geometry(self) -> Hashable:
+        """Groups and axes."""
+        return (self.group, self.axes, self.sized_pads)
+
+    @property
+    def attributes(self) -> str:
+        """Kernel, strides and what else is not usual."""
+
+        def each(values: list[int]) -> str:
+            return "x".join(map(str, values))
+
+        axes = self.axes
+        text = f"kernel {each([a.kernel for a in axes])}, stride {each([a.stride for a in axes])}"
+        if any(a.dilation > 1 for a in axes):
+            text += f", dilation {each([a.dilation for a in axes])}"
+        if any(a.base_dilation > 1 for a in axes):
+            text += f", base dilation {each([a.base_dilation for a in axes])}"
+        if any((a.pad_begin, a.pad_end) != (0, 0) for a in axes):
+            text += ", pads " + " ".join(f"{a.pad_begin},{a.pad_end}" for a in axes)
+        return text if self.group == 1 else f"{text}, group {self.group}"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WindowedForm(Reformulation):
+    """A folded Conv in the place of a node that slides a window.
+
+    Attributes:
+        fold: the folded Conv.
+        input: how its input is packed, after extension to `in_shape`.
+        output: how its output was packed, before cutting to the site's own output.
+        in_shape: input extents after zero-extension.
+        out_shape: output extents before the cut.
+    """
+
+    fold: ConvFold
+    input: Packing
+    output: Packing
+    in_shape: Dims
+    out_shape: Dims
+
+    @property
+    def form(self) -> str:
+        """For reports: view or move, the kind of fold, and the layout if it is not NCHW."""
+        return f"{super().form}{' in NHWC' if self.fold.digit_major else ''}"
+
+    @property
+    def folding(self) -> tuple[Step, ...]:
+        """The Reshapes and Transposes of the data."""
+        return self.input.steps(digit_major=self.fold.digit_major)
+
+    @property
+    def unfolding(self) -> tuple[Step, ...]:
+        """The Reshapes and Transposes of the result."""
+        return self.output.steps(digit_major=self.fold.digit_major, inverse=True)
+
+
+def axis_names(rank: int) -> tuple[str, ...]:
+    """Names of the axes of a Conv input with `rank` spatial axes.
+
+    >>> axis_names(2)
+    ('batch', 'channel', 'height', 'width')
+    """
+    return ("batch", "channel", *("depth", "height", "width")[3 - rank :])
