@@ -30,8 +30,8 @@ CHANNEL_ALIGNMENT = 4
 """What ReorderInput asks of the channels (nchwc_transformer.cc)."""
 
 ROW_OVERHEAD = 8
-"""A row of a product of matrices costs about as much as so many more products: read off the times of
-a few shapes of 262144 and 1048576 rows with 1 to 16 channels on a core with AVX-512, not fitted."""
+"""A row of a product of matrices costs about as much as so many more products: read off the times
+of a few shapes of 262144 and 1048576 rows and 1 to 16 channels on a core with AVX-512, no fit."""
 
 
 def conv_seconds(work: Work, target: Target) -> float:
