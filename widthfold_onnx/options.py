@@ -180,14 +180,13 @@ class VerifyOptions:
     def __post_init__(self) -> None:
         if self.seeds > MAX_SEEDS:
             raise UsageError(f"seeds is {self.seeds}; at most {MAX_SEEDS} are compared")
-        if not 1 <= self.threads <= MAX_THREADS:
-            raise UsageError(f"threads is {self.threads}; it must lie in 1..{MAX_THREADS}")
+        _check_threads(self.threads)
         if not 0 <= self.truth_budget <= MAX_TRUTH_BUDGET:
             raise UsageError(
                 f"truth-budget is {self.truth_budget}; it must lie in 0..{MAX_TRUTH_BUDGET:.0f} s"
             )
-        if self.timing and not self.time_budget > 0:
-            raise UsageError(f"time-budget is {self.time_budget}; it must be above 0")
+        if self.timing:
+            _check_time_budget(self.time_budget)
         if self.fail_under is None:
             return
         if not 0 < self.fail_under < math.inf:
@@ -209,6 +208,9 @@ class SearchOptions:
         target: device that is predicted for (`plan.targets`); None: the one that the provider
             suggests.
         measure: run nothing where False: what the store does not hold is predicted.
+
+    Raises:
+        UsageError: a number out of its range.
     """
 
     provider: Provider = Provider.AUTO
@@ -218,3 +220,17 @@ class SearchOptions:
     store: Path | None = None
     target: str | None = None
     measure: bool = True
+
+    def __post_init__(self) -> None:
+        _check_threads(self.threads)
+        _check_time_budget(self.time_budget)
+
+
+def _check_threads(threads: int) -> None:
+    if not 1 <= threads <= MAX_THREADS:
+        raise UsageError(f"threads is {threads}; it must lie in 1..{MAX_THREADS}")
+
+
+def _check_time_budget(seconds: float) -> None:
+    if not seconds > 0:
+        raise UsageError(f"time-budget is {seconds}; it must be above 0")

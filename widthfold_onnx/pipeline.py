@@ -11,6 +11,7 @@ import onnx
 
 from widthfold_onnx.errors import CheckFailedError, UsageError
 from widthfold_onnx.evidence.run import verify_files
+from widthfold_onnx.model.atomic import check_target
 from widthfold_onnx.model.check import check_model
 from widthfold_onnx.model.external import check_external, external_tensors
 from widthfold_onnx.model.graph import Document
@@ -72,6 +73,11 @@ def optimize(
     on_progress(Step("reading the model"))
     model, out = Path(model), None if out is None else Path(out)
     loaded = load(model)
+    # Folding drops tensors, and with them the names of the files that must stay.
+    data = {check_external(t, loaded.folder).location for t in external_tensors(loaded.proto)}
+    protected = [model, *(loaded.folder / location for location in sorted(data))]
+    if out is not None:
+        check_target(out, protected)  # not after minutes of measuring
     document = Document(loaded.proto, loaded.folder)
     options = settled(options, search_options.provider_options)
     on_progress(Step("planning"))
@@ -108,8 +114,6 @@ def optimize(
         copy_model(model, out, proto=loaded.proto)
         return msgspec.structs.replace(report, written=out.name)
 
-    # Folding drops tensors, and with them the names of the files that must stay.
-    data = {check_external(t, loaded.folder).location for t in external_tensors(loaded.proto)}
     if verify_options is not None:
         shapes = {**options.input_shapes, **verify_options.input_shapes}
         verify_options = dataclasses.replace(verify_options, input_shapes=shapes)
@@ -139,7 +143,7 @@ def optimize(
             out,
             source_folder=loaded.folder,
             check=check,
-            protected=[model, *(loaded.folder / location for location in sorted(data))],
+            protected=protected,
             externalize=document.external_names,
         )
     except CheckFailedError:

@@ -9,8 +9,10 @@ import pytest
 
 from tests.cli.tool import build, save
 from tests.plan.world import World, doubled, enter, folded
-from widthfold_onnx import optimize
+from widthfold_onnx import optimize, tune
+from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
+from widthfold_onnx.plan import ground
 from widthfold_onnx.plan.assign import SMALLEST_GAIN
 from widthfold_onnx.reports import wording
 from widthfold_onnx.results import OptimizeReport
@@ -34,10 +36,13 @@ def model(tmp_path: Path) -> Path:
 
 def found(model: Path, **changes: object) -> OptimizeReport:
     """The report of a run that verifies nothing."""
-    given = {"store": model.with_name("store.sqlite"), "provider": Provider.CPU}
     fold = FoldOptions(**changes.pop("fold", {}))
-    options = SearchOptions(**{**given, **changes})
-    return optimize(model, model.with_name("out.onnx"), fold, None, options)
+    search = SearchOptions(**{**options(model), **changes})
+    return optimize(model, model.with_name("out.onnx"), fold, None, search)
+
+
+def options(model: Path) -> dict[str, object]:
+    return {"store": model.with_name("store.sqlite"), "provider": Provider.CPU}
 
 
 def status(report: OptimizeReport) -> dict[str, str]:
@@ -92,7 +97,7 @@ def test_where_nothing_ran_the_report_says_so(model: Path, monkeypatch: pytest.M
     enter(monkeypatch, World(lambda layer, form: "no kernel", ALL))
     report = found(model)
     assert set(status(report).values()) == {"no-gain"}
-    assert all("could be measured" in site.reason for site in report.sites)
+    assert all("was measured" in site.reason for site in report.sites)
     assert all(site.gain is None for site in report.sites)
     assert model.with_name("out.onnx").read_bytes() == model.read_bytes()
 
@@ -185,3 +190,56 @@ def test_an_interrupt_decides_with_what_is_known(
     assert report.search.accepted
     assert status(report)["second"] == "folded"
     assert status(report)["third"] == "no-gain"
+    assert report.search.left >= 1  # the third, and what was to run between packed tensors
+    assert f", ended early, {report.search.left} layer" in wording.search(report.search)
+
+
+def test_what_was_not_measured_in_time_is_not_called_known(model: Path) -> None:
+    report = found(model, time_budget=1e-6)
+    assert (report.search.measured, report.search.left) == (0, 3)
+    said = wording.search(report.search)
+    assert said.endswith("0 measurements taken, 3 layers left to measure; no layer gains")
+
+
+def test_layers_agree_where_the_whole_model_was_never_timed(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alone a fold by 2 is the best, between packed tensors the one by 4: two of its ends go."""
+
+    def alone(layer, form):
+        if (form["axis"], form["lift"], form["digit_major"]) != ("width", 0, False):
+            return "not in this test"
+        ratio = {2: 2.0, 4: 1.9}.get(form["factor"], 0.5)
+        ratio *= 5 if layer.get("inside") and form["factor"] == 4 else 1
+        return ratio, ratio
+
+    enter(monkeypatch, World(alone, ALL))
+    tune([model], search_options=SearchOptions(**options(model)))
+    report = found(model, measure=False)
+    assert {(site.status, site.factor) for site in report.sites} == {("folded", 4)}
+    assert report.search.whole is None
+
+
+@pytest.mark.parametrize("changes", [{"threads": 0}, {"threads": 2000}, {"time_budget": math.nan}])
+def test_numbers_out_of_their_range_are_refused(changes: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match=r"threads is \d+; it must lie in|time-budget is nan"):
+        SearchOptions(**changes)
+
+
+def test_no_time_is_spent_for_an_output_that_cannot_be(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = enter(monkeypatch, World(doubled, ALL))
+    for out in (model, model.parent / "missing" / "out.onnx", model.parent):
+        with pytest.raises(UsageError, match="output"):
+            optimize(model, out, FoldOptions(), None, SearchOptions(**options(model)))
+    assert (world.raced, world.compared) == ([], [])
+
+
+def test_a_target_must_fit_the_provider_that_was_found(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = (Provider.CPU, {"x": (1, 1, 4, 32)})
+    monkeypatch.setattr(ground, "isolated", lambda *arguments: here)
+    with pytest.raises(UsageError, match="target h100 is of provider cuda, not cpu"):
+        found(model, provider=Provider.AUTO, target="h100")

@@ -445,6 +445,7 @@ def _line(**changes: object) -> str:
         _line(taken="yesterday"),
         _line(taken="\x1b[2J\n"),
         _line(low=2.0),
+        _line(low=0.0),
         _line() + " " * LONGEST_LINE,
         b"x" * (LONGEST_LINE + 1),
     ],

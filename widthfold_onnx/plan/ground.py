@@ -48,9 +48,9 @@ def ground_here(loaded: LoadedModel, options: SearchOptions, fixed: Shapes) -> G
         UnverifiedError: the runtime cannot be used, or the model does not run.
         UsageError: as `_chosen`.
     """
-    aim = _chosen(options, options.provider)
+    _chosen(options, options.provider)  # before anything runs
     provider, shapes = isolated(running, loaded.path, options.provider, dict(fixed))
-    aim = aim or _chosen(options, provider) or target(usual(provider))
+    aim = _chosen(options, provider) or target(usual(provider))
     setting = _setting(options, provider)
     return Ground(provider, shapes, aim, setting, machine_identity(provider))
 

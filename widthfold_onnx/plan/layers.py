@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
@@ -89,6 +89,11 @@ class Layers:
     def count(self, subject: str) -> int:
         """How many layers of the model are this one."""
         return sum(other == subject for other in self.subjects.values())
+
+    def behind(self, units: Iterable[Unit]) -> set[str]:
+        """The subjects of the layers that units are, alone or between packed tensors."""
+        layer_of = {unit.subject: subject for subject, unit in self.inside.items()}
+        return {layer_of.get(unit.subject, unit.subject) for unit in units}
 
     def in_order(self) -> list[Unit]:
         """Those with the most work first: time may be short. What is inside comes last."""

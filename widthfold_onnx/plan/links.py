@@ -7,7 +7,7 @@ table is asked for the kind of op only; whether an op really takes a state, the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 
 from widthfold_onnx.model.graph import Document, Graph, Node, Value, graph_of
@@ -48,12 +48,12 @@ def _links(document: Document, graph: Graph, subjects: Mapping[Node, str]) -> It
     from scipy.cluster.hierarchy import DisjointSet  # half a second, for auto only
 
     nodes = list(document.nodes_of(graph))
-    layers = [node for node in nodes if node in subjects]
-    carried = [
+    layers = dict.fromkeys(node for node in nodes if node in subjects)
+    carried = dict.fromkeys(
         node
         for node in nodes
         if node not in subjects and node.op_type in CARRY and node.domain in ("", "ai.onnx")
-    ]
+    )
     tensors: DisjointSet[Value] = DisjointSet()
     for node in (*layers, *carried):
         ends = node.inputs if node in carried else node.inputs[:1]
@@ -77,7 +77,7 @@ def _links(document: Document, graph: Graph, subjects: Mapping[Node, str]) -> It
             )
 
 
-def _reads(node: Node, index: int, layers: list[Node]) -> bool:
+def _reads(node: Node, index: int, layers: Container[Node]) -> bool:
     return index == 0 and node in layers
 
 

@@ -105,6 +105,7 @@ class Search:
             layers=len(self._layers.units),
             forms=sum(len(unit.forms) for unit in self._layers.units.values()),
             measured=self._bench.measured,
+            left=self._left(),
             predicted=sum(b is not None and b[1].predicted for b in best.values()),
             interrupted=interrupted,
             whole=whole,
@@ -126,10 +127,16 @@ class Search:
         best = self._best(subject)
         return None if best is None else best[1]
 
+    def _left(self) -> int:
+        """How many layers were to be measured, and something of them was not."""
+        missing = self._bench.missing(self._layers.in_order()) if self._options.measure else []
+        return len(self._layers.behind(missing))
+
     def _settle(self, chosen: Choice) -> Gain | None:
         """Drop what does not help, and accept the rest if it is faster than the original.
 
-        Where nothing is to be measured, what is not known does no harm.
+        Where nothing is to be measured, what is not known does no harm, and layers agree where
+        that costs least: those that were measured.
         """
         with tempfile.TemporaryDirectory() as folder:
             trials = Trials(
@@ -141,11 +148,13 @@ class Search:
                 self._shapes,
                 Path(folder),
             )
-            agreed = assign(self._layers, self._bench.known)
+            known = self._bench.known
+            foreseen = {s: key for s, key in chosen.items() if known(s, AS_IS) is None}
+            agreed = {**foreseen, **assign(self._layers, known)}
             if agreed != chosen:
                 self._say(Step(f"timing the whole model with {len(agreed)} layers that agree"))
                 trial = trials.compare(chosen, agreed, TRIAL_SECONDS)
-                if trial is not None and trial.low > 1:
+                if trial is None or trial.low > 1:
                     chosen = agreed
             for group in self._groups(chosen):
                 for subject in self._hurting(trials, chosen, group):
@@ -200,7 +209,7 @@ class Search:
         count = len(self._layers.units[subject].forms)
         best = self._best(subject)
         if best is None:
-            return Refusal("no-gain", f"none of its {count} forms could be measured")
+            return Refusal("no-gain", f"none of its {count} forms was measured")
         ratio, low, high = best[1].ratio, best[1].low, best[1].high
         if best[1].predicted:
             why = f"is predicted at {ratio:.2f}x; {PREDICTED_GAIN}x would be folded unmeasured"

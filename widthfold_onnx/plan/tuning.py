@@ -118,9 +118,7 @@ def _row(name: str, layers: Layers | WidthfoldError, benches: Sequence[Bench]) -
     keys = [(unit.subject, AS_IS) for unit in units]
     keys += [(unit.subject, form.key) for unit in units for form in unit.forms]
     # A cluster of which no worker was met yet has all of it left.
-    layer_of = {unit.subject: subject for subject, unit in layers.inside.items()}
-    missing = {unit.subject for bench in benches for unit in bench.missing(units)}
-    left = {layer_of.get(subject, subject) for subject in missing}
+    left = layers.behind(unit for bench in benches for unit in bench.missing(units))
     found = [(key in b.kept, known) for b in benches for key in keys if (known := b.known(*key))]
     return TunedModel(
         model=name,

@@ -94,12 +94,14 @@ def spread(sites: Sequence[SiteReport]) -> str:
 def search(report: SearchReport) -> str:
     """What the search for the fastest forms found."""
     taken = f"{counted(report.measured, 'measurement')} taken"
-    known = taken if report.measured else "all measured before"
+    known = taken if report.measured or report.left else "all measured before"
     if report.predicted:
         known = f"{counted(report.predicted, 'layer')} predicted for {report.target}, not measured"
     said = f"search: {counted(report.forms, 'form')} of {counted(report.layers, 'layer')}, {known}"
     if report.interrupted:
         said += ", ended early"
+    if report.left:
+        said += f", {counted(report.left, 'layer')} left to measure"
     if report.accepted and report.whole is None:
         return f"{said}; the whole model was not timed"
     if report.whole is None:

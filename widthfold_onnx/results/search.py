@@ -29,6 +29,7 @@ class SearchReport(Result, kw_only=True, frozen=True):
         layers: different layers that can be reformulated.
         forms: reformulations of all of them together.
         measured: how many measurements this run took; the others were in the store.
+        left: layers that were to be measured, of which something is still not known.
         predicted: how many of the layers were judged by prediction, for want of measurements.
         interrupted: whether measuring was ended by hand.
         whole: the whole model, folded where that pays, against the original at its strongest
@@ -45,6 +46,7 @@ class SearchReport(Result, kw_only=True, frozen=True):
     layers: int
     forms: int
     measured: int
+    left: int
     predicted: int
     interrupted: bool
     whole: Gain | None

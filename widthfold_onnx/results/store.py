@@ -71,7 +71,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.low > self.high:
             raise ValueError("low is above high")
         lost = self.status == "lost"
-        if lost != (self.ratio == 0) or lost != bool(self.reason):
+        if not lost == (self.ratio == 0) == (self.low == 0) == bool(self.reason):
             raise ValueError("a lost measurement has ratio 0 and a reason, any other has neither")
         if self.time.utcoffset() != timedelta(0):
             raise ValueError("taken is not a time in UTC")
