@@ -93,6 +93,8 @@ def spread(sites: Sequence[SiteReport]) -> str:
 
 def search(report: SearchReport) -> str:
     """What the search for the fastest forms found."""
+    if not report.layers:
+        return "search: no layer has a form to measure"
     taken = f"{counted(report.measured, 'measurement')} taken"
     known = taken if report.measured or report.left else "all measured before"
     if report.predicted:
