@@ -82,7 +82,7 @@ def test_the_first_broken_model_decides_the_exit_code(tmp_path: Path) -> None:
         ((SIGNAL, "--factor", 8), "No such option '--factor'"),
         ((SIGNAL, "--jobs", 0), "--jobs"),
         ((SIGNAL, "--jobs", 4096), "4096 jobs of 1 thread(s)"),
-        ((SIGNAL, "--threads", 4096, "--jobs", 2), "2 jobs of 4096 thread(s)"),
+        ((SIGNAL, "--threads", 1024, "--jobs", 2), "2 jobs of 1024 thread(s)"),
         ((SIGNAL, "--dask", "nothing://"), "no Dask scheduler answers at 'nothing://'"),
         ((SIGNAL, "--dask", "tcp://127.0.0.1:1", "--jobs", 2), "every worker measures"),
         ((SIGNAL, "--provider-option", "a"), "is not of the form NAME=VALUE"),
