@@ -208,6 +208,8 @@ class SearchOptions:
         target: device that is predicted for (`plan.targets`); None: the one that the provider
             suggests.
         measure: run nothing where False: what the store does not hold is predicted.
+        inputs: stored inputs, as in `VerifyOptions`: they give the shapes, and whole models are
+            timed on them.
 
     Raises:
         UsageError: a number out of its range.
@@ -220,6 +222,7 @@ class SearchOptions:
     store: Path | None = None
     target: str | None = None
     measure: bool = True
+    inputs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check_threads(self.threads)

@@ -8,9 +8,20 @@ import time
 from pathlib import Path
 
 import jsonschema
+import numpy as np
 import pytest
 
-from tests.cli.tool import MODELS, OLD, names, on_terminal, process, start_process, widthfold
+from tests.cli.tool import (
+    MODELS,
+    OLD,
+    build,
+    names,
+    on_terminal,
+    process,
+    save,
+    start_process,
+    widthfold,
+)
 from tests.plan.world import World, doubled, enter, folded
 from widthfold_onnx import FoldOptions, optimize
 from widthfold_onnx.options import Provider, SearchOptions
@@ -172,3 +183,23 @@ def test_ctrl_c_while_measuring_writes_the_best_that_is_known(tmp_path: Path, ou
     assert b"ended early" in printed
     assert folded(out) == PAYS - {"onset"}
     assert not Path(f"/proc/{worker}").exists()
+
+
+def test_stored_inputs_give_the_shapes_and_are_timed(tmp_path: Path) -> None:
+    """Random inputs do not run: the index lies outside of a table of five rows."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[n,1,64,512] x, int64[1] row) => (float[n,1,64,512] y)
+    <float[1,1,1,31] k, float[5,1,1] table>
+    { a = Conv <pads = [0,15,0,15]> (x, k)
+      b = Gather (table, row)
+      y = Mul (a, b) }"""
+    model, out, stored = (tmp_path / name for name in ("model.onnx", "out.onnx", "stored.npz"))
+    save(build(text), model)
+    x = np.random.default_rng(0).standard_normal((1, 1, 64, 512)).astype(np.float32)
+    np.savez(stored, x=x, row=np.array([4], np.int64))
+    words = (*CPU, "--time-budget", 5, "--seeds", 0, "--report", tmp_path / "report.json")
+    run = widthfold("optimize", model, out, "--inputs", stored, *words)
+    assert (run.code, run.err) == (0, "")
+    search = json.loads((tmp_path / "report.json").read_text())["search"]
+    assert search["shapes"] == {"x": [1, 1, 64, 512], "row": [1]}
+    assert search["whole"]["pairs"] > 0

@@ -38,6 +38,7 @@ class SearchArguments:
             store=self.store or default_path(),
             target=self.target,
             measure=not self.no_measure,
+            inputs=running.inputs,
         )
 
 

@@ -49,7 +49,7 @@ def ground_here(loaded: LoadedModel, options: SearchOptions, fixed: Shapes) -> G
         UsageError: as `_chosen`.
     """
     _chosen(options, options.provider)  # before anything runs
-    provider, shapes = isolated(running, loaded.path, options.provider, dict(fixed))
+    provider, shapes = isolated(running, loaded.path, options.provider, dict(fixed), options.inputs)
     aim = _chosen(options, provider) or target(usual(provider))
     setting = _setting(options, provider)
     return Ground(provider, shapes, aim, setting, machine_identity(provider))

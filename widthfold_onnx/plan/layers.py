@@ -21,6 +21,7 @@ from widthfold_onnx.rules.base import LinearSite, Reformulation, Site
 from widthfold_onnx.rules.conv import is_wide, reformulate
 from widthfold_onnx.runtime.feeds import find_shapes
 from widthfold_onnx.runtime.session import open_session
+from widthfold_onnx.runtime.stored import stored_feeds
 
 SMALLEST_FACTOR = 2
 
@@ -117,16 +118,22 @@ def _unit(
     return cut(document, conv, measured, forms, target)
 
 
-def running(model: Path, provider: Provider, fixed: Shapes) -> tuple[Provider, Shapes]:
-    """Where a model runs and at which shapes; what is open is found by trying.
+def running(
+    model: Path, provider: Provider, fixed: Shapes, inputs: Sequence[str] = ()
+) -> tuple[Provider, Shapes]:
+    """Where a model runs and at which shapes: those of stored inputs, else found by trying.
 
     Meant to run in `runtime.worker.isolated`.
 
     Raises:
         UnverifiedError: the provider cannot be used, or no shapes were found.
+        UsageError: stored inputs that the model does not take.
     """
     session = open_session(model, provider)
-    return session.provider, dict(find_shapes(session, fixed))
+    if not inputs:
+        return session.provider, dict(find_shapes(session, fixed))
+    first, *_ = stored_feeds(Path(inputs[0]), session.inputs)
+    return session.provider, {name: array.shape for name, array in first.feeds.items()}
 
 
 def _place(site: Site) -> Place:

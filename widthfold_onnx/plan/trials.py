@@ -63,6 +63,7 @@ class Trials:
                 "model": _digest(loaded.path.read_bytes()),
                 "sites": _digest(canonical(sites).encode()),
                 "shapes": shapes,
+                "stored": bool(options.inputs),
             }
         )
 
@@ -87,6 +88,8 @@ class Trials:
             provider_options=self._options.provider_options,
             threads=self._options.threads,
             time_budget=seconds,
+            inputs=self._options.inputs,
+            seeds=0 if self._options.inputs else 1,
         )
         files = self._file(base), self._file(other)
         try:
