@@ -65,7 +65,7 @@ class Packing:
 
     def steps(self, *, digit_major: bool, inverse: bool = False) -> tuple[Step, ...]:
         """The operations that fold a tensor, or with `inverse` unfold it."""
-        if digit_major and not self.steps(digit_major=False):
+        if digit_major and self._axes(self.nchw[0]) == self._axes(self.nchw[-1]):
             return ()  # nothing is folded: no Transpose is owed to the channels-last form
         states = self.nhwc if digit_major else self.nchw
         path = tuple(reversed(states)) if inverse else states

@@ -7,7 +7,8 @@ table is asked for the kind of op only; whether an op really takes a state, the 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from widthfold_onnx.model.graph import Document, Graph, Node, Value, graph_of
@@ -45,8 +46,6 @@ def links(document: Document, subjects: Mapping[Node, str]) -> list[Link]:
 
 def _links(document: Document, graph: Graph, subjects: Mapping[Node, str]) -> Iterator[Link]:
     """The links of one graph."""
-    from scipy.cluster.hierarchy import DisjointSet  # half a second, for auto only
-
     nodes = list(document.nodes_of(graph))
     layers = dict.fromkeys(node for node in nodes if node in subjects)
     carried = dict.fromkeys(
@@ -54,15 +53,12 @@ def _links(document: Document, graph: Graph, subjects: Mapping[Node, str]) -> It
         for node in nodes
         if node not in subjects and node.op_type in CARRY and node.domain in ("", "ai.onnx")
     )
-    tensors: DisjointSet[Value] = DisjointSet()
-    for node in (*layers, *carried):
-        ends = node.inputs if node in carried else node.inputs[:1]
-        joined = [v for v in (*ends, *node.outputs) if v is not None and _varies(document, v)]
-        for value in joined:
-            tensors.add(value)
-            if node in carried:
-                tensors.merge(joined[0], value)
-    for group in tensors.subsets():
+    joined = [[value] for node in layers for value in (*node.inputs[:1], *node.outputs) if value]
+    joined += [
+        [v for v in (*node.inputs, *node.outputs) if v is not None and _varies(document, v)]
+        for node in carried
+    ]
+    for group in _connected(joined):
         origins = [value.producer() for value in group]
         uses = [(node, index) for value in group for node, index in value.uses()]
         makers = [subjects[node] for node in origins if node is not None and node in subjects]
@@ -75,6 +71,24 @@ def _links(document: Document, graph: Graph, subjects: Mapping[Node, str]) -> It
                 any(node not in layers and node not in carried for node in origins),
                 len(known) < len(uses) or any(map(document.is_fixed, group)),
             )
+
+
+def _connected(joined: Sequence[Sequence[Value]]) -> Iterator[list[Value]]:
+    """Values that are joined, directly or by others."""
+    near: dict[Value, list[Sequence[Value]]] = defaultdict(list)
+    for values in joined:
+        for value in values:
+            near[value].append(values)
+    seen: set[Value] = set()
+    for start in near:
+        if start not in seen:
+            seen.add(start)
+            group = [start]
+            for value in group:  # which grows meanwhile
+                fresh = dict.fromkeys(v for vs in near[value] for v in vs if v not in seen)
+                seen.update(fresh)
+                group += fresh
+            yield group
 
 
 def _reads(node: Node, index: int, layers: Container[Node]) -> bool:
