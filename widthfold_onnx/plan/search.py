@@ -22,24 +22,21 @@ import onnx
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import FoldOptions, SearchOptions
-from widthfold_onnx.plan.assign import SMALLEST_GAIN, assign
+from widthfold_onnx.plan.assign import assign
 from widthfold_onnx.plan.candidates import form_of
 from widthfold_onnx.plan.decisions import applied, plan
+from widthfold_onnx.plan.gains import PREDICTED_GAIN, Gains, gain_of, pays
 from widthfold_onnx.plan.ground import ground_elsewhere, ground_here
 from widthfold_onnx.plan.layers import Layers
 from widthfold_onnx.plan.measure import AS_IS, Bench
-from widthfold_onnx.plan.store import Measurement, Store
+from widthfold_onnx.plan.store import Store
 from widthfold_onnx.plan.trials import Choice, Trials
-from widthfold_onnx.plan.units import Form, Unit
 from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Gain, SearchReport
 from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.conv import is_wide
 from widthfold_onnx.runtime.clock import judge
-
-PREDICTED_GAIN = 1.25
-"""A form that nobody measured is chosen if its predicted ratio is above this."""
 
 WEAK_SHARE = 0.1
 """Choices that save less than this share of all that is saved are tried together."""
@@ -82,6 +79,7 @@ class Search:
         self._options = replace(options, provider=ground.provider)
         self._bench = Bench.of(self._options, fold, store, ground.machine)
         self._layers = Layers.of(self._document(), fold, self._shapes, self._target)
+        self._gains = Gains(self._layers, self._bench, predict=not options.measure)
         self._accepted: Choice = {}
         self._note = ""
 
@@ -94,8 +92,8 @@ class Search:
                 self._bench.measure(self._layers.in_order(), deadline, self._say)
         except KeyboardInterrupt:
             interrupted = True
-        best = {subject: self._best(subject) for subject in self._layers.units}
-        chosen = {s: b[0] for s, b in best.items() if b is not None and _pays(b[1])}
+        best = {subject: self._gains.best(subject) for subject in self._layers.units}
+        chosen = {s: b[0] for s, b in best.items() if b is not None and pays(b[1])}
         whole = self._settle(chosen)
         return SearchReport(
             provider=self._options.provider.value,
@@ -123,8 +121,8 @@ class Search:
         if subject is None or isinstance(subject, Refusal):
             return None
         if subject in self._accepted:
-            return self._gain_of(subject, self._accepted[subject])
-        best = self._best(subject)
+            return self._gains.of(subject, self._accepted[subject])
+        best = self._gains.best(subject)
         return None if best is None else best[1]
 
     def _left(self) -> int:
@@ -169,11 +167,11 @@ class Search:
         self._note = final.note
         if judge(final.low, final.high, final.control, final.rounds, converged=True) == "faster":
             self._accepted = chosen
-        return _gain(final)
+        return gain_of(final)
 
     def _groups(self, chosen: Choice) -> list[list[str]]:
         """The choices that are tried together: the weak ones; all others alone."""
-        saved = {subject: self._saved(subject, key) for subject, key in chosen.items()}
+        saved = {subject: self._gains.saved(subject, key) for subject, key in chosen.items()}
         ordered = sorted(chosen, key=lambda subject: (saved[subject], subject))
         weak = [s for s in ordered if saved[s] < WEAK_SHARE * sum(saved.values())]
         return [group for group in (weak, *([s] for s in ordered if s not in weak)) if group]
@@ -207,7 +205,7 @@ class Search:
         if subject in choice:
             return form_of(site, choice[subject], self._fold)
         count = len(self._layers.units[subject].forms)
-        best = self._best(subject)
+        best = self._gains.best(subject)
         if best is None:
             return Refusal("no-gain", f"none of its {count} forms was measured")
         ratio, low, high = best[1].ratio, best[1].low, best[1].high
@@ -215,48 +213,10 @@ class Search:
             why = f"is predicted at {ratio:.2f}x; {PREDICTED_GAIN}x would be folded unmeasured"
         else:
             why = f"ran at {ratio:.2f}x [{low:.2f}, {high:.2f}]"
-        where = ", but not in the whole model" if _pays(best[1]) else ""
+        where = ", but not in the whole model" if pays(best[1]) else ""
         return Refusal("no-gain", f"the best of its {count} forms {why}{where}")
-
-    def _best(self, subject: str) -> tuple[str, Gain] | None:
-        """The best form and its gain: measured, else predicted where nothing is to be measured."""
-        known = [
-            (form.key, gain)
-            for form in self._layers.units[subject].forms
-            if (gain := self._gain_of(subject, form.key)) is not None
-        ]
-        return max(known, key=lambda item: (item[1].low, item[0]), default=None)
-
-    def _gain_of(self, subject: str, key: str) -> Gain | None:
-        """What a form gains: measured, else predicted where nothing is to be measured."""
-        measured = self._bench.known(subject, key)
-        if measured is not None:
-            return _gain(measured) if measured.status == "ok" else None
-        if self._options.measure or self._bench.known(subject, AS_IS) is not None:
-            return None
-        unit = self._layers.units[subject]
-        return _foreseen(unit, next(form for form in unit.forms if form.key == key))
-
-    def _saved(self, subject: str, key: str) -> float:
-        own, gain = self._bench.known(subject, AS_IS), self._gain_of(subject, key)
-        assert gain is not None
-        seconds = self._layers.units[subject].predicted if own is None else own.seconds
-        return self._layers.count(subject) * seconds * (1 - 1 / gain.ratio)
 
     def _document(self) -> Document:
         copy = onnx.ModelProto()
         copy.CopyFrom(self._loaded.proto)
         return Document(copy, self._loaded.folder)
-
-
-def _pays(gain: Gain) -> bool:
-    return gain.low > (PREDICTED_GAIN if gain.predicted else SMALLEST_GAIN)
-
-
-def _foreseen(unit: Unit, form: Form) -> Gain:
-    ratio = round(unit.predicted / form.predicted, 4)
-    return Gain(ratio=ratio, low=ratio, high=ratio, pairs=0, predicted=True)
-
-
-def _gain(measured: Measurement) -> Gain:
-    return Gain(ratio=measured.ratio, low=measured.low, high=measured.high, pairs=measured.rounds)

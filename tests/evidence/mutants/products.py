@@ -24,7 +24,7 @@ from tests.evidence.mutants.alter import (
 from tests.evidence.mutants.folded import Array, Fault, Folded, put
 from tests.rewrite.products import Product
 from widthfold_onnx import FoldOptions, fold_model
-from widthfold_onnx.evidence import folded_product
+from widthfold_onnx.evidence import product_pair
 from widthfold_onnx.fold import matmul
 from widthfold_onnx.fold.matmul import MatMulFold, fold_addend, fold_weight
 from widthfold_onnx.rewrite.record import FOLD_KEY
@@ -297,7 +297,7 @@ def coded(name: str, right: Callable[..., Array], alter: Alter) -> Planted:
         altered = alter(made.copy())
         return made if altered is None else altered.astype(made.dtype)
 
-    return code((matmul, name), (folded_product, name), by=wrong)
+    return code((matmul, name), (product_pair, name), by=wrong)
 
 
 IN_CODE: dict[str, Planted] = {

@@ -1,0 +1,122 @@
+"""A product of matrices and the folded one in its place, side by side."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+
+from widthfold_onnx.evidence.chain import Labels, Mismatch, labels_of
+from widthfold_onnx.evidence.claims import (
+    MAX_ELEMENTS,
+    placed,
+    read,
+    too_large,
+)
+from widthfold_onnx.evidence.rewritten import Rewritten, label
+from widthfold_onnx.fold.matmul import MatMulFold, fold_addend, fold_weight
+from widthfold_onnx.model.graph import Document, Node
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rewrite.record import ProductRecord
+from widthfold_onnx.rules import LINEAR
+from widthfold_onnx.rules.base import Site
+from widthfold_onnx.rules.matmul_site import MatMulSite
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class ProductPair:
+    """The original and the folded node.
+
+    Attributes:
+        site: the original, at extents at which it is checked.
+        labels: weight and, if there is one, C of the new node: index in the original's + 1, 0 for
+            a structural zero.
+        before: moves of the data.
+        after: moves of the result.
+        constants: what the new nodes read besides the data.
+    """
+
+    graph: Rewritten
+    old: Node
+    new: Node
+    site: MatMulSite
+    labels: list[Labels]
+    before: list[Node]
+    after: list[Node]
+    constants: dict[str, Array]
+
+    def folded(self, parameters: list[Array]) -> list[Array]:
+        """The fold of weight and, if there is one, C."""
+        return placed(parameters, self.labels)
+
+
+def read_pair(
+    graph: Rewritten, old: Node, new: Node, record: ProductRecord, shape: tuple[int, ...]
+) -> ProductPair:
+    """Both nodes at one shape of the stored data, and what lies between them and their values.
+
+    Raises:
+        Mismatch: the new nodes do not stand where the original stood, or the record does not fit.
+    """
+    _check_record(record)
+    assert graph.before is not None
+    place = Site(old, graph.before, label(new), old.op_type)
+    site = LINEAR[old.op_type](graph.old, place, lambda _: shape, lambda _: shape)
+    if not isinstance(site, MatMulSite):
+        why = site.reason if isinstance(site, Refusal) else "it is no product"
+        raise Mismatch(f"the fold cannot be repeated on the original: {why}")
+    fold = MatMulFold(factor=record.factor, left=site.left, merged=record.merged)
+    if positions(site, record.merged) % record.factor or (
+        record.merged > 1 and (site.left or site.batches)
+    ):
+        raise Mismatch("the fold cannot be repeated on the original: it does not divide")
+    sizes = (shape, site.output, fold.weight_shape(site.weight_shape))
+    if max(math.prod(e or 0 for e in size) for size in sizes) > MAX_ELEMENTS:
+        raise too_large()
+    given = new.inputs[site.data_index]
+    if given is None:
+        raise Mismatch("it reads nothing")
+    source, before = graph.line_to(given)
+    target, after = graph.line_from(new.outputs[0])
+    start, end = graph.claim(source), graph.claim(target)
+    ports = (site.data.name, old.outputs[0].name)
+    if start is None or end is None or (start.value, end.value) != ports:
+        raise Mismatch("the new nodes do not stand where the original node stood")
+    if start.state is not None or end.state is not None:
+        raise Mismatch("it reads or returns a packed tensor")
+    constants = graph.constants([*before, *after])
+    return ProductPair(graph, old, new, site, _labels(site, fold), before, after, constants)
+
+
+def _check_record(record: ProductRecord) -> None:
+    """The record comes from the model, so it may hold any number."""
+    numbers = [record.factor, record.merged, *(1 if e is None else e for e in record.shape)]
+    if min(numbers) < 1 or len(record.shape) < 2 or record.merged >= len(record.shape):
+        raise Mismatch("its record holds a number out of range")
+    if max(numbers) > MAX_ELEMENTS:
+        raise too_large()
+
+
+def _labels(site: MatMulSite, fold: MatMulFold) -> list[Labels]:
+    """The fold of labels instead of numbers."""
+    weight = fold_weight(labels_of(site.weight_shape), fold)
+    if site.addend is None:
+        return [weight]
+    rows, columns = (extent or 0 for extent in site.output)
+    return [weight, fold_addend(labels_of(site.addend.shape), fold, (rows, columns))]
+
+
+def positions(site: MatMulSite, merged: int) -> int:
+    """Positions per matrix of the data."""
+    axes = site.planned[-1:] if site.left else site.planned[-merged - 1 : -1]
+    return math.prod(extent or 0 for extent in axes)
+
+
+def parameters(document: Document, node: Node, site: MatMulSite) -> list[Array]:
+    """Weight and, if there is one, C."""
+    values = [node.inputs[1 - site.data_index], *node.inputs[2:]]
+    return [read(document, value) for value in values if value is not None]

@@ -1,0 +1,69 @@
+"""What the forms of layers gain: measured, or predicted where nothing is to be measured."""
+
+from __future__ import annotations
+
+from widthfold_onnx.plan.assign import SMALLEST_GAIN
+from widthfold_onnx.plan.layers import Layers
+from widthfold_onnx.plan.measure import AS_IS, Bench
+from widthfold_onnx.plan.store import Measurement
+from widthfold_onnx.plan.units import Form, Unit
+from widthfold_onnx.results import Gain
+
+PREDICTED_GAIN = 1.25
+"""A form that nobody measured is chosen if its predicted ratio is above this."""
+
+
+class Gains:
+    """What is known of the layers of one model.
+
+    Args:
+        layers: of the model.
+        bench: knows what was measured.
+        predict: whether layers are predicted of which nothing is known.
+    """
+
+    def __init__(self, layers: Layers, bench: Bench, *, predict: bool) -> None:
+        self._layers = layers
+        self._bench = bench
+        self._predict = predict
+
+    def of(self, subject: str, key: str) -> Gain | None:
+        """What a form of a layer gains, None where that is not known or it was lost."""
+        measured = self._bench.known(subject, key)
+        if measured is not None:
+            return gain_of(measured) if measured.status == "ok" else None
+        if not self._predict or self._bench.known(subject, AS_IS) is not None:
+            return None
+        unit = self._layers.units[subject]
+        return _foreseen(unit, next(form for form in unit.forms if form.key == key))
+
+    def best(self, subject: str) -> tuple[str, Gain] | None:
+        """The form of a layer that surely gains most, and how much."""
+        known = [
+            (form.key, gain)
+            for form in self._layers.units[subject].forms
+            if (gain := self.of(subject, form.key)) is not None
+        ]
+        return max(known, key=lambda item: (item[1].low, item[0]), default=None)
+
+    def saved(self, subject: str, key: str) -> float:
+        """Seconds that a form of known gain saves in all layers of a subject."""
+        own, gain = self._bench.known(subject, AS_IS), self.of(subject, key)
+        assert gain is not None
+        seconds = self._layers.units[subject].predicted if own is None else own.seconds
+        return self._layers.count(subject) * seconds * (1 - 1 / gain.ratio)
+
+
+def pays(gain: Gain) -> bool:
+    """Whether a layer is worth the form."""
+    return gain.low > (PREDICTED_GAIN if gain.predicted else SMALLEST_GAIN)
+
+
+def gain_of(measured: Measurement) -> Gain:
+    """What was measured, as reports say it."""
+    return Gain(ratio=measured.ratio, low=measured.low, high=measured.high, pairs=measured.rounds)
+
+
+def _foreseen(unit: Unit, form: Form) -> Gain:
+    ratio = round(unit.predicted / form.predicted, 4)
+    return Gain(ratio=ratio, low=ratio, high=ratio, pairs=0, predicted=True)
