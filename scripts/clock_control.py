@@ -26,8 +26,9 @@ from widthfold_onnx.evidence.environment import Before, environment
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.reports.json import encode
 from widthfold_onnx.runtime.clock import Run, clock_of, paired
-from widthfold_onnx.runtime.feeds import find_shapes, random_feeds
+from widthfold_onnx.runtime.feeds import random_feeds
 from widthfold_onnx.runtime.session import open_session
+from widthfold_onnx.runtime.sizes import find_shapes
 
 ROOT = Path(__file__).parents[1]
 CLOCK = clock_of(Provider.CPU, threads=1)

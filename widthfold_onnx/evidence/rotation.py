@@ -9,9 +9,10 @@ from pathlib import Path
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.environment import last_cache_bytes
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
-from widthfold_onnx.runtime.feeds import find_shapes, random_feeds
+from widthfold_onnx.runtime.feeds import random_feeds
 from widthfold_onnx.runtime.ports import Array
 from widthfold_onnx.runtime.session import Session
+from widthfold_onnx.runtime.sizes import find_shapes
 from widthfold_onnx.runtime.stored import stored_feeds
 
 INPUT_SETS = (4, 64)

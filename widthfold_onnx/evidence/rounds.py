@@ -12,7 +12,7 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.parity import relative_error
 from widthfold_onnx.evidence.rows import Outputs, both
 from widthfold_onnx.options import Shapes, VerifyOptions
-from widthfold_onnx.runtime.feeds import made_up
+from widthfold_onnx.runtime.made_up import made_up
 from widthfold_onnx.runtime.ports import Array
 from widthfold_onnx.runtime.session import Level, Session, open_session
 from widthfold_onnx.runtime.stored import InputSet, stored_feeds

@@ -19,8 +19,8 @@ from widthfold_onnx.plan.units import Unit, cut
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import LinearSite, Reformulation, Site
 from widthfold_onnx.rules.conv import is_wide, reformulate
-from widthfold_onnx.runtime.feeds import find_shapes
 from widthfold_onnx.runtime.session import open_session
+from widthfold_onnx.runtime.sizes import find_shapes
 from widthfold_onnx.runtime.stored import stored_feeds
 
 SMALLEST_FACTOR = 2

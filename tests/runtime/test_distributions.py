@@ -1,0 +1,36 @@
+import numpy as np
+import pytest
+
+from widthfold_onnx.runtime.distributions import Distribution, distribution_of, draw
+
+
+def test_five_seeds_cover_all_distributions():
+    assert {distribution_of(seed) for seed in range(5)} == set(Distribution)
+    assert distribution_of(5) is distribution_of(0) is Distribution.NORMAL
+
+
+def drawn(kind, dtype=np.float64, seed=3):
+    return draw(kind, np.random.default_rng(seed), (4000,)).astype(dtype)
+
+
+@pytest.mark.parametrize("kind", list(Distribution))
+def test_distributions_are_deterministic_and_finite(kind):
+    np.testing.assert_array_equal(drawn(kind), drawn(kind))
+    assert not np.array_equal(drawn(kind), drawn(kind, seed=4))
+    half = drawn(kind, np.float16)
+    assert np.isfinite(half).all()
+    assert len(np.unique(half)) > 2
+
+
+def test_what_distributions_look_like():
+    uniform = drawn(Distribution.UNIFORM)
+    assert 0 <= uniform.min() < 0.01 < 0.99 < uniform.max() < 1
+    assert abs(uniform.mean() - 0.5) < 0.02
+    assert set(drawn(Distribution.BYTES)) == set(range(256))
+    constant = drawn(Distribution.CONSTANT)
+    assert 5e-4 < constant.std() / abs(constant.mean()) < 2e-3
+    wide = np.log10(np.abs(drawn(Distribution.RANGE)))
+    assert -6 <= wide.min() < -5.9
+    assert 1.9 < wide.max() <= 2
+    assert abs(wide.mean() + 2) < 0.2
+    assert 0.45 < np.mean(drawn(Distribution.RANGE) > 0) < 0.55
