@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.parity import relative_error
+from widthfold_onnx.evidence.figures import relative_error
 from widthfold_onnx.evidence.rows import Outputs, both
 from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.runtime.made_up import made_up
