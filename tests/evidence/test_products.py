@@ -52,10 +52,10 @@ def proof(
     product = Product(
         canonical(fold, data),
         canonical(fold, weights),
-        None if addend is None else canonical(fold, fold_addend(addend, fold, out[-2:])),
+        [] if addend is None else [canonical(fold, fold_addend(addend, fold, out[-2:]))],
         canonical(fold, run(fold.unfolding(out), returned)),
     )
-    original = None if addend is None else addend.ravel()
+    original = [] if addend is None else [addend.ravel()]
     return prove_product(natural, weight, original, alter(product))
 
 
@@ -93,7 +93,7 @@ FAULTS: dict[str, Callable[[Product], Product]] = {
     "result rolled": lambda p: replace(p, taken=np.roll(p.taken, 1)),
     "result from nowhere": lambda p: replace(p, taken=p.taken - 1),
     "result cut": lambda p: replace(p, taken=p.taken[..., :-1, :]),
-    "something added": lambda p: replace(p, addend=np.ones(1, int)),
+    "something added": lambda p: replace(p, beside=[np.ones(1, int)]),
 }
 
 
@@ -108,7 +108,7 @@ def test_a_fault_is_found(name: str, fault: str) -> None:
 @pytest.mark.parametrize("alter", [lambda a: np.roll(a, 1, -1), lambda a: a[..., :-1], np.negative])
 def test_a_wrong_addend_is_found(name: str, alter: Callable[[np.ndarray], np.ndarray]) -> None:
     with pytest.raises(Mismatch, match="C"):
-        proof(name, lambda p: replace(p, addend=alter(p.addend)), add=True)
+        proof(name, lambda p: replace(p, beside=[alter(p.beside[0])]), add=True)
 
 
 @pytest.mark.parametrize("name", ["batched weight", "weight per batch of one input"])

@@ -2,10 +2,13 @@
 
 1. Does it read the data that the original reads, and return the value that the original returns,
    with the same alpha and beta?
-2. Are the stored weight and C, as bytes, the fold of the original's?
+2. Are the stored weight, C, scales and zero points, as bytes, the fold of the original's? What else
+   quantizes must be the very value that the original reads. In the gaps of the weight stands its
+   zero point, so what they multiply adds nothing.
 3. Does each weight multiply the same input elements (`evidence.products`)?
 4. Do the very nodes compute on small integers what the original computes (`evidence.probe`)? Alpha
-   and beta are 2 and 3 there: by no other numbers do integers stay integers.
+   and beta are 2 and 3 there: by no other numbers do integers stay integers. For quantized ones
+   see `evidence.quantized_probe`.
 """
 
 from __future__ import annotations
@@ -26,12 +29,14 @@ from widthfold_onnx.evidence.claims import (
 from widthfold_onnx.evidence.probe import TRIALS, Side, first_difference
 from widthfold_onnx.evidence.product_pair import ProductPair, parameters, positions, read_pair
 from widthfold_onnx.evidence.products import Product, prove_product
+from widthfold_onnx.evidence.quantized_probe import quantized_difference
 from widthfold_onnx.evidence.rewritten import CONVERSIONS, Rewritten, label
-from widthfold_onnx.model.graph import Node
+from widthfold_onnx.model.graph import Node, Value
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.results import AxisPattern, ExactSite
 from widthfold_onnx.rewrite.record import FOLD_KEY, ProductRecord, read_record
-from widthfold_onnx.rules.matmul_site import flag
+from widthfold_onnx.rules.matmul_site import MatMulSite, flag
+from widthfold_onnx.rules.quantized_product import across
 from widthfold_onnx.text import printable
 
 Array = npt.NDArray[Any]
@@ -70,15 +75,16 @@ def check_product(graph: Rewritten, new: Node, options: VerifyOptions) -> ExactS
     f = record.factor
     side = "blocks" if pair.site.left else "neighbours"
     runs = f"{TRIALS * len(certificates)} runs on integers agree bit for bit"
-    added = " is" if pair.site.addend is None else " and C are"
+    kept = " is" if len(pair.site.parameters) == 1 else " and what belongs to it are"
+    filled = "its zero point" if pair.site.is_integer else "zero"
     return ExactSite(
         node=label(new),
         verdict="proved" if unrun else "exact",
-        reason=f"{certificates[0]}; the stored weight{added} the fold of the original's, bit "
+        reason=f"{certificates[0]}; the stored weight{kept} the fold of the original's, bit "
         f"for bit; {f'not run on integers: {unrun}' if unrun else runs}",
         channels=f"{inputs} -> {outputs}, folded {inputs * f} -> {outputs * f}",
         fold=f"every {f} {record.axis} ({side}) became channels of a block-diagonal weight; "
-        f"{1 - 1 / f:.0%} of the new weight is zero by structure",
+        f"{1 - 1 / f:.0%} of the new weight is {filled} by structure",
         axes=[
             AxisPattern(
                 axis=record.axis,
@@ -101,14 +107,24 @@ def _check_parameters(pair: ProductPair) -> None:
     expected = pair.folded(parameters(old, pair.old, site))
     stored = parameters(new, pair.new, site)
     if [content(a) for a in expected] != [content(a) for a in stored]:
-        raise Mismatch("the stored weight or C is not the fold of the original's")
+        raise Mismatch("the stored weight or what belongs to it is not the fold of the original's")
+    for index, (one, other) in enumerate(zip(pair.old.inputs, pair.new.inputs, strict=True)):
+        if index not in (site.data_index, *site.parameters) and not _same_value(pair, one, other):
+            raise Mismatch(f"it reads another value as input {index}")
     for name in SCALES:
-        one, other = (_scale(node, name) for node in (pair.old, pair.new))
-        if one != other:
-            raise Mismatch(f"{name} is {other:g} instead of {one:g}")
+        before, after = (_scale(node, name) for node in (pair.old, pair.new))
+        if before != after:
+            raise Mismatch(f"{name} is {after:g} instead of {before:g}")
     names = ["transB", "transA"] if site.left else ["transA", "transB"]
     if [flag(pair.new, name) for name in names] != [False, site.turned]:
         raise Mismatch("an operand is transposed otherwise")
+
+
+def _same_value(pair: ProductPair, one: Value | None, other: Value | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    claim = pair.graph.claim(other)
+    return claim is not None and (claim.value, claim.state) == (one.name, None)
 
 
 def _prove(pair: ProductPair) -> str:
@@ -124,10 +140,10 @@ def _prove(pair: ProductPair) -> str:
     turned = site.left != site.turned
     kernel = (*site.batches, *site.channels)
     # The same labels, but of the weight in the orientation in which it is looked at.
-    places, *addend = pair.labels
+    places, *beside = pair.labels
     (weight,) = placed([_turned(labels_of(kernel), turned)], [places])
     weight = _turned(weight, turned)
-    original = None if site.addend is None else _matrix(labels_of(site.addend.shape))
+    constants = [*site.beside.values(), *([] if site.addend is None else [site.addend])]
     if packed.ndim < 2:
         raise Mismatch(f"data of {list(packed.shape)} is no matrix")
     try:
@@ -143,22 +159,19 @@ def _prove(pair: ProductPair) -> str:
     return prove_product(
         natural,
         kernel,
-        None if original is None else _turned(original, site.left),
-        Product(
-            packed,
-            weight,
-            _turned(_matrix(addend[0]), site.left) if addend else None,
-            _turned(taken, site.left),
-        ),
+        _beside(site, [labels_of(constant.shape) for constant in constants]),
+        Product(packed, weight, _beside(site, beside), _turned(taken, site.left)),
     )
 
 
 def _probe(pair: ProductPair, shape: tuple[int, ...], options: VerifyOptions) -> str:
     """Where both sides differ on integers, "" if nowhere."""
     site, graph = pair.site, pair.graph
+    if site.is_integer:
+        return quantized_difference(pair, shape, options)
     sides = []
     for document, node in ((graph.old, pair.old), (graph.new, pair.new)):
-        values = [node.inputs[1 - site.data_index], *node.inputs[2:]]
+        values = [node.inputs[index] for index in site.parameters]
         names = [value.name or "" for value in values if value is not None]
         sides.append((names, dict(zip(names, parameters(document, node, site), strict=True))))
     (first, held), (second, added) = sides
@@ -192,5 +205,8 @@ def _turned(array: Labels, across: bool) -> Labels:
     return array.swapaxes(-1, -2) if across else array
 
 
-def _matrix(addend: Labels) -> Labels:
-    return addend.reshape((1,) * (2 - addend.ndim) + addend.shape)
+def _beside(site: MatMulSite, given: list[Labels]) -> list[Labels]:
+    """What belongs to output channels, as it broadcasts against the result [.., L, O]."""
+    spread = [across(labels, left=site.left and site.addend is None) for labels in given]
+    spread = [a.reshape((1,) * (2 - a.ndim) + a.shape) for a in spread]
+    return [_turned(labels, site.left) for labels in spread]

@@ -101,21 +101,48 @@ def first_difference(
         # is expected then, and four times the expectation is out of reach.
         data *= rng.random(shape) < limit / (4 * terms * LARGEST)
         small = [p.astype(dtype) for p in parameters]
-        first = run_side(before, small, data.astype(dtype), options)
-        try:
-            second = run_side(after, fold(small), data.astype(dtype), options)
-        except UnverifiedError as error:
-            return f"the new nodes do not run where the original node does: {error}"
-        if first.shape != second.shape:
-            return f"the output has shape {list(second.shape)} instead of {list(first.shape)}"
-        wrong = np.argwhere(first != second)
-        if wrong.size:
-            at = tuple(int(i) for i in wrong[0])
-            return (
-                f"{len(wrong)} of {first.size} integers differ; the first at {list(at)} is "
-                f"{second[at]:g} instead of {first[at]:g}"
-            )
+        found = difference(before, after, small, fold(small), data.astype(dtype), options)
+        if found:
+            return found
     return ""
+
+
+def difference(
+    before: Side,
+    after: Side,
+    parameters: list[Array],
+    folded: list[Array],
+    data: Array,
+    options: VerifyOptions,
+) -> str:
+    """Run both sides once.
+
+    Args:
+        before: the original node.
+        after: the nodes in its place.
+        parameters: of the original node.
+        folded: of the new ones.
+        data: what both read.
+        options: where it runs.
+
+    Returns:
+        Where the sides differ, or ""; the errors are those of `first_difference`.
+    """
+    first = run_side(before, parameters, data, options)
+    try:
+        second = run_side(after, folded, data, options)
+    except UnverifiedError as error:
+        return f"the new nodes do not run where the original node does: {error}"
+    if first.shape != second.shape:
+        return f"the output has shape {list(second.shape)} instead of {list(first.shape)}"
+    wrong = np.argwhere(first != second)
+    if not wrong.size:
+        return ""
+    at = tuple(int(i) for i in wrong[0])
+    return (
+        f"{len(wrong)} of {first.size} integers differ; the first at {list(at)} is "
+        f"{second[at]:g} instead of {first[at]:g}"
+    )
 
 
 def run_side(side: Side, parameters: list[Array], data: Array, options: VerifyOptions) -> Array:
@@ -133,7 +160,7 @@ def run_side(side: Side, parameters: list[Array], data: Array, options: VerifyOp
         side.nodes,
         "probe",
         [helper.make_tensor_value_info(start, element, data.shape)],
-        [helper.make_tensor_value_info(end, element, None)],
+        [onnx.ValueInfoProto(name=end)],
         [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", side.opset)])

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.evidence.chain import Labels, Mismatch, labels_of
@@ -16,13 +17,15 @@ from widthfold_onnx.evidence.claims import (
     too_large,
 )
 from widthfold_onnx.evidence.rewritten import Rewritten, label
-from widthfold_onnx.fold.matmul import MatMulFold, fold_addend, fold_weight
-from widthfold_onnx.model.graph import Document, Node
+from widthfold_onnx.fold.matmul import MatMulFold, fold_addend, fold_per_channel, fold_weight
+from widthfold_onnx.model.graph import Document, Node, Value
+from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.record import ProductRecord
 from widthfold_onnx.rules import LINEAR
 from widthfold_onnx.rules.base import Site
 from widthfold_onnx.rules.matmul_site import MatMulSite
+from widthfold_onnx.rules.quantized_product import SLOTS, across, channel_axis, zero_slot
 
 Array = npt.NDArray[Any]
 
@@ -33,8 +36,8 @@ class ProductPair:
 
     Attributes:
         site: the original, at extents at which it is checked.
-        labels: weight and, if there is one, C of the new node: index in the original's + 1, 0 for
-            a structural zero.
+        labels: `site.parameters` of the new node: index in the original's + 1, 0 for a gap of the
+            weight.
         before: moves of the data.
         after: moves of the result.
         constants: what the new nodes read besides the data.
@@ -50,8 +53,13 @@ class ProductPair:
     constants: dict[str, Array]
 
     def folded(self, parameters: list[Array]) -> list[Array]:
-        """The fold of weight and, if there is one, C."""
-        return placed(parameters, self.labels)
+        """The fold of `site.parameters`; in the gaps stands the zero point of the new weight."""
+        weight, *others = placed(parameters, self.labels)
+        slot = zero_slot(self.old, left=self.site.left)
+        if slot is not None and slot in self.site.beside:
+            zero = others[list(self.site.beside).index(slot)]
+            weight = np.where(self.labels[0] == 0, across(zero, left=self.site.left), weight)
+        return [weight, *others]
 
 
 def read_pair(
@@ -65,7 +73,12 @@ def read_pair(
     _check_record(record)
     assert graph.before is not None
     place = Site(old, graph.before, label(new), old.op_type)
-    site = LINEAR[old.op_type](graph.old, place, lambda _: shape, lambda _: shape)
+    operands = [old.inputs[index] for index in SLOTS[old.op_type].operands]
+
+    def extents(value: Value) -> Dims | None:
+        return shape if value in operands else graph.extents(value)
+
+    site = LINEAR[old.op_type](graph.old, place, extents, extents)
     if not isinstance(site, MatMulSite):
         why = site.reason if isinstance(site, Refusal) else "it is no product"
         raise Mismatch(f"the fold cannot be repeated on the original: {why}")
@@ -77,6 +90,8 @@ def read_pair(
     sizes = (shape, site.output, fold.weight_shape(site.weight_shape))
     if max(math.prod(e or 0 for e in size) for size in sizes) > MAX_ELEMENTS:
         raise too_large()
+    if len(new.inputs) != len(old.inputs):
+        raise Mismatch("it reads another number of values")
     given = new.inputs[site.data_index]
     if given is None:
         raise Mismatch("it reads nothing")
@@ -103,11 +118,14 @@ def _check_record(record: ProductRecord) -> None:
 
 def _labels(site: MatMulSite, fold: MatMulFold) -> list[Labels]:
     """The fold of labels instead of numbers."""
-    weight = fold_weight(labels_of(site.weight_shape), fold)
-    if site.addend is None:
-        return [weight]
-    rows, columns = (extent or 0 for extent in site.output)
-    return [weight, fold_addend(labels_of(site.addend.shape), fold, (rows, columns))]
+    found = [fold_weight(labels_of(site.weight_shape), fold)]
+    for constant in site.beside.values():
+        given = labels_of(constant.shape)
+        found.append(fold_per_channel(given, fold, channel_axis(given, left=site.left)))
+    if site.addend is not None:
+        rows, columns = (extent or 0 for extent in site.output)
+        found.append(fold_addend(labels_of(site.addend.shape), fold, (rows, columns)))
+    return found
 
 
 def positions(site: MatMulSite, merged: int) -> int:
@@ -117,6 +135,15 @@ def positions(site: MatMulSite, merged: int) -> int:
 
 
 def parameters(document: Document, node: Node, site: MatMulSite) -> list[Array]:
-    """Weight and, if there is one, C."""
-    values = [node.inputs[1 - site.data_index], *node.inputs[2:]]
-    return [read(document, value) for value in values if value is not None]
+    """The numbers of `site.parameters` of a node.
+
+    Raises:
+        Mismatch: it does not have them.
+    """
+    found = []
+    for index in site.parameters:
+        value = node.inputs[index] if index < len(node.inputs) else None
+        if value is None:
+            raise Mismatch("it reads less than the original node")
+        found.append(read(document, value))
+    return found

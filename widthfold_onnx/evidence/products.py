@@ -1,12 +1,12 @@
 """Coefficient provenance of a folded product of matrices: which weight meets which input.
 
 All is written as Y = X B with positions as rows, X [.., L, C] and B [.., C, O]; with the weight on
-the left that is the transpose. The moves are run on labels (`evidence.chain`), and so are weight
-and addend. A folded output channel must hold the C weights of one original channel, once each; the
-folded input channels at which they stand, in the order of these weights, must hold the C elements
-of one position. Which one is found once per set of input channels, and then looked up for every
-element of the result. That proves the product over the reals, for all inputs and weights, and it
-trusts no algebra.
+the left that is the transpose. The moves are run on labels (`evidence.chain`), and so is all else
+that belongs to output channels. A folded output channel must hold the C weights of one original
+channel, once each; the folded input channels at which they stand, in the order of these weights,
+must hold the C elements of one position. Which one is found once per set of input channels, and
+then looked up for every element of the result. That proves the product over the reals, for all
+inputs and weights, and it trusts no algebra.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ class Product:
     Attributes:
         data: [.., L', C'], elements of the original's data.
         weight: [.., C', O'], elements of the original's weight.
-        addend: elements of the original's C, broadcast to the folded result; None without C.
+        beside: elements of what else belongs to output channels (C, scales, zero points), each as
+            it broadcasts against the folded result.
         taken: [.., L, O], for every element of the result the index + 1 in the folded result.
     """
 
     data: Labels
     weight: Labels
-    addend: Labels | None
+    beside: list[Labels]
     taken: Labels
 
 
 def prove_product(
     shape: tuple[int, ...],
     weight_shape: tuple[int, ...],
-    addend: Labels | None,
+    beside: list[Labels],
     folded: Product,
 ) -> str:
     """Show that a folded product forms the products of the original.
@@ -46,7 +47,8 @@ def prove_product(
     Args:
         shape: [.., L, C] of the original's data.
         weight_shape: [.., C, O] of the original's weight.
-        addend: the original's C, if there is one, as labels that broadcast to the result.
+        beside: what else belongs to output channels of the original, as labels that broadcast to
+            the result.
         folded: the folded product.
 
     Returns:
@@ -80,7 +82,10 @@ def prove_product(
     if wrong.size:
         at = [int(i) for i in np.unravel_index(wrong[0], expected)]
         raise Mismatch(f"the result at {at} reads other input elements")
-    _compare_addend(addend, folded.addend, returned, expected, folded.taken)
+    if len(beside) != len(folded.beside):
+        raise Mismatch("something is added on one side only")
+    for original, given in zip(beside, folded.beside, strict=True):
+        _compare_beside(original, given, returned, expected, folded.taken)
     return (
         f"all {folded.taken.size * channels} products of {channels} x {outputs} channels are those "
         f"of the original, over {len(sets)} sets of input channels"
@@ -161,20 +166,18 @@ def _places(shape: tuple[int, ...]) -> tuple[Labels, Labels, Labels]:
     return batch, rest // shape[-1], rest % shape[-1]
 
 
-def _compare_addend(
-    original: Labels | None,
-    folded: Labels | None,
+def _compare_beside(
+    original: Labels,
+    folded: Labels,
     returned: tuple[int, ...],
     expected: tuple[int, ...],
     taken: Labels,
 ) -> None:
-    if (original is None) != (folded is None):
-        raise Mismatch("something is added on one side only")
-    if original is None or folded is None:
-        return
     try:
-        added = np.broadcast_to(folded, returned).ravel()[taken - 1]
+        used = np.broadcast_to(folded, returned).ravel()[taken - 1]
     except ValueError as error:
-        raise Mismatch(f"C of {list(folded.shape)} does not fit {list(returned)}") from error
-    if np.any(added != np.broadcast_to(original, expected)):
-        raise Mismatch("an element of the result gets another element of C")
+        raise Mismatch(
+            f"C, scale or zero point of {list(folded.shape)} does not fit {list(returned)}"
+        ) from error
+    if np.any(used != np.broadcast_to(original, expected)):
+        raise Mismatch("an element of the result gets another element of C, scale or zero point")

@@ -11,13 +11,18 @@ value of the original.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy.typing as npt
+from onnx import helper
 
+from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.chain import Mismatch, check_moves, replay
 from widthfold_onnx.evidence.claims import Claim, content, every_concrete, packed_claim, read
 from widthfold_onnx.model.graph import Document, Node, Scope, Value
+from widthfold_onnx.model.propagate import Dims
+from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, STATE_KEY, read_state
 from widthfold_onnx.text import printable
@@ -48,6 +53,27 @@ class Rewritten:
             self._names |= {sparse.values.name for sparse in before.proto.sparse_initializer}
         self.nodes = [node for node in after.graph if self._is_new(node)]
         self._set = set(self.nodes)
+
+    @cached_property
+    def _table(self) -> ShapeTable:
+        return ShapeTable(self.old.proto, {})
+
+    def extents(self, value: Value) -> Dims | None:
+        """Extents of a value of the original, as far as the model itself fixes them."""
+        assert self.before is not None
+        return self._table.get(self.before.path, value.name or "")
+
+    def element(self, value: Value) -> npt.DTypeLike:
+        """Element type of a value of the original.
+
+        Raises:
+            UnverifiedError: it is not known.
+        """
+        assert self.before is not None
+        kind = self._table.element(self.before.path, value.name or "")
+        if not kind:
+            raise UnverifiedError(f"the element type of {printable(value.name or '')} is not known")
+        return helper.tensor_dtype_to_np_dtype(kind)
 
     def _is_new(self, node: Node) -> bool:
         """Whether a fold made a node; one that the original has as well is the original's."""

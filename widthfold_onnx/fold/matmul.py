@@ -12,7 +12,7 @@ merged with them, if the weight is the same for all of them: L is their product 
 differs per batch is folded batch by batch. A weight is folded as it is stored: the transpose of
 I_F (x) B is I_F (x) B^T. Data that is stored the other way round is transposed first, the one case
 in which elements move. This is a Conv of kernel 1: on the right its dense batch fold, on the left
-its blocked fold (`fold.conv`).
+its blocked fold (`fold.conv`). Of a quantized weight the zeros of I_F are its zero point.
 """
 
 from __future__ import annotations
@@ -108,12 +108,13 @@ class MatMulFold:
         return (_reshape(rank, extents, len(shape) - 1 - self.merged),)
 
 
-def fold_weight(weight: Array, fold: MatMulFold) -> Array:
-    """The weight of the folded product; numbers are copied bit for bit, all else is zero.
+def fold_weight(weight: Array, fold: MatMulFold, zero: Array | int = 0) -> Array:
+    """The weight of the folded product; numbers are copied bit for bit, `zero` fills the gaps.
 
     Args:
         weight: [.., rows, columns], as it is stored, any dtype.
         fold: the fold.
+        zero: what stands for zero: the zero point of a quantized weight, broadcast to it.
 
     Returns:
         `fold.weight_shape(weight.shape)`, same dtype.
@@ -121,13 +122,33 @@ def fold_weight(weight: Array, fold: MatMulFold) -> Array:
     *batches, rows, columns = weight.shape
     f = fold.factor
     digits = np.arange(f)
+    gaps = np.broadcast_to(zero, weight.shape)
     if fold.left:
-        placed = np.zeros((*batches, rows, f, columns, f), weight.dtype)
+        placed = np.empty((*batches, rows, f, columns, f), weight.dtype)
+        placed[...] = gaps[..., :, None, :, None]
         placed[..., :, digits, :, digits] = weight
     else:
-        placed = np.zeros((*batches, f, rows, f, columns), weight.dtype)
+        placed = np.empty((*batches, f, rows, f, columns), weight.dtype)
+        placed[...] = gaps[..., None, :, None, :]
         placed[..., digits, :, digits, :] = weight
     return placed.reshape(fold.weight_shape(weight.shape))
+
+
+def fold_per_channel(array: Array, fold: MatMulFold, axis: int) -> Array:
+    """What is given once per channel, for the folded channels: it is the same at all digits.
+
+    Args:
+        array: any dtype; where it has one number for all channels, it stays as it is.
+        fold: the fold.
+        axis: of the channels.
+    """
+    if array.ndim == 0 or array.shape[axis] == 1:
+        return array
+    return (
+        np.repeat(array, fold.factor, axis)
+        if fold.left
+        else np.concatenate([array] * fold.factor, axis)
+    )
 
 
 def fold_addend(addend: Array, fold: MatMulFold, shape: tuple[int, int]) -> Array:
@@ -149,7 +170,7 @@ def fold_addend(addend: Array, fold: MatMulFold, shape: tuple[int, int]) -> Arra
     position, channel = (1, 0) if fold.left else (0, 1)
     natural = addend.reshape((1,) * (2 - addend.ndim) + addend.shape)
     if natural.shape[position] == 1:
-        return np.repeat(natural, fold.factor, 0) if fold.left else np.tile(natural, fold.factor)
+        return fold_per_channel(natural, fold, channel)
     full = list(natural.shape)
     full[channel] = shape[channel]
     extents = [extent or 0 for extent in fold.packed(tuple(full))]

@@ -115,6 +115,14 @@ def shapes_of(graph: onnx.GraphProto) -> dict[str, Dims]:
     return table
 
 
+def elements_of(graph: onnx.GraphProto) -> dict[str, int]:
+    """Element types by value name, where they are said."""
+    described = (*graph.input, *graph.output, *graph.value_info)
+    table = {v.name: v.type.tensor_type.elem_type for v in described}
+    table.update({t.name: t.data_type for t in graph.initializer})
+    return {name: kind for name, kind in table.items() if kind}
+
+
 def dims_of(value: onnx.ValueInfoProto) -> Dims | None:
     """Declared extents; a symbol, a missing or a negative dimension is None."""
     if not value.type.tensor_type.HasField("shape"):

@@ -1,4 +1,4 @@
-"""Extents of every value of a model.
+"""Extents and element type of every value of a model.
 
 A dimension is a number, or None where the model leaves it open. With `pins` the given input
 shapes are assumed: that table serves planning only, the model itself is never changed.
@@ -13,7 +13,7 @@ import onnx
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.loops import settle_loops
-from widthfold_onnx.model.propagate import Dims, dims_of, infer, shapes_of
+from widthfold_onnx.model.propagate import Dims, dims_of, elements_of, infer, shapes_of
 from widthfold_onnx.model.skeleton import skeleton
 from widthfold_onnx.model.walk import body_path
 from widthfold_onnx.options import Shapes
@@ -31,25 +31,40 @@ class ShapeTable:
         outline = skeleton(proto)
         pin_inputs(outline.graph, pins, {value.name for value in proto.graph.input})
         self._tables: dict[str, Mapping[str, Dims]] = {}
+        self._elements: dict[str, Mapping[str, int]] = {}
         settle_loops(outline)
-        self._collect(infer(outline).graph, "", ChainMap())
+        self._collect(infer(outline).graph, "", ChainMap(), ChainMap())
 
-    def _collect(self, graph: onnx.GraphProto, path: str, outer: ChainMap[str, Dims]) -> None:
+    def _collect(
+        self,
+        graph: onnx.GraphProto,
+        path: str,
+        outer: ChainMap[str, Dims],
+        around: ChainMap[str, int],
+    ) -> None:
         # A chain, not a copy: many bodies may stand in a large graph.
         table = outer.new_child(shapes_of(graph))
+        elements = around.new_child(elements_of(graph))
         # Nodes without outputs and names lead to the same path; of their bodies nothing is said.
-        self._tables[path] = {} if path in self._tables else table
+        again = path in self._tables
+        self._tables[path] = {} if again else table
+        self._elements[path] = {} if again else elements
         for node in graph.node:
             for attribute in node.attribute:
                 if attribute.HasField("g"):
                     inner = body_path(path, node, attribute.name, None)
-                    self._collect(attribute.g, inner, table)
+                    self._collect(attribute.g, inner, table, elements)
                 for index, body in enumerate(attribute.graphs):
-                    self._collect(body, body_path(path, node, attribute.name, index), table)
+                    inner = body_path(path, node, attribute.name, index)
+                    self._collect(body, inner, table, elements)
 
     def get(self, path: str, name: str) -> Dims | None:
         """Shape of a value seen from a scope; None where not even the rank is known."""
         return self._tables.get(path, {}).get(name)
+
+    def element(self, path: str, name: str) -> int:
+        """Element type of a value seen from a scope, as ONNX counts them; 0 where not known."""
+        return self._elements.get(path, {}).get(name, onnx.TensorProto.UNDEFINED)
 
 
 def pin_inputs(graph: onnx.GraphProto, pins: Shapes, names: Collection[str]) -> None:

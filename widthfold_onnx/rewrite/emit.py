@@ -76,20 +76,20 @@ class Chain:
         self,
         op_type: str,
         what: str,
-        constants: Mapping[str, Sequence[int] | Value],
+        constants: Mapping[str, Sequence[int] | Value | None],
         attributes: Attributes,
         metadata: Mapping[str, str] | None = None,
         *,
-        first: Sequence[Value] = (),
+        first: Sequence[Value | None] = (),
     ) -> Node:
         """Append a node that reads `first`, the end of the chain and `constants`.
 
-        A constant that is no Value becomes one of int64.
+        A constant of numbers becomes one of int64; None is an input that is left out.
         """
         name = f"{self._base}/{what}"
         inputs = [*first, self.value]
         for label, constant in constants.items():
-            if isinstance(constant, Value):
+            if constant is None or isinstance(constant, Value):
                 inputs.append(constant)
             else:
                 array = np.array(constant, np.int64)

@@ -16,7 +16,9 @@ from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.fold.matmul import MatMulFold
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.graph import Document, Value
-from widthfold_onnx.rules.matmul_site import MatMulSite
+from widthfold_onnx.rules.base import product
+from widthfold_onnx.rules.matmul_site import ADDEND, MatMulSite
+from widthfold_onnx.rules.quantized_product import channel_axis
 from widthfold_onnx.rules.windowed import WindowedSite
 
 Array = npt.NDArray[Any]
@@ -45,31 +47,40 @@ class Parameters:
             )
         return parameters
 
-    def of_product(
-        self, site: MatMulSite, fold: MatMulFold, record: str
-    ) -> tuple[Value, Value | None]:
-        """Weight and, if there is one, C of a product."""
-        key = f"{record} {site.left} {site.weight_shape}"
-        weight = self._share(
-            site.weight,
-            f"weight {key}",
-            lambda array: matmul.fold_weight(array.reshape(site.weight_shape), fold),
-        )
+    def of_product(self, site: MatMulSite, fold: MatMulFold, record: str) -> dict[int, Value]:
+        """What a product reads besides its data and is folded, by the index of its input."""
+        key = f"{record} {site.left} {site.weight_shape} {_digest(site.zero)}"
+        folded = {
+            site.weight_index: self._share(
+                site.weight,
+                f"weight {key}",
+                lambda array: matmul.fold_weight(array.reshape(site.weight_shape), fold, site.zero),
+            )
+        }
+        for index, constant in site.beside.items():
+            if product(constant.shape) != 1:
+                folded[index] = self._share(
+                    constant,
+                    f"beside {key}",
+                    lambda array: matmul.fold_per_channel(
+                        array, fold, channel_axis(array, left=site.left)
+                    ),
+                )
         if site.addend is None:
-            return weight, None
+            return folded
         rows, columns = site.output
         assert rows is not None
         assert columns is not None
-        addend = self._share(
+        folded[ADDEND] = self._share(
             site.addend,
             f"addend {key} {rows} {columns}",
             lambda array: matmul.fold_addend(array, fold, (rows, columns)),
         )
-        return weight, addend
+        return folded
 
     def _share(self, constant: Constant, what: str, make: Callable[[Array], Array]) -> Value:
         array = self._document.read(constant)
-        content = (array.dtype, array.shape, hashlib.sha256(array.tobytes()).digest())
+        content = (array.dtype, array.shape, _digest(array))
         key = (what, constant.owner, *content)
         if key not in self._shared:
             self._shared[key] = self._document.add_constant(
@@ -79,3 +90,7 @@ class Parameters:
                 external=constant.is_external,
             )
         return self._shared[key]
+
+
+def _digest(array: Array) -> str:
+    return hashlib.sha256(array.tobytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""The nodes of a folded product of matrices: moves, MatMul or Gemm, moves."""
+"""The nodes of a folded product of matrices: moves, the same operator, moves."""
 
 from __future__ import annotations
 
@@ -22,14 +22,12 @@ def append_product(
         parameters: the folded weights of the model.
 
     Returns:
-        The folded MatMul or Gemm.
+        The folded product.
     """
     chain.steps(form.folding, "fold")
     record = encoded(product_record(site, form))
-    weight, addend = parameters.of_product(site, form.fold, record)
-    others = {} if site.left else {"weight": weight}
-    if addend is not None:
-        others["addend"] = addend
+    folded = parameters.of_product(site, form.fold, record)
+    inputs = [folded.get(index, value) for index, value in enumerate(site.node.inputs)]
     kept: dict[str, float] = {
         name: site.node.attributes[name].as_float()
         for name in ("alpha", "beta")
@@ -39,10 +37,10 @@ def append_product(
     new = chain.add(
         site.op,
         "product",
-        others,
+        {str(index): value for index, value in enumerate(inputs[site.data_index + 1 :])},
         {**kept, **turned},
         {FOLD_KEY: record},
-        first=[weight] if site.left else [],
+        first=inputs[: site.data_index],
     )
     chain.steps(form.unfolding, "unfold")
     return new

@@ -24,6 +24,8 @@ LINEAR: Mapping[str, Reader] = {
     "ConvTranspose": read_conv_transpose,
     "Gemm": read_matmul,
     "MatMul": read_matmul,
+    "MatMulInteger": read_matmul,
+    "QLinearMatMul": read_matmul,
 }
 """By operator of the default domain: what reads its nodes, from the extents that the model itself
 fixes and from those that are planned with."""

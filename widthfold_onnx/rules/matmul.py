@@ -1,11 +1,13 @@
 """All equivalent forms of a product of matrices at a given factor: one, or why there is none.
 
-Rule: replaces MatMul and Gemm with Reshape - MatMul or Gemm - Reshape.
+Rule: replaces MatMul, Gemm, MatMulInteger and QLinearMatMul with Reshape - the same - Reshape.
 Requires: a MatMulSite; the factor divides the positions, or their product with axes of batches
     before them.
-Rewrites: the weight becomes block-diagonal, C is repeated; alpha, beta and the orientation of the
-    weight stay. Data that is stored across is transposed first.
-Refuses: what would mix samples, grow past the limits, or spread Inf and NaN where that is refused.
+Rewrites: the weight becomes block-diagonal, with its zero point in the gaps; C, and what quantizes
+    each output channel, is repeated; alpha, beta and the orientation of the weight stay. Data that
+    is stored across is transposed first.
+Refuses: what would mix samples, grow past the limits, or spread Inf and NaN where that is refused;
+    integers are all finite, so nothing spreads.
 """
 
 from __future__ import annotations
@@ -101,13 +103,13 @@ def judge(site: MatMulSite, options: FoldOptions, fold: MatMulFold) -> MatMulFor
             "unguarded-extent", f"more than one of the extents of the {what} is only assumed"
         )
     stored_first = site.left == site.transposed and fold.merged == len(site.planned) - 1
-    if stored_first and site.samples and not options.mix_samples:
+    if stored_first and site.samples and not (options.mix_samples or site.is_integer):
         return Refusal(
             "mixes-samples",
             f"the {what} may be samples of a batch, and a NaN of one would reach others "
             "(--mix-samples allows it)",
         )
-    if options.nonfinite is NonFinite.REFUSE:
+    if options.nonfinite is NonFinite.REFUSE and not site.is_integer:
         return Refusal(
             "structural-zeros",
             f"{fold.structural_zeros():.0%} of the weight would be zeros that spread Inf and NaN",

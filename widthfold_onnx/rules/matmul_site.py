@@ -1,8 +1,8 @@
-"""Read a MatMul or Gemm: which operand is the weight, and everything that the algebra needs."""
+"""Read a product of matrices: which operand is the weight, and all that the algebra needs."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from widthfold_onnx.model.constants import Constant
@@ -10,7 +10,11 @@ from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.propagate import Dims, dims_of
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Extents, LinearSite, Site, product
+from widthfold_onnx.rules.quantized_product import INTEGERS, SLOTS, overflow, quantization
 from widthfold_onnx.rules.reading import ITEMSIZE, common_problem, is_dequantized
+
+ADDEND = 2
+"""Which input of a Gemm C is."""
 
 GEMM_MIN_OPSET = 7
 """Below, C broadcasts only where an attribute says so."""
@@ -25,6 +29,8 @@ class MatMulSite(LinearSite):
 
     Attributes:
         addend: C of a Gemm, if it has one.
+        beside: by index of the input what else is given per output channel, and the weight's zero
+            point.
         left: the weight is the left operand.
         transposed: the data is stored with its two last axes exchanged.
         turned: so is the weight.
@@ -32,6 +38,7 @@ class MatMulSite(LinearSite):
     """
 
     addend: Constant | None
+    beside: Mapping[int, Constant]
     left: bool
     transposed: bool
     turned: bool
@@ -40,7 +47,23 @@ class MatMulSite(LinearSite):
     @property
     def data_index(self) -> int:
         """Which input of the node the data is."""
-        return int(self.left)
+        return SLOTS[self.op].operands[self.left]
+
+    @property
+    def weight_index(self) -> int:
+        """Which input of the node the weight is."""
+        return SLOTS[self.op].operands[not self.left]
+
+    @property
+    def parameters(self) -> tuple[int, ...]:
+        """Which inputs of the node a fold may change: the weight, and what belongs to channels."""
+        added = () if self.addend is None else (ADDEND,)
+        return (self.weight_index, *self.beside, *added)
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether it multiplies integers, which are all finite."""
+        return self.weight.dtype in INTEGERS
 
     @property
     def flat(self) -> bool:
@@ -79,7 +102,8 @@ class MatMulSite(LinearSite):
         """Which operand is the weight, how both are stored, and what is added."""
         added = None if self.addend is None else list(self.addend.shape)
         flags = {"left": self.left, "transposed": self.transposed, "turned": self.turned}
-        return {**flags, "flat": self.flat, "bias": added}
+        beside = {str(index): list(c.shape) for index, c in self.beside.items()}
+        return {**flags, "flat": self.flat, "bias": added} | ({"beside": beside} if beside else {})
 
     @property
     def geometry(self) -> Hashable:
@@ -97,10 +121,10 @@ class MatMulSite(LinearSite):
 def read_matmul(
     document: Document, site: Site, static: Extents, planned: Extents
 ) -> MatMulSite | Refusal:
-    """Collect operands and shapes of a MatMul or Gemm.
+    """Collect operands and shapes of a product of matrices.
 
     Refuses, besides what no rule can do, two constant operands or none, data of unknown rank or
-    without an axis of positions, and a C that is computed.
+    without an axis of positions, a C that is computed, and what `quantized_product` refuses.
     """
     node = site.node
     problem = common_problem(document, site)
@@ -124,10 +148,13 @@ def read_matmul(
         return addend
     if any(value is not None and document.is_annotated(value) for value in node.inputs):
         return Refusal("weight-annotated", "a quantization annotation describes an operand")
-    if weight.dtype not in ITEMSIZE:
-        return Refusal(
-            "dtype-unsupported", f"elements are {weight.dtype}; {', '.join(ITEMSIZE)} fold"
-        )
+    sizes = INTEGERS if SLOTS[node.op_type].zeros else ITEMSIZE
+    if weight.dtype not in sizes:
+        return Refusal("dtype-unsupported", f"elements are {weight.dtype}; {', '.join(sizes)} fold")
+    matrix = matrix_shape(weight.shape, left=left)
+    given = quantization(document, node, planned, matrix, left=left)
+    if isinstance(given, Refusal):
+        return given
     flags = [flag(node, "transA"), flag(node, "transB")]
     transposed, turned = flags[left], flags[not left]
     shapes = [extents(data) for extents in (static, planned)]
@@ -144,15 +171,20 @@ def read_matmul(
         static=_seen(shapes[0], transposed=transposed),
         planned=_seen(shapes[1], transposed=transposed),
         weight=weight,
-        weight_shape=matrix_shape(weight.shape, left=left),
+        weight_shape=matrix,
+        zero=given.zero,
         addend=addend,
+        beside=given.beside,
         left=left,
         transposed=transposed,
         turned=turned,
         samples=_counts_samples(document, shapes[0] or ()),
-        itemsize=ITEMSIZE[weight.dtype],
+        itemsize=sizes[weight.dtype],
     )
-    return _shape_problem(result, gemm=gemm) or result
+    problem = _shape_problem(result, gemm=gemm)
+    if problem is None and result.is_integer:
+        problem = overflow(document.read(weight).reshape(matrix), given.zero, left=left)
+    return problem or result
 
 
 def matrix_shape(shape: tuple[int, ...], *, left: bool) -> tuple[int, ...]:
@@ -164,7 +196,7 @@ def matrix_shape(shape: tuple[int, ...], *, left: bool) -> tuple[int, ...]:
 
 def _operands(document: Document, node: Node) -> tuple[Value, Constant, bool] | Refusal:
     """Data, weight, and whether the weight is on the left."""
-    a, b = node.inputs[:2]
+    a, b = (node.inputs[index] for index in SLOTS[node.op_type].operands)
     assert a is not None
     assert b is not None
     one, other = document.constant(a), document.constant(b)
@@ -181,7 +213,7 @@ def _operands(document: Document, node: Node) -> tuple[Value, Constant, bool] | 
 
 
 def _addend(document: Document, node: Node) -> Constant | Refusal | None:
-    value = node.inputs[2] if len(node.inputs) > 2 else None
+    value = node.inputs[ADDEND] if len(node.inputs) > ADDEND else None
     if value is None:
         return None
     constant = document.constant(value)

@@ -1,0 +1,212 @@
+"""The inputs of a product of matrices that say how its operands and its result are quantized.
+
+Each is one number, or per operand one for each row of A or column of B, for the result one for each
+row (operator texts, MatMulInteger-10 and QLinearMatMul-21). Rows and columns are positions or
+channels, as the weight lies on one side or the other. What belongs to channels is repeated by a
+fold; what belongs to positions cannot be folded, as one folded position is several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from widthfold_onnx.model.constants import Constant
+from widthfold_onnx.model.graph import Document, Node
+from widthfold_onnx.model.propagate import Dims
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.base import Extents, product
+
+Array = npt.NDArray[Any]
+
+INTEGERS = {"INT8": 1, "UINT8": 1}
+"""Bytes of the elements of a quantized weight."""
+
+MAX_DATA = 255
+"""Largest distance of a quantized number of 8 bits from its zero point."""
+
+MAX_SUM = (1 << 31) - 1
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Which input of a node is what.
+
+    Attributes:
+        operands: A and B.
+        zeros: their zero points.
+        scales: their scales.
+        result: scale and zero point of the result.
+    """
+
+    operands: tuple[int, int] = (0, 1)
+    zeros: tuple[int, ...] = ()
+    scales: tuple[int, ...] = ()
+    result: tuple[int, ...] = ()
+
+
+SLOTS: Mapping[str, Slots] = {
+    "Gemm": Slots(),
+    "MatMul": Slots(),
+    "MatMulInteger": Slots(zeros=(2, 3)),
+    "QLinearMatMul": Slots(operands=(0, 3), zeros=(2, 5), scales=(1, 4), result=(6, 7)),
+}
+
+
+RESULT = ("scale", "zero point")
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """How a product is quantized.
+
+    Attributes:
+        zero: zero point of the weight, broadcasts against the weight as a matrix.
+        beside: by index the constant inputs that are given per output channel, and the weight's
+            zero point.
+    """
+
+    zero: Array
+    beside: Mapping[int, Constant]
+
+
+@dataclass(frozen=True)
+class _Input:
+    """One of these inputs: where, what it is called, and whether it is of output channels."""
+
+    index: int
+    name: str
+    of_channels: bool
+
+
+def quantization(
+    document: Document, node: Node, extents: Extents, matrix: tuple[int, ...], *, left: bool
+) -> Quantization | Refusal:
+    """Read how a product is quantized.
+
+    Args:
+        document: the model.
+        node: the product.
+        extents: of computed inputs.
+        matrix: extents of the weight as a matrix.
+        left: the weight is the left operand.
+
+    Returns:
+        Refused is a zero point of the weight that is computed, so that no gap can be filled, and
+        whatever differs between positions, or between channels where it is computed.
+    """
+    beside: dict[int, Constant] = {}
+    zero = np.zeros((), np.int8)
+    of_weight = zero_slot(node, left=left)
+    for given in _inputs(node, left=left):
+        value = node.inputs[given.index]
+        assert value is not None
+        constant = document.constant(value)
+        shape = constant.shape if isinstance(constant, Constant) else extents(value)
+        mine = given.index == of_weight
+        if isinstance(constant, Refusal) and mine:
+            return Refusal(
+                "weight-zero-point-computed",
+                f"{given.name} {constant.reason}: what fills the gaps of the weight is not known",
+            )
+        problem = _problem(given, constant, shape, matrix, left=left)
+        if problem is not None:
+            return problem
+        if isinstance(constant, Constant) and (mine or product(constant.shape) != 1):
+            beside[given.index] = constant
+        if isinstance(constant, Constant) and mine:
+            zero = across(document.read(constant), left=left)
+    return Quantization(zero, beside)
+
+
+def zero_slot(node: Node, *, left: bool) -> int | None:
+    """Which input the zero point of the weight is; None of an operator without one."""
+    zeros = SLOTS[node.op_type].zeros
+    return zeros[not left] if zeros else None
+
+
+def across(array: Array, *, left: bool) -> Array:
+    """What is given per output channel, so that it broadcasts against weight and result.
+
+    A vector beside a weight on the left is one of rows; else axes are as broadcasting has them.
+    """
+    return array[:, None] if left and array.ndim == 1 else array
+
+
+def channel_axis(array: Array, *, left: bool) -> int:
+    """The axis of the output channels of what is given per output channel."""
+    return -2 if left and array.ndim > 1 else -1
+
+
+def overflow(weight: Array, zero: Array, *, left: bool) -> Refusal | None:
+    """Refuse a weight with which a sum could leave 32 bits, where kernels may differ.
+
+    The bound is for the products of the original: what fills the gaps adds nothing to them. A
+    kernel may well sum raw numbers, gaps included, and take the zero points off later: that is
+    exact modulo 2**32, so where the result fits, it is right.
+
+    Args:
+        weight: [.., rows, columns].
+        zero: its zero point.
+        left: the weight is the left operand, so that its rows are output channels.
+    """
+    distance = np.abs(weight.astype(np.int64) - zero.astype(np.int64))
+    largest = MAX_DATA * int(distance.sum(axis=-1 if left else -2).max(initial=0))
+    if largest <= MAX_SUM:
+        return None
+    return Refusal(
+        "accumulator-overflow", f"a sum could reach {largest}, which is more than {MAX_SUM}"
+    )
+
+
+def _inputs(node: Node, *, left: bool) -> Iterator[_Input]:
+    """Those that the node has: the weight's are of output channels, the data's of positions."""
+    slots = SLOTS[node.op_type]
+    found = [
+        *(
+            _Input(slot, f"the zero point of {'AB'[i]}", left != i)
+            for i, slot in enumerate(slots.zeros)
+        ),
+        *(
+            _Input(slot, f"the scale of {'AB'[i]}", left != i)
+            for i, slot in enumerate(slots.scales)
+        ),
+        *(
+            _Input(slot, f"the {RESULT[i]} of the result", left)
+            for i, slot in enumerate(slots.result)
+        ),
+    ]
+    for given in found:
+        if given.index < len(node.inputs) and node.inputs[given.index] is not None:
+            yield given
+
+
+def _problem(
+    given: _Input, constant: Constant | Refusal, shape: Dims | None, matrix: Dims, *, left: bool
+) -> Refusal | None:
+    if shape is None or None in shape:
+        return Refusal("unknown-shape", f"how many numbers {given.name} has is not known")
+    if product(shape) == 1:
+        return None
+    if not given.of_channels:
+        return Refusal(
+            "quantized-per-position",
+            f"{given.name} has the extents {list(shape)}, so it differs between positions that "
+            "become one",
+        )
+    if isinstance(constant, Refusal):
+        return Refusal("quantized-not-constant", f"{given.name} {constant.reason}")
+    # As it broadcasts against the weight, which has other input channels where it has one number.
+    natural = (*shape, 1) if left and len(shape) == 1 else shape
+    wanted = (*matrix[:-1], 1) if left else (*matrix[:-2], 1, matrix[-1])
+    pairs = zip(reversed(natural), reversed(wanted), strict=False)
+    if len(natural) <= len(wanted) and all(n in (1, w) for n, w in pairs):
+        return None
+    return Refusal(
+        "inconsistent-shapes",
+        f"{given.name} has the extents {list(shape)}, the weight {list(matrix)}",
+    )
