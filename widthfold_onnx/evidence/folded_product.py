@@ -76,7 +76,7 @@ def check_product(graph: Rewritten, new: Node, options: VerifyOptions) -> ExactS
     side = "blocks" if pair.site.left else "neighbours"
     runs = f"{TRIALS * len(certificates)} runs on integers agree bit for bit"
     kept = " is" if len(pair.site.parameters) == 1 else " and what belongs to it are"
-    filled = "its zero point" if pair.site.is_integer else "zero"
+    filled = "its zero point" if pair.site.is_finite else "zero"
     return ExactSite(
         node=label(new),
         verdict="proved" if unrun else "exact",
@@ -167,7 +167,7 @@ def _prove(pair: ProductPair) -> str:
 def _probe(pair: ProductPair, shape: tuple[int, ...], options: VerifyOptions) -> str:
     """Where both sides differ on integers, "" if nowhere."""
     site, graph = pair.site, pair.graph
-    if site.is_integer:
+    if site.is_finite:
         return quantized_difference(pair, shape, options)
     sides = []
     for document, node in ((graph.old, pair.old), (graph.new, pair.new)):

@@ -66,7 +66,7 @@ class Decision:
             reason=f"{inputs} -> {outputs} channels became {became}"
             + (", with one more axis" if fold.lift else ""),
             flops_ratio=round(self.outcome.flops_ratio, 4),
-            spread=spread_of(self.outcome),
+            spread=1.0 if self.conv.is_finite else spread_of(self.outcome),
             gain=gain,
         )
 
@@ -101,7 +101,8 @@ def applied(document: Document, decisions: Sequence[Decision]) -> onnx.ModelProt
     for decision in decisions:
         if decision.conv is not None and isinstance(decision.outcome, Reformulation):
             engine.apply(decision.conv, decision.outcome)
-            forms.append(decision.outcome)
+            if not decision.conv.is_finite:
+                forms.append(decision.outcome)
     engine.finish()
     model = document.finish()
     note_spread(model, forms)

@@ -1,8 +1,9 @@
 """Units of measurement: one layer cut out of the model, as it is and in every form it may take.
 
 What is cut is the Conv at its real shapes with the operators behind it that a runtime fuses into
-it, and one more operator at the end, so that no form pays for writing a graph output: a Reshape in
-the middle of a graph is free, one that makes an output is a copy (reference: DESIGN, section 4).
+it, and one more operator at the end (a Neg, or a Cast of what no Neg takes), so that no form pays
+for writing a graph output: a Reshape in the middle of a graph is free, one that makes an output is
+a copy (reference: DESIGN, section 4).
 Layers that look alike are one unit, whatever their weights.
 """
 
@@ -10,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import onnx
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.graph import Document, Node, Value
@@ -28,6 +31,8 @@ from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.regions import ends_of
 from widthfold_onnx.rules import LINEAR
 from widthfold_onnx.rules.base import LinearSite, Reformulation, Site
+
+Array = npt.NDArray[Any]
 
 FUSED = frozenset(
     {"Relu", "LeakyRelu", "Sigmoid", "Tanh", "Clip", "HardSigmoid", "BatchNormalization"}
@@ -108,8 +113,8 @@ def cut(
             f"{target.name} has no figures for {site.weight.dtype}; a fixed factor needs none",
         )
     shape = [int(d) for d in dims if d is not None]
-    nodes = [site.node, *_behind(document, site.node)]
-    proto = _model(document, nodes, site.data.name or "", shape)
+    behind = _behind(document, site.node)
+    proto = _model(document, site, behind, shape, measured)
     site_again = only_site(Document(proto, None))
     if isinstance(site_again, Refusal):
         return site_again
@@ -118,14 +123,15 @@ def cut(
     work = Work.of(site, shape, output)
 
     def known(form: Reformulation) -> Form:
-        seconds = form_seconds(work, form, work.folded(form, shape, output), len(nodes) - 1, target)
+        seconds = form_seconds(work, form, work.folded(form, shape, output), len(behind), target)
         ends = ends_of(site, form)
         return Form(
             form_key(site, form), macs * form.flops_ratio, seconds, ends.reads, ends.returns
         )
 
     ordered = tuple(sorted(map(known, forms), key=lambda form: (form.predicted, form.key)))
-    subject = _subject(site, shape, proto.graph)
+    element = TensorProto.DataType.Name(proto.graph.input[0].type.tensor_type.elem_type)
+    subject = _subject(site, shape, element, proto.graph)
     return Unit(subject, proto.SerializeToString(), ordered, macs, layer_seconds(work, target))
 
 
@@ -149,27 +155,51 @@ def _constant(document: Document, values: Sequence[Value]) -> bool:
 
 
 def _model(
-    document: Document, layer: Sequence[Node], first: str, shape: Sequence[int]
+    document: Document,
+    site: LinearSite,
+    behind: Sequence[Node],
+    shape: Sequence[int],
+    measured: ShapeTable,
 ) -> onnx.ModelProto:
-    nodes = [document.message(node) for node in layer]
+    """The layer as a model of its own; what it reads besides its data is constant there."""
+    path, start = site.scope.path, site.data
+    layer = [site.node, *behind]
     constants = {}
-    for node in layer:
-        for value in node.inputs:
-            constant = None if value is None else document.constant(value)
-            if value is not None and constant is not None and not isinstance(constant, Refusal):
-                constants[value.name or ""] = document.read(constant)
-    last = nodes[-1].output[0]
-    element = helper.np_dtype_to_tensor_dtype(next(iter(constants.values())).dtype)
-    end = document.fresh("negative")
+    for value in (value for node in layer for value in node.inputs if value is not None):
+        constant = document.constant(value)
+        if not isinstance(constant, Refusal):
+            constants[value.name or ""] = document.read(constant)
+        elif value is not start and value in site.node.inputs:
+            constants[value.name or ""] = _stand_in(measured, path, value.name or "")
+    nodes = [document.message(node) for node in layer]
+    last, end = nodes[-1].output[0], document.fresh("end")
+    kind = measured.element(path, last)
+    closing = (
+        helper.make_node("Cast", [last], [end], to=TensorProto.FLOAT)
+        if kind == TensorProto.UINT8
+        else helper.make_node("Neg", [last], [end])
+    )
+    returned = TensorProto.FLOAT if kind == TensorProto.UINT8 else kind
     graph = helper.make_graph(
-        [*nodes, helper.make_node("Neg", [last], [end])],
+        [*nodes, closing],
         "unit",
-        [helper.make_tensor_value_info(first, element, shape)],
-        [helper.make_tensor_value_info(end, element, None)],
+        [
+            helper.make_tensor_value_info(
+                start.name or "", measured.element(path, start.name or ""), shape
+            )
+        ],
+        [helper.make_tensor_value_info(end, returned, None)],
         [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
     opset = helper.make_opsetid("", document.opset)
     return helper.make_model(graph, opset_imports=[opset], ir_version=8)
+
+
+def _stand_in(measured: ShapeTable, path: str, name: str) -> Array:
+    """Ones for a computed scale or zero point: how long a layer takes does not depend on it."""
+    extents = measured.get(path, name) or ()
+    kind = helper.tensor_dtype_to_np_dtype(measured.element(path, name))
+    return np.ones([e or 1 for e in extents], kind)
 
 
 def only_site(document: Document) -> LinearSite | Refusal:
@@ -179,7 +209,8 @@ def only_site(document: Document) -> LinearSite | Refusal:
     return read_site(document, Site(node, scope, node.name or "", node.op_type), table, table)
 
 
-def _subject(site: LinearSite, shape: Sequence[int], layer: onnx.GraphProto) -> str:
+def _subject(site: LinearSite, shape: Sequence[int], element: str, layer: onnx.GraphProto) -> str:
+    """What decides how long a layer takes; `element` is the type of its data."""
     constants = {tensor.name: list(tensor.dims) for tensor in layer.initializer}
     _, *behind, _ = layer.node
     signature = {
@@ -188,6 +219,7 @@ def _subject(site: LinearSite, shape: Sequence[int], layer: onnx.GraphProto) -> 
         "input": list(shape),
         "weight": list(site.weight_shape),
         **site.signature,
+        **({} if element == site.weight.dtype else {"data": element}),
         "behind": [
             [node.op_type, *(constants[name] for name in node.input if name in constants)]
             for node in behind

@@ -103,13 +103,13 @@ def judge(site: MatMulSite, options: FoldOptions, fold: MatMulFold) -> MatMulFor
             "unguarded-extent", f"more than one of the extents of the {what} is only assumed"
         )
     stored_first = site.left == site.transposed and fold.merged == len(site.planned) - 1
-    if stored_first and site.samples and not (options.mix_samples or site.is_integer):
+    if stored_first and site.samples and not (options.mix_samples or site.is_finite):
         return Refusal(
             "mixes-samples",
             f"the {what} may be samples of a batch, and a NaN of one would reach others "
             "(--mix-samples allows it)",
         )
-    if options.nonfinite is NonFinite.REFUSE and not site.is_integer:
+    if options.nonfinite is NonFinite.REFUSE and not site.is_finite:
         return Refusal(
             "structural-zeros",
             f"{fold.structural_zeros():.0%} of the weight would be zeros that spread Inf and NaN",

@@ -61,8 +61,8 @@ class MatMulSite(LinearSite):
         return (self.weight_index, *self.beside, *added)
 
     @property
-    def is_integer(self) -> bool:
-        """Whether it multiplies integers, which are all finite."""
+    def is_finite(self) -> bool:
+        """Integers are."""
         return self.weight.dtype in INTEGERS
 
     @property
@@ -182,7 +182,7 @@ def read_matmul(
         itemsize=sizes[weight.dtype],
     )
     problem = _shape_problem(result, gemm=gemm)
-    if problem is None and result.is_integer:
+    if problem is None and result.is_finite:
         problem = overflow(document.read(weight).reshape(matrix), given.zero, left=left)
     return problem or result
 
