@@ -25,6 +25,7 @@ from widthfold_onnx.evidence.claims import (
     content,
     every_concrete,
     placed,
+    read,
 )
 from widthfold_onnx.evidence.probe import TRIALS, Side, first_difference
 from widthfold_onnx.evidence.product_pair import ProductPair, parameters, positions, read_pair
@@ -33,6 +34,7 @@ from widthfold_onnx.evidence.quantized_probe import quantized_difference
 from widthfold_onnx.evidence.rewritten import CONVERSIONS, Rewritten, label
 from widthfold_onnx.model.graph import Node, Value
 from widthfold_onnx.options import VerifyOptions
+from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import AxisPattern, ExactSite
 from widthfold_onnx.rewrite.record import FOLD_KEY, ProductRecord, read_record
 from widthfold_onnx.rules.matmul_site import MatMulSite, flag
@@ -123,6 +125,9 @@ def _check_parameters(pair: ProductPair) -> None:
 def _same_value(pair: ProductPair, one: Value | None, other: Value | None) -> bool:
     if one is None or other is None:
         return one is other
+    found = pair.graph.old.constant(one), pair.graph.new.constant(other)
+    if not any(isinstance(constant, Refusal) for constant in found):
+        return content(read(pair.graph.old, one)) == content(read(pair.graph.new, other))
     claim = pair.graph.claim(other)
     return claim is not None and (claim.value, claim.state) == (one.name, None)
 

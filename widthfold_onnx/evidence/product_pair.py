@@ -17,7 +17,7 @@ from widthfold_onnx.evidence.claims import (
     too_large,
 )
 from widthfold_onnx.evidence.rewritten import Rewritten, label
-from widthfold_onnx.fold.matmul import MatMulFold, fold_addend, fold_per_channel, fold_weight
+from widthfold_onnx.fold.matmul import MatMulFold, fold_addend, fold_weight
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.refusal import Refusal
@@ -25,7 +25,7 @@ from widthfold_onnx.rewrite.record import ProductRecord
 from widthfold_onnx.rules import LINEAR
 from widthfold_onnx.rules.base import Site
 from widthfold_onnx.rules.matmul_site import MatMulSite
-from widthfold_onnx.rules.quantized_product import SLOTS, across, channel_axis, zero_slot
+from widthfold_onnx.rules.quantized_product import SLOTS, across, per_channel, zero_slot
 
 Array = npt.NDArray[Any]
 
@@ -119,9 +119,7 @@ def _check_record(record: ProductRecord) -> None:
 def _labels(site: MatMulSite, fold: MatMulFold) -> list[Labels]:
     """The fold of labels instead of numbers."""
     found = [fold_weight(labels_of(site.weight_shape), fold)]
-    for constant in site.beside.values():
-        given = labels_of(constant.shape)
-        found.append(fold_per_channel(given, fold, channel_axis(given, left=site.left)))
+    found += [per_channel(labels_of(constant.shape), fold) for constant in site.beside.values()]
     if site.addend is not None:
         rows, columns = (extent or 0 for extent in site.output)
         found.append(fold_addend(labels_of(site.addend.shape), fold, (rows, columns)))

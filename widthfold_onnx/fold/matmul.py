@@ -138,17 +138,13 @@ def fold_per_channel(array: Array, fold: MatMulFold, axis: int) -> Array:
     """What is given once per channel, for the folded channels: it is the same at all digits.
 
     Args:
-        array: any dtype; where it has one number for all channels, it stays as it is.
+        array: any dtype.
         fold: the fold.
         axis: of the channels.
     """
-    if array.ndim == 0 or array.shape[axis] == 1:
-        return array
-    return (
-        np.repeat(array, fold.factor, axis)
-        if fold.left
-        else np.concatenate([array] * fold.factor, axis)
-    )
+    if fold.left:
+        return np.repeat(array, fold.factor, axis)
+    return np.concatenate([array] * fold.factor, axis)
 
 
 def fold_addend(addend: Array, fold: MatMulFold, shape: tuple[int, int]) -> Array:

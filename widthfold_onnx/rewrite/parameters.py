@@ -16,9 +16,8 @@ from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.fold.matmul import MatMulFold
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.graph import Document, Value
-from widthfold_onnx.rules.base import product
 from widthfold_onnx.rules.matmul_site import ADDEND, MatMulSite
-from widthfold_onnx.rules.quantized_product import channel_axis
+from widthfold_onnx.rules.quantized_product import is_single, per_channel
 from widthfold_onnx.rules.windowed import WindowedSite
 
 Array = npt.NDArray[Any]
@@ -58,13 +57,9 @@ class Parameters:
             )
         }
         for index, constant in site.beside.items():
-            if product(constant.shape) != 1:
+            if not is_single(constant.shape):
                 folded[index] = self._share(
-                    constant,
-                    f"beside {key}",
-                    lambda array: matmul.fold_per_channel(
-                        array, fold, channel_axis(array, left=site.left)
-                    ),
+                    constant, f"beside {key}", lambda array: per_channel(array, fold)
                 )
         if site.addend is None:
             return folded

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from widthfold_onnx.fold.matmul import MatMulFold, fold_per_channel
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.model.propagate import Dims
@@ -56,6 +57,9 @@ SLOTS: Mapping[str, Slots] = {
     "QLinearMatMul": Slots(operands=(0, 3), zeros=(2, 5), scales=(1, 4), result=(6, 7)),
 }
 
+
+MATRIX = 2
+"""Axes of a matrix."""
 
 RESULT = ("scale", "zero point")
 
@@ -116,7 +120,7 @@ def quantization(
         problem = _problem(given, constant, shape, matrix, left=left)
         if problem is not None:
             return problem
-        if isinstance(constant, Constant) and (mine or product(constant.shape) != 1):
+        if isinstance(constant, Constant) and (mine or not is_single(constant.shape)):
             beside[given.index] = constant
         if isinstance(constant, Constant) and mine:
             zero = across(document.read(constant), left=left)
@@ -137,9 +141,16 @@ def across(array: Array, *, left: bool) -> Array:
     return array[:, None] if left and array.ndim == 1 else array
 
 
-def channel_axis(array: Array, *, left: bool) -> int:
-    """The axis of the output channels of what is given per output channel."""
-    return -2 if left and array.ndim > 1 else -1
+def per_channel(array: Array, fold: MatMulFold) -> Array:
+    """What is given per output channel, or is one number for them all, for a folded product."""
+    if is_single(array.shape):
+        return array
+    return fold_per_channel(array, fold, -2 if fold.left and array.ndim > 1 else -1)
+
+
+def is_single(shape: Dims) -> bool:
+    """Whether an input is one number for all; with two axes it is that of a single channel."""
+    return len(shape) < MATRIX and product(shape) == 1
 
 
 def overflow(weight: Array, zero: Array, *, left: bool) -> Refusal | None:
@@ -190,7 +201,7 @@ def _problem(
 ) -> Refusal | None:
     if shape is None or None in shape:
         return Refusal("unknown-shape", f"how many numbers {given.name} has is not known")
-    if product(shape) == 1:
+    if is_single(shape):
         return None
     if not given.of_channels:
         return Refusal(
@@ -200,11 +211,11 @@ def _problem(
         )
     if isinstance(constant, Refusal):
         return Refusal("quantized-not-constant", f"{given.name} {constant.reason}")
-    # As it broadcasts against the weight, which has other input channels where it has one number.
+    # One number for all input channels, else as many as the weight has.
     natural = (*shape, 1) if left and len(shape) == 1 else shape
     wanted = (*matrix[:-1], 1) if left else (*matrix[:-2], 1, matrix[-1])
     pairs = zip(reversed(natural), reversed(wanted), strict=False)
-    if len(natural) <= len(wanted) and all(n in (1, w) for n, w in pairs):
+    if len(natural) <= len(wanted) and all(n == w for n, w in pairs):
         return None
     return Refusal(
         "inconsistent-shapes",

@@ -1,0 +1,246 @@
+"""The proof of a folded quantized product holds for every fold, and no planted fault passes.
+
+Whether a fault changes the function is decided by the runtime, on random data of the whole range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort  # noqa: TID251 - the runtime is the judge here
+import pytest
+from onnx import numpy_helper
+
+from tests.evidence.mutants.proof import difference
+from tests.rewrite.quantized_products import INTEGER, LINEAR, QuantizedProduct
+from widthfold_onnx import FoldOptions, Provider, VerifyOptions, fold_model
+from widthfold_onnx.evidence.exact import probe_sites
+from widthfold_onnx.fold import matmul
+from widthfold_onnx.rewrite import parameters
+
+FACTOR = 3
+BASES = {
+    "integer": QuantizedProduct(shape=[6, 3], weight=[3, 5], zeros=((), (5,))),
+    "bare": QuantizedProduct(shape=[6, 3], weight=[3, 5], zeros=(None, None)),
+    "batched": QuantizedProduct(shape=[2, 6, 3], weight=[2, 3, 5], zeros=((), (2, 1, 5))),
+    "columns": QuantizedProduct(shape=[3, 6], weight=[5, 3], left=True, types=("int8", "int8")),
+    "linear": QuantizedProduct(
+        shape=[2, 6, 3], weight=[3, 5], op=LINEAR, zeros=((), (5,)), scales=((), (5,))
+    ),
+    "linear columns": QuantizedProduct(shape=[3, 6], weight=[5, 3], left=True, op=LINEAR),
+}
+
+Arrays = dict[str, np.ndarray]
+Fault = Callable[[onnx.ModelProto, Arrays], None]
+
+
+def site(model: onnx.ModelProto) -> onnx.NodeProto:
+    return next(n for n in model.graph.node if n.op_type in (INTEGER, LINEAR))
+
+
+def slot(model: onnx.ModelProto, what: str) -> str:
+    """The name of an input: "weight", "zero" or "scale" of the weight."""
+    node = site(model)
+    step, first = (1, 2) if node.op_type == INTEGER else (3, 2)
+    operand = int("reshape" in node.input[0])  # the other one is the data
+    places = {"weight": operand * step, "zero": first + operand * step, "scale": operand * 3 + 1}
+    index = places[what]
+    return node.input[index] if index < len(node.input) else ""
+
+
+def changed(what: str, alter: Callable[[np.ndarray], np.ndarray]) -> Fault:
+    def fault(model: onnx.ModelProto, arrays: Arrays) -> None:
+        name = slot(model, what)
+        if name in arrays:
+            arrays[name] = np.asarray(alter(arrays[name].copy()))
+
+    return fault
+
+
+def gaps(fill: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Fault:
+    """The gaps hold something else; `fill` gets what is there, and which are gaps."""
+
+    def fault(model: onnx.ModelProto, arrays: Arrays) -> None:
+        weight = arrays[slot(model, "weight")]
+        rows, columns = (extent // FACTOR for extent in weight.shape[-2:])
+        left = site(model).input[0] == slot(model, "weight")
+        ones = np.ones((rows, columns))
+        block = np.kron(ones, np.eye(FACTOR)) if left else np.kron(np.eye(FACTOR), ones)
+        where = np.broadcast_to(block == 0, weight.shape)
+        arrays[slot(model, "weight")] = fill(weight, where).astype(weight.dtype)
+
+    return fault
+
+
+def first_gap(weight: np.ndarray, where: np.ndarray) -> np.ndarray:
+    changed = weight.copy()
+    at = tuple(np.argwhere(where)[0])
+    changed[at] ^= 1
+    return changed
+
+
+def regrouped(axis: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Repeated for every digit where it should be tiled, or the other way round."""
+
+    def alter(array: np.ndarray) -> np.ndarray:
+        if array.ndim == 0 or array.shape[axis] % FACTOR:
+            return array
+        moved = np.moveaxis(array, axis, -1)
+        turned = moved.reshape(*moved.shape[:-1], FACTOR, -1).swapaxes(-1, -2)
+        return np.moveaxis(turned.reshape(moved.shape), -1, axis)
+
+    return alter
+
+
+def plus_one(array: np.ndarray) -> np.ndarray:
+    array.flat[0] = array.flat[0] ^ 1 if array.dtype.kind in "iu" else array.flat[0] * 2
+    return array
+
+
+def other_input(index: int, operator: str) -> Fault:
+    """An input that is passed on is another number."""
+
+    def fault(model: onnx.ModelProto, arrays: Arrays) -> None:
+        node = site(model)
+        if node.op_type == operator and index < len(node.input) and node.input[index] in arrays:
+            name = node.input[index]
+            if arrays[name].size == 1:
+                arrays[f"{name}/other"] = plus_one(arrays[name].copy())
+                node.input[index] = f"{name}/other"
+
+    return fault
+
+
+def without_zero_points(model: onnx.ModelProto, arrays: Arrays) -> None:
+    node = site(model)
+    if node.op_type == INTEGER:
+        del node.input[2:]
+
+
+def reshaped(which: int) -> Fault:
+    def fault(model: onnx.ModelProto, arrays: Arrays) -> None:
+        move = [n for n in model.graph.node if n.op_type == "Reshape"][which]
+        shape = arrays[move.input[1]]
+        arrays[move.input[1]] = np.array([*shape[:-2], shape[-1], shape[-2]], np.int64)
+
+    return fault
+
+
+FAULTS: dict[str, Fault] = {
+    "gaps hold 0": gaps(lambda weight, where: np.where(where, 0, weight)),
+    "gaps hold 1": gaps(lambda weight, where: np.where(where, 1, weight)),
+    "one gap differs": gaps(first_gap),
+    "gaps of other columns": gaps(lambda w, where: np.where(where, np.roll(w, 1, -1), w)),
+    "weight differs": changed("weight", plus_one),
+    "weight rolled": changed("weight", lambda a: np.roll(a, 1, -1)),
+    "weight regrouped": changed("weight", lambda a: regrouped(-1)(regrouped(-2)(a))),
+    "rows regrouped": changed("weight", regrouped(-2)),
+    "zero point differs": changed("zero", plus_one),
+    "zero points rolled": changed("zero", lambda a: np.roll(a, 1, -1) if a.ndim else a),
+    "zero points in the wrong order": changed("zero", regrouped(-1)),
+    "scale differs": changed("scale", plus_one),
+    "scales in the wrong order": changed("scale", regrouped(-1)),
+    "another zero point of A": other_input(2, INTEGER),
+    "another zero point of B": other_input(3, INTEGER),
+    "no zero points": without_zero_points,
+    **{f"another input {index}": other_input(index, LINEAR) for index in (1, 2, 4, 5, 6, 7)},
+    "fold exchanged": reshaped(0),
+    "unfold exchanged": reshaped(-1),
+}
+
+
+def right_fold(base: str) -> onnx.ModelProto:
+    model, (report,) = fold_model(BASES[base].model(), FoldOptions(factor=FACTOR))
+    assert report.status == "folded", report.reason
+    return model
+
+
+def mutant(base: str, fault: str) -> onnx.ModelProto:
+    model = right_fold(base)
+    arrays = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    FAULTS[fault](model, arrays)
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in arrays.items())
+    return model
+
+
+def outputs(model: onnx.ModelProto, base: str) -> list[bytes]:
+    """What a model returns on several inputs; nothing where it does not run."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = ort.InferenceSession(model.SerializeToString(), options)
+        runs = [session.run(None, {"x": BASES[base].data(seed)})[0] for seed in range(4)]
+    except Exception:  # the bindings raise classes of their own for every kind of fault
+        return []
+    return [run.tobytes() for run in runs]
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_right_folds_are_exact(base: str, tmp_path: Path) -> None:
+    assert outputs(right_fold(base), base) == outputs(BASES[base].model(), base) != []
+    assert difference(BASES[base].model(), right_fold(base), tmp_path) == ""
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_every_fault_that_changes_the_function_is_found(base: str, tmp_path: Path) -> None:
+    original = BASES[base].model()
+    right, expected, found = right_fold(base).SerializeToString(), outputs(original, base), 0
+    for fault in FAULTS:
+        model = mutant(base, fault)
+        if model.SerializeToString() == right or outputs(model, base) == expected:
+            continue
+        assert difference(original, model, tmp_path), fault
+        found += 1
+    assert found >= {"bare": 8, "columns": 11, "linear columns": 16}.get(base, 12)
+
+
+def always_zero(array: np.ndarray, fold: matmul.MatMulFold, zero: object = 0) -> np.ndarray:
+    return RIGHT_WEIGHT(array, fold)
+
+
+def in_the_other_order(array: np.ndarray, fold: matmul.MatMulFold, axis: int) -> np.ndarray:
+    if fold.left:
+        return np.concatenate([array] * fold.factor, axis)
+    return np.repeat(array, fold.factor, axis)
+
+
+RIGHT_WEIGHT = matmul.fold_weight
+IN_CODE = {
+    "gaps hold 0": ("widthfold_onnx.fold.matmul.fold_weight", always_zero),
+    "repeated instead of tiled": (
+        "widthfold_onnx.rules.quantized_product.fold_per_channel",
+        in_the_other_order,
+    ),
+}
+
+
+@pytest.mark.parametrize("base", ["integer", "batched", "linear"])
+@pytest.mark.parametrize("fault", IN_CODE)
+def test_a_fault_in_the_algebra_itself_is_found(
+    base: str, fault: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The same wrong code makes the fold and checks it."""
+    assert parameters.matmul is matmul
+    monkeypatch.setattr(*IN_CODE[fault])
+    wrong = right_fold(base)
+    assert outputs(wrong, base) != outputs(BASES[base].model(), base)
+    assert difference(BASES[base].model(), wrong, tmp_path)
+
+
+@pytest.mark.parametrize("types", [(a, b) for a in ("uint8", "int8") for b in ("uint8", "int8")])
+def test_all_types_are_proved_and_run_where_there_is_a_kernel(types, tmp_path: Path) -> None:
+    for op in (INTEGER, LINEAR):
+        product = QuantizedProduct(shape=[6, 3], weight=[3, 5], op=op, types=types)
+        result, _ = fold_model(product.model(), FoldOptions(factor=FACTOR))
+        paths = tmp_path / "before.onnx", tmp_path / "after.onnx"
+        for path, model in zip(paths, (product.model(), result), strict=True):
+            path.write_bytes(model.SerializeToString())
+        options = VerifyOptions(provider=Provider.CPU)
+        (verdict,), limits = probe_sites(*paths, options, lambda line: None)
+        missing = op == LINEAR and types == ("int8", "uint8")
+        assert (verdict.verdict, limits) == ("proved" if missing else "exact", [])
+        assert "is its zero point by structure" in verdict.fold

@@ -1,0 +1,215 @@
+"""Random quantized products through the whole rewrite equal the loop oracle, bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime as ort  # noqa: TID251 - the tests run what the package made
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from tests.rewrite.quantized_products import INTEGER, LINEAR, QuantizedProduct
+from tests.rewrite.test_backend_cases import FACTORS, backend_cases
+from tests.rewrite.test_backend_cases import run as run_feeds
+from tests.rewrite.test_properties import run
+from widthfold_onnx import FoldOptions, NonFinite, fold_model
+
+EXTENT = st.integers(1, 4)
+LIMITS = {"max_flops_growth": 1e9, "max_bytes_growth": 1e9}
+LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL")
+TYPES = [(a, b) for a in ("uint8", "int8") for b in ("uint8", "int8")]
+
+
+@st.composite
+def products(draw: st.DrawFn):
+    """Weights on either side, plain, batched or a vector; every way to quantize that has a kernel.
+
+    Per row of A the runtime has none: `test_rows_of_a` has those.
+    """
+    left, factor = draw(st.booleans()), draw(st.integers(2, 5))
+    op = draw(st.sampled_from([INTEGER, LINEAR]))
+    leading = draw(st.lists(EXTENT, max_size=2))
+    length = draw(st.sampled_from([factor, 2 * factor, draw(st.integers(1, 11))]))
+    channels, outputs = draw(EXTENT), draw(EXTENT)
+    weight = [outputs, channels] if left else [channels, outputs]
+    kind = draw(st.sampled_from(["plain", "plain", "vector", "batched"]))
+    if kind == "vector":
+        weight = [channels]
+    if kind == "batched":
+        weight = [*leading, *weight]
+    one = st.sampled_from([(), (1,)])
+    per_channel = [] if left or kind != "plain" else [(outputs,), (1, outputs)]
+    of_b = draw(st.sampled_from([(), (1,), *per_channel]))
+    optional = (None,) if op == INTEGER else ()
+    types = draw(st.sampled_from(TYPES))
+    if op == LINEAR and types == ("int8", "uint8"):
+        types = ("uint8", "int8")  # the other way round there is no kernel
+    product = QuantizedProduct(
+        op=op,
+        shape=[*leading, channels, length] if left else [*leading, length, channels],
+        weight=weight,
+        left=left,
+        types=types,
+        zeros=(draw(st.sampled_from([*optional, ()])), draw(st.sampled_from([*optional, of_b]))),
+        scales=(draw(one), of_b),
+        seed=draw(st.integers(0, 99)),
+    )
+    opened = draw(st.sets(st.integers(0, len(product.shape) - 1), max_size=1))
+    product.dims = [f"d{i}" if i in opened else e for i, e in enumerate(product.shape)]
+    assumed = {"x": tuple(product.shape)} if draw(st.booleans()) else {}
+    policy = draw(st.sampled_from([NonFinite.SPREAD, NonFinite.REFUSE]))
+    return product, FoldOptions(factor=factor, input_shapes=assumed, nonfinite=policy, **LIMITS)
+
+
+@settings(max_examples=150, deadline=None)
+@given(products(), st.integers(0, 1 << 32))
+def test_the_folded_product_is_that_of_the_oracle(case, seed: int) -> None:
+    product, options = case
+    model, x = product.model(), product.data(seed)
+    folded, (site,) = fold_model(model, options)
+    if site.status != "folded":
+        assert site.code in ("factor-does-not-divide", "one-position", "unknown-extent")
+        return
+    assert site.spread == 1.0
+    assert not folded.metadata_props, "integers spread nothing"
+    onnx.checker.check_model(folded, full_check=True)
+    for level in LEVELS:
+        np.testing.assert_array_equal(run(folded, x, level), product.expected(x), strict=True)
+    again, (second,) = fold_model(folded, options)
+    assert second.code == "already-folded"
+    assert again.SerializeToString() == folded.SerializeToString()
+
+
+PER_ROW = {
+    "zero point": {"zeros": ((5,), ())},
+    "zero points of a tensor": {"zeros": ((5, 1), ())},
+    "scale and zero point": {"op": LINEAR, "zeros": ((5,), ()), "scales": ((5,), ())},
+    "scale and zero point of the result": {"op": LINEAR, "result": (5, 1)},
+}
+
+
+@pytest.mark.parametrize("case", PER_ROW)
+def test_rows_of_a(case: str) -> None:
+    """The runtime knows no quantization per row; onnx's reference implementation does."""
+    product = QuantizedProduct(shape=[3, 12], weight=[5, 3], left=True, **PER_ROW[case])
+    x = product.data(1)
+    folded, (site,) = fold_model(product.model(), FoldOptions(factor=4))
+    assert site.status == "folded"
+    onnx.checker.check_model(folded, full_check=True)
+    columns = onnx.ModelProto.FromString(folded.SerializeToString())
+    for tensor in columns.graph.initializer:  # the reference takes a vector for one of columns
+        if tensor.dims == [20]:
+            tensor.dims.append(1)
+    (y,) = ReferenceEvaluator(columns).run(None, {"x": x})
+    np.testing.assert_array_equal(y, product.expected(x))
+
+
+def test_all_that_is_per_channel_of_batched_weights() -> None:
+    product = QuantizedProduct(
+        op=LINEAR,
+        shape=[2, 6, 3],
+        weight=[2, 3, 5],
+        zeros=((), (2, 1, 5)),
+        scales=((), (2, 1, 5)),
+    )
+    folded, (site,) = fold_model(product.model(), FoldOptions(factor=3))
+    assert site.status == "folded"
+    shapes = {tensor.name: list(tensor.dims) for tensor in folded.graph.initializer}
+    assert shapes["zb/widthfold"] == shapes["sb/widthfold"] == [2, 1, 15]
+    x = product.data(0)
+    np.testing.assert_array_equal(run(folded, x, LEVELS[0]), product.expected(x), strict=True)
+
+
+def test_the_gaps_hold_the_zero_point_and_one_number_is_not_copied() -> None:
+    product = QuantizedProduct(shape=[8, 3], weight=[3, 5], zeros=((), (5,)))
+    folded, _ = fold_model(product.model(), FoldOptions(factor=4))
+    tensors = {t.name: numpy_helper.to_array(t) for t in folded.graph.initializer}
+    assert tensors.keys() >= {
+        "za",
+        "zb/widthfold",
+        "b/widthfold",
+    }
+    assert "zb" not in tensors
+    arrays = product.arrays()
+    blocks = tensors["b/widthfold"].reshape(4, 3, 4, 5)
+    for i, j in np.ndindex(4, 4):
+        wanted = arrays["b"] if i == j else np.broadcast_to(arrays["zb"], (3, 5))
+        np.testing.assert_array_equal(blocks[i, :, j], wanted)
+    np.testing.assert_array_equal(tensors["zb/widthfold"], list(arrays["zb"]) * 4)
+
+
+def test_a_computed_zero_point_of_the_data_stays() -> None:
+    """As quantize_dynamic writes it."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[12, 3] x) => (int32[12, 5] y) <int8[3, 5] w = {3, -128, 127, 9, -7, 1, 2, 3, 4, 5,
+        -6, 7, -8, 9, -10}, int8 zw = {-3}> {
+          q, s, z = DynamicQuantizeLinear (x)
+          [site] y = MatMulInteger (q, w, z, zw)
+        }"""
+    )
+    folded, (site,) = fold_model(model, FoldOptions(factor=4))
+    assert site.status == "folded"
+    x = np.random.default_rng(0).standard_normal((12, 3)).astype(np.float32)
+    for level in LEVELS:
+        np.testing.assert_array_equal(run(folded, x, level), run(model, x, level), strict=True)
+
+
+CASES = [
+    case
+    for case in backend_cases({INTEGER, LINEAR})
+    if len(case[1].graph.node) == 1 and "float8" not in case[0]
+]
+
+
+def with_constants(
+    model: onnx.ModelProto, arrays: list[np.ndarray], side: str
+) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Node cases feed everything; here all but the data lies in the model."""
+    result = onnx.ModelProto.FromString(model.SerializeToString())
+    (node,) = result.graph.node
+    operands = (0, 1) if node.op_type == INTEGER else (0, 3)
+    data = node.input[operands[side == "left"]]
+    names = [value.name for value in result.graph.input]
+    for name, array in zip(names, arrays, strict=True):
+        if name != data:
+            result.graph.initializer.append(numpy_helper.from_array(array, name))
+    kept = [value for value in result.graph.input if value.name == data]
+    del result.graph.input[:]
+    result.graph.input.extend(kept)
+    return result, {data: arrays[names.index(data)]}
+
+
+def test_there_are_cases() -> None:
+    assert len(CASES) >= 8
+    assert "test_matmulinteger" in {name for name, *_ in CASES}
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("case", CASES, ids=[case[0] for case in CASES])
+def test_backend_case_at_every_legal_factor(case, side: str) -> None:
+    _, original, inputs, expected = case
+    model, feeds = with_constants(original, inputs, side)
+    folded = 0
+    for factor in FACTORS:
+        options = FoldOptions(factor=factor, max_channels=1 << 20, **LIMITS)
+        result, (site,) = fold_model(model, options)
+        if site.status != "folded":
+            assert site.code == "factor-does-not-divide", site.reason
+            continue
+        folded += 1
+        onnx.checker.check_model(result, full_check=True)
+        for actual, stored in zip(computed(result, feeds), expected, strict=True):
+            np.testing.assert_array_equal(actual, stored, strict=True)
+    assert folded
+
+
+def computed(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """By the runtime, or where it has no kernel by onnx's reference implementation."""
+    try:
+        return run_feeds(model, feeds)
+    except ort.capi.onnxruntime_pybind11_state.NotImplemented:
+        return ReferenceEvaluator(model).run(None, feeds)
