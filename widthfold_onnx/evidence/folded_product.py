@@ -78,7 +78,7 @@ def check_product(graph: Rewritten, new: Node, options: VerifyOptions) -> ExactS
     side = "blocks" if pair.site.left else "neighbours"
     runs = f"{TRIALS * len(certificates)} runs on integers agree bit for bit"
     kept = " is" if len(pair.site.parameters) == 1 else " and what belongs to it are"
-    filled = "its zero point" if pair.site.is_finite else "zero"
+    filled = "its zero point" if pair.site.is_integer else "zero"
     return ExactSite(
         node=label(new),
         verdict="proved" if unrun else "exact",
@@ -172,7 +172,7 @@ def _prove(pair: ProductPair) -> str:
 def _probe(pair: ProductPair, shape: tuple[int, ...], options: VerifyOptions) -> str:
     """Where both sides differ on integers, "" if nowhere."""
     site, graph = pair.site, pair.graph
-    if site.is_finite:
+    if site.is_integer:
         return quantized_difference(pair, shape, options)
     sides = []
     for document, node in ((graph.old, pair.old), (graph.new, pair.new)):
@@ -181,6 +181,8 @@ def _probe(pair: ProductPair, shape: tuple[int, ...], options: VerifyOptions) ->
         sides.append((names, dict(zip(names, parameters(document, node, site), strict=True))))
     (first, held), (second, added) = sides
     line = [_rescaled(graph.new.message(node)) for node in (*pair.before, pair.new, *pair.after)]
+    if pair.before:  # what quantizes between the two is left out
+        line[len(pair.before)].input[site.data_index] = line[len(pair.before) - 1].output[0]
     one = _rescaled(graph.old.message(pair.old))
     return first_difference(
         Side([one], held, graph.old.opset, first, data=site.data_index),

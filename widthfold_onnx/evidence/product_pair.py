@@ -16,6 +16,7 @@ from widthfold_onnx.evidence.claims import (
     read,
     too_large,
 )
+from widthfold_onnx.evidence.requantized import without_pair
 from widthfold_onnx.evidence.rewritten import Rewritten, label
 from widthfold_onnx.fold.matmul import MatMulFold, fold_addend, fold_weight
 from widthfold_onnx.model.graph import Document, Node, Value
@@ -96,6 +97,8 @@ def read_pair(
     if given is None:
         raise Mismatch("it reads nothing")
     source, before = graph.line_to(given)
+    if site.dequantizer is not None:
+        before = without_pair(graph, site.dequantizer, before)
     target, after = graph.line_from(new.outputs[0])
     start, end = graph.claim(source), graph.claim(target)
     ports = (site.data.name, old.outputs[0].name)

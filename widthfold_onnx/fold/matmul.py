@@ -166,7 +166,7 @@ def fold_addend(addend: Array, fold: MatMulFold, shape: tuple[int, int]) -> Arra
     position, channel = (1, 0) if fold.left else (0, 1)
     natural = addend.reshape((1,) * (2 - addend.ndim) + addend.shape)
     if natural.shape[position] == 1:
-        return fold_per_channel(natural, fold, channel)
+        return fold_per_channel(addend, fold, channel - natural.ndim)
     full = list(natural.shape)
     full[channel] = shape[channel]
     extents = [extent or 0 for extent in fold.packed(tuple(full))]

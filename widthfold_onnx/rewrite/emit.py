@@ -105,6 +105,18 @@ class Chain:
         self.value = node.outputs[0]
         return node
 
+    def beside(self, op_type: str, inputs: Sequence[Value | None], attributes: Attributes) -> Value:
+        """Put a node of constants before the next one of the chain; its output."""
+        node = self._document.node(
+            op_type,
+            inputs,
+            attributes,
+            name=f"{self._base}/{op_type.lower()}",
+            metadata={ORIGIN_KEY: self._origin},
+        )
+        self.nodes.append(node)
+        return node.outputs[0]
+
 
 def _shuffled(steps: Sequence[Step]) -> int | None:
     """The block of the DepthToSpace that some steps are, None where they are none.

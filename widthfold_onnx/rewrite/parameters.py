@@ -9,14 +9,16 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.fold import matmul
 from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.fold.matmul import MatMulFold
 from widthfold_onnx.model.constants import Constant
-from widthfold_onnx.model.graph import Document, Value
-from widthfold_onnx.rules.matmul_site import ADDEND, MatMulSite
+from widthfold_onnx.model.graph import Attributes, Document, Value
+from widthfold_onnx.rules.dequantized_product import axis_of, dequantizer
+from widthfold_onnx.rules.matmul_site import MatMulSite
 from widthfold_onnx.rules.quantized_product import is_single, per_channel
 from widthfold_onnx.rules.windowed import WindowedSite
 
@@ -46,32 +48,72 @@ class Parameters:
             )
         return parameters
 
-    def of_product(self, site: MatMulSite, fold: MatMulFold, record: str) -> dict[int, Value]:
-        """What a product reads besides its data and is folded, by the index of its input."""
-        key = f"{record} {site.left} {site.weight_shape} {_digest(site.zero)}"
-        folded = {
-            site.weight_index: self._share(
+    def of_product(self, site: MatMulSite, fold: MatMulFold, record: str, index: int) -> Value:
+        """An input of a folded product, one of `site.parameters`."""
+        key = f"{index} {record} {site.left} {site.weight_shape} {_digest(site.zero)}"
+        if index == site.weight_index:
+            return self._share(
                 site.weight,
                 f"weight {key}",
                 lambda array: matmul.fold_weight(array.reshape(site.weight_shape), fold, site.zero),
             )
-        }
-        for index, constant in site.beside.items():
-            if not is_single(constant.shape):
-                folded[index] = self._share(
-                    constant, f"beside {key}", lambda array: per_channel(array, fold)
-                )
-        if site.addend is None:
-            return folded
+        if index in site.beside:
+            constant, value = site.beside[index], site.node.inputs[index]
+            if value is not None and is_single(constant.shape):
+                return value
+            return self._share(constant, f"beside {key}", lambda array: per_channel(array, fold))
         rows, columns = site.output
+        assert site.addend is not None
         assert rows is not None
         assert columns is not None
-        folded[ADDEND] = self._share(
+        return self._share(
             site.addend,
             f"addend {key} {rows} {columns}",
             lambda array: matmul.fold_addend(array, fold, (rows, columns)),
         )
-        return folded
+
+    def of_dequantizer(
+        self, site: MatMulSite, fold: MatMulFold, record: str, index: int
+    ) -> tuple[list[Value], Attributes]:
+        """What the DequantizeLinear behind an input of a folded product reads, and its attributes.
+
+        Args:
+            site: the product.
+            fold: its fold.
+            record: tells that from others.
+            index: of the weight or C of the product.
+        """
+        maker = dequantizer(site.node.inputs[index])
+        assert maker is not None
+        values = [value for value in maker.inputs if value is not None]
+        numbers, *vectors = (self._constant(value) for value in values)
+        axis = axis_of(maker, len(numbers.shape))
+        spread = [-1 if i == axis else 1 for i in range(len(numbers.shape))]
+        arrays = [self._document.read(vector) for vector in vectors]
+        # Without a zero point that is 0; one number has no axis.
+        zero = [a.reshape(spread if a.size > 1 else ()) for a in arrays][1:] or [np.zeros((), "i1")]
+        key = f"{record} {site.left} {site.weight_shape} {axis} {_digest(zero[0])}"
+
+        def repeated(array: Array) -> Array:
+            return array if array.size == 1 else matmul.fold_per_channel(array, fold, 0)
+
+        def placed(array: Array) -> Array:
+            return matmul.fold_weight(array.reshape(site.weight_shape), fold, zero[0])
+
+        of_weight = index == site.weight_index
+        what, make = ("integers", placed) if of_weight else ("added integers", repeated)
+        folded = [self._share(numbers, f"{what} {key}", make)]
+        several = any(array.size > 1 for array in arrays)
+        for value, vector in zip(values[1:], vectors, strict=True):
+            # What differs between batches of a weight stays.
+            kept = not several or axis < len(numbers.shape) - len(("rows", "columns"))
+            folded.append(value if kept else self._share(vector, f"vector {key}", repeated))
+        return folded, {"axis": axis} if several else {}
+
+    def _constant(self, value: Value) -> Constant:
+        found = self._document.constant(value)
+        assert isinstance(found, Constant)  # else the site would not have been read
+        return found
 
     def _share(self, constant: Constant, what: str, make: Callable[[Array], Array]) -> Value:
         array = self._document.read(constant)

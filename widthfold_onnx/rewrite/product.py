@@ -1,4 +1,7 @@
-"""The nodes of a folded product of matrices: moves, the same operator, moves."""
+"""The nodes of a folded product of matrices: moves, the same operator, moves.
+
+Of a dequantized product also what keeps it integer: see `rules.dequantized_product`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from widthfold_onnx.model.graph import Node
 from widthfold_onnx.rewrite.emit import Chain
 from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rewrite.record import FOLD_KEY, encoded, product_record
+from widthfold_onnx.rules.dequantized_product import dequantizer
 from widthfold_onnx.rules.matmul import MatMulForm
 from widthfold_onnx.rules.matmul_site import MatMulSite
 
@@ -25,9 +29,18 @@ def append_product(
         The folded product.
     """
     chain.steps(form.folding, "fold")
+    if site.dequantizer is not None:
+        scale, zero = site.dequantizer.inputs[1:]
+        chain.add("QuantizeLinear", "quantize", {"scale": scale, "zero": zero}, {})
+        chain.add("DequantizeLinear", "dequantize", {"scale": scale, "zero": zero}, {})
     record = encoded(product_record(site, form))
-    folded = parameters.of_product(site, form.fold, record)
-    inputs = [folded.get(index, value) for index, value in enumerate(site.node.inputs)]
+    inputs = list(site.node.inputs)
+    for index in site.parameters:
+        if site.dequantizer is not None and dequantizer(inputs[index]) is not None:
+            given, axis = parameters.of_dequantizer(site, form.fold, record, index)
+            inputs[index] = chain.beside("DequantizeLinear", given, axis)
+        else:
+            inputs[index] = parameters.of_product(site, form.fold, record, index)
     kept: dict[str, float] = {
         name: site.node.attributes[name].as_float()
         for name in ("alpha", "beta")

@@ -10,8 +10,9 @@ from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.propagate import Dims, dims_of
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Extents, LinearSite, Site, product
+from widthfold_onnx.rules.dequantized_product import read_dequantized
 from widthfold_onnx.rules.quantized_product import INTEGERS, SLOTS, overflow, quantization
-from widthfold_onnx.rules.reading import ITEMSIZE, common_problem, is_dequantized
+from widthfold_onnx.rules.reading import ITEMSIZE, common_problem
 
 ADDEND = 2
 """Which input of a Gemm C is."""
@@ -31,6 +32,7 @@ class MatMulSite(LinearSite):
         addend: C of a Gemm, if it has one.
         beside: by index of the input what else is given per output channel, and the weight's zero
             point.
+        dequantizer: the DequantizeLinear of the data, where the weight has one as well.
         left: the weight is the left operand.
         transposed: the data is stored with its two last axes exchanged.
         turned: so is the weight.
@@ -39,6 +41,7 @@ class MatMulSite(LinearSite):
 
     addend: Constant | None
     beside: Mapping[int, Constant]
+    dequantizer: Node | None
     left: bool
     transposed: bool
     turned: bool
@@ -61,9 +64,14 @@ class MatMulSite(LinearSite):
         return (self.weight_index, *self.beside, *added)
 
     @property
-    def is_finite(self) -> bool:
-        """Integers are."""
+    def is_integer(self) -> bool:
+        """Whether the operator itself multiplies integers."""
         return self.weight.dtype in INTEGERS
+
+    @property
+    def is_finite(self) -> bool:
+        """Integers are, also dequantized."""
+        return self.is_integer or self.dequantizer is not None
 
     @property
     def flat(self) -> bool:
@@ -103,7 +111,10 @@ class MatMulSite(LinearSite):
         added = None if self.addend is None else list(self.addend.shape)
         flags = {"left": self.left, "transposed": self.transposed, "turned": self.turned}
         beside = {str(index): list(c.shape) for index, c in self.beside.items()}
-        return {**flags, "flat": self.flat, "bias": added} | ({"beside": beside} if beside else {})
+        if self.dequantizer is not None:
+            flags["dequantized"] = True
+        more = {"beside": beside} if beside else {}
+        return {**flags, "flat": self.flat, "bias": added, **more}
 
     @property
     def geometry(self) -> Hashable:
@@ -137,12 +148,11 @@ def read_matmul(
     if isinstance(operands, Refusal):
         return operands
     data, weight, left = operands
-    if is_dequantized(node):
-        return Refusal(
-            "quantized",
-            f"both operands are dequantized: the runtime computes such a {site.op} in integers, "
-            "which a fold of the float weight would end",
-        )
+    dequantizer = read_dequantized(
+        document, node, data, node.inputs[SLOTS[node.op_type].operands[not left]], left=left
+    )
+    if isinstance(dequantizer, Refusal):
+        return dequantizer
     addend = _addend(document, node) if gemm else None
     if isinstance(addend, Refusal):
         return addend
@@ -175,6 +185,7 @@ def read_matmul(
         zero=given.zero,
         addend=addend,
         beside=given.beside,
+        dequantizer=dequantizer,
         left=left,
         transposed=transposed,
         turned=turned,
@@ -182,7 +193,7 @@ def read_matmul(
         itemsize=sizes[weight.dtype],
     )
     problem = _shape_problem(result, gemm=gemm)
-    if problem is None and result.is_finite:
+    if problem is None and result.is_integer:
         problem = overflow(document.read(weight).reshape(matrix), given.zero, left=left)
     return problem or result
 
