@@ -1,29 +1,25 @@
 """Units of measurement: one layer cut out of the model, as it is and in every form it may take.
 
-What is cut is the Conv at its real shapes with the operators behind it that a runtime fuses into
-it, and one more operator at the end (a Neg, or a Cast of what no Neg takes), so that no form pays
-for writing a graph output: a Reshape in the middle of a graph is free, one that makes an output is
-a copy (reference: DESIGN, section 4).
-Layers that look alike are one unit, whatever their weights.
+What is cut is described in `plan.excerpt`. Layers that look alike are one unit, whatever their
+weights.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto
 
 from widthfold_onnx.fold.state import State
-from widthfold_onnx.model.graph import Document, Node, Value
+from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.plan.candidates import form_key
 from widthfold_onnx.plan.cost import form_seconds, layer_seconds
 from widthfold_onnx.plan.decisions import read_site
+from widthfold_onnx.plan.excerpt import excerpt, fused_behind
 from widthfold_onnx.plan.identity import canonical
 from widthfold_onnx.plan.targets import Target
 from widthfold_onnx.plan.work import Work
@@ -31,14 +27,6 @@ from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.regions import ends_of
 from widthfold_onnx.rules import LINEAR
 from widthfold_onnx.rules.base import LinearSite, Reformulation, Site
-
-Array = npt.NDArray[Any]
-
-FUSED = frozenset(
-    {"Relu", "LeakyRelu", "Sigmoid", "Tanh", "Clip", "HardSigmoid", "BatchNormalization"}
-    | {"Add", "Mul"}
-)
-"""What runtimes fuse into a Conv, where all other inputs are constants (conv_*_fusion.cc)."""
 
 
 class Form(NamedTuple):
@@ -113,8 +101,8 @@ def cut(
             f"{target.name} has no figures for {site.weight.dtype}; a fixed factor needs none",
         )
     shape = [int(d) for d in dims if d is not None]
-    behind = _behind(document, site.node)
-    proto = _model(document, site, behind, shape, measured)
+    behind = fused_behind(document, site)
+    proto = excerpt(document, site, behind, shape, measured)
     site_again = only_site(Document(proto, None))
     if isinstance(site_again, Refusal):
         return site_again
@@ -130,76 +118,8 @@ def cut(
         )
 
     ordered = tuple(sorted(map(known, forms), key=lambda form: (form.predicted, form.key)))
-    element = TensorProto.DataType.Name(proto.graph.input[0].type.tensor_type.elem_type)
-    subject = _subject(site, shape, element, proto.graph)
+    subject = _subject(site, shape, proto.graph, len(behind))
     return Unit(subject, proto.SerializeToString(), ordered, macs, layer_seconds(work, target))
-
-
-def _behind(document: Document, node: Node) -> list[Node]:
-    """The operators behind a node that a runtime fuses into it."""
-    found: list[Node] = []
-    value = node.outputs[0]
-    while len(uses := list(value.uses())) == 1 and not value.is_graph_output():
-        after = uses[0].node
-        others = [v for v in after.inputs if v is not None and v is not value]
-        fuses = after.op_type in FUSED and after.domain == "" and len(after.outputs) == 1
-        if not fuses or after.graph is not node.graph or not _constant(document, others):
-            break
-        found.append(after)
-        value = after.outputs[0]
-    return found
-
-
-def _constant(document: Document, values: Sequence[Value]) -> bool:
-    return not any(isinstance(document.constant(value), Refusal) for value in values)
-
-
-def _model(
-    document: Document,
-    site: LinearSite,
-    behind: Sequence[Node],
-    shape: Sequence[int],
-    measured: ShapeTable,
-) -> onnx.ModelProto:
-    """The layer as a model of its own; what it reads besides its data is constant there."""
-    path, start = site.scope.path, site.data
-    layer = [site.node, *behind]
-    constants = {}
-    for value in (value for node in layer for value in node.inputs if value is not None):
-        constant = document.constant(value)
-        if not isinstance(constant, Refusal):
-            constants[value.name or ""] = document.read(constant)
-        elif value is not start and value in site.node.inputs:
-            constants[value.name or ""] = _stand_in(measured, path, value.name or "")
-    nodes = [document.message(node) for node in layer]
-    last, end = nodes[-1].output[0], document.fresh("end")
-    kind = measured.element(path, last)
-    closing = (
-        helper.make_node("Cast", [last], [end], to=TensorProto.FLOAT)
-        if kind == TensorProto.UINT8
-        else helper.make_node("Neg", [last], [end])
-    )
-    returned = TensorProto.FLOAT if kind == TensorProto.UINT8 else kind
-    graph = helper.make_graph(
-        [*nodes, closing],
-        "unit",
-        [
-            helper.make_tensor_value_info(
-                start.name or "", measured.element(path, start.name or ""), shape
-            )
-        ],
-        [helper.make_tensor_value_info(end, returned, None)],
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    opset = helper.make_opsetid("", document.opset)
-    return helper.make_model(graph, opset_imports=[opset], ir_version=8)
-
-
-def _stand_in(measured: ShapeTable, path: str, name: str) -> Array:
-    """Ones for a computed scale or zero point: how long a layer takes does not depend on it."""
-    extents = measured.get(path, name) or ()
-    kind = helper.tensor_dtype_to_np_dtype(measured.element(path, name))
-    return np.ones([e or 1 for e in extents], kind)
 
 
 def only_site(document: Document) -> LinearSite | Refusal:
@@ -209,20 +129,26 @@ def only_site(document: Document) -> LinearSite | Refusal:
     return read_site(document, Site(node, scope, node.name or "", node.op_type), table, table)
 
 
-def _subject(site: LinearSite, shape: Sequence[int], element: str, layer: onnx.GraphProto) -> str:
-    """What decides how long a layer takes; `element` is the type of its data."""
+def _subject(site: LinearSite, shape: Sequence[int], layer: onnx.GraphProto, behind: int) -> str:
+    """What decides how long a layer takes; `behind` operators of it are fused into the site."""
     constants = {tensor.name: list(tensor.dims) for tensor in layer.initializer}
-    _, *behind, _ = layer.node
+    fused = layer.node[-1 - behind : -1]
     signature = {
         "op": site.op,
         "dtype": site.weight.dtype,
         "input": list(shape),
         "weight": list(site.weight_shape),
         **site.signature,
-        **({} if element == site.weight.dtype else {"data": element}),
+        **({"integers": _integers(layer)} if site.is_finite else {}),
         "behind": [
             [node.op_type, *(constants[name] for name in node.input if name in constants)]
-            for node in behind
+            for node in fused
         ],
     }
     return canonical(signature)
+
+
+def _integers(layer: onnx.GraphProto) -> list[str]:
+    """Element types of the data of a quantized layer and of all that it reads besides."""
+    kinds = [layer.input[0].type.tensor_type.elem_type, *(t.data_type for t in layer.initializer)]
+    return [TensorProto.DataType.Name(kind) for kind in kinds]

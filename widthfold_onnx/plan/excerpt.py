@@ -1,0 +1,125 @@
+"""One layer as a model of its own, to be measured.
+
+It is the layer at its real shapes with the operators behind it that a runtime fuses into it, and
+one more operator at the end (a Neg, or a Cast of what no Neg takes), so that no form pays for
+writing a graph output: a Reshape in the middle of a graph is free, one that makes an output is a
+copy (reference: DESIGN, section 4). A layer whose data and weight are dequantized stands between
+what quantizes both its ends, because that is what a runtime needs to compute it in integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from widthfold_onnx.model.graph import Document, Node, Value
+from widthfold_onnx.model.shapes import ShapeTable
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.base import LinearSite
+from widthfold_onnx.rules.dequantized_product import dequantizer
+
+Array = npt.NDArray[Any]
+
+FUSED = frozenset(
+    {"Relu", "LeakyRelu", "Sigmoid", "Tanh", "Clip", "HardSigmoid", "BatchNormalization"}
+    | {"Add", "Mul"}
+)
+"""What runtimes fuse into a Conv, where all other inputs are constants (conv_*_fusion.cc)."""
+QUANTIZING = frozenset({"QuantizeLinear", "DequantizeLinear"})
+"""What they fuse as well, where data and weight are dequantized."""
+
+
+def fused_behind(document: Document, site: LinearSite) -> list[Node]:
+    """The operators behind a site that a runtime fuses into it."""
+    kinds = FUSED | QUANTIZING if _dequantizer(site) is not None else FUSED
+    found: list[Node] = []
+    value = site.node.outputs[0]
+    while len(uses := list(value.uses())) == 1 and not value.is_graph_output():
+        after = uses[0].node
+        others = [v for v in after.inputs if v is not None and v is not value]
+        fuses = after.op_type in kinds and after.domain == "" and len(after.outputs) == 1
+        if not fuses or after.graph is not site.node.graph or not _constant(document, others):
+            break
+        found.append(after)
+        value = after.outputs[0]
+    return found
+
+
+def excerpt(
+    document: Document,
+    site: LinearSite,
+    behind: Sequence[Node],
+    shape: Sequence[int],
+    measured: ShapeTable,
+) -> onnx.ModelProto:
+    """A layer as a model of its own; what it reads besides its data is constant there.
+
+    Args:
+        document: the model.
+        site: the layer.
+        behind: what is fused into it.
+        shape: extents of its data.
+        measured: element types, and extents of what the model computes beside the data.
+    """
+    path, start = site.scope.path, site.data.name or ""
+    element = measured.element(path, start)
+    makers, nodes = [], []
+    maker = _dequantizer(site)
+    if maker is not None:
+        others = [dequantizer(value) for value in site.node.inputs if value is not site.data]
+        makers = [maker, *(node for node in others if node is not None)]
+        given, *numbers = (value.name or "" for value in maker.inputs if value is not None)
+        start = document.fresh("start")
+        nodes = [helper.make_node("QuantizeLinear", [start, *numbers], [given])]
+    layer = [*makers, site.node, *behind]
+    nodes += [document.message(node) for node in layer]
+    made = {name for node in nodes for name in node.output} | {start}
+    constants = {}
+    for value in _read(layer):
+        if (name := value.name or "") not in made:
+            constants[name] = _number(document, value, measured, path)
+    last, end = nodes[-1].output[0], document.fresh("end")
+    kind = measured.element(path, last)
+    if kind == TensorProto.UINT8:
+        kind = TensorProto.FLOAT
+        nodes.append(helper.make_node("Cast", [last], [end], to=kind))
+    else:
+        nodes.append(helper.make_node("Neg", [last], [end]))
+    graph = helper.make_graph(
+        nodes,
+        "unit",
+        [helper.make_tensor_value_info(start, element, shape)],
+        [helper.make_tensor_value_info(end, kind, None)],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    opset = helper.make_opsetid("", document.opset)
+    return helper.make_model(graph, opset_imports=[opset], ir_version=8)
+
+
+def _dequantizer(site: LinearSite) -> Node | None:
+    """The DequantizeLinear of the data of a site that a runtime computes in integers."""
+    return dequantizer(site.data) if site.is_finite else None
+
+
+def _read(layer: Iterable[Node]) -> list[Value]:
+    """What nodes read."""
+    return [value for node in layer for value in node.inputs if value is not None]
+
+
+def _constant(document: Document, values: Sequence[Value]) -> bool:
+    return not any(isinstance(document.constant(value), Refusal) for value in values)
+
+
+def _number(document: Document, value: Value, measured: ShapeTable, path: str) -> Array:
+    """A constant; ones for a computed scale or zero point, whose value takes no time."""
+    constant = document.constant(value)
+    if not isinstance(constant, Refusal):
+        return document.read(constant)
+    extents = measured.get(path, value.name or "") or ()
+    kind = helper.tensor_dtype_to_np_dtype(measured.element(path, value.name or ""))
+    return np.ones([extent or 1 for extent in extents], kind)
