@@ -37,7 +37,8 @@ from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import AxisPattern, ExactSite
 from widthfold_onnx.rewrite.record import FOLD_KEY, ProductRecord, read_record
-from widthfold_onnx.rules.matmul_site import MatMulSite, flag
+from widthfold_onnx.rules.matmul_reading import flag
+from widthfold_onnx.rules.matmul_site import MatMulSite
 from widthfold_onnx.rules.quantized_product import across
 from widthfold_onnx.text import printable
 

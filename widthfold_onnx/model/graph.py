@@ -250,7 +250,7 @@ class Document:
             graph.insert_after(node, chain)
         graph.remove(chains, safe=True)
         self._touched.add(id(graph))
-        for value in kept:
+        for value in dict.fromkeys(kept):
             self._drop_unused(value)
 
     def _drop_unused(self, value: Value) -> None:

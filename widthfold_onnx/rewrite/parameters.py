@@ -105,9 +105,7 @@ class Parameters:
         folded = [self._share(numbers, f"{what} {key}", make)]
         several = any(array.size > 1 for array in arrays)
         for value, vector in zip(values[1:], vectors, strict=True):
-            # What differs between batches of a weight stays.
-            kept = not several or axis < len(numbers.shape) - len(("rows", "columns"))
-            folded.append(value if kept else self._share(vector, f"vector {key}", repeated))
+            folded.append(self._share(vector, f"vector {key}", repeated) if several else value)
         return folded, {"axis": axis} if several else {}
 
     def _constant(self, value: Value) -> Constant:

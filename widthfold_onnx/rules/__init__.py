@@ -15,7 +15,7 @@ from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Extents, LinearSite, Site
 from widthfold_onnx.rules.conv_site import read_conv
 from widthfold_onnx.rules.conv_transpose import read_conv_transpose
-from widthfold_onnx.rules.matmul_site import read_matmul
+from widthfold_onnx.rules.matmul_reading import read_matmul
 
 Reader = Callable[[Document, Site, Extents, Extents], LinearSite | Refusal]
 

@@ -23,8 +23,10 @@ from widthfold_onnx.refusal import Refusal
 
 Array = npt.NDArray[Any]
 
+ADDEND = 2
+"""Which input of a Gemm C is."""
 INPUTS = 3
-"""Of a DequantizeLinear; those of a Gemm are as many."""
+"""Of a DequantizeLinear with a zero point."""
 BITS_8_AND_16 = ("INT8", "UINT8", "INT16", "UINT16")
 
 
@@ -35,7 +37,13 @@ def dequantizer(value: Value | None) -> Node | None:
 
 
 def read_dequantized(
-    document: Document, node: Node, data: Value | None, weight: Value | None, *, left: bool
+    document: Document,
+    node: Node,
+    data: Value | None,
+    weight: Value | None,
+    *,
+    left: bool,
+    turned: bool,
 ) -> Node | Refusal | None:
     """What dequantizes the data of a MatMul or Gemm, if both operands are dequantized.
 
@@ -45,6 +53,7 @@ def read_dequantized(
         data: its data.
         weight: its weight; like C it is constant.
         left: the weight is the left operand.
+        turned: it is stored with its two last axes exchanged.
 
     Returns:
         A refusal where the data has other than one constant scale and zero point, where the two
@@ -63,10 +72,17 @@ def read_dequantized(
         return _refused(f"the data is dequantized from {types[1]} to {types[0]}")
     if not _gives_back(*map(document.read, constants)):
         return _refused("the scale of the data does not give back every number")
-    problem = _problem(document, "the weight", weight, axes=2)
-    if problem is None and len(node.inputs) > INPUTS - 1:
+    # A vector counts input channels.
+    vector = len(_numbers(document, weight).shape) == 1
+    channels = None if vector else -2 if left != turned else -1
+    problem = _problem(document, "the weight", weight, channels)
+    addend = node.inputs[ADDEND] if len(node.inputs) > ADDEND else None
+    if problem is None and dequantizer(addend) is not None:
+        problem = _problem(document, "C", addend, -1)
+        shape = _numbers(document, addend).shape
         # On the left a C per channel has two axes, which integer kernels do not take.
-        problem = _problem(document, "C", node.inputs[-1], axes=0 if left else 1)
+        if problem is None and shape not in ((), (1,)) and (left or len(shape) > 1):
+            problem = _refused(f"C of extents {list(shape)} is dequantized")
     return problem or maker
 
 
@@ -83,25 +99,39 @@ def _gives_back(scale: Array, zero: Array) -> bool:
     offset = int(zero.reshape(()))
     with np.errstate(all="ignore"):
         again = np.rint((every - offset).astype(np.float32) * scale / scale) + offset
-    return bool(scale > 0 and np.isfinite(scale) and np.array_equal(again, every))
+    # Below, kernels may take a number for 0, or divide by multiplying with what is Inf then.
+    return bool(scale >= np.finfo(np.float32).tiny and np.array_equal(again, every))
 
 
-def _problem(document: Document, name: str, value: Value | None, *, axes: int) -> Refusal | None:
-    """Why a constant is not folded as it is stored; of several numbers it must have `axes`."""
+def _problem(
+    document: Document, name: str, value: Value | None, channels: int | None
+) -> Refusal | None:
+    """Why a constant is not folded as it is stored.
+
+    Args:
+        document: the model.
+        name: what the constant is.
+        value: the constant.
+        channels: its axis of output channels, from the last; None where it has none.
+    """
     maker = dequantizer(value)
     if maker is None:
         return None
-    numbers, scale = (document.constant(v) for v in maker.inputs[:2] if v is not None)
-    assert isinstance(numbers, Constant)  # else what it makes would be none
-    assert isinstance(scale, Constant)
-    array = document.read(scale)
-    if not (np.isfinite(array).all() and (array > 0).all()):
+    rank = len(_numbers(document, maker.inputs[0]).shape)
+    scale = document.read(_numbers(document, maker.inputs[1]))
+    if not (np.isfinite(scale).all() and (scale > 0).all()):
         return _refused(f"a scale of {name} is not a positive number")
-    if name == "C" and numbers.shape not in ((), (1,)) and len(numbers.shape) != axes:
-        return _refused(f"{name} of extents {list(numbers.shape)} is dequantized")
-    if len(numbers.shape) < axes and array.size > 1:
-        return _refused(f"{name} is a vector with a scale for each of its numbers")
+    if scale.size > 1 and (channels is None or axis_of(maker, rank) != rank + channels):
+        return _refused(f"{name} has several scales, which are not those of output channels")
     return None
+
+
+def _numbers(document: Document, value: Value | None) -> Constant:
+    """A weight, C, or what dequantizes one: it is constant, or the site would not be read."""
+    assert value is not None
+    found = document.constant(value)
+    assert isinstance(found, Constant)
+    return found
 
 
 def _refused(reason: str) -> Refusal:

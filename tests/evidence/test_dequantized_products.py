@@ -1,0 +1,162 @@
+"""The proof of a folded QDQ product holds, and no planted fault in what quantizes it passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort  # noqa: TID251 - the runtime is the judge here
+import pytest
+from onnx import helper, numpy_helper
+
+from tests.evidence.mutants.proof import difference
+from tests.rewrite.dequantized_products import DequantizedProduct
+from widthfold_onnx import FoldOptions, fold_model
+
+FACTOR = 3
+BASES = {
+    "matmul": DequantizedProduct(shape=[6, 3], weight=[3, 5], axis=1, quantized=False),
+    "columns": DequantizedProduct(shape=[3, 6], weight=[5, 3], left=True, types=("int8", "int8")),
+    "gemm": DequantizedProduct(
+        shape=[6, 3], weight=[5, 3], op="Gemm", turned=True, axis=0, added=[5], quantized=False
+    ),
+}
+
+Arrays = dict[str, np.ndarray]
+Fault = Callable[[onnx.ModelProto, Arrays], bool]
+
+
+def number(name: str, alter: Callable[[np.ndarray], np.ndarray]) -> Fault:
+    """A folded constant holds other numbers."""
+
+    def fault(model: onnx.ModelProto, arrays: Arrays) -> bool:
+        folded = f"{name}/widthfold"
+        if folded in arrays:
+            arrays[folded] = alter(arrays[folded].copy()).astype(arrays[folded].dtype)
+        return folded in arrays
+
+    return fault
+
+
+def regrouped(array: np.ndarray) -> np.ndarray:
+    return array.reshape(FACTOR, -1).T.reshape(array.shape)
+
+
+def first_changed(array: np.ndarray) -> np.ndarray:
+    array.flat[0] = array.flat[0] * 2 if array.dtype.kind == "f" else array.flat[0] ^ 16
+    return array
+
+
+def gap_of_zero(array: np.ndarray) -> np.ndarray:
+    array[-1, 0] = 0
+    return array
+
+
+def pair(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    """The nodes that quantize the folded data again."""
+    start = next(n for n in model.graph.node if n.op_type == "Reshape").output[0]
+    first = next(n for n in model.graph.node if start in n.input)
+    return [first, next(n for n in model.graph.node if first.output[0] in n.input)]
+
+
+def in_pair(which: int, index: int) -> Fault:
+    """One node of the pair, or both, has another scale or zero point."""
+
+    def fault(model: onnx.ModelProto, arrays: Arrays) -> bool:
+        nodes = pair(model)[which : which + 1] if which >= 0 else pair(model)
+        name = nodes[0].input[index]
+        arrays["other"] = first_changed(arrays[name].copy())
+        for node in nodes:
+            node.input[index] = "other"
+        return True
+
+    return fault
+
+
+def without_pair(model: onnx.ModelProto, arrays: Arrays) -> bool:
+    """It computes the same, but it is not what was to be built."""
+    first, second = pair(model)
+    reader = next(n for n in model.graph.node if second.output[0] in n.input)
+    reader.input[list(reader.input).index(second.output[0])] = first.input[0]
+    model.graph.node.remove(first)
+    model.graph.node.remove(second)
+    return True
+
+
+def added_to_pair(model: onnx.ModelProto, arrays: Arrays) -> bool:
+    pair(model)[0].attribute.append(helper.make_attribute("axis", 0))
+    return True
+
+
+def negated(model: onnx.ModelProto, arrays: Arrays) -> bool:
+    """A Neg stands in the place of the pair."""
+    first, second = pair(model)
+    first.op_type, second.op_type = "Neg", "Identity"
+    del first.input[1:], second.input[1:]
+    return True
+
+
+FAULTS: dict[str, Fault] = {
+    "integer differs": number("w", first_changed),
+    "gap holds 0": number("w", gap_of_zero),
+    "integers turned": number("w", lambda a: a[::-1]),
+    "scales regrouped": number("sw", regrouped),
+    "scale differs": number("sw", first_changed),
+    "zero points regrouped": number("zw", regrouped),
+    "zero point differs": number("zw", first_changed),
+    "C regrouped": number("c", regrouped),
+    "C differs": number("c", first_changed),
+    "scales of C regrouped": number("sc", regrouped),
+    **{f"scale of {what}": in_pair(which, 1) for what, which in (("Q", 0), ("DQ", 1), ("QDQ", -1))},
+    **{f"zero of {what}": in_pair(which, 2) for what, which in (("Q", 0), ("DQ", 1), ("QDQ", -1))},
+    "no pair": without_pair,
+    "an attribute": added_to_pair,
+    "negated": negated,
+}
+STRICT = {"no pair", "an attribute"}
+
+
+def right_fold(base: str) -> onnx.ModelProto:
+    model, (report,) = fold_model(BASES[base].model(), FoldOptions(factor=FACTOR))
+    assert report.status == "folded", report.reason
+    return model
+
+
+def outputs(model: onnx.ModelProto, base: str) -> list[bytes]:
+    """What a model returns without optimizations; nothing where it does not run."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        session = ort.InferenceSession(model.SerializeToString(), options)
+        runs = [session.run(None, {"x": 9 * BASES[base].data(seed)})[0] for seed in range(4)]
+    except Exception:  # the bindings raise classes of their own for every kind of fault
+        return []
+    return [str(run.shape).encode() + run.tobytes() for run in runs]
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_right_folds_are_exact(base: str, tmp_path: Path) -> None:
+    assert outputs(right_fold(base), base) == outputs(BASES[base].model(), base) != []
+    assert difference(BASES[base].model(), right_fold(base), tmp_path) == ""
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_every_fault_that_changes_the_function_is_found(base: str, tmp_path: Path) -> None:
+    original = BASES[base].model()
+    expected, found = outputs(original, base), 0
+    for name, fault in FAULTS.items():
+        model = right_fold(base)
+        arrays = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+        if not fault(model, arrays):
+            continue
+        del model.graph.initializer[:]
+        model.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in arrays.items())
+        if name in STRICT:
+            assert difference(original, model, tmp_path), name
+        elif outputs(model, base) != expected:
+            assert difference(original, model, tmp_path), name
+            found += 1
+    assert found >= {"columns": 9, "matmul": 12}.get(base, 15)

@@ -1,0 +1,167 @@
+"""Read a product of matrices: which operand is the weight, and all that the algebra needs."""
+
+from __future__ import annotations
+
+from widthfold_onnx.model.constants import Constant
+from widthfold_onnx.model.graph import Document, Node, Value
+from widthfold_onnx.model.propagate import Dims, dims_of
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.base import Extents, Site
+from widthfold_onnx.rules.dequantized_product import ADDEND, read_dequantized
+from widthfold_onnx.rules.matmul_site import MatMulSite
+from widthfold_onnx.rules.quantized_product import INTEGERS, SLOTS, overflow, quantization
+from widthfold_onnx.rules.reading import ITEMSIZE, common_problem
+
+GEMM_MIN_OPSET = 7
+"""Below, C broadcasts only where an attribute says so."""
+
+
+def read_matmul(
+    document: Document, site: Site, static: Extents, planned: Extents
+) -> MatMulSite | Refusal:
+    """Collect operands and shapes of a product of matrices.
+
+    Refuses, besides what no rule can do, two constant operands or none, data of unknown rank or
+    without an axis of positions, a C that is computed, and what `quantized_product` refuses.
+    """
+    node = site.node
+    problem = common_problem(document, site)
+    if problem is not None:
+        return problem
+    gemm = node.op_type == "Gemm"
+    if gemm and document.opset < GEMM_MIN_OPSET:
+        return Refusal("opset-too-old", f"Gemm at opset {document.opset} is below {GEMM_MIN_OPSET}")
+    operands = _operands(document, node)
+    if isinstance(operands, Refusal):
+        return operands
+    data, weight, left = operands
+    flags = [flag(node, "transA"), flag(node, "transB")]
+    transposed, turned = flags[left], flags[not left]
+    stored_weight = node.inputs[SLOTS[node.op_type].operands[not left]]
+    addend = _addend(document, node) if gemm else None
+    if isinstance(addend, Refusal):
+        return addend
+    dequantizer = read_dequantized(document, node, data, stored_weight, left=left, turned=turned)
+    if isinstance(dequantizer, Refusal):
+        return dequantizer
+    if any(value is not None and document.is_annotated(value) for value in node.inputs):
+        return Refusal("weight-annotated", "a quantization annotation describes an operand")
+    sizes = INTEGERS if SLOTS[node.op_type].zeros else ITEMSIZE
+    if weight.dtype not in sizes:
+        return Refusal("dtype-unsupported", f"elements are {weight.dtype}; {', '.join(sizes)} fold")
+    matrix = matrix_shape(weight.shape, left=left)
+    given = quantization(document, node, planned, matrix, left=left)
+    if isinstance(given, Refusal):
+        return given
+    shapes = [extents(data) for extents in (static, planned)]
+    stored = next((dims for dims in shapes if dims is not None), None)
+    if stored is None:
+        return Refusal("unknown-shape", "the rank of the data is not known")
+    if len(stored) < 2:
+        return Refusal("one-position", "the data is a vector: there are no positions to fold")
+    result = MatMulSite(
+        node=node,
+        scope=site.scope,
+        name=site.name,
+        op=site.op,
+        static=_seen(shapes[0], transposed=transposed),
+        planned=_seen(shapes[1], transposed=transposed),
+        weight=weight,
+        weight_shape=matrix,
+        zero=given.zero,
+        addend=addend,
+        beside=given.beside,
+        dequantizer=dequantizer,
+        left=left,
+        transposed=transposed,
+        turned=turned,
+        samples=_counts_samples(document, shapes[0] or ()),
+        itemsize=sizes[weight.dtype],
+    )
+    problem = _shape_problem(result, gemm=gemm)
+    if problem is None and result.is_integer:
+        problem = overflow(document.read(weight).reshape(matrix), given.zero, left=left)
+    return problem or result
+
+
+def matrix_shape(shape: tuple[int, ...], *, left: bool) -> tuple[int, ...]:
+    """Extents of a weight as a matrix: a vector on the left is a row, on the right a column."""
+    if len(shape) != 1:
+        return shape
+    return (1, *shape) if left else (*shape, 1)
+
+
+def _operands(document: Document, node: Node) -> tuple[Value, Constant, bool] | Refusal:
+    """Data, weight, and whether the weight is on the left."""
+    a, b = (node.inputs[index] for index in SLOTS[node.op_type].operands)
+    assert a is not None
+    assert b is not None
+    one, other = document.constant(a), document.constant(b)
+    if isinstance(one, Refusal) and isinstance(other, Refusal):
+        code = other.code if one.code == "not-constant" else one.code
+        reason = f"neither operand is a constant weight: {one.reason}; {other.reason}"
+        return Refusal(f"weight-{code}", reason)
+    if isinstance(one, Refusal):
+        assert isinstance(other, Constant)
+        return a, other, False
+    if isinstance(other, Refusal):
+        return b, one, True
+    return Refusal("constant-product", "both operands are constant: no data flows through it")
+
+
+def _addend(document: Document, node: Node) -> Constant | Refusal | None:
+    value = node.inputs[ADDEND] if len(node.inputs) > ADDEND else None
+    if value is None:
+        return None
+    constant = document.constant(value)
+    if isinstance(constant, Refusal):
+        return Refusal(f"bias-{constant.code}", f"C {constant.reason}")
+    return constant
+
+
+def _seen(stored: Dims | None, *, transposed: bool) -> Dims:
+    """Extents as the product reads them."""
+    assert stored is not None
+    return (*stored[:-2], stored[-1], stored[-2]) if transposed else stored
+
+
+def _counts_samples(document: Document, stored: Dims) -> bool:
+    """Whether the first axis counts samples, which must not mix.
+
+    A tensor of more than two axes has its samples there. The rows of a matrix are samples where
+    their number is open, or that of the samples of an input [N, .., ..] of the model.
+    """
+    if len(stored) > 2:
+        return stored[0] != 1
+    shapes = (dims_of(value) for value in document.proto.graph.input)
+    samples = {dims[0] for dims in shapes if dims is not None and len(dims) > 2}
+    return stored[0] is None or stored[0] in samples
+
+
+def _shape_problem(site: MatMulSite, *, gemm: bool) -> Refusal | None:
+    data, weight = site.planned, site.weight_shape
+    if 0 in data or 0 in site.weight.shape or len(site.weight.shape) == 0:
+        return Refusal("empty-tensor", f"data {list(data)} or weight {list(weight)} is empty")
+    channels, outputs = site.channels
+    fits = data[-2 if site.left else -1] in (None, channels)
+    pairs = zip(reversed(data[:-2]), reversed(site.batches), strict=False)
+    fits = fits and all(a in (None, b) or 1 in (a, b) for a, b in pairs)
+    fits = fits and (not gemm or len(data) == len(site.weight.shape) == 2)
+    addend = site.addend
+    if addend is not None and fits:
+        positions = data[-1 if site.left else -2]
+        wanted = (outputs, positions) if site.left else (positions, outputs)
+        extents = (1,) * (2 - len(addend.shape)) + addend.shape
+        fits = len(extents) == 2 and addend.dtype == site.weight.dtype
+        fits = fits and all(e in (1, w) or w is None for e, w in zip(extents, wanted, strict=True))
+    if fits:
+        return None
+    added = "" if addend is None else f" and C {list(addend.shape)}"
+    return Refusal(
+        "inconsistent-shapes", f"data {list(data)}, weight {list(weight)}{added} do not fit"
+    )
+
+
+def flag(node: Node, name: str) -> bool:
+    """Whether an attribute that is 0 or 1 is set."""
+    return name in node.attributes and node.attributes[name].as_int() != 0
