@@ -18,13 +18,15 @@ import onnx
 
 from widthfold_onnx.errors import NoKernelError
 from widthfold_onnx.evidence.chain import Labels, Mismatch, check_moves, labels_of, replay
-from widthfold_onnx.evidence.claims import (
-    content,
-    every_concrete,
-    placed,
-)
+from widthfold_onnx.evidence.claims import content, placed
 from widthfold_onnx.evidence.probe import TRIALS, Side, first_difference
-from widthfold_onnx.evidence.product_pair import ProductPair, parameters, positions, read_pair
+from widthfold_onnx.evidence.product_pair import (
+    ProductPair,
+    parameters,
+    positions,
+    read_pair,
+    shapes_of,
+)
 from widthfold_onnx.evidence.products import Product, prove_product
 from widthfold_onnx.evidence.rewritten import CONVERSIONS, Rewritten, label
 from widthfold_onnx.model.graph import Node
@@ -56,7 +58,7 @@ def check_product(graph: Rewritten, new: Node, options: VerifyOptions) -> ExactS
     if not isinstance(record, ProductRecord):
         raise Mismatch("its record is that of another operator")
     certificates, unrun = [], ""
-    for shape in every_concrete(tuple(record.shape)):
+    for shape in shapes_of(graph, old, new, record):
         pair = read_pair(graph, old, new, record, shape)
         _check_parameters(pair)
         certificates.append(_prove(pair))
