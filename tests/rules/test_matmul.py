@@ -129,6 +129,12 @@ REFUSALS: dict[str, tuple[Product, FoldOptions, str, str]] = {
         "dtype-unsupported",
         "elements are INT32; FLOAT, FLOAT16, DOUBLE, BFLOAT16 fold",
     ),
+    "a number": (
+        Product(shape=[16, 3], weight=[]),
+        FoldOptions(factor=8),
+        "inconsistent-shapes",
+        "the weight is a single number: no product has one",
+    ),
     "an old Gemm": (
         Product(
             op="Gemm",

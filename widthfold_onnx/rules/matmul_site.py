@@ -134,6 +134,8 @@ def read_matmul(
     stored = next((dims for dims in shapes if dims is not None), None)
     if stored is None:
         return Refusal("unknown-shape", "the rank of the data is not known")
+    if len(weight.shape) == 0:
+        return Refusal("inconsistent-shapes", "the weight is a single number: no product has one")
     if len(stored) < 2:
         return Refusal("one-position", "the data is a vector: there are no positions to fold")
     result = MatMulSite(
@@ -211,7 +213,7 @@ def _counts_samples(document: Document, stored: Dims) -> bool:
 
 def _shape_problem(site: MatMulSite, *, gemm: bool) -> Refusal | None:
     data, weight = site.planned, site.weight_shape
-    if 0 in data or 0 in site.weight.shape or len(site.weight.shape) == 0:
+    if 0 in data or 0 in weight:
         return Refusal("empty-tensor", f"data {list(data)} or weight {list(weight)} is empty")
     channels, outputs = site.channels
     fits = data[-2 if site.left else -1] in (None, channels)
