@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.graph import Document, Node, Value
-from widthfold_onnx.model.propagate import Dims, dims_of
+from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Extents, LinearSite, Site, product
 from widthfold_onnx.rules.reading import ITEMSIZE, common_problem, is_dequantized
+from widthfold_onnx.rules.samples import Samples, samples_of
 
 GEMM_MIN_OPSET = 7
 """Below, C broadcasts only where an attribute says so."""
@@ -28,14 +29,14 @@ class MatMulSite(LinearSite):
         left: the weight is the left operand.
         transposed: the data is stored with its two last axes exchanged.
         turned: so is the weight.
-        samples: the first axis of the stored data counts samples of a batch.
+        samples: where the data may count samples of a batch.
     """
 
     addend: Constant | None
     left: bool
     transposed: bool
     turned: bool
-    samples: bool
+    samples: Samples
 
     @property
     def data_index(self) -> int:
@@ -83,7 +84,7 @@ class MatMulSite(LinearSite):
 
     @property
     def geometry(self) -> Hashable:
-        """Which operand is the weight, how both are stored, and whether rows are samples."""
+        """Which operand is the weight, how both are stored, and where samples may be."""
         return (self.left, self.transposed, self.turned, self.flat, self.samples)
 
     @property
@@ -130,26 +131,27 @@ def read_matmul(
         )
     flags = [flag(node, "transA"), flag(node, "transB")]
     transposed, turned = flags[left], flags[not left]
-    shapes = [extents(data) for extents in (static, planned)]
-    stored = next((dims for dims in shapes if dims is not None), None)
-    if stored is None:
+    fixed, assumed = static(data), planned(data)
+    if fixed is None or assumed is None:
         return Refusal("unknown-shape", "the rank of the data is not known")
-    if len(stored) < 2:
+    if len(weight.shape) == 0:
+        return Refusal("inconsistent-shapes", "the weight is a single number: no product has one")
+    if len(fixed) < 2:
         return Refusal("one-position", "the data is a vector: there are no positions to fold")
     result = MatMulSite(
         node=node,
         scope=site.scope,
         name=site.name,
         op=site.op,
-        static=_seen(shapes[0], transposed=transposed),
-        planned=_seen(shapes[1], transposed=transposed),
+        static=_seen(fixed, transposed=transposed),
+        planned=_seen(assumed, transposed=transposed),
         weight=weight,
         weight_shape=matrix_shape(weight.shape, left=left),
         addend=addend,
         left=left,
         transposed=transposed,
         turned=turned,
-        samples=_counts_samples(document, shapes[0] or ()),
+        samples=samples_of(document, fixed, transposed=transposed),
         itemsize=ITEMSIZE[weight.dtype],
     )
     return _shape_problem(result, gemm=gemm) or result
@@ -190,28 +192,14 @@ def _addend(document: Document, node: Node) -> Constant | Refusal | None:
     return constant
 
 
-def _seen(stored: Dims | None, *, transposed: bool) -> Dims:
+def _seen(stored: Dims, *, transposed: bool) -> Dims:
     """Extents as the product reads them."""
-    assert stored is not None
     return (*stored[:-2], stored[-1], stored[-2]) if transposed else stored
-
-
-def _counts_samples(document: Document, stored: Dims) -> bool:
-    """Whether the first axis counts samples, which must not mix.
-
-    A tensor of more than two axes has its samples there. The rows of a matrix are samples where
-    their number is open, or that of the samples of an input [N, .., ..] of the model.
-    """
-    if len(stored) > 2:
-        return stored[0] != 1
-    shapes = (dims_of(value) for value in document.proto.graph.input)
-    samples = {dims[0] for dims in shapes if dims is not None and len(dims) > 2}
-    return stored[0] is None or stored[0] in samples
 
 
 def _shape_problem(site: MatMulSite, *, gemm: bool) -> Refusal | None:
     data, weight = site.planned, site.weight_shape
-    if 0 in data or 0 in site.weight.shape or len(site.weight.shape) == 0:
+    if 0 in data or 0 in weight:
         return Refusal("empty-tensor", f"data {list(data)} or weight {list(weight)} is empty")
     channels, outputs = site.channels
     fits = data[-2 if site.left else -1] in (None, channels)
