@@ -30,6 +30,7 @@ import re
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,27 +52,36 @@ def main() -> int:
         return 4
     sys.path.insert(0, str(ROOT))  # the package need not be installed
     from gpu.publish import publish
-    from gpu.results import FILE
+    from gpu.results import FILE, of, read
 
     from widthfold_onnx.errors import WidthfoldError
 
     if arguments.report is not None:
-        if not (arguments.report / FILE).is_file():
-            print(f"gpu_bench: no {FILE} in {arguments.report}", file=sys.stderr)
+        if not of(read(arguments.report), "run"):
+            print(f"gpu_bench: no results in {arguments.report / FILE}", file=sys.stderr)
             return 2
         publish(arguments.report)
         return 0
+    absent = [str(path) for path in arguments.models if not path.is_file()]
+    if absent:
+        print(f"gpu_bench: no such file: {', '.join(absent)}", file=sys.stderr)
+        return 2
     try:
-        folder = _measure(arguments)
+        folder, faults = _measure(arguments)
     except WidthfoldError as error:
         print(f"gpu_bench: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        print(f"gpu_bench: {error}", file=sys.stderr)
+        return 2
     publish(folder)
-    return 0
+    return 70 if faults else 0
 
 
-def _measure(arguments: argparse.Namespace) -> Path:
-    """Parts 1 to 6.
+def _measure(arguments: argparse.Namespace) -> tuple[Path, int]:
+    """Parts 1 to 6: where the results lie, and how many parts ended by a fault of this script.
+
+    A fault is printed, and costs no other part: time on a device is scarce.
 
     Raises:
         UnverifiedError: the provider cannot be used.
@@ -81,6 +91,7 @@ def _measure(arguments: argparse.Namespace) -> Path:
     from gpu.results import Results
     from gpu.stage import FULL, QUICK, Stage
 
+    from widthfold_onnx.errors import WidthfoldError
     from widthfold_onnx.options import Provider, VerifyOptions
     from widthfold_onnx.runtime.session import resolved, runtime_version
 
@@ -91,7 +102,6 @@ def _measure(arguments: argparse.Namespace) -> Path:
     chosen = grid.layers(scale.layer_bytes)[: scale.layers]
     models = (arguments.models or _models(real=not arguments.quick))[: scale.models]
     steps: dict[str, Callable[[Stage], None]] = {
-        "conv": device.check,
         "ceilings": device.ceilings,
         "grid": lambda part: grid.run_grid(part, chosen, device.rate(out)),
         "torch": lambda part: rival.run_rival(part, chosen),
@@ -100,7 +110,8 @@ def _measure(arguments: argparse.Namespace) -> Path:
     }
     provider = resolved(VerifyOptions(provider=Provider(arguments.provider))).provider
     results = Results(out)
-    with tempfile.TemporaryDirectory() as folder, watch.Watch(Path(folder)) as seen:
+    faults = 0
+    with tempfile.TemporaryDirectory() as folder, watch.Watch() as seen:
         stage = Stage(provider, Path(folder), results, scale, start + arguments.budget)
         results.add(
             "run",
@@ -113,13 +124,21 @@ def _measure(arguments: argparse.Namespace) -> Path:
             date=time.strftime("%Y-%m-%d", time.gmtime()),
             command=" ".join(["scripts/gpu_bench.py", *sys.argv[1:]]),
         )
+        device.check(stage)
         for part, step in steps.items():
             print(f"gpu_bench: {part}, {stage.left:.0f} s left", file=sys.stderr, flush=True)
-            step(stage.until(SHARES.get(part, 1.0) * stage.left))
+            try:
+                step(stage.until(SHARES.get(part, 1.0) * stage.left))
+            except WidthfoldError as error:
+                results.add(part, reason=str(error))
+            except Exception as error:
+                traceback.print_exc()
+                results.add(part, reason=f"a fault of gpu_bench: {error!r}")
+                faults += 1
             results.add("state", during=part, **seen.take())
         results.add("end", seconds=round(time.perf_counter() - start, 1))
     results.close()
-    return out
+    return out, faults
 
 
 def _models(*, real: bool) -> list[Path]:

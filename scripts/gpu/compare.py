@@ -8,6 +8,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from gpu.stage import Stage
+from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.binding import Bound, Placed
 
 WRONG = 1e-2
@@ -47,7 +48,9 @@ class Judge:
         graph = helper.make_graph(nodes, "difference", inputs, outputs)
         opset = helper.make_opsetid("", 17)
         model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
-        self._opened = stage.open(model.SerializeToString(), stage.options())
+        # TensorRT takes no inputs of unknown shape; what it computes lies where CUDA can read it.
+        provider = Provider.CPU if stage.provider is Provider.CPU else Provider.CUDA
+        self._opened = stage.open(model.SerializeToString(), stage.options(), provider)
 
     def apart(self, one: Bound, other: Bound) -> float:
         """Run both; largest difference / largest magnitude of the first."""

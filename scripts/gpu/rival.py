@@ -15,6 +15,7 @@ import numpy as np
 from gpu.layers import AS_IS, TO_LAST, Layer, model
 from gpu.results import us
 from gpu.stage import Stage, noise
+from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.binding import Bound
 
 LEAST_RUNS, MOST_RUNS = 5, 200
@@ -27,8 +28,12 @@ def run_rival(stage: Stage, chosen: Sequence[Layer]) -> None:
     except ImportError as error:
         stage.results.add("torch", reason=f"PyTorch cannot be imported ({error})")
         return
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = "cpu" if stage.provider is Provider.CPU else "cuda"
     if device == "cuda":
+        if not torch.cuda.is_available():
+            reason = f"PyTorch {torch.__version__} sees no CUDA device"
+            stage.results.add("torch", reason=reason)
+            return
         torch.backends.cudnn.benchmark = True
         torch.backends.cudnn.allow_tf32 = True
     stage.results.add(

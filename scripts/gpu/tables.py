@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpu.figures import best_as_is, floor_share
+from gpu.figures import AS_IS, fastest, floor_share
 from gpu.results import Row, of
 
 MOVED = 1.03
@@ -51,16 +51,18 @@ def sections(rows: Sequence[Row]) -> list[Section]:
 
 def _about(rows: Sequence[Row]) -> Section:
     run = of(list(rows), "run")[0]
+    states = of(list(rows), "state")
+    driver = next((f"driver {row['driver']}, " for row in states if "driver" in row), "")
     notes = [
-        f"`{run['command']}`, {run['date']}, ONNX Runtime {run['onnxruntime']}, "
+        f"`{run['command']}`, {run['date']}, {driver}ONNX Runtime {run['onnxruntime']}, "
         f"Python {run['python']}."
     ]
     if run["quick"]:
         notes.append("A quick run: the figures say nothing.")
     if not of(list(rows), "end"):
         notes.append("The run was cut off; what is here was measured before.")
-    for row in of(list(rows), "state"):
-        if "sm_mhz" in row:
+    for row in states:
+        if row.get("sm_mhz"):
             low, high = np.quantile(row["sm_mhz"], (0.1, 0.9))
             void = ": it moved, the figures are void" if high > MOVED * low else ""
             notes.append(f"SM clock during {row['during']}: {low:.0f} to {high:.0f} MHz{void}.")
@@ -70,6 +72,8 @@ def _about(rows: Sequence[Row]) -> Section:
 def _ceilings(found: Sequence[Row], rows: Sequence[Row]) -> Section:
     body = []
     for row in found:
+        if _lone(row):
+            continue
         what = " ".join(filter(None, [row.get("what"), row.get("dtype")]))
         if "us" not in row:
             value = row.get("error", "")
@@ -79,12 +83,12 @@ def _ceilings(found: Sequence[Row], rows: Sequence[Row]) -> Section:
             value = f"{_gbs(row)} GB/s"
         else:
             value = f"A/A {1 + row['control']:.3f}" if "control" in row else ""
-        body.append([what, _us(row), value])
+        body.append([what, us_of(row), value])
     return Section("Ceilings", [], ["what", "us", "value"], body)
 
 
 def _grid(found: Sequence[Row], rows: Sequence[Row]) -> Section:
-    best = best_as_is(found)
+    best = fastest(found)
     body = []
     for row in found:
         if _lone(row):
@@ -93,25 +97,43 @@ def _grid(found: Sequence[Row], rows: Sequence[Row]) -> Section:
         if "us" not in row:
             body.append([*start, "", "", "", _why(row), "", "", ""])
             continue
-        against = f"{best[row['layer'], row['dtype']] / row['us']:.2f}x"
-        numbers = [_us(row), _gbs(row), _floor(row, rows), _ratio(row), against, _control(row)]
-        body.append([*start, *numbers, str(row["transposes"])])
+        against = f"{best[row['layer'], row['dtype']][AS_IS]['us'] / row['us']:.2f}x"
+        numbers = [us_of(row), _gbs(row), floor_of(row, rows), _ratio(row), against, _control(row)]
+        body.append([*start, *numbers, _pair(row["transposes"])])
     head = ["layer", "type", "layout", "form", "us", "GB/s", "floor", "ratio", "best", "A/A", "T"]
-    return Section(
-        "Layers", ["T: Transposes that the runtime's optimized graph holds."], head, body
-    )
+    return Section("Layers", _cancelled(found), head, body)
+
+
+def _cancelled(found: Sequence[Row]) -> list[str]:
+    """Did the runtime take away the two Transposes around a channels-last Conv?"""
+    shown = [row for row in found if row.get("layout") == "nhwc" and row.get("transposes")]
+    gone = [row for row in shown if row["transposes"][0] <= row["transposes"][1] - 2]
+    lines = ["T: Transposes that the runtime's optimized graph holds / that the model holds."]
+    if shown:
+        lines.append(
+            f"Of {len(shown)} channels-last models, which hold two Transposes around the Conv, "
+            f"the runtime cancelled both of {len(gone)}."
+        )
+    return lines
 
 
 def _torch(found: Sequence[Row], rows: Sequence[Row]) -> Section:
+    about = next((row for row in found if "version" in row), None)
+    notes = []
+    if about is not None:
+        notes.append(
+            f"PyTorch {about['version']} on {about['device']}, cuDNN {about['cudnn']}, which "
+            "measures its kernels first; nhwc is channels_last. PyTorch's profiler names kernels."
+        )
     body = []
     for row in found:
         if "layer" in row:
             named = [(row.get(key) or [""])[0] for key in ("kernels", "runtime_kernels")]
             named[0] = named[0] or row.get("error", "")
-            numbers = [_us(row), _gbs(row), _floor(row, rows)]
+            numbers = [us_of(row), _gbs(row), floor_of(row, rows)]
             body.append([row["layer"], row["dtype"], row["layout"], *numbers, *named])
     head = ["layer", "type", "layout", "us", "GB/s", "floor", "longest kernel", "of ONNX Runtime"]
-    return Section("PyTorch", [], head, body)
+    return Section("PyTorch", notes, head, body)
 
 
 def _gemm(found: Sequence[Row], rows: Sequence[Row]) -> Section:
@@ -121,7 +143,7 @@ def _gemm(found: Sequence[Row], rows: Sequence[Row]) -> Section:
             continue
         shape = " x ".join(map(str, row["shape"]))
         base = f"{row['base_us']:.1f}" if "base_us" in row else ""
-        numbers = [base, _us(row), _gbs(row), _floor(row, rows), _ratio(row) or _why(row)]
+        numbers = [base, us_of(row), _gbs(row), floor_of(row, rows), _ratio(row) or _why(row)]
         body.append([shape, row["dtype"], str(row.get("factor", "")), *numbers, _control(row)])
     head = ["M x K x N", "type", "factor", "as-is us", "us", "GB/s", "floor", "ratio", "A/A"]
     return Section("Matrix products", [], head, body)
@@ -160,7 +182,8 @@ def _reason(row: Row) -> str:
     return f"{count}{row['reason']}."
 
 
-def _us(row: Row) -> str:
+def us_of(row: Row) -> str:
+    """Microseconds; "" where nothing was timed."""
     return f"{row['us']:.1f}" if "us" in row else ""
 
 
@@ -168,7 +191,12 @@ def _gbs(row: Row) -> str:
     return f"{row['bytes'] / row['us'] / 1e3:.0f}" if "us" in row else ""
 
 
-def _floor(row: Row, rows: Sequence[Row]) -> str:
+def _pair(counts: Sequence[int] | None) -> str:
+    return "" if counts is None else "/".join(map(str, counts))
+
+
+def floor_of(row: Row, rows: Sequence[Row]) -> str:
+    """Percent of the bandwidth floor; "" where it is not known."""
     share = floor_share(row, rows) if "us" in row else None
     return "" if share is None else f"{share:.0%}"
 

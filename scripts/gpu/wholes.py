@@ -5,24 +5,25 @@ This part needs all that the package needs, not only its mathematics.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from gpu.stage import Stage, ratio
 from widthfold_onnx.options import Provider
 
+NEEDED = ("msgspec", "onnx_ir", "platformdirs", "scipy")
+"""What the package imports to optimize a model, beside numpy and onnx."""
+
 
 def run_models(stage: Stage, models: Sequence[Path]) -> None:
     """Optimize and time the models, or as many as there is time for."""
-    try:
-        importlib.import_module("widthfold_onnx.pipeline")
-    except ImportError as error:
-        name = error.name or str(error)
-        stage.results.add("models", reason=f"{name} is not installed, which the package needs")
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        stage.results.add("models", reason=f"the package needs {', '.join(missing)}")
         return
     layouts = (False, True) if stage.provider is Provider.CUDA else (False,)
-    cases = [(path, last) for last in layouts for path in models]
+    cases = [(path, last) for path in models for last in layouts]
     longest = 0.0
     for done, (path, last) in enumerate(cases):
         before = stage.left
