@@ -9,6 +9,7 @@ import numpy as np
 
 from gpu.figures import AS_IS, fastest, floor_share
 from gpu.results import Row, of
+from widthfold_onnx.runtime.clock import MIN_CLEAR
 
 MOVED = 1.03
 """Where the clock moves further than this during a part, its figures are void."""
@@ -16,7 +17,8 @@ MOVED = 1.03
 FLOOR = (
     "GB/s counts the input, the output, and twice the output for the Neg behind the layer; floor "
     "is the time of these bytes at the measured copy bandwidth in percent of the time taken. Ratio "
-    "is as-is / form, the median of alternating runs with its 95 % interval; best is the fastest "
+    "is as-is / form, the median of alternating runs with its 95 % interval, or with the number of "
+    "rounds where they are too few for one; best is the fastest "
     "as-is of both layouts / form, from medians. A/A is a second copy of the layer as it is."
 )
 
@@ -122,8 +124,9 @@ def _torch(found: Sequence[Row], rows: Sequence[Row]) -> Section:
     notes = []
     if about is not None:
         notes.append(
-            f"PyTorch {about['version']} on {about['device']}, cuDNN {about['cudnn']}, which "
-            "measures its kernels first; nhwc is channels_last. PyTorch's profiler names kernels."
+            f"PyTorch {about['version']} on {about['device']}, nhwc is channels_last. On CUDA, "
+            f"cuDNN (of PyTorch: {about['cudnn']}) measures its kernels first, and PyTorch's "
+            "profiler names those that ran; of ONNX Runtime at cudnn_conv_algo_search=HEURISTIC."
         )
     body = []
     for row in found:
@@ -202,7 +205,14 @@ def floor_of(row: Row, rows: Sequence[Row]) -> str:
 
 
 def _ratio(row: Row) -> str:
-    return f"{row['ratio']:.2f}x [{row['low']:.2f}, {row['high']:.2f}]" if "ratio" in row else ""
+    """With its interval, unless there were too few rounds for one."""
+    if "ratio" not in row:
+        return ""
+    rounds = row["rounds"]
+    interval = f"[{row['low']:.2f}, {row['high']:.2f}]"
+    if rounds < MIN_CLEAR:
+        interval = f"({rounds} round{'s' if rounds > 1 else ''})"
+    return f"{row['ratio']:.2f}x {interval}"
 
 
 def _control(row: Row) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpu.figures import FOLDED, PYTORCH, RIVALS, fastest, rival
-from gpu.results import Row
+from gpu.results import Row, of
 from gpu.tables import Section, floor_of, us_of
 
 CLAIM = 3.0
@@ -15,7 +15,12 @@ CLAIM = 3.0
 
 
 def verdict(rows: Sequence[Row]) -> list[Section]:
-    """A table of the layers of which a fold and a rival were measured, and one sentence."""
+    """A table of the layers of which a fold and a rival were measured.
+
+    With it goes a sentence on the claim, unless nothing was measured that bears on it: it is about
+    tensor cores.
+    """
+    (run,) = of(list(rows), "run")
     body = []
     claimed: list[tuple[float, bool]] = []
     for (layer, dtype), own in fastest(rows).items():
@@ -35,7 +40,7 @@ def verdict(rows: Sequence[Row]) -> list[Section]:
         "Medians in us, each of the layout that is the faster one. PyTorch is timed apart from the "
         "others, so these ratios have no interval; those of ONNX Runtime are under Layers."
     ]
-    if claimed:
+    if claimed and not run["quick"] and run["provider"] != "cpu":
         gains, tuned = np.array(claimed).T
         notes.append(
             f"The claim, at least {CLAIM:g}x in float16 from one input channel: "

@@ -68,6 +68,7 @@ def test_the_whole_run_with_the_processor(tmp_path: Path) -> None:
     for title in titles:
         assert f"## {title}\n" in table
     assert "A quick run: the figures say nothing." in table
+    assert "The claim" not in table
     assert {path.name for path in tmp_path.glob("*.svg")} == {
         "floor-float16.svg",
         "ratios-float16-nchw.svg",
@@ -130,8 +131,8 @@ def test_what_was_measured_before_the_run_was_cut_off_is_published(tmp_path: Pat
     last = layer | {"layout": "nhwc", "form": "none", "us": 2.0, "transposes": [0, 2]}
     kept = layer | {"layout": "nhwc", "form": "pad 8", "us": 1.5, "transposes": [1, 2]}
     form = layer | {"layout": "nchw", "form": "block 8", "us": 1.0, "transposes": [0, 0]}
-    form |= {"ratio": 3.9, "low": 3.5, "high": 4.1, "control": 0.01}
-    kept |= {"ratio": 1.3, "low": 1.2, "high": 1.4, "control": 0.01}
+    form |= {"ratio": 3.9, "low": 3.5, "high": 4.1, "control": 0.01, "rounds": 6}
+    kept |= {"ratio": 1.3, "low": 1.2, "high": 1.4, "control": 0.01, "rounds": 5}
     wrong = layer | {"layout": "nchw", "form": "band 8", "wrong": 0.5}
     left = {"part": "grid", "unmeasured": 7, "reason": "no time was left"}
     fault = {"part": "torch", "reason": "a fault"}
@@ -143,6 +144,7 @@ def test_what_was_measured_before_the_run_was_cut_off_is_published(tmp_path: Pat
     # 1 MB at 2 TB/s is 0.5 us; the best layer as it is takes 2 us.
     block = "| 1->1 3x3 | float16 | nchw | block 8 | 1.0 | 1000 | 50% |"
     assert f"{block} 3.90x [3.50, 4.10] | 2.00x | 1.01 | 0/0 |" in table
+    assert "| 1.30x (5 rounds) | 1.33x | 1.01 | 1/2 |" in table
     assert "Of 2 channels-last models, which hold two Transposes around the Conv, " in table
     assert "the runtime cancelled both of 1." in table
     assert "\na fault.\n" in table
