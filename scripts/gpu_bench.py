@@ -40,7 +40,7 @@ NEEDED = ("numpy", "onnx", "onnxruntime")
 FIRST = ("pitch_cnn", "basic-pitch__nmp", "luma_sr", "swift-f0__model", "wide_signal")
 """Models that are measured before the others: time may be short."""
 
-SHARES = {"grid": 0.55, "torch": 0.25, "gemm": 0.2}
+SHARES = {"grid": 0.45, "torch": 0.25, "gemm": 0.15}
 """Share of the time left that each of these parts may take; whole models take the rest."""
 
 

@@ -104,19 +104,25 @@ class Stage:
     def open(
         self, model: bytes, options: Mapping[str, str], provider: Provider | None = None
     ) -> Opened:
+        """Load a serialized model; see `load`."""
+        path = self.folder / "model.onnx"
+        path.write_bytes(model)
+        return self.load(path, options, provider)
+
+    def load(
+        self, path: Path, options: Mapping[str, str], provider: Provider | None = None
+    ) -> Opened:
         """Load a model.
 
         Args:
-            model: serialized.
+            path: the model.
             options: of the provider.
             provider: another one than that of the stage.
 
         Raises:
             UnverifiedError: the provider does not take it.
         """
-        path, made = self.folder / "model.onnx", self.folder / "optimized.onnx"
-        path.write_bytes(model)
-        used = provider or self.provider
+        made, used = self.folder / "optimized.onnx", provider or self.provider
         # The runtime refuses to write a graph that TensorRT compiled (onnxruntime#5840).
         shown = used is not Provider.TENSORRT
         session = open_session(

@@ -160,10 +160,17 @@ def _models(found: Sequence[Row], rows: Sequence[Row]) -> Section:
         layout = "nhwc" if row["options"].get("prefer_nhwc") == "1" else "nchw"
         times = [f"{row[key] / 1e3:.3f}" if key in row else "" for key in ("base_us", "us")]
         folded = f"{row['folded']}/{row['convs']}" if "folded" in row else ""
+        left = f"{row['left']}/{row['layers']}" if "left" in row else ""
         result = _ratio(row) or row.get("error", "as it is")
-        body.append([row["model"], layout, folded, *times, result, _control(row)])
-    head = ["model", "layout", "folded", "as-is ms", "ms", "ratio", "A/A"]
-    return Section("Whole models", [], head, body)
+        counts = " ".join(_pair(counts) for counts in row.get("transposes", []))
+        body.append([row["model"], layout, left, folded, *times, result, _control(row), counts])
+    notes = [
+        "The layout is that of the search; then each model runs at its own best setting. Left: "
+        "layers for which the search had no time, of all different ones. T: as above, of the "
+        "original and of the folded model at that layout."
+    ]
+    head = ["model", "layout", "left", "folded", "as-is ms", "ms", "ratio", "A/A", "T"]
+    return Section("Whole models", notes, head, body)
 
 
 TABLES = {

@@ -58,6 +58,8 @@ def _model(stage: Stage, path: Path, options: dict[str, str]) -> None:
             "model": path.stem,
             "options": options,
             "convs": len(report.sites),
+            "layers": found.layers,
+            "left": found.left,
             "folded": report.summary.folded,
             "written": report.written is not None,
             "search": None if whole is None else [whole.ratio, whole.low, whole.high],
@@ -66,6 +68,7 @@ def _model(stage: Stage, path: Path, options: dict[str, str]) -> None:
         if report.written is None or not report.summary.folded:
             stage.results.add("models", **about)
             return
+        about["transposes"] = [stage.load(model, options).transposes for model in (path, out)]
         against = contest(path, out, timed, shapes)
     except WidthfoldError as error:
         stage.results.add("models", model=path.stem, options=options, error=str(error))

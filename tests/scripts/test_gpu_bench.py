@@ -63,6 +63,7 @@ def test_the_whole_run_with_the_processor(tmp_path: Path) -> None:
     (model,) = rows_of(tmp_path, "models")
     assert model["model"] == "pitch_cnn"
     assert "error" not in model
+    assert 0 <= model["left"] <= model["layers"] == 4
     table = (tmp_path / "table.md").read_text()
     titles = ("Ceilings", "Layers", "Matrix products", "Whole models", "Against the fastest rival")
     for title in titles:
@@ -156,6 +157,22 @@ def test_what_was_measured_before_the_run_was_cut_off_is_published(tmp_path: Pat
     assert "7 more were not measured: no time was left." in table
     assert "SM clock during ceilings: 994 to 1006 MHz." in table
     assert "SM clock during grid: 940 to 1060 MHz: it moved, the figures are void." in table
+
+
+def test_a_whole_model_says_what_was_left_and_which_transposes_stay(
+    scripts: Path, tmp_path: Path
+) -> None:
+    tables = importlib.import_module("gpu.tables")
+    row = {"part": "models", "model": "m", "options": {"prefer_nhwc": "1"}, "convs": 9, "folded": 2}
+    row |= {"layers": 5, "left": 3, "base_us": 4000.0, "us": 2000.0, "ratio": 2.0, "low": 1.9}
+    row |= {"high": 2.1, "control": 0.01, "rounds": 30, "transposes": [[1, 3], [1, 7]]}
+    hidden = row | {"transposes": [None, None], "options": {}}  # TensorRT
+    run = {"part": "run", "device": "X", "provider": "cuda", "onnxruntime": "1", "python": "3"}
+    run |= {"quick": False, "date": "2026-01-01", "command": "gpu_bench.py"}
+    text = tables.sections([run, row, hidden])[1].markdown()
+    shown = "2/9 | 4.000 | 2.000 | 2.00x [1.90, 2.10] | 1.01 |"
+    assert f"| m | nhwc | 3/5 | {shown} 1/3 1/7 |" in text
+    assert f"| m | nchw | 3/5 | {shown}   |" in text
 
 
 # ---------------------------------------------------------------- pretended CUDA
