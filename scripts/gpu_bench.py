@@ -11,9 +11,9 @@ needs (msgspec, onnx_ir, platformdirs, scipy). Parts:
 1 one Conv on the device against the CPU; a wrong or missing device ends the run
 2 bandwidth, peak, launch overhead, and by how much identical models differ
 3 a grid of layers, each in all forms, in both layouts
-4 the same layers through PyTorch and cuDNN's own tuning, with the names of kernels
-5 tall and narrow matrix products, folded and not
-6 whole models by --factor auto: models/, and the real ones beside the repository, or MODEL
+4 tall and narrow matrix products, folded and not
+5 whole models by --factor auto: models/, and the real ones beside the repository, or MODEL
+6 the layers of part 3 through PyTorch and cuDNN's own tuning, with the names of kernels
 7 table and pictures
 
 Every result is in DIR/results.jsonl as soon as it is there, with the raw samples; --report makes
@@ -40,8 +40,9 @@ NEEDED = ("numpy", "onnx", "onnxruntime")
 FIRST = ("pitch_cnn", "basic-pitch__nmp", "luma_sr", "swift-f0__model", "wide_signal")
 """Models that are measured before the others: time may be short."""
 
-SHARES = {"grid": 0.45, "torch": 0.25, "gemm": 0.15}
-"""Share of the time left that each of these parts may take; whole models take the rest."""
+SHARES = {"grid": 0.45, "gemm": 0.1, "models": 0.65}
+"""Share of the time left that each of these parts may take. PyTorch comes last and takes the rest:
+it can stop soon, and its memory and its profiler disturb nothing there."""
 
 
 def main() -> int:
@@ -104,9 +105,9 @@ def _measure(arguments: argparse.Namespace) -> tuple[Path, int]:
     steps: dict[str, Callable[[Stage], None]] = {
         "ceilings": device.ceilings,
         "grid": lambda part: grid.run_grid(part, chosen, device.rate(out)),
-        "torch": lambda part: rival.run_rival(part, chosen),
         "gemm": products.run_products,
         "models": lambda part: wholes.run_models(part, models),
+        "torch": lambda part: rival.run_rival(part, chosen),
     }
     provider = resolved(VerifyOptions(provider=Provider(arguments.provider))).provider
     results = Results(out)

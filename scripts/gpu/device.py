@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import helper, numpy_helper
+from onnx import helper
 
+from gpu.graphs import serialized
 from gpu.results import read, us
 from gpu.stage import Stage, noise, ratio
 from widthfold_onnx.errors import CheckFailedError
@@ -152,20 +153,11 @@ def _model(
     **attributes: Any,
 ) -> bytes:
     """Inputs x0, x1, ... and constants into one operator, or a chain of it; the output is y."""
-    element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    inputs = [f"x{i}" for i in range(len(shapes))]
-    names = [f"c{i}" for i in range(len(constants))]
+    inputs = [(f"x{i}", dtype, shape) for i, shape in enumerate(shapes)]
+    named = {f"c{i}": array for i, array in enumerate(constants)}
     steps = [*(f"v{i}" for i in range(1, repeat)), "y"]
-    nodes, before = [], [*inputs, *names]
+    nodes, before = [], [*(name for name, *_ in inputs), *named]
     for step in steps:
         nodes.append(helper.make_node(op, before, [step], **attributes))
         before = [step]
-    graph = helper.make_graph(
-        nodes,
-        "part",
-        [helper.make_tensor_value_info(n, element, s) for n, s in zip(inputs, shapes, strict=True)],
-        [helper.make_tensor_value_info("y", element, None)],
-        [numpy_helper.from_array(array, n) for n, array in zip(names, constants, strict=True)],
-    )
-    opset = helper.make_opsetid("", 17)
-    return bytes(helper.make_model(graph, opset_imports=[opset], ir_version=8).SerializeToString())
+    return serialized(nodes, inputs, [("y", dtype, None)], named)

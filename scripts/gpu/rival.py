@@ -1,4 +1,4 @@
-"""Part 4: the same layers through PyTorch, with cuDNN's own tuning, as an independent reference.
+"""Part 6: the same layers through PyTorch, with cuDNN's own tuning, as an independent reference.
 
 A layer is a Conv and a negation, as in part 3. PyTorch names the kernels that ran by its profiler,
 its own and those of ONNX Runtime on the layer as it is.

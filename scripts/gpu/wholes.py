@@ -1,4 +1,4 @@
-"""Part 6: whole models by `--factor auto`, in both layouts, against the original at its best.
+"""Part 5: whole models by `--factor auto`, in both layouts, against the original at its best.
 
 This part needs all that the package needs, not only its mathematics.
 """

@@ -77,7 +77,7 @@ def test_the_whole_run_with_the_processor(tmp_path: Path) -> None:
     }
 
 
-def test_numpy_onnx_and_the_runtime_are_enough_for_parts_1_to_5(tmp_path: Path) -> None:
+def test_numpy_onnx_and_the_runtime_are_enough_for_parts_1_to_4(tmp_path: Path) -> None:
     done = bench("--provider", "cpu", "--quick", "--out", tmp_path, hidden=True)
     assert done.returncode == 0, done.stderr
     assert [row for row in rows_of(tmp_path, "gemm") if "ratio" in row]
@@ -425,7 +425,7 @@ def test_nvidia_smi_ends_with_a_run_that_is_killed(scripts: Path, tmp_path: Path
 
 
 class FakeTorch:
-    """As much of PyTorch as part 4 uses, on a device called cuda."""
+    """As much of PyTorch as part 6 uses, on a device called cuda."""
 
     __version__ = "0"
     channels_last, contiguous_format = "last", "first"
