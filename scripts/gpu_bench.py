@@ -31,8 +31,13 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # they need what may be missing
+    from gpu.stage import Stage
+    from gpu.watch import Watch
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared" / "models"
@@ -82,8 +87,6 @@ def main() -> int:
 def _measure(arguments: argparse.Namespace) -> tuple[Path, int]:
     """Parts 1 to 6: where the results lie, and how many parts ended by a fault of this script.
 
-    A fault is printed, and costs no other part: time on a device is scarce.
-
     Raises:
         UnverifiedError: the provider cannot be used.
         CheckFailedError: the device computes wrong.
@@ -92,7 +95,6 @@ def _measure(arguments: argparse.Namespace) -> tuple[Path, int]:
     from gpu.results import Results
     from gpu.stage import FULL, QUICK, Stage
 
-    from widthfold_onnx.errors import WidthfoldError
     from widthfold_onnx.options import Provider, VerifyOptions
     from widthfold_onnx.runtime.session import resolved, runtime_version
 
@@ -111,7 +113,6 @@ def _measure(arguments: argparse.Namespace) -> tuple[Path, int]:
     }
     provider = resolved(VerifyOptions(provider=Provider(arguments.provider))).provider
     results = Results(out)
-    faults = 0
     with tempfile.TemporaryDirectory() as folder, watch.Watch() as seen:
         stage = Stage(provider, Path(folder), results, scale, start + arguments.budget)
         results.add(
@@ -126,20 +127,32 @@ def _measure(arguments: argparse.Namespace) -> tuple[Path, int]:
             command=" ".join(["scripts/gpu_bench.py", *sys.argv[1:]]),
         )
         device.check(stage)
-        for part, step in steps.items():
-            print(f"gpu_bench: {part}, {stage.left:.0f} s left", file=sys.stderr, flush=True)
-            try:
-                step(stage.until(SHARES.get(part, 1.0) * stage.left))
-            except WidthfoldError as error:
-                results.add(part, reason=str(error))
-            except Exception as error:
-                traceback.print_exc()
-                results.add(part, reason=f"a fault of gpu_bench: {error!r}")
-                faults += 1
-            results.add("state", during=part, **seen.take())
+        faults = _take(stage, steps, seen)
         results.add("end", seconds=round(time.perf_counter() - start, 1))
     results.close()
     return out, faults
+
+
+def _take(stage: Stage, steps: Mapping[str, Callable[[Stage], None]], seen: Watch) -> int:
+    """Take the steps, each in its share of the time; how many ended by a fault.
+
+    A fault is printed, and costs no other part: time on a device is scarce.
+    """
+    from widthfold_onnx.errors import WidthfoldError
+
+    faults = 0
+    for part, step in steps.items():
+        print(f"gpu_bench: {part}, {stage.left:.0f} s left", file=sys.stderr, flush=True)
+        try:
+            step(stage.until(SHARES.get(part, 1.0) * stage.left))
+        except WidthfoldError as error:
+            stage.results.add(part, reason=str(error))
+        except Exception as error:
+            traceback.print_exc()
+            stage.results.add(part, reason=f"a fault of gpu_bench: {error!r}")
+            faults += 1
+        stage.results.add("state", during=part, **seen.take())
+    return faults
 
 
 def _models(*, real: bool) -> list[Path]:

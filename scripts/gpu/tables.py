@@ -36,7 +36,9 @@ class Section:
         """As Markdown."""
         rows = [self.head, ["---"] * len(self.head), *self.body] if self.body else []
         lines = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows]
-        return "\n".join([f"## {self.title}", "", *lines, "", *self.notes, ""])
+        return "\n".join(
+            [f"## {self.title}", *(["", *lines] if lines else []), "", *self.notes, ""]
+        )
 
 
 def sections(rows: Sequence[Row]) -> list[Section]:

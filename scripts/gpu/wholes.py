@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from gpu.stage import Stage, ratio
 from widthfold_onnx.options import Provider
@@ -49,14 +50,13 @@ def _model(stage: Stage, path: Path, options: dict[str, str]) -> None:
     )
     timed = VerifyOptions(provider=stage.provider, time_budget=seconds / 2)
     out = stage.folder / "folded.onnx"
+    about: dict[str, Any] = {"model": path.stem, "options": options}
     try:
         report = optimize(path, out, FoldOptions(), prove, search)
         found = report.search
         assert found is not None  # it was asked for auto
         whole, shapes = found.whole, {name: tuple(dims) for name, dims in found.shapes.items()}
-        about = {
-            "model": path.stem,
-            "options": options,
+        about |= {
             "convs": len(report.sites),
             "layers": found.layers,
             "left": found.left,
@@ -71,7 +71,7 @@ def _model(stage: Stage, path: Path, options: dict[str, str]) -> None:
         about["transposes"] = [stage.load(model, options).transposes for model in (path, out)]
         against = contest(path, out, timed, shapes)
     except WidthfoldError as error:
-        stage.results.add("models", model=path.stem, options=options, error=str(error))
+        stage.results.add("models", **about, error=str(error))
         return
     settings = [str(setting) for setting in against.settings]
     stage.results.add("models", **about, settings=settings, **ratio(against.pairing))
