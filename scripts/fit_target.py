@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 from gpu.results import Row, of, read
 
+from widthfold_onnx.errors import UsageError
 from widthfold_onnx.plan import targets
 from widthfold_onnx.plan.cost import layer_seconds
 from widthfold_onnx.plan.ranking import rank_correlation
@@ -41,11 +42,21 @@ def fitted(rows: list[Row], base: Target, name: str) -> Target:
         name: of the new target.
 
     Raises:
-        ValueError: the run was a quick one, whose figures say nothing.
+        ValueError: there is no run; it was a quick one, whose figures say nothing; or it ran
+            elsewhere than where the target stands for.
     """
-    (run,) = of(rows, "run")
+    run = next(iter(of(rows, "run")), None)
+    if run is None:
+        raise ValueError("there are no results")
     if run["quick"]:
         raise ValueError("a quick run measures nothing; fit a full one")
+    if run["provider"] != base.provider:
+        raise ValueError(f"the run is of {run['provider']}, {base.name} stands for {base.provider}")
+    device = base.device
+    if device not in run["device"]:
+        if name == base.name:
+            raise ValueError(f"the run is of {run['device']}, {name} stands for {device}")
+        device = run["device"]
     where = f"measured by gpu_bench.py on {run['device']}, {run['date']}, ONNX Runtime "
     where += f"{run['onnxruntime']}: "
     ceilings = {(row["what"], row.get("dtype")): row for row in of(rows, "ceilings") if "us" in row}
@@ -81,7 +92,7 @@ def fitted(rows: list[Row], base: Target, name: str) -> Target:
             _efficiency(layers, target),
             f"nearest to {len(layers)} layers as they are",
         )
-    return msgspec.structs.replace(target, source=source, **found)
+    return msgspec.structs.replace(target, device=device, source=source, **found)
 
 
 def as_is(rows: list[Row]) -> list[tuple[Work, float]]:
@@ -157,10 +168,10 @@ def main() -> int:
     parser.add_argument("--base", help="target to start from; default NAME")
     parser.add_argument("--out", type=Path, help="default: the target's file in the package")
     arguments = parser.parse_args()
-    rows = read(arguments.results)
     try:
+        rows = read(arguments.results)
         target = fitted(rows, targets.target(arguments.base or arguments.name), arguments.name)
-    except ValueError as error:
+    except (ValueError, UsageError) as error:
         print(f"fit_target: {error}", file=sys.stderr)
         return 2
     out = arguments.out or FOLDER / f"{arguments.name}{targets.SUFFIX}"

@@ -11,9 +11,9 @@ needs (msgspec, onnx_ir, platformdirs, scipy). Parts:
 1 one Conv on the device against the CPU; a wrong or missing device ends the run
 2 bandwidth, peak, launch overhead, and by how much identical models differ
 3 a grid of layers, each in all forms, in both layouts
-4 the same layers through PyTorch and cuDNN's own tuning, with the names of kernels
-5 tall and narrow matrix products, folded and not
-6 whole models by --factor auto: models/, and the real ones beside the repository, or MODEL
+4 tall and narrow matrix products, folded and not
+5 whole models by --factor auto: models/, and the real ones beside the repository, or MODEL
+6 the layers of part 3 through PyTorch and cuDNN's own tuning, with the names of kernels
 7 table and pictures
 
 Every result is in DIR/results.jsonl as soon as it is there, with the raw samples; --report makes
@@ -30,8 +30,14 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # they need what may be missing
+    from gpu.stage import Stage
+    from gpu.watch import Watch
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared" / "models"
@@ -39,8 +45,9 @@ NEEDED = ("numpy", "onnx", "onnxruntime")
 FIRST = ("pitch_cnn", "basic-pitch__nmp", "luma_sr", "swift-f0__model", "wide_signal")
 """Models that are measured before the others: time may be short."""
 
-SHARES = {"grid": 0.55, "torch": 0.25, "gemm": 0.2}
-"""Share of the time left that each of these parts may take; whole models take the rest."""
+SHARES = {"grid": 0.45, "gemm": 0.1, "models": 0.65}
+"""Share of the time left that each of these parts may take. PyTorch comes last and takes the rest:
+it can stop soon, and its memory and its profiler disturb nothing there."""
 
 
 def main() -> int:
@@ -51,27 +58,34 @@ def main() -> int:
         return 4
     sys.path.insert(0, str(ROOT))  # the package need not be installed
     from gpu.publish import publish
-    from gpu.results import FILE
+    from gpu.results import FILE, of, read
 
     from widthfold_onnx.errors import WidthfoldError
 
     if arguments.report is not None:
-        if not (arguments.report / FILE).is_file():
-            print(f"gpu_bench: no {FILE} in {arguments.report}", file=sys.stderr)
+        if not of(read(arguments.report), "run"):
+            print(f"gpu_bench: no results in {arguments.report / FILE}", file=sys.stderr)
             return 2
         publish(arguments.report)
         return 0
+    absent = [str(path) for path in arguments.models if not path.is_file()]
+    if absent:
+        print(f"gpu_bench: no such file: {', '.join(absent)}", file=sys.stderr)
+        return 2
     try:
-        folder = _measure(arguments)
+        folder, faults = _measure(arguments)
     except WidthfoldError as error:
         print(f"gpu_bench: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        print(f"gpu_bench: {error}", file=sys.stderr)
+        return 2
     publish(folder)
-    return 0
+    return 70 if faults else 0
 
 
-def _measure(arguments: argparse.Namespace) -> Path:
-    """Parts 1 to 6.
+def _measure(arguments: argparse.Namespace) -> tuple[Path, int]:
+    """Parts 1 to 6: where the results lie, and how many parts ended by a fault of this script.
 
     Raises:
         UnverifiedError: the provider cannot be used.
@@ -91,16 +105,15 @@ def _measure(arguments: argparse.Namespace) -> Path:
     chosen = grid.layers(scale.layer_bytes)[: scale.layers]
     models = (arguments.models or _models(real=not arguments.quick))[: scale.models]
     steps: dict[str, Callable[[Stage], None]] = {
-        "conv": device.check,
         "ceilings": device.ceilings,
         "grid": lambda part: grid.run_grid(part, chosen, device.rate(out)),
-        "torch": lambda part: rival.run_rival(part, chosen),
         "gemm": products.run_products,
         "models": lambda part: wholes.run_models(part, models),
+        "torch": lambda part: rival.run_rival(part, chosen),
     }
     provider = resolved(VerifyOptions(provider=Provider(arguments.provider))).provider
     results = Results(out)
-    with tempfile.TemporaryDirectory() as folder, watch.Watch(Path(folder)) as seen:
+    with tempfile.TemporaryDirectory() as folder, watch.Watch() as seen:
         stage = Stage(provider, Path(folder), results, scale, start + arguments.budget)
         results.add(
             "run",
@@ -113,13 +126,33 @@ def _measure(arguments: argparse.Namespace) -> Path:
             date=time.strftime("%Y-%m-%d", time.gmtime()),
             command=" ".join(["scripts/gpu_bench.py", *sys.argv[1:]]),
         )
-        for part, step in steps.items():
-            print(f"gpu_bench: {part}, {stage.left:.0f} s left", file=sys.stderr, flush=True)
-            step(stage.until(SHARES.get(part, 1.0) * stage.left))
-            results.add("state", during=part, **seen.take())
+        device.check(stage)
+        faults = _take(stage, steps, seen)
         results.add("end", seconds=round(time.perf_counter() - start, 1))
     results.close()
-    return out
+    return out, faults
+
+
+def _take(stage: Stage, steps: Mapping[str, Callable[[Stage], None]], seen: Watch) -> int:
+    """Take the steps, each in its share of the time; how many ended by a fault.
+
+    A fault is printed, and costs no other part: time on a device is scarce.
+    """
+    from widthfold_onnx.errors import WidthfoldError
+
+    faults = 0
+    for part, step in steps.items():
+        print(f"gpu_bench: {part}, {stage.left:.0f} s left", file=sys.stderr, flush=True)
+        try:
+            step(stage.until(SHARES.get(part, 1.0) * stage.left))
+        except WidthfoldError as error:
+            stage.results.add(part, reason=str(error))
+        except Exception as error:
+            traceback.print_exc()
+            stage.results.add(part, reason=f"a fault of gpu_bench: {error!r}")
+            faults += 1
+        stage.results.add("state", during=part, **seen.take())
+    return faults
 
 
 def _models(*, real: bool) -> list[Path]:

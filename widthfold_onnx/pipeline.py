@@ -168,7 +168,8 @@ def fold_model(
         folder: where its external data lies.
 
     Returns:
-        The folded model and what became of every site.
+        The folded model, or where nothing is folded one equal to `proto`, and what became of
+        every site.
 
     Raises:
         UsageError: an option that does not fit.
@@ -182,7 +183,10 @@ def fold_model(
     document = Document(copy, folder)
     choose = functools.partial(reformulate, options=options, factor=options.factor)
     decisions = plan(document, options, choose)
-    return applied(document, decisions), [decision.report() for decision in decisions]
+    sites = [decision.report() for decision in decisions]
+    if not any(site.status == "folded" for site in sites):
+        return copy, sites
+    return applied(document, decisions), sites
 
 
 def verify(

@@ -1,1 +1,1 @@
-"""The parts of gpu_bench.py. Parts 1 to 5 import `fold` and `runtime` alone: numpy and onnx."""
+"""The parts of gpu_bench.py. All but whole models use `fold` and `runtime` alone of the package."""

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper
 
+from gpu.graphs import Port, serialized
 from gpu.stage import Stage
+from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.binding import Bound, Placed
 
 WRONG = 1e-2
@@ -29,7 +31,6 @@ class Judge:
     """
 
     def __init__(self, stage: Stage, dtype: str) -> None:
-        element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         nodes = [
             helper.make_node("Cast", ["a"], ["p"], to=TensorProto.FLOAT),
             helper.make_node("Cast", ["b"], ["q"], to=TensorProto.FLOAT),
@@ -39,15 +40,12 @@ class Judge:
             helper.make_node("ReduceMax", ["s"], ["apart"], keepdims=0),
             helper.make_node("ReduceMax", ["t"], ["largest"], keepdims=0),
         ]
-        inputs = [helper.make_tensor_value_info(name, element, None) for name in "ab"]
-        outputs = [
-            helper.make_tensor_value_info(name, TensorProto.FLOAT, [])
-            for name in ("apart", "largest")
-        ]
-        graph = helper.make_graph(nodes, "difference", inputs, outputs)
-        opset = helper.make_opsetid("", 17)
-        model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
-        self._opened = stage.open(model.SerializeToString(), stage.options())
+        inputs = [(name, dtype, None) for name in "ab"]
+        outputs: list[Port] = [(name, "float32", []) for name in ("apart", "largest")]
+        # TensorRT takes no inputs of unknown shape; what it computes lies where CUDA can read it.
+        provider = Provider.CPU if stage.provider is Provider.CPU else Provider.CUDA
+        model = serialized(nodes, inputs, outputs, {})
+        self._opened = stage.open(model, stage.options(), provider)
 
     def apart(self, one: Bound, other: Bound) -> float:
         """Run both; largest difference / largest magnitude of the first."""

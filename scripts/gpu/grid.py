@@ -113,7 +113,7 @@ def _group(
                     "grid",
                     **about,
                     difference=error,
-                    transposes=opened.operators["Transpose"],
+                    transposes=opened.transposes,
                     **ratio(pairing),
                 )
         todo -= 1
@@ -142,7 +142,7 @@ def _best(
             "us": round(median * 1e6, 3),
             "search": search,
             "searches_us": {name: round(m * 1e6, 3) for m, name, *_ in tried if name},
-            "transposes": opened.operators["Transpose"],
+            "transposes": opened.transposes,
             "samples_us": {"base": us(times)},
         },
     )

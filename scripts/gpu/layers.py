@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
+from gpu.graphs import serialized
 from widthfold_onnx.fold.axis import ConvAxis, FoldedAxis, fold_axis, keep_axis
 from widthfold_onnx.fold.conv import ConvFold, fold_weight
 from widthfold_onnx.fold.layout import Packing, Step, Transpose, pack
@@ -148,7 +149,6 @@ def model(layer: Layer, weight: Array, form: Form, *, last: bool) -> bytes:
         form: what becomes of it.
         last: whether input and output are [N, H, W, C].
     """
-    element = helper.np_dtype_to_tensor_dtype(np.dtype(layer.dtype))
     x, y = ([shape[i] for i in TO_LAST] if last else list(shape) for shape in layer.shapes)
     graph = _Line(last)
     if form.fold is None:
@@ -156,15 +156,8 @@ def model(layer: Layer, weight: Array, form: Form, *, last: bool) -> bytes:
     else:
         graph.folded(layer, weight, form.fold)
     graph.add("Neg")
-    proto = helper.make_graph(
-        graph.nodes,
-        "layer",
-        [helper.make_tensor_value_info("x", element, x)],
-        [helper.make_tensor_value_info(graph.end, element, y)],
-        graph.constants,
-    )
-    opset = helper.make_opsetid("", 17)
-    return bytes(helper.make_model(proto, opset_imports=[opset], ir_version=8).SerializeToString())
+    ports = [("x", layer.dtype, x)], [(graph.end, layer.dtype, y)]
+    return serialized(graph.nodes, *ports, graph.constants)
 
 
 class _Line:
@@ -172,7 +165,7 @@ class _Line:
 
     def __init__(self, last: bool) -> None:
         self.nodes: list[Any] = []
-        self.constants: list[TensorProto] = []
+        self.constants: dict[str, Array] = {}
         self.end = "x"
         self._last = last
 
@@ -180,8 +173,7 @@ class _Line:
         """A node that reads the end of the line and constants."""
         name = f"{op}{len(self.nodes)}"
         inputs = [f"{name}_{i}" for i in range(len(constants))]
-        pairs = zip(constants, inputs, strict=True)
-        self.constants += [numpy_helper.from_array(array, key) for array, key in pairs]
+        self.constants |= zip(inputs, constants, strict=True)
         self.nodes.append(helper.make_node(op, [self.end, *inputs], [name], name, **attributes))
         self.end = name
 

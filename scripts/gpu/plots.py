@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gpu.figures import best_as_is, floor_share
+from gpu.figures import FOLDED, RIVALS, fastest, floor_share
 from gpu.results import Row, of
+
+COLORS = dict(zip((*RIVALS, FOLDED), ("0.75", "0.55", "0.35", "tab:orange"), strict=True))
 
 
 def draw(rows: Sequence[Row], folder: Path) -> None:
-    """Write ratios-<type>-<layout>.svg and floor.svg; nothing where there are no figures."""
+    """Write ratios-<type>-<layout>.svg and floor-<type>.svg, of what there are figures for."""
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -22,8 +24,10 @@ def draw(rows: Sequence[Row], folder: Path) -> None:
         timed = [row for row in chosen if "ratio" in row]
         if timed:
             _ratios(timed, folder / f"ratios-{dtype}-{layout}.svg", f"{dtype}, {layout}")
-    if found:
-        _floor(found, rows, folder / "floor.svg")
+    best = fastest(rows)
+    for dtype in sorted({dtype for _, dtype in best}):
+        own = {layer: kinds for (layer, other), kinds in best.items() if other == dtype}
+        _floor(own, rows, folder / f"floor-{dtype}.svg", dtype)
 
 
 def _ratios(timed: Sequence[Row], path: Path, title: str) -> None:
@@ -47,39 +51,40 @@ def _ratios(timed: Sequence[Row], path: Path, title: str) -> None:
             )
         axes.axvline(1, color="gray", linewidth=1)
         axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(lambda value, place: f"{value:g}x")
         axes.set_xlabel(f"{title}: as it is / form (right of 1 is faster)")
 
     _save(layers, plot, path)
 
 
-def _floor(found: Sequence[Row], rows: Sequence[Row], path: Path) -> None:
-    """Share of the bandwidth floor: the fastest as-is and the fastest form of each layer."""
-    best = best_as_is(found)
-    labels = [f"{layer} {dtype}" for layer, dtype in best]
-
-    def share(key: tuple[str, str], folded: bool) -> float:
-        own = [r for r in found if (r["layer"], r["dtype"]) == key]
-        own = [r for r in own if (r["form"] != "none") == folded]
-        row = min(own, key=lambda r: float(r["us"]), default=None)
-        return 0.0 if row is None else 100 * (floor_share(row, rows) or 0.0)
+def _floor(found: dict[str, dict[str, Row]], rows: Sequence[Row], path: Path, title: str) -> None:
+    """Share of the bandwidth floor: the fastest of each kind, by layer."""
+    kinds = [kind for kind in (*RIVALS, FOLDED) if any(kind in own for own in found.values())]
 
     def plot(axes: Any) -> None:
-        for folded, label in ((False, "as it is"), (True, "best form")):
-            places = [i + (0.2 if folded else -0.2) for i in range(len(best))]
-            axes.barh(places, [share(key, folded) for key in best], height=0.4, label=label)
-        axes.set_xlabel("percent of the bandwidth floor")
+        height = 0.8 / len(kinds)
+        for index, kind in enumerate(kinds):
+            places = [i - 0.4 + height * (index + 0.5) for i in range(len(found))]
+            shares = [
+                100 * (floor_share(own[kind], rows) or 0.0) if kind in own else 0.0
+                for own in found.values()
+            ]
+            axes.barh(places, shares, height=height, color=COLORS[kind], label=kind)
+        axes.set_xlabel(f"{title}: percent of the bandwidth floor, each in its faster layout")
 
-    _save(labels, plot, path)
+    _save(list(found), plot, path)
 
 
 def _save(labels: Sequence[str], plot: Any, path: Path) -> None:
     from matplotlib import pyplot as plt
 
     height = 1.5 + 0.4 * len(labels)
-    figure, axes = plt.subplots(figsize=(8, height), layout="constrained")
+    figure, axes = plt.subplots(figsize=(9, height), layout="constrained")
+    for border in range(len(labels) + 1):
+        axes.axhline(border - 0.5, color="0.85", linewidth=0.8)
     plot(axes)
     axes.set_yticks(range(len(labels)), labels)
-    axes.invert_yaxis()
-    axes.legend(fontsize="small")
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    figure.legend(fontsize="small", loc="outside right upper")
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)

@@ -1,4 +1,4 @@
-"""Part 5: tall and narrow matrix products, as they are (cuBLAS) and folded block-diagonally.
+"""Part 4: tall and narrow matrix products, as they are (cuBLAS) and folded block-diagonally.
 
 Y = A B with A [M, K] becomes [M/F, F*K] times I_F (x) B; both ends are views of the same bytes. A
 Neg stands behind both, so that neither pays for a Reshape that makes a graph output.
@@ -10,9 +10,10 @@ import itertools
 from typing import Any
 
 import numpy as np
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from gpu.compare import WRONG, Judge
+from gpu.graphs import serialized
 from gpu.stage import Stage, noise, ratio
 
 EXTENTS = ((1, 4), (4, 4), (8, 8), (16, 16), (32, 32), (4, 16), (16, 4), (32, 1))
@@ -73,7 +74,6 @@ def product(rows: int, matrix: np.ndarray[Any, Any], factor: int) -> bytes:
         factor: rows that become one.
     """
     depth, width = matrix.shape
-    element = helper.np_dtype_to_tensor_dtype(matrix.dtype)
     constants = {
         "b": np.kron(np.eye(factor, dtype=matrix.dtype), matrix),
         "in": np.array([rows // factor, factor * depth], np.int64),
@@ -85,12 +85,6 @@ def product(rows: int, matrix: np.ndarray[Any, Any], factor: int) -> bytes:
         helper.make_node("Reshape", ["product", "out"], ["unfolded"]),
         helper.make_node("Neg", ["unfolded"], ["y"]),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "product",
-        [helper.make_tensor_value_info("a", element, [rows, depth])],
-        [helper.make_tensor_value_info("y", element, [rows, width])],
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    opset = helper.make_opsetid("", 17)
-    return bytes(helper.make_model(graph, opset_imports=[opset], ir_version=8).SerializeToString())
+    dtype = matrix.dtype
+    ports = [("a", dtype, [rows, depth])], [("y", dtype, [rows, width])]
+    return serialized(nodes, *ports, constants)

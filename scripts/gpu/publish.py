@@ -9,16 +9,13 @@ from pathlib import Path
 
 from gpu.results import read
 from gpu.tables import Section, sections
+from gpu.verdict import verdict
 
 
 def publish(folder: Path) -> None:
-    """Make them of what is there, also of a run that was cut off.
-
-    Raises:
-        FileNotFoundError: there are no results.
-    """
+    """Make them of what is there, also of a run that was cut off behind its first row."""
     rows = read(folder)
-    made = sections(rows)
+    made = [*sections(rows), *verdict(rows)]
     (folder / "table.md").write_text(
         "\n".join(section.markdown() for section in made), encoding="utf-8"
     )

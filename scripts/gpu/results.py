@@ -42,8 +42,9 @@ class Results:
 
 
 def read(folder: Path) -> list[Row]:
-    """All rows of a run; a last line that was cut off is left out."""
-    text = (folder / FILE).read_text(encoding="utf-8")
+    """All rows of a run, none where there is none; a last line that was cut off is left out."""
+    file = folder / FILE
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 

@@ -1,4 +1,4 @@
-"""Part 4: the same layers through PyTorch, with cuDNN's own tuning, as an independent reference.
+"""Part 6: the same layers through PyTorch, with cuDNN's own tuning, as an independent reference.
 
 A layer is a Conv and a negation, as in part 3. PyTorch names the kernels that ran by its profiler,
 its own and those of ONNX Runtime on the layer as it is.
@@ -15,6 +15,7 @@ import numpy as np
 from gpu.layers import AS_IS, TO_LAST, Layer, model
 from gpu.results import us
 from gpu.stage import Stage, noise
+from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.binding import Bound
 
 LEAST_RUNS, MOST_RUNS = 5, 200
@@ -27,8 +28,12 @@ def run_rival(stage: Stage, chosen: Sequence[Layer]) -> None:
     except ImportError as error:
         stage.results.add("torch", reason=f"PyTorch cannot be imported ({error})")
         return
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = "cpu" if stage.provider is Provider.CPU else "cuda"
     if device == "cuda":
+        if not torch.cuda.is_available():
+            reason = f"PyTorch {torch.__version__} sees no CUDA device"
+            stage.results.add("torch", reason=reason)
+            return
         torch.backends.cudnn.benchmark = True
         torch.backends.cudnn.allow_tf32 = True
     stage.results.add(

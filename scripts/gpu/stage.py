@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -105,22 +104,36 @@ class Stage:
     def open(
         self, model: bytes, options: Mapping[str, str], provider: Provider | None = None
     ) -> Opened:
+        """Load a serialized model; see `load`."""
+        path = self.folder / "model.onnx"
+        path.write_bytes(model)
+        return self.load(path, options, provider)
+
+    def load(
+        self, path: Path, options: Mapping[str, str], provider: Provider | None = None
+    ) -> Opened:
         """Load a model.
+
+        Args:
+            path: the model.
+            options: of the provider.
+            provider: another one than that of the stage.
 
         Raises:
             UnverifiedError: the provider does not take it.
         """
-        path, made = self.folder / "model.onnx", self.folder / "optimized.onnx"
-        path.write_bytes(model)
+        made, used = self.folder / "optimized.onnx", provider or self.provider
+        # The runtime refuses to write a graph that TensorRT compiled (onnxruntime#5840).
+        shown = used is not Provider.TENSORRT
         session = open_session(
             path,
-            provider or self.provider,
+            used,
             Level.ALL,
             tf32=True,
             provider_options=options,
-            optimized=made,
+            optimized=made if shown else None,
         )
-        return Opened(session, operators(made))
+        return Opened(session, (transposes(made), transposes(path)) if shown else None)
 
     @contextlib.contextmanager
     def guarded(self, part: str, **fields: Any) -> Iterator[None]:
@@ -154,10 +167,16 @@ class Stage:
 
 @dataclass(frozen=True)
 class Opened:
-    """A session, and how many operators of each kind the runtime made of its model."""
+    """A session, and how many Transposes of its model the runtime left.
+
+    Attributes:
+        session: the session.
+        transposes: in the runtime's own graph, and in the model; None where the runtime does not
+            show its graph.
+    """
 
     session: Session
-    operators: Counter[str] = field(default_factory=Counter)
+    transposes: tuple[int, int] | None
 
     def on(self, feeds: Mapping[str, npt.NDArray[Any] | Placed]) -> Bound:
         """A run on these inputs."""
@@ -166,10 +185,10 @@ class Opened:
         return run
 
 
-def operators(optimized: Path) -> Counter[str]:
-    """Operators of the model that the runtime made; a Transpose in it is a copy that stays."""
-    proto = onnx.load(optimized, load_external_data=False)
-    return Counter(node.op_type for node in proto.graph.node)
+def transposes(model: Path) -> int:
+    """How many a model holds; each one in the graph that the runtime made is a copy."""
+    proto = onnx.load(model, load_external_data=False)
+    return sum(node.op_type == "Transpose" for node in proto.graph.node)
 
 
 def noise(shape: tuple[int, ...] | list[int], dtype: str) -> npt.NDArray[Any]:

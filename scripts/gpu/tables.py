@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpu.figures import best_as_is, floor_share
+from gpu.figures import AS_IS, fastest, floor_share
 from gpu.results import Row, of
+from widthfold_onnx.runtime.clock import MIN_CLEAR
 
 MOVED = 1.03
 """Where the clock moves further than this during a part, its figures are void."""
@@ -16,8 +17,10 @@ MOVED = 1.03
 FLOOR = (
     "GB/s counts the input, the output, and twice the output for the Neg behind the layer; floor "
     "is the time of these bytes at the measured copy bandwidth in percent of the time taken. Ratio "
-    "is as-is / form, the median of alternating runs with its 95 % interval; best is the fastest "
-    "as-is of both layouts / form, from medians. A/A is a second copy of the layer as it is."
+    "is as-is / form, the median of alternating runs with its 95 % interval, or with the number of "
+    "rounds where they are too few for one; best is the fastest "
+    "as-is of both layouts / form, from medians. A/A is a second copy of the layer as it is. "
+    "On CUDA float32 is computed in TF32, by PyTorch as well."
 )
 
 
@@ -34,7 +37,9 @@ class Section:
         """As Markdown."""
         rows = [self.head, ["---"] * len(self.head), *self.body] if self.body else []
         lines = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows]
-        return "\n".join([f"## {self.title}", "", *lines, "", *self.notes, ""])
+        return "\n".join(
+            [f"## {self.title}", *(["", *lines] if lines else []), "", *self.notes, ""]
+        )
 
 
 def sections(rows: Sequence[Row]) -> list[Section]:
@@ -51,16 +56,18 @@ def sections(rows: Sequence[Row]) -> list[Section]:
 
 def _about(rows: Sequence[Row]) -> Section:
     run = of(list(rows), "run")[0]
+    states = of(list(rows), "state")
+    driver = next((f"driver {row['driver']}, " for row in states if "driver" in row), "")
     notes = [
-        f"`{run['command']}`, {run['date']}, ONNX Runtime {run['onnxruntime']}, "
+        f"`{run['command']}`, {run['date']}, {driver}ONNX Runtime {run['onnxruntime']}, "
         f"Python {run['python']}."
     ]
     if run["quick"]:
         notes.append("A quick run: the figures say nothing.")
     if not of(list(rows), "end"):
         notes.append("The run was cut off; what is here was measured before.")
-    for row in of(list(rows), "state"):
-        if "sm_mhz" in row:
+    for row in states:
+        if row.get("sm_mhz"):
             low, high = np.quantile(row["sm_mhz"], (0.1, 0.9))
             void = ": it moved, the figures are void" if high > MOVED * low else ""
             notes.append(f"SM clock during {row['during']}: {low:.0f} to {high:.0f} MHz{void}.")
@@ -70,6 +77,8 @@ def _about(rows: Sequence[Row]) -> Section:
 def _ceilings(found: Sequence[Row], rows: Sequence[Row]) -> Section:
     body = []
     for row in found:
+        if _lone(row):
+            continue
         what = " ".join(filter(None, [row.get("what"), row.get("dtype")]))
         if "us" not in row:
             value = row.get("error", "")
@@ -79,12 +88,12 @@ def _ceilings(found: Sequence[Row], rows: Sequence[Row]) -> Section:
             value = f"{_gbs(row)} GB/s"
         else:
             value = f"A/A {1 + row['control']:.3f}" if "control" in row else ""
-        body.append([what, _us(row), value])
+        body.append([what, us_of(row), value])
     return Section("Ceilings", [], ["what", "us", "value"], body)
 
 
 def _grid(found: Sequence[Row], rows: Sequence[Row]) -> Section:
-    best = best_as_is(found)
+    best = fastest(found)
     body = []
     for row in found:
         if _lone(row):
@@ -93,25 +102,44 @@ def _grid(found: Sequence[Row], rows: Sequence[Row]) -> Section:
         if "us" not in row:
             body.append([*start, "", "", "", _why(row), "", "", ""])
             continue
-        against = f"{best[row['layer'], row['dtype']] / row['us']:.2f}x"
-        numbers = [_us(row), _gbs(row), _floor(row, rows), _ratio(row), against, _control(row)]
-        body.append([*start, *numbers, str(row["transposes"])])
+        against = f"{best[row['layer'], row['dtype']][AS_IS]['us'] / row['us']:.2f}x"
+        numbers = [us_of(row), _gbs(row), floor_of(row, rows), _ratio(row), against, _control(row)]
+        body.append([*start, *numbers, _pair(row["transposes"])])
     head = ["layer", "type", "layout", "form", "us", "GB/s", "floor", "ratio", "best", "A/A", "T"]
-    return Section(
-        "Layers", ["T: Transposes that the runtime's optimized graph holds."], head, body
-    )
+    return Section("Layers", _cancelled(found), head, body)
+
+
+def _cancelled(found: Sequence[Row]) -> list[str]:
+    """Did the runtime take away the two Transposes around a channels-last Conv?"""
+    shown = [row for row in found if row.get("layout") == "nhwc" and row.get("transposes")]
+    gone = [row for row in shown if row["transposes"][0] <= row["transposes"][1] - 2]
+    lines = ["T: Transposes that the runtime's optimized graph holds / that the model holds."]
+    if shown:
+        lines.append(
+            f"Of {len(shown)} channels-last models, which hold two Transposes around the Conv, "
+            f"the runtime cancelled both of {len(gone)}."
+        )
+    return lines
 
 
 def _torch(found: Sequence[Row], rows: Sequence[Row]) -> Section:
+    about = next((row for row in found if "version" in row), None)
+    notes = []
+    if about is not None:
+        notes.append(
+            f"PyTorch {about['version']} on {about['device']}, nhwc is channels_last. On CUDA, "
+            f"cuDNN (of PyTorch: {about['cudnn']}) measures its kernels first, and PyTorch's "
+            "profiler names those that ran; of ONNX Runtime at cudnn_conv_algo_search=HEURISTIC."
+        )
     body = []
     for row in found:
         if "layer" in row:
             named = [(row.get(key) or [""])[0] for key in ("kernels", "runtime_kernels")]
             named[0] = named[0] or row.get("error", "")
-            numbers = [_us(row), _gbs(row), _floor(row, rows)]
+            numbers = [us_of(row), _gbs(row), floor_of(row, rows)]
             body.append([row["layer"], row["dtype"], row["layout"], *numbers, *named])
     head = ["layer", "type", "layout", "us", "GB/s", "floor", "longest kernel", "of ONNX Runtime"]
-    return Section("PyTorch", [], head, body)
+    return Section("PyTorch", notes, head, body)
 
 
 def _gemm(found: Sequence[Row], rows: Sequence[Row]) -> Section:
@@ -121,7 +149,7 @@ def _gemm(found: Sequence[Row], rows: Sequence[Row]) -> Section:
             continue
         shape = " x ".join(map(str, row["shape"]))
         base = f"{row['base_us']:.1f}" if "base_us" in row else ""
-        numbers = [base, _us(row), _gbs(row), _floor(row, rows), _ratio(row) or _why(row)]
+        numbers = [base, us_of(row), _gbs(row), floor_of(row, rows), _ratio(row) or _why(row)]
         body.append([shape, row["dtype"], str(row.get("factor", "")), *numbers, _control(row)])
     head = ["M x K x N", "type", "factor", "as-is us", "us", "GB/s", "floor", "ratio", "A/A"]
     return Section("Matrix products", [], head, body)
@@ -135,10 +163,17 @@ def _models(found: Sequence[Row], rows: Sequence[Row]) -> Section:
         layout = "nhwc" if row["options"].get("prefer_nhwc") == "1" else "nchw"
         times = [f"{row[key] / 1e3:.3f}" if key in row else "" for key in ("base_us", "us")]
         folded = f"{row['folded']}/{row['convs']}" if "folded" in row else ""
+        left = f"{row['left']}/{row['layers']}" if "left" in row else ""
         result = _ratio(row) or row.get("error", "as it is")
-        body.append([row["model"], layout, folded, *times, result, _control(row)])
-    head = ["model", "layout", "folded", "as-is ms", "ms", "ratio", "A/A"]
-    return Section("Whole models", [], head, body)
+        counts = " ".join(_pair(counts) for counts in row.get("transposes", []))
+        body.append([row["model"], layout, left, folded, *times, result, _control(row), counts])
+    notes = [
+        "The layout is that of the search; then each model runs at its own best setting. Left: "
+        "layers for which the search had no time, of all different ones. T: as above, of the "
+        "original and of the folded model at that layout."
+    ]
+    head = ["model", "layout", "left", "folded", "as-is ms", "ms", "ratio", "A/A", "T"]
+    return Section("Whole models", notes, head, body)
 
 
 TABLES = {
@@ -160,7 +195,8 @@ def _reason(row: Row) -> str:
     return f"{count}{row['reason']}."
 
 
-def _us(row: Row) -> str:
+def us_of(row: Row) -> str:
+    """Microseconds; "" where nothing was timed."""
     return f"{row['us']:.1f}" if "us" in row else ""
 
 
@@ -168,13 +204,25 @@ def _gbs(row: Row) -> str:
     return f"{row['bytes'] / row['us'] / 1e3:.0f}" if "us" in row else ""
 
 
-def _floor(row: Row, rows: Sequence[Row]) -> str:
+def _pair(counts: Sequence[int] | None) -> str:
+    return "" if counts is None else "/".join(map(str, counts))
+
+
+def floor_of(row: Row, rows: Sequence[Row]) -> str:
+    """Percent of the bandwidth floor; "" where it is not known."""
     share = floor_share(row, rows) if "us" in row else None
     return "" if share is None else f"{share:.0%}"
 
 
 def _ratio(row: Row) -> str:
-    return f"{row['ratio']:.2f}x [{row['low']:.2f}, {row['high']:.2f}]" if "ratio" in row else ""
+    """With its interval, unless there were too few rounds for one."""
+    if "ratio" not in row:
+        return ""
+    rounds = row["rounds"]
+    interval = f"[{row['low']:.2f}, {row['high']:.2f}]"
+    if rounds < MIN_CLEAR:
+        interval = f"({rounds} round{'s' if rounds > 1 else ''})"
+    return f"{row['ratio']:.2f}x {interval}"
 
 
 def _control(row: Row) -> str:

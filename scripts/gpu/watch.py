@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
-from pathlib import Path
+from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 FIELDS = (
     "name",
@@ -15,43 +16,38 @@ FIELDS = (
     "temperature.gpu",
     "clocks_throttle_reasons.active",
 )
-_QUERY = [
-    "nvidia-smi",
-    "-i",
-    "0",
-    f"--query-gpu={','.join(FIELDS)}",
-    "--format=csv,noheader,nounits",
-]
 
 
 def name() -> str:
     """The device's name; "" where nvidia-smi does not answer."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(_QUERY, capture_output=True, check=True, text=True, timeout=30)
-        return _fields(done.stdout.splitlines()[0])["name"]
+        done = subprocess.run(
+            _query("name"), capture_output=True, check=True, text=True, timeout=30
+        )
+        return done.stdout.partition("\n")[0].strip()
     return ""
 
 
 class Watch:
     """Looks once a second, from the beginning of the block to its end.
 
-    Args:
-        folder: for the file into which nvidia-smi writes.
+    nvidia-smi writes into a pipe, which breaks when this process dies, however it does: then
+    nvidia-smi ends as well. A pipe holds more than a thousand lines.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._file = folder / "nvidia-smi.csv"
+    def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._taken = 0
+        self._begun = b""
 
     def __enter__(self) -> Self:
-        with contextlib.suppress(OSError), self._file.open("wb") as out:
+        with contextlib.suppress(OSError):
             self._process = subprocess.Popen(
-                [*_QUERY, "-l", "1"],
+                [*_query(*FIELDS), "-l", "1"],
                 stdin=subprocess.DEVNULL,
-                stdout=out,
+                stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
             )
+            os.set_blocking(self._pipe.fileno(), False)
         return self
 
     def __exit__(
@@ -63,22 +59,40 @@ class Watch:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+            self._pipe.close()
 
     def take(self) -> dict[str, Any]:
         """What was seen since the last call; empty where nothing was."""
-        text = self._file.read_text(encoding="utf-8") if self._file.exists() else ""
-        lines = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
-        new, self._taken = lines[self._taken :], len(lines)
-        seen = [_fields(line) for line in new if line.count(",") == len(FIELDS) - 1]
+        if self._process is None:
+            return {}
+        *lines, self._begun = (self._begun + (self._pipe.read() or b"")).split(b"\n")
+        found = [line.decode(errors="replace") for line in lines]
+        seen = [_fields(line) for line in found if line.count(",") == len(FIELDS) - 1]
         if not seen:
             return {}
         return {
             "device": seen[0]["name"],
             "driver": seen[0]["driver_version"],
-            "sm_mhz": [int(entry["clocks.sm"]) for entry in seen],
-            "celsius": [int(entry["temperature.gpu"]) for entry in seen],
+            "sm_mhz": _numbers(entry["clocks.sm"] for entry in seen),
+            "celsius": _numbers(entry["temperature.gpu"] for entry in seen),
             "throttled": sorted({entry["clocks_throttle_reasons.active"] for entry in seen}),
         }
+
+    @property
+    def _pipe(self) -> IO[bytes]:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+
+def _query(*fields: str) -> list[str]:
+    asked = f"--query-gpu={','.join(fields)}"
+    return ["nvidia-smi", "-i", "0", asked, "--format=csv,noheader,nounits"]
+
+
+def _numbers(values: Iterable[str]) -> list[int]:
+    """Those that are; a virtual device may answer [N/A]."""
+    return [int(value) for value in values if value.isdigit()]
 
 
 def _fields(line: str) -> dict[str, str]:

@@ -71,6 +71,30 @@ def test_the_guilty_site_is_named(pair, guilty):
     assert line.endswith(("on seed 0, normal", "on seed 1, uniform 0 to 1"))
 
 
+def test_a_guilty_site_of_a_function_is_named(tmp_path):
+    body = helper.make_function(
+        "loc",
+        "f",
+        ["p", "w"],
+        ["q"],
+        [helper.make_node("Conv", ["p", "w"], ["q"], "inner", pads=[1] * 4)],
+        [helper.make_opsetid("", 17)],
+    )
+    model = three_convs()
+    for node in model.graph.node:
+        if node.op_type == "Conv":
+            del node.attribute[:]
+            node.op_type, node.domain = "f", "loc"
+    model.functions.append(body)
+    model.opset_import.append(helper.make_opsetid("loc", 1))
+    original, folded = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    onnx.save(model, original)
+    assert optimize(original, folded, FoldOptions(factor=4), None).summary.folded == 3
+    (site,) = (n for n in onnx.load(folded).graph.node if n.input[1:2] == ["second_w/widthfold"])
+    plant(folded, site.name)
+    assert named((original, folded)).startswith(f"first differs at {site.name}: max_rel ")
+
+
 def test_the_first_of_two_guilty_sites_is_named(pair):
     plant(pair[1], "second", "third")
     result = compare_models(*pair, OPTIONS)

@@ -6,6 +6,7 @@ import resource
 
 import numpy as np
 import onnx
+import onnxruntime as ort  # noqa: TID251 - the runtime is the oracle
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -293,6 +294,46 @@ def test_a_shape_takes_what_a_slice_takes(bounds, taken):
     propagate.infer(outline)
     (stored,) = outline.graph.initializer
     np.testing.assert_array_equal(numpy_helper.to_array(stored), np.int64(taken))
+
+
+def test_what_is_evaluated_has_a_type_before_initializers_stood_alone():
+    """Below IR version 4 an initializer had to be an input of the graph as well."""
+    model = parsed(
+        """(float[2, 3, 7] x, float[3, 5, 1, 3] w) => (float[a, b, c] y) {
+          v = Squeeze <axes = [2]> (w)
+          u = ConvTranspose (x, v)
+          y = Relu (u)
+        }""",
+        opset=7,
+        ir=3,
+        w=np.ones((3, 5, 1, 3), np.float32),
+    )
+    assert shape(model, "y") == (2, 5, 9)
+
+
+@pytest.mark.parametrize("kernel", [1, 2, 3, 4])
+@pytest.mark.parametrize(("stride", "more"), [(2, 1), (3, 1), (3, 2)])
+@pytest.mark.parametrize("side", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("told", ["kernel_shape = [{}], ", ""])
+def test_a_transposed_convolution_with_same_padding(kernel, stride, more, side, told):
+    """Inference adds all of the output padding; the runtime what the kernel does not reach."""
+    site = f"""ConvTranspose <{told.format(kernel)}strides = [{stride}],
+      output_padding = [{more}], auto_pad = "{side}"> (x, w)"""
+    w = np.ones((3, 7, kernel), np.float32)
+    alone = parsed(f"(float[2, 3, 5] x) => (float[a, b, c] y) {{ y = {site} }}", w=w)
+    session = ort.InferenceSession(alone.SerializeToString(), providers=["CPUExecutionProvider"])
+    (y,) = session.run(None, {"x": np.ones((2, 3, 5), np.float32)})
+    inside = parsed(
+        f"""(float[2, 3, 5] x, bool flag) => (float[a, b, c] y) {{
+          y = If (flag) <
+            then_branch = one () => (float[a, b, c] t) {{ s = {site}
+              t = Relu (s) }},
+            else_branch = two () => (float[a, b, c] e) {{ e = Neg (x) }}
+          >
+        }}""",
+        w=w,
+    )
+    assert y.shape == shape(alone, "y") == shape(inside, "t", "y/then_branch")
 
 
 def test_the_number_of_evaluations_is_bounded(monkeypatch):

@@ -49,6 +49,10 @@ def graph(chain: str) -> str:
 
 CHAINS = {
     "transpose": ("v = Transpose <perm = [3, 2, 1, 0]> (w)", {"w": W.T.copy()}),
+    "default domain by name": (
+        "v = ai.onnx.Transpose <perm = [3, 2, 1, 0]> (w)",
+        {"w": W.T.copy()},
+    ),
     "reshape": ("v = Reshape (w, s)", {"w": W.ravel(), "s": np.array([3, -1, 3, 5])}),
     "cast half": ("v = Cast <to = 1> (w)", {"w": W.astype(np.float16)}),
     "cast double": ("v = Cast <to = 1> (w)", {"w": W.astype(np.float64)}),
@@ -81,6 +85,34 @@ def test_a_computed_weight_is_folded_and_what_computed_it_goes(name: str, tmp_pa
     result = folded(parsed(text, constants), tmp_path)
     assert {node.op_type for node in result.graph.node} <= {"Reshape", "Transpose", "Conv"}
     assert not set(constants) & {tensor.name for tensor in result.graph.initializer}
+
+
+@pytest.mark.parametrize(
+    ("chain", "stored"),
+    [
+        ("v = Transpose (w)", True),
+        ("v = Identity (w)", True),
+        (
+            "v = Constant <value_floats = [2.0, 3.0, 5.0, 7.0, 11.0, 13.0, 17.0, 19.0, 23.0]> ()",
+            False,
+        ),
+    ],
+)
+def test_a_computed_weight_of_several_sites_goes_once(
+    chain: str, stored: bool, tmp_path: Path
+) -> None:
+    made = chain if stored else chain.replace("v =", "u =") + "\n v = Reshape (u, s)"
+    text = f"""(float[2, 8, 3] x) => (float[2, 8, 3] y) {{
+      {made}
+      a = MatMul (x, v)
+      y = MatMul (a, v)
+    }}"""
+    w = RNG.integers(1, 5, (3, 3)).astype(np.float32)
+    result = folded(parsed(text, {"w": w} if stored else {"s": np.array([3, 3])}), tmp_path)
+    assert {node.op_type for node in result.graph.node} == {"MatMul", "Reshape"}
+    left = {tensor.name for tensor in result.graph.initializer}
+    assert not {"w", "s"} & left
+    assert sum(name.endswith("/widthfold") for name in left) == 1
 
 
 def test_a_bias_and_operands_of_carried_ops_may_be_computed_as_well(tmp_path: Path) -> None:

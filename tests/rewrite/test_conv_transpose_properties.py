@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from onnx import helper, numpy_helper
 
-from tests.oracle import conv_transpose, resolve_transposed_pads
+from tests.oracle import conv_transpose, matmul, resolve_transposed_pads
 from tests.rewrite.test_properties import OPSETS, model_of, run
 from widthfold_onnx import AxisName, FoldOptions, Layout, fold_model
 
@@ -83,3 +85,35 @@ def test_the_folded_model_equals_the_oracle_bit_for_bit(case, seed: int) -> None
     again, (second,) = fold_model(folded, options)
     assert second.code == "already-folded"
     assert again.SerializeToString() == folded.SerializeToString()
+
+
+@pytest.mark.parametrize("kernel", [2, 3])
+def test_what_follows_same_padding_with_output_padding_is_folded_too(kernel: int) -> None:
+    nodes = [
+        helper.make_node(
+            "ConvTranspose",
+            ["x", "w"],
+            ["u"],
+            auto_pad="SAME_LOWER",
+            strides=[3],
+            output_padding=[2],
+        ),
+        helper.make_node("MatMul", ["v", "u"], ["y"]),
+    ]
+    rng = np.random.default_rng(kernel)
+    arrays = {"w": rng.integers(1, 10, (2, 3, kernel)), "v": rng.integers(1, 10, (5, 3))}
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 2, 8])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [None] * 3)],
+        [numpy_helper.from_array(a.astype(np.float32), name) for name, a in arrays.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    folded, sites = fold_model(model, FoldOptions(factor=4))
+    assert [site.status for site in sites] == ["folded"] * 2
+    x = rng.integers(-9, 10, (1, 2, 8)).astype(np.float32)
+    pads = resolve_transposed_pads("SAME_LOWER", [8], [kernel], [3], [1], [2])
+    u = conv_transpose(x, arrays["w"], strides=[3], output_padding=[2], pads=pads)
+    for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL"):
+        np.testing.assert_array_equal(run(folded, x, level), matmul(arrays["v"], u))

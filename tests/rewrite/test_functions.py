@@ -14,6 +14,7 @@ from tests.cli.tool import widthfold
 from tests.shared import MODELS, needs_models
 from widthfold_onnx import FoldOptions, VerifyOptions, fold_model, optimize, verify
 from widthfold_onnx.model import inlining
+from widthfold_onnx.rules import LINEAR
 
 RNG = np.random.default_rng(11)
 W = RNG.standard_normal((3, 2, 3, 5)).astype(np.float32)
@@ -103,6 +104,7 @@ def test_where_nothing_is_folded_out_is_a_copy_with_its_functions(tmp_path: Path
     report = optimize(source, out, FoldOptions(factor=11), PROVE)
     assert report.summary.folded == 0
     assert out.read_bytes() == source.read_bytes()
+    assert fold_model(calls(), FoldOptions(factor=11))[0] == calls()
 
 
 def test_a_constant_of_a_function_is_folded_once_for_all_its_calls(tmp_path: Path) -> None:
@@ -179,6 +181,35 @@ def test_a_transposed_convolution_in_a_function(tmp_path: Path) -> None:
     assert report.verification is not None
     assert (report.verification.verdict, report.verification.reasons) == ("pass", [])
     assert [site.verdict for site in report.verification.exact] == ["exact"]
+
+
+def test_products_in_functions(tmp_path: Path) -> None:
+    """Twice the same function, whose weight is an argument, and one with attributes of its own."""
+    text = f"""{HEADER} main (float[2, 12, 5] x, float[28, 7] t)
+      => (float[2, 12, 3] y, float[2, 12, 3] z, float[28, 3] r) {{
+      y = loc.twice <scale = 0.5> (x, v)
+      z = loc.twice <scale = 0.5> (x, u)
+      r = loc.scaled <scale = -1.5> (t, c, b)
+    }}
+    <domain: "loc", opset_import: ["" : 17, "loc" : 1]>
+    twice <scale> (p, v) => (q) {{
+      s = MatMul (p, v)
+      q = Elu <alpha: float = @scale> (s)
+    }}
+    <domain: "loc", opset_import: ["" : 17]>
+    scaled <scale> (p, v, b) => (q) {{ q = Gemm <alpha: float = @scale, transB = 1> (p, v, b) }}"""
+    shapes = {"v": (5, 3), "u": (5, 3), "c": (3, 7), "b": (3,)}
+    arrays = {name: RNG.standard_normal(s).astype(np.float32) for name, s in shapes.items()}
+    source = written(parsed(text, arrays), tmp_path)
+    report = optimize(source, tmp_path / "out.onnx", FoldOptions(factor=4), PROVE)
+    assert report.verification is not None
+    assert (report.verification.verdict, report.verification.reasons) == ("pass", [])
+    assert [site.status for site in report.sites] == ["folded"] * 3
+    assert [site.verdict for site in report.verification.exact] == ["exact"] * 3
+
+
+def test_functions_with_any_linear_node_are_inlined() -> None:
+    assert set(LINEAR) == inlining.SITES
 
 
 @needs_models

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import numpy_helper
 
 from tests.rewrite.products import Product
 from tests.rewrite.test_properties import run
-from widthfold_onnx import FoldOptions, fold_model
+from widthfold_onnx import FoldOptions, VerifyOptions, fold_model, optimize, verify
 
 EXTENT = st.integers(1, 4)
 LIMITS = {"max_flops_growth": 1e9, "max_bytes_growth": 1e9}
@@ -115,6 +119,69 @@ def test_what_is_open_stays_open(case: str) -> None:
         product.shape = size
         result = run(folded, x, "ORT_ENABLE_ALL")
         np.testing.assert_array_equal(result, product.expected(x))
+
+
+def proved(model: onnx.ModelProto, options: FoldOptions, folder: Path) -> list[str]:
+    """The verdicts of the proof; the outputs must agree as well."""
+    (folder / "in.onnx").write_bytes(model.SerializeToString())
+    prove = VerifyOptions(thorough=False, timing=False, seeds=2)
+    report = optimize(folder / "in.onnx", folder / "out.onnx", options, prove)
+    assert report.verification is not None
+    assert (report.verification.verdict, report.verification.reasons) == ("pass", [])
+    return [site.verdict for site in report.verification.exact]
+
+
+OPEN_BATCHED = {
+    "right": Product(shape=[7, 6, 3], weight=[7, 3, 5], dims=["n", 6, 3], scale=1.0),
+    "left": Product(shape=[7, 3, 6], weight=[7, 5, 3], left=True, dims=["n", 3, 6], scale=1.0),
+    "more weights": Product(shape=[7, 6, 3], weight=[2, 7, 3, 5], dims=["n", 6, 3], scale=1.0),
+    "more data": Product(shape=[2, 7, 6, 3], weight=[7, 3, 5], dims=["m", "n", 6, 3], scale=1.0),
+}
+
+
+@pytest.mark.parametrize("case", OPEN_BATCHED)
+def test_an_open_batch_that_meets_one_of_the_weight(case: str, tmp_path: Path) -> None:
+    """It is 1 or 7, and the proof holds at both."""
+    product = OPEN_BATCHED[case]
+    source, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    source.write_bytes(product.model().SerializeToString())
+    prove = VerifyOptions(
+        thorough=False, timing=False, seeds=2, input_shapes={"x": tuple(product.shape)}
+    )
+    report = optimize(source, out, FoldOptions(factor=3, mix_samples=True), prove)
+    assert report.verification is not None
+    assert (report.verification.verdict, report.verification.reasons) == ("pass", [])
+    assert [site.verdict for site in report.verification.exact] == ["exact"]
+    for batch in (1, 7):
+        product = replace(product, shape=[*product.shape[:-3], batch, *product.shape[-2:]])
+        x = np.random.default_rng(0).standard_normal(product.shape).astype(np.float32)
+        result = run(onnx.load(out), x, "ORT_ENABLE_ALL")
+        np.testing.assert_allclose(result, product.expected(x), rtol=1e-5, atol=1e-5)
+    pinned = onnx.load(out)
+    for tensor in pinned.graph.initializer:
+        if "/fold_reshape/shape" in tensor.name:
+            extents = numpy_helper.to_array(tensor).copy()
+            assert extents[-3] == 0
+            extents[-3] = 7
+            tensor.CopyFrom(numpy_helper.from_array(extents, tensor.name))
+    out.write_bytes(pinned.SerializeToString())
+    found = verify(source, out, prove)
+    assert found.verdict == "fail"
+    assert [site.verdict for site in found.exact] == ["different"]
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_a_constant_that_is_weight_and_addend_is_proved_as_both(left: bool, tmp_path: Path) -> None:
+    product = Product(op="Gemm", shape=[12, 12], weight=[12, 12], left=left, scale=1.0)
+    model = product.model()
+    next(node for node in model.graph.node if node.name == "site").input.append("w")
+    assert proved(model, FoldOptions(factor=4), tmp_path) == ["exact"]
+
+
+def test_factors_that_are_no_numbers_are_kept(tmp_path: Path) -> None:
+    attributes = {"alpha": 2.0, "beta": float("nan")}
+    product = Product(op="Gemm", shape=[12, 3], weight=[3, 5], attributes=attributes, scale=1.0)
+    assert proved(product.model(), FoldOptions(factor=4), tmp_path) == ["exact"]
 
 
 def test_merged_rows_may_have_one_open_extent() -> None:

@@ -121,13 +121,19 @@ REFUSALS: dict[str, tuple[Product, FoldOptions, str, str]] = {
         Product(shape=[16, 3], weight=[3, 5]),
         FoldOptions(factor=8, axis=0),
         "no-such-axis",
-        "the data of MatMul has no axis 0 to fold",
+        "MatMul folds along no axis 0",
     ),
     "integers": (
         Product(shape=[16, 3], weight=[3, 5], dtype=np.int32),
         FoldOptions(factor=8),
         "dtype-unsupported",
         "elements are INT32; FLOAT, FLOAT16, DOUBLE, BFLOAT16 fold",
+    ),
+    "a number": (
+        Product(shape=[16, 3], weight=[]),
+        FoldOptions(factor=8),
+        "inconsistent-shapes",
+        "the weight is a single number: no product has one",
     ),
     "an old Gemm": (
         Product(
@@ -182,6 +188,42 @@ def test_rows_are_samples_where_the_model_has_as_many(samples: int, code: str) -
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     assert refused(model, FoldOptions(factor=4)).code == code
+
+
+def reshaped(shape: list[int], to: list[int], factor: int, **options: object) -> SiteReport:
+    """What becomes of a product of an input of the model in another shape."""
+    model = Product(shape=to, weight=[to[-1], 5], first="Identity").model()
+    model.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape))
+    model.graph.initializer.append(numpy_helper.from_array(np.array(to), "to"))
+    model.graph.node.insert(0, helper.make_node("Reshape", ["x", "to"], ["r"], "reshape"))
+    model.graph.node[1].input[0] = "r"
+    return fold_model(model, FoldOptions(factor=factor, **options))[1][0]
+
+
+@pytest.mark.parametrize(
+    ("shape", "to", "factor", "code"),
+    [
+        ([3, 8, 2], [24, 2], 8, "folded"),  # 8 rows of each of three samples
+        ([3, 8, 2], [24, 2], 6, "mixes-samples"),
+        ([5, 12, 2], [60, 2], 10, "mixes-samples"),
+        ([3, 8, 2], [8, 3, 2], 3, "mixes-samples"),  # time before samples
+        ([3, 8, 2], [8, 3, 2], 4, "mixes-samples"),
+        ([1, 8, 2], [8, 1, 2], 4, "folded"),
+        ([3, 8, 2], [4, 6, 2], 6, "folded"),
+        ([3, 8, 2], [4, 6, 2], 8, "mixes-samples"),
+        ([3, 8, 3], [3, 3, 8], 3, "folded"),
+    ],
+)
+def test_samples_are_found_where_they_went(shape, to, factor, code) -> None:
+    assert reshaped(shape, to, factor).code == code
+    assert reshaped(shape, to, factor, mix_samples=True).status == "folded"
+
+
+def test_rank_that_only_the_assumed_shape_knows() -> None:
+    model = Product(shape=[8, 3], weight=[3, 5]).model()
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    site = refused(model, FoldOptions(factor=4, input_shapes={"x": (8, 3)}))
+    assert (site.code, site.reason) == ("unknown-shape", "the rank of the data is not known")
 
 
 def test_rows_of_an_input_of_the_model_are_rows() -> None:

@@ -77,14 +77,16 @@ def grid(fit: ModuleType, device: Target) -> list[dict[str, Any]]:
 
 
 def run(*, quick: bool = False) -> dict[str, Any]:
-    return row("run", device="NVIDIA X", date="2026-11-21", onnxruntime="1.31.1", quick=quick)
+    known = {"date": "2026-11-21", "onnxruntime": "1.31.1", "provider": "cuda"}
+    return row("run", device="NVIDIA H200", quick=quick, **known)
 
 
 def test_what_made_the_results_is_found_and_named(fit: ModuleType) -> None:
     found = fit.fitted([run(), *ceilings(), *grid(fit, DEVICE)], BASE, "x")
     for name, value in REAL.items():
         assert getattr(found, name) == pytest.approx(value, rel=0.02), name
-        assert found.source[name].startswith("measured by gpu_bench.py on NVIDIA X, 2026-11-21, ")
+        start = "measured by gpu_bench.py on NVIDIA H200, 2026-11-21, "
+        assert found.source[name].startswith(start)
     assert found.rate == pytest.approx(RATE, rel=1e-3)
     measured = {*REAL, "rate"}
     for name, words in BASE.source.items():
@@ -111,6 +113,27 @@ def test_a_quick_run_is_refused(
     monkeypatch.setattr("sys.argv", ["fit_target.py", str(tmp_path), "h200"])
     assert fit.main() == 2
     assert "a quick run measures nothing" in capsys.readouterr().err
+
+
+def test_a_run_of_another_device_is_refused_but_makes_a_target_of_its_own(fit: ModuleType) -> None:
+    other = run() | {"device": "NVIDIA X 24GB"}
+    with pytest.raises(ValueError, match="the run is of NVIDIA X 24GB, h200 stands for H200"):
+        fit.fitted([other], BASE, "h200")
+    assert fit.fitted([other], BASE, "x").device == "NVIDIA X 24GB"
+    assert fit.fitted([run()], BASE, "x").device == "H200"
+    with pytest.raises(ValueError, match="the run is of cpu, h200 stands for cuda"):
+        fit.fitted([run() | {"provider": "cpu"}], BASE, "x")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("nope", "no target is called 'nope'"), ("h200", "there are no results")]
+)
+def test_what_cannot_be_fitted_is_one_line(
+    fit: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, name, said
+) -> None:
+    monkeypatch.setattr("sys.argv", ["fit_target.py", str(tmp_path), name])
+    assert fit.main() == 2
+    assert capsys.readouterr().err.startswith(f"fit_target: {said}")
 
 
 def test_the_file_is_a_target_and_says_how_well_it_predicts(

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,17 @@ from widthfold_onnx.errors import NoKernelError
 from widthfold_onnx.evidence.chain import Labels, Mismatch, check_moves, labels_of, replay
 from widthfold_onnx.evidence.claims import (
     content,
-    every_concrete,
     placed,
     read,
 )
 from widthfold_onnx.evidence.probe import TRIALS, Side, first_difference
-from widthfold_onnx.evidence.product_pair import ProductPair, parameters, positions, read_pair
+from widthfold_onnx.evidence.product_pair import (
+    ProductPair,
+    parameters,
+    positions,
+    read_pair,
+    shapes_of,
+)
 from widthfold_onnx.evidence.products import Product, prove_product
 from widthfold_onnx.evidence.quantized_probe import quantized_difference
 from widthfold_onnx.evidence.rewritten import CONVERSIONS, Rewritten, label
@@ -64,7 +70,7 @@ def check_product(graph: Rewritten, new: Node, options: VerifyOptions) -> ExactS
     if not isinstance(record, ProductRecord):
         raise Mismatch("its record is that of another operator")
     certificates, unrun = [], ""
-    for shape in every_concrete(tuple(record.shape)):
+    for shape in shapes_of(graph, old, new, record):
         pair = read_pair(graph, old, new, record, shape)
         _check_parameters(pair)
         certificates.append(_prove(pair))
@@ -116,7 +122,7 @@ def _check_parameters(pair: ProductPair) -> None:
             raise Mismatch(f"it reads another value as input {index}")
     for name in SCALES:
         before, after = (_scale(node, name) for node in (pair.old, pair.new))
-        if before != after:
+        if content(before) != content(after):  # by their bits: NaN does not equal itself
             raise Mismatch(f"{name} is {after:g} instead of {before:g}")
     names = ["transB", "transA"] if site.left else ["transA", "transB"]
     if [flag(pair.new, name) for name in names] != [False, site.turned]:
@@ -175,19 +181,18 @@ def _probe(pair: ProductPair, shape: tuple[int, ...], options: VerifyOptions) ->
     site, graph = pair.site, pair.graph
     if site.is_integer:
         return quantized_difference(pair, shape, options)
-    sides = []
-    for document, node in ((graph.old, pair.old), (graph.new, pair.new)):
-        values = [node.inputs[index] for index in site.parameters]
-        names = [value.name or "" for value in values if value is not None]
-        sides.append((names, dict(zip(names, parameters(document, node, site), strict=True))))
-    (first, held), (second, added) = sides
-    line = [_rescaled(graph.new.message(node)) for node in (*pair.before, pair.new, *pair.after)]
-    if pair.before:  # what quantizes between the two is left out
-        line[len(pair.before)].input[site.data_index] = line[len(pair.before) - 1].output[0]
-    one = _rescaled(graph.old.message(pair.old))
+    first = parameters(graph.old, pair.old, site)
+    second = parameters(graph.new, pair.new, site)
+    names = [f"parameter {i}" for i in range(len(first))]
+    before, after = ([graph.new.message(n) for n in line] for line in (pair.before, pair.after))
+    old = _rescaled(graph.old.message(pair.old), names, site.data_index)
+    new = _rescaled(graph.new.message(pair.new), names, site.data_index)
+    if before:  # what quantizes between the two is left out
+        new.input[site.data_index] = before[-1].output[0]
+    held, added = (dict(zip(names, arrays, strict=True)) for arrays in (first, second))
     return first_difference(
-        Side([one], held, graph.old.opset, first, data=site.data_index),
-        Side(line, pair.constants | added, graph.new.opset, second),
+        Side([old], held, graph.old.opset, names, data=site.data_index),
+        Side([*before, new, *after], pair.constants | added, graph.new.opset, names),
         fold=pair.folded,
         shape=shape,
         terms=int(SCALES["alpha"]) * site.channels[0] + int(SCALES["beta"]),
@@ -195,18 +200,24 @@ def _probe(pair: ProductPair, shape: tuple[int, ...], options: VerifyOptions) ->
     )
 
 
-def _rescaled(message: onnx.NodeProto) -> onnx.NodeProto:
-    """A node with whole numbers for alpha and beta, where it has them."""
+def _rescaled(message: onnx.NodeProto, names: Sequence[str], data: int) -> onnx.NodeProto:
+    """A node with whole numbers for alpha and beta, where it has them.
+
+    It reads each parameter under a name of its own: one constant can be both weight and C.
+    """
     copy = onnx.NodeProto()
     copy.CopyFrom(message)
+    places = [i for i, name in enumerate(copy.input) if name and i != data]
+    for place, name in zip(places, names, strict=True):
+        copy.input[place] = name
     for attribute in copy.attribute:
         if copy.op_type == "Gemm" and attribute.name in SCALES:
             attribute.f = SCALES[attribute.name]
     return copy
 
 
-def _scale(node: Node, name: str) -> float:
-    return node.attributes[name].as_float() if name in node.attributes else 1.0
+def _scale(node: Node, name: str) -> Array:
+    return np.array(node.attributes[name].as_float() if name in node.attributes else 1.0)
 
 
 def _turned(array: Labels, across: bool) -> Labels:

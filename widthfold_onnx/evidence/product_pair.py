@@ -12,6 +12,7 @@ import numpy.typing as npt
 from widthfold_onnx.evidence.chain import Labels, Mismatch, labels_of
 from widthfold_onnx.evidence.claims import (
     MAX_ELEMENTS,
+    every_concrete,
     placed,
     read,
     too_large,
@@ -71,18 +72,7 @@ def read_pair(
     Raises:
         Mismatch: the new nodes do not stand where the original stood, or the record does not fit.
     """
-    _check_record(record)
-    assert graph.before is not None
-    place = Site(old, graph.before, label(new), old.op_type)
-    operands = [old.inputs[index] for index in SLOTS[old.op_type].operands]
-
-    def extents(value: Value) -> Dims | None:
-        return shape if value in operands else graph.extents(value)
-
-    site = LINEAR[old.op_type](graph.old, place, extents, extents)
-    if not isinstance(site, MatMulSite):
-        why = site.reason if isinstance(site, Refusal) else "it is no product"
-        raise Mismatch(f"the fold cannot be repeated on the original: {why}")
+    site = _original(graph, old, new, shape)
     fold = MatMulFold(factor=record.factor, left=site.left, merged=record.merged)
     if positions(site, record.merged) % record.factor or (
         record.merged > 1 and (site.left or site.batches)
@@ -108,6 +98,46 @@ def read_pair(
         raise Mismatch("it reads or returns a packed tensor")
     constants = graph.constants([*before, *after])
     return ProductPair(graph, old, new, site, _labels(site, fold), before, after, constants)
+
+
+def shapes_of(
+    graph: Rewritten, old: Node, new: Node, record: ProductRecord
+) -> list[tuple[int, ...]]:
+    """Shapes of the stored data at which a product is checked.
+
+    An open batch that meets one of the weight can be that or 1, and nothing else runs.
+
+    Raises:
+        Mismatch: the record does not fit.
+        UnverifiedError: a shape has too many elements.
+    """
+    _check_record(record)
+    given = tuple(record.shape)
+    batches = _original(graph, old, new, given).batches
+    leading = len(given) - 2
+    met = ((1,) * leading + batches)[len(batches) :]
+    shapes: list[tuple[int, ...]] = []
+    for extents in (met, (1,) * leading):
+        pairs = zip(given[:leading], met, extents, strict=True)
+        filled = (n if e is None and m != 1 else e for e, m, n in pairs)
+        shapes += every_concrete((*filled, *given[leading:]))
+    return list(dict.fromkeys(shapes))
+
+
+def _original(graph: Rewritten, old: Node, new: Node, shape: Dims) -> MatMulSite:
+    """The original node, read at a shape of the stored data; extents may be open."""
+    assert graph.before is not None
+    operands = [old.inputs[index] for index in SLOTS[old.op_type].operands]
+
+    def extents(value: Value) -> Dims | None:
+        return shape if value in operands else graph.extents(value)
+
+    place = Site(old, graph.before, label(new), old.op_type)
+    site = LINEAR[old.op_type](graph.old, place, extents, extents)
+    if isinstance(site, MatMulSite):
+        return site
+    why = site.reason if isinstance(site, Refusal) else "it is no product"
+    raise Mismatch(f"the fold cannot be repeated on the original: {why}")
 
 
 def _check_record(record: ProductRecord) -> None:

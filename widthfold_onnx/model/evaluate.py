@@ -106,6 +106,7 @@ def evaluated(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) 
     ]
     end = onnx.ValueInfoProto(name=node.output[0])
     graph = helper.make_graph([node], "constants", described, [end])
+    graph.node[0].domain = ""  # "ai.onnx" is the same one, but not to the evaluator
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
     try:
         with np.errstate(all="ignore"):

@@ -264,7 +264,9 @@ class Document:
             if producer is None and value.is_initializer() and isinstance(value.graph, ir.Graph):
                 self._touched.add(id(value.graph))
                 del value.graph.initializers[value.name or ""]
-            elif producer is not None and not isinstance(self.constant(value), Refusal):
+            elif producer is None or producer.graph is None:
+                continue  # no constant that a node makes, or gone with another reader
+            elif not isinstance(self.constant(value), Refusal):
                 waiting += computed_from(value)
                 graph = graph_of(producer)
                 self._touched.add(id(graph))

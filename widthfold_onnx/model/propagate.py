@@ -1,4 +1,4 @@
-"""Shape inference of a skeleton, past two places where onnx's own stops.
+"""Shape inference of a skeleton, past the places where onnx's own stops or errs.
 
 onnx propagates little integer data: Pad amounts that an exporter computes from constants and
 known extents by Concat, Slice and Transpose stay unknown to it. So such small constants are
@@ -22,6 +22,7 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from widthfold_onnx.model.memory import memory_capped
+from widthfold_onnx.model.same_padding import settle_same
 from widthfold_onnx.model.walk import all_graphs, all_nodes, subgraphs
 
 SMALL_ELEMENTS = 256
@@ -53,6 +54,8 @@ def infer(outline: onnx.ModelProto) -> onnx.ModelProto:
     Args:
         outline: see `model.skeleton`.
     """
+    # Below, what is evaluated would have no type: an initializer had to be an input as well.
+    outline.ir_version = max(outline.ir_version, 4)
     inferred = _inferred(outline, data_prop=False)
     bodies = (outline.graph, *outline.functions)
     propagates = any(n.op_type in _PROPAGATING for body in bodies for n in all_nodes(body.node))
@@ -61,12 +64,27 @@ def infer(outline: onnx.ModelProto) -> onnx.ModelProto:
             inferred = _propagated(outline)
         elif turn:
             inferred = _inferred(outline, data_prop=False)
+        if _settle_same(outline.graph, inferred.graph, ChainMap()):
+            continue  # what is evaluated must not rest on wrong extents
         shapes = shapes_of(inferred.graph)
         found = _Evaluation(ChainMap(), ChainMap()).run(outline.graph, inferred.graph)
         found += _fill_stft(outline.graph, shapes)
         if not found:
             break
     return inferred
+
+
+def _settle_same(
+    graph: onnx.GraphProto, inferred: onnx.GraphProto, outer: ChainMap[str, Dims]
+) -> int:
+    """Settle SAME padding in a graph and the graphs in it; return at how many nodes."""
+    shapes = outer.new_child(shapes_of(inferred))
+    changed = 0
+    for node, described in zip(graph.node, inferred.node, strict=True):
+        changed += settle_same(node, shapes)
+        for body, outline in zip(subgraphs(node), subgraphs(described), strict=True):
+            changed += _settle_same(body, outline, shapes)
+    return changed
 
 
 def _inferred(outline: onnx.ModelProto, *, data_prop: bool) -> onnx.ModelProto:

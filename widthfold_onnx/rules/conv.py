@@ -45,7 +45,7 @@ def reformulate(site: LinearSite, options: FoldOptions, factor: int) -> Reformul
         return min(legal, key=cost)
     refusals = [(axis, r) for axis, r in outcomes if isinstance(r, Refusal)]
     if not refusals:
-        return Refusal("no-such-axis", f"the data of {site.op} has no axis {options.axis} to fold")
+        return Refusal("no-such-axis", f"{site.op} folds along no axis {options.axis}")
     return _summary(site, refusals)
 
 

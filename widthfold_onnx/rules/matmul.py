@@ -102,8 +102,8 @@ def judge(site: MatMulSite, options: FoldOptions, fold: MatMulFold) -> MatMulFor
         return Refusal(
             "unguarded-extent", f"more than one of the extents of the {what} is only assumed"
         )
-    stored_first = site.left == site.transposed and fold.merged == len(site.planned) - 1
-    if stored_first and site.samples and not (options.mix_samples or site.is_finite):
+    mixed = site.samples.mixed(site.planned, span, fold.factor) and not site.is_finite
+    if mixed and not options.mix_samples:
         return Refusal(
             "mixes-samples",
             f"the {what} may be samples of a batch, and a NaN of one would reach others "

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.graph import Document, Node, Value
-from widthfold_onnx.model.propagate import Dims, dims_of
+from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Extents, Site
 from widthfold_onnx.rules.dequantized_product import ADDEND, read_dequantized
 from widthfold_onnx.rules.matmul_site import MatMulSite
 from widthfold_onnx.rules.quantized_product import INTEGERS, SLOTS, overflow, quantization
 from widthfold_onnx.rules.reading import ITEMSIZE, common_problem
+from widthfold_onnx.rules.samples import samples_of
 
 GEMM_MIN_OPSET = 7
 """Below, C broadcasts only where an attribute says so."""
@@ -49,23 +50,24 @@ def read_matmul(
     sizes = INTEGERS if SLOTS[node.op_type].zeros else ITEMSIZE
     if weight.dtype not in sizes:
         return Refusal("dtype-unsupported", f"elements are {weight.dtype}; {', '.join(sizes)} fold")
+    if len(weight.shape) == 0:
+        return Refusal("inconsistent-shapes", "the weight is a single number: no product has one")
     matrix = matrix_shape(weight.shape, left=left)
     given = quantization(document, node, planned, matrix, left=left)
     if isinstance(given, Refusal):
         return given
-    shapes = [extents(data) for extents in (static, planned)]
-    stored = next((dims for dims in shapes if dims is not None), None)
-    if stored is None:
+    fixed, assumed = static(data), planned(data)
+    if fixed is None or assumed is None:
         return Refusal("unknown-shape", "the rank of the data is not known")
-    if len(stored) < 2:
+    if len(fixed) < 2:
         return Refusal("one-position", "the data is a vector: there are no positions to fold")
     result = MatMulSite(
         node=node,
         scope=site.scope,
         name=site.name,
         op=site.op,
-        static=_seen(shapes[0], transposed=transposed),
-        planned=_seen(shapes[1], transposed=transposed),
+        static=_seen(fixed, transposed=transposed),
+        planned=_seen(assumed, transposed=transposed),
         weight=weight,
         weight_shape=matrix,
         zero=given.zero,
@@ -75,7 +77,7 @@ def read_matmul(
         left=left,
         transposed=transposed,
         turned=turned,
-        samples=_counts_samples(document, shapes[0] or ()),
+        samples=samples_of(document, fixed, transposed=transposed),
         itemsize=sizes[weight.dtype],
     )
     problem = _shape_problem(result, gemm=gemm)
@@ -119,28 +121,14 @@ def _addend(document: Document, node: Node) -> Constant | Refusal | None:
     return constant
 
 
-def _seen(stored: Dims | None, *, transposed: bool) -> Dims:
+def _seen(stored: Dims, *, transposed: bool) -> Dims:
     """Extents as the product reads them."""
-    assert stored is not None
     return (*stored[:-2], stored[-1], stored[-2]) if transposed else stored
-
-
-def _counts_samples(document: Document, stored: Dims) -> bool:
-    """Whether the first axis counts samples, which must not mix.
-
-    A tensor of more than two axes has its samples there. The rows of a matrix are samples where
-    their number is open, or that of the samples of an input [N, .., ..] of the model.
-    """
-    if len(stored) > 2:
-        return stored[0] != 1
-    shapes = (dims_of(value) for value in document.proto.graph.input)
-    samples = {dims[0] for dims in shapes if dims is not None and len(dims) > 2}
-    return stored[0] is None or stored[0] in samples
 
 
 def _shape_problem(site: MatMulSite, *, gemm: bool) -> Refusal | None:
     data, weight = site.planned, site.weight_shape
-    if 0 in data or 0 in site.weight.shape or len(site.weight.shape) == 0:
+    if 0 in data or 0 in weight:
         return Refusal("empty-tensor", f"data {list(data)} or weight {list(weight)} is empty")
     channels, outputs = site.channels
     fits = data[-2 if site.left else -1] in (None, channels)

@@ -11,6 +11,7 @@ from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.rules.base import LinearSite, product
 from widthfold_onnx.rules.dequantized_product import ADDEND
 from widthfold_onnx.rules.quantized_product import INTEGERS, SLOTS
+from widthfold_onnx.rules.samples import Samples
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -28,7 +29,7 @@ class MatMulSite(LinearSite):
         left: the weight is the left operand.
         transposed: the data is stored with its two last axes exchanged.
         turned: so is the weight.
-        samples: the first axis of the stored data counts samples of a batch.
+        samples: where the data may count samples of a batch.
     """
 
     addend: Constant | None
@@ -37,7 +38,7 @@ class MatMulSite(LinearSite):
     left: bool
     transposed: bool
     turned: bool
-    samples: bool
+    samples: Samples
 
     @property
     def data_index(self) -> int:
@@ -110,7 +111,7 @@ class MatMulSite(LinearSite):
 
     @property
     def geometry(self) -> Hashable:
-        """Which operand is the weight, how both are stored, and whether rows are samples."""
+        """Which operand is the weight, how both are stored, and where samples may be."""
         return (self.left, self.transposed, self.turned, self.flat, self.samples)
 
     @property

@@ -1,0 +1,63 @@
+"""Which positions of a product of matrices may be samples of a batch, which must not mix.
+
+A graph does not say which axis is its batch. Taken for it is the first axis of what has more than
+two axes; where a later axis is as long as the batch of an input of the model [N, .., ..] and the
+first is not, that one (time before samples, as recurrent layers have it). The rows of a matrix may
+be samples where their number is open, or samples with a number of rows each where it is a multiple
+of such a batch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from widthfold_onnx.model.graph import Document
+from widthfold_onnx.model.propagate import Dims, dims_of
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Where samples may be counted.
+
+    Attributes:
+        axis: of the data as the product reads it.
+        counts: how many there may be; None is any number.
+    """
+
+    axis: int
+    counts: frozenset[int | None]
+
+    def mixed(self, data: Dims, positions: slice, factor: int) -> bool:
+        """Whether neighbours that are folded into one may be of several samples.
+
+        Args:
+            data: extents.
+            positions: the axes that are folded.
+            factor: how many neighbours.
+        """
+        if not positions.start <= self.axis < positions.stop:
+            return False
+        extent = data[self.axis]
+        behind = math.prod(e for e in data[self.axis + 1 : positions.stop] if e is not None)
+        return any(
+            n is None or extent is None or (extent % n == 0 and behind * (extent // n) % factor)
+            for n in self.counts - {1}
+        )
+
+
+def samples_of(document: Document, stored: Dims, *, transposed: bool) -> Samples:
+    """Where the data of a product may count samples.
+
+    Args:
+        document: the model.
+        stored: extents of the data as it is stored; None where the model leaves them open.
+        transposed: the product reads it with its two axes exchanged.
+    """
+    shapes = (dims_of(value) for value in document.proto.graph.input)
+    batches = {dims[0] for dims in shapes if dims is not None and len(dims) > 2}
+    first, second = stored[:2]
+    if len(stored) == 2:
+        return Samples(int(transposed), frozenset({None} if first is None else batches - {None}))
+    later = first not in batches and second in batches
+    return Samples(int(later), frozenset({second if later else first}))
