@@ -13,7 +13,7 @@ from widthfold_onnx.fold.axis import ConvAxis, fold_axis
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv import fold_weight as fold_conv_weight
 from widthfold_onnx.fold.layout import Reshape
-from widthfold_onnx.fold.matmul import MatMulFold, fold_addend, fold_weight
+from widthfold_onnx.fold.matmul import MatMulFold, fold_addend, fold_per_channel, fold_weight
 
 EXTENT = st.integers(1, 4)
 
@@ -65,6 +65,19 @@ def test_fold_matmul_unfold_is_the_matmul(case, seed: int) -> None:
     natural = (*out, outputs, length) if fold.left else (*out, length, outputs)
     assert y.shape == fold.packed(natural)
     np.testing.assert_array_equal(run(fold.unfolding(natural, flat=flat), y), expected)
+
+
+@settings(max_examples=100, deadline=None)
+@given(products(), st.integers(0, 1 << 32))
+def test_the_gaps_hold_what_stands_for_zero(case, seed: int) -> None:
+    """Less its zero points, which are those of its channels, a folded weight has gaps of 0."""
+    fold, _, _, channels, outputs, batches, _ = case
+    rng = np.random.default_rng(seed)
+    w = integers(rng, *batches, *((outputs, channels) if fold.left else (channels, outputs)))
+    zero = integers(rng, *batches, *((outputs, 1) if fold.left else (1, outputs)))
+    folded = fold_weight(w, fold, zero)
+    repeated = fold_per_channel(zero, fold, -2 if fold.left else -1)
+    np.testing.assert_array_equal(folded - repeated, fold_weight(w - zero, fold))
 
 
 @settings(max_examples=200, deadline=None)
