@@ -170,6 +170,14 @@ def without_zero_point() -> onnx.ModelProto:
     return model
 
 
+def with_output_type() -> onnx.ModelProto:
+    """From opset 23 on a DequantizeLinear may say what it returns."""
+    model = DequantizedProduct(**BASE, quantized=False, opset=23).model()
+    kind = onnx.helper.make_attribute("output_dtype", onnx.TensorProto.FLOAT)
+    model.graph.node[1].attribute.append(kind)
+    return model
+
+
 def wide_addend() -> onnx.ModelProto:
     product = DequantizedProduct(**BASE, op="Gemm", added=[8, 5])
     return product.model()
@@ -179,6 +187,10 @@ REFUSALS = {
     "no zero point of the data": (
         without_zero_point,
         "the data is dequantized with other than one constant scale and zero point",
+    ),
+    "another attribute": (
+        with_output_type,
+        "the data is dequantized with output_dtype",
     ),
     "a scale that rounds to nothing": (
         lambda: replaced(DequantizedProduct(**BASE), sx=np.array(1e-45, np.float32)),

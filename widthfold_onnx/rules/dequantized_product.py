@@ -67,6 +67,9 @@ def read_dequantized(
     constants = [c for c in given if isinstance(c, Constant) and c.shape in ((), (1,))]
     if len(constants) != INPUTS - 1:
         return _refused("the data is dequantized with other than one constant scale and zero point")
+    more = sorted(maker.attributes.keys() - {"axis"})
+    if more:
+        return _refused(f"the data is dequantized with {', '.join(more)}")
     types = [constant.dtype for constant in constants]
     if types[0] != "FLOAT" or types[1] not in BITS_8_AND_16:
         return _refused(f"the data is dequantized from {types[1]} to {types[0]}")
