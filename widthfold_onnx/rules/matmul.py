@@ -167,7 +167,7 @@ def _indivisible(site: MatMulSite, factor: int, what: str) -> Refusal:
     if None in extents:
         return Refusal(
             "unknown-extent",
-            f"{shown} {what}: whether {factor} divides their number is not known (--input-shape)",
+            f"{shown} {what}: whether {factor} divides their number is not known",
         )
     count = math.prod(e for e in extents if e is not None)
     if count == 1:
