@@ -117,8 +117,9 @@ def cut(
     work = Work.of(site, shape, output)
 
     def known(form: Reformulation) -> Form:
-        seconds = form_seconds(work, form, work.folded(form, shape, output), len(nodes) - 1, target)
         ends = form.ends(site)
+        alone = len(nodes) - 1 if ends.returns is None else 0  # else they are carried
+        seconds = form_seconds(work, form, work.folded(form, shape, output), alone, target)
         return Form(
             form_key(site, form), macs * form.flops_ratio, seconds, ends.reads, ends.returns
         )
