@@ -113,6 +113,21 @@ def test_clip_and_quantization_per_tensor_are_carried() -> None:
     assert ops(result) == ["Reshape", *kinds, "Reshape", "Softmax"]
 
 
+@pytest.mark.parametrize(("axis", "passes"), [(-1, True), (2, True), (1, False), (0, False)])
+def test_quantization_per_channel_is_carried_along_channels(axis: int, passes: bool) -> None:
+    g = linear(3, 15, 5)
+    value = g.product("x", 7)
+    count = (3, 15, 7)[axis]
+    scale = np.arange(1, count + 1, dtype=np.float32)
+    zero = np.arange(count, dtype=np.int8)
+    value = g.op("QuantizeLinear", value, scale, zero, axis=axis)
+    value = g.op("DequantizeLinear", value, scale, zero, axis=axis)
+    result = folded(g.model([g.op("Softmax", value, axis=-1)]), BY_3)
+    kinds = ["QuantizeLinear", "DequantizeLinear"]
+    kinds = [*kinds, "Reshape"] if passes else ["Reshape", *kinds]
+    assert ops(result) == ["Reshape", "MatMul", *kinds, "Softmax"]
+
+
 def norm(g: Linear, value: str) -> str:
     shift, scale = g.integers(g.channels[value]), g.integers(g.channels[value])
     plain = np.zeros(g.channels[value], np.float32), np.full(g.channels[value], 4, np.float32)
@@ -217,6 +232,15 @@ def test_the_layers_of_a_gemm_are_joined_and_data_across_is_turned_first() -> No
     value = g.op("Gemm", value, g.integers(2, 7), g.integers(21, 2), transB=1, alpha=2.0)
     result = folded(g.model([value]), BY_3, 2)
     assert ops(result) == ["Transpose", "Reshape", "Gemm", "Relu", "Gemm", "Reshape"]
+
+
+def test_a_weight_per_batch_adds_batches_to_a_region() -> None:
+    g = linear(21, 5)
+    value = g.op("Relu", g.op("MatMul", "x", g.integers(2, 5, 7), channels=7))
+    model = g.model([g.product(g.op("Add", value, g.integers(7)), 3)])
+    model.graph.output[0].type.tensor_type.shape.dim.add()
+    result = folded(model, BY_3, 2)
+    assert ops(result) == ["Reshape", "MatMul", "Relu", "Add", "MatMul", "Reshape"]
 
 
 def test_a_vector_ends_the_region() -> None:
