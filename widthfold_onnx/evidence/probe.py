@@ -57,6 +57,10 @@ class Side:
     returns: State | None = None
     data: int = 0
 
+    def packed(self, result: Array) -> Array:
+        """A natural result as the last node is to leave it."""
+        return result if self.returns is None else self.returns.packed(result)
+
 
 def first_difference(
     before: Side,
@@ -101,7 +105,7 @@ def first_difference(
         # is expected then, and four times the expectation is out of reach.
         data *= rng.random(shape) < limit / (4 * terms * LARGEST)
         small = [p.astype(dtype) for p in parameters]
-        first = run_side(before, small, data.astype(dtype), options)
+        first = after.packed(run_side(before, small, data.astype(dtype), options))
         try:
             second = run_side(after, fold(small), data.astype(dtype), options)
         except UnverifiedError as error:
@@ -119,7 +123,7 @@ def first_difference(
 
 
 def run_side(side: Side, parameters: list[Array], data: Array, options: VerifyOptions) -> Array:
-    """Run one form on natural data, with these parameters; the result is natural.
+    """Run one form on natural data, with these parameters; the result is as it leaves it.
 
     Raises:
         UnverifiedError: the runtime cannot run it.
@@ -147,5 +151,4 @@ def run_side(side: Side, parameters: list[Array], data: Array, options: VerifyOp
             Level.DISABLED,
             provider_options=options.provider_options,
         )
-        result = session.run({start: data})[end]
-    return result if side.returns is None else side.returns.unpacked(result)
+        return session.run({start: data})[end]

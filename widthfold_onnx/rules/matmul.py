@@ -19,7 +19,7 @@ from widthfold_onnx.fold.matmul import MatMulFold
 from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.options import FACTORS, AxisName, FoldOptions, NonFinite
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import Reformulation
+from widthfold_onnx.rules.base import Ends, LinearSite, Reformulation
 from widthfold_onnx.rules.forms import Outcome
 from widthfold_onnx.rules.legality import elements, too_large
 from widthfold_onnx.rules.matmul_site import MatMulSite
@@ -55,6 +55,13 @@ class MatMulForm(Reformulation):
     def unfolding(self) -> tuple[Step, ...]:
         """The Reshape of the result."""
         return self.fold.unfolding(self.result, flat=self.flat)
+
+    def ends(self, site: LinearSite) -> Ends:
+        """States at both ends; none where operands are transposed or have no axis of channels."""
+        state = self.fold.state
+        reads = state if state.fits(self.shape) and not self.transposed else None
+        returns = state if state.fits(self.result) and not self.flat else None
+        return Ends(site.data_index, reads, returns, self.shape, self.result)
 
 
 def every_form(site: MatMulSite, options: FoldOptions) -> Iterator[MatMulForm]:
