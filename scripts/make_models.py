@@ -102,6 +102,22 @@ SOURCES = {
             [depth_to_space] upscaled = DepthToSpace <blocksize = 2> (u)
         }""",
     ),
+    "pointwise_mlp": Source(
+        "A perceptron of three layers on each of 65536 points: 3 -> 4 -> 4 -> 1 channels.",
+        """(float[65536,3] points) => (float[65536,1] density) <
+            float[3,4] w1, float[4] b1, float[4,4] w2, float[4] b2, float[4,1] w3, float[1] b3
+        > {
+            [first] m1 = MatMul (points, w1)
+            [first_bias] a1 = Add (m1, b1)
+            [first_relu] r1 = Relu (a1)
+            [second] m2 = MatMul (r1, w2)
+            [second_bias] a2 = Add (m2, b2)
+            [second_relu] r2 = Relu (a2)
+            [third] m3 = MatMul (r2, w3)
+            [third_bias] a3 = Add (m3, b3)
+            [third_relu] density = Relu (a3)
+        }""",
+    ),
     "depthwise": Source(
         "A depthwise-separable block of 8 channels with batch normalization and a residual sum.",
         """(float[batch,8,32,32] x) => (float[batch,12,16,16] y) <

@@ -5,6 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.rewrite.linear import perceptron
 from tests.rewrite.products import Product
 from widthfold_onnx import FoldOptions, optimize
 from widthfold_onnx.evidence import bisect
@@ -48,10 +49,10 @@ def pair(tmp_path):
 
 
 def plant(path, *names):
-    """Change one weight of the folded Convs of these names."""
+    """Change one weight of the folded nodes of these names."""
     model = onnx.load(path)
     for node in model.graph.node:
-        if node.name in names and node.op_type == "Conv":
+        if node.name in names and node.op_type in ("Conv", "MatMul"):
             assert any(entry.key == FOLD_KEY for entry in node.metadata_props)
             tensor = next(t for t in model.graph.initializer if t.name == node.input[1])
             array = numpy_helper.to_array(tensor).copy()
@@ -59,6 +60,18 @@ def plant(path, *names):
             array[at] *= np.float32(1.5)
             tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     onnx.save(model, path)
+
+
+@pytest.mark.parametrize("guilty", [1, 2])
+def test_between_packed_rows_as_well(tmp_path, guilty):
+    original, folded = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    onnx.save(perceptron(21, 5, widths=(7, 3, 2)), original)
+    names = [f"matmul{3 * i}" for i in range(3)]
+    assert optimize(original, folded, FoldOptions(factor=3), None).summary.folded == 3
+    plant(folded, *names[guilty:])
+    result = compare_models(original, folded, OPTIONS)
+    (line,) = (reason for reason in result.reasons if reason.startswith("first differs at"))
+    assert line.startswith(f"first differs at {names[guilty]}: max_rel ")
 
 
 @pytest.mark.parametrize("guilty", NAMES)

@@ -46,7 +46,7 @@ def proof(
     data = run(fold.folding(shape), canonical(fold, labels_of(natural)))
     weights = fold_weight(canonical(fold, labels_of(weight)), fold)
     returned = canonical(
-        fold, labels_of(canonical(fold, np.broadcast_to(0, fold.packed(out))).shape)
+        fold, labels_of(canonical(fold, np.broadcast_to(0, fold.state.extents(out))).shape)
     )
     addend = labels_of((out[-2], 1) if fold.left else (out[-1],)) if add else None
     product = Product(

@@ -59,11 +59,11 @@ def test_fold_matmul_unfold_is_the_matmul(case, seed: int) -> None:
     assert folded.shape == fold.weight_shape(w.shape)
     assert np.count_nonzero(folded) == round(folded.size * (1 - fold.structural_zeros()))
     packed = run(fold.folding(shape), x)
-    assert packed.shape == fold.packed(shape)
+    assert packed.shape == fold.state.extents(shape)
     y = matmul(folded, packed) if fold.left else matmul(packed, folded)
     out = np.broadcast_shapes(tuple(leading), tuple(batches))
     natural = (*out, outputs, length) if fold.left else (*out, length, outputs)
-    assert y.shape == fold.packed(natural)
+    assert y.shape == fold.state.extents(natural)
     np.testing.assert_array_equal(run(fold.unfolding(natural, flat=flat), y), expected)
 
 

@@ -336,6 +336,26 @@ def test_a_transposed_convolution_with_same_padding(kernel, stride, more, side, 
     assert y.shape == shape(alone, "y") == shape(inside, "t", "y/then_branch")
 
 
+@pytest.mark.parametrize("wanted", [[1, 9], [2, 5], [1, 5]])
+def test_a_transposed_convolution_with_an_output_smaller_than_its_input(wanted):
+    text = f"ConvTranspose <strides = [1, 2], output_shape = {wanted}> (x, w)"
+    given = "(float[N, 3, 2, 6] x) => (float[a, b] y)"
+    model = parsed(
+        f"{given} {{ s = {text}\n y = Flatten (s) }}", w=np.ones((3, 5, 2, 2), np.float32)
+    )
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    (y,) = session.run(None, {"x": np.ones((7, 3, 2, 6), np.float32)})
+    assert y.shape == (7, 5 * wanted[0] * wanted[1])
+    assert shape(model, "s") == (None, 5, *wanted)
+    assert shape(model, "y") == (None, y.shape[1])
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    bare.graph.node.pop()
+    bare.graph.output[0].CopyFrom(onnx.ValueInfoProto(name="s"))
+    bare.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
+    assert shape(bare, "s", x=(7, 3, 2, 6)) == (7, 5, *wanted)
+
+
 def test_the_number_of_evaluations_is_bounded(monkeypatch):
     monkeypatch.setattr(propagate, "MAX_EVALUATIONS", 10)
     monkeypatch.setattr(propagate, "ROUNDS", 2)

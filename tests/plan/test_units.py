@@ -127,6 +127,16 @@ def test_the_kinds_that_exist_are_tried() -> None:
         assert not any("lifted" in kind for kind in kinds(rank))
 
 
+def test_the_dilation_is_removed_where_no_usual_factor_does_it() -> None:
+    site = site_of(conv([1, 2, 3, 24], (3, 2, 1, 3), dilations=[1, 3], pads=[0, 3, 0, 3]))
+    forms = [
+        f for f in every_form(site, FOLD) if (f.factor, f.axis, f.fold.lift) == (3, "width", 0)
+    ]
+    assert [axis.dilation for axis in forms[0].fold.axes] == [1, 1]
+    assert forms[0].fold.weight_shape(site.weight_shape) == (9, 6, 1, 3)
+    assert forms[0].flops_ratio == 3  # the same taps, on three times as many input channels
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_form_is_found_again_by_its_key(name: str) -> None:
     site = site_of(LAYERS[name])

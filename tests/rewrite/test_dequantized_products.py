@@ -69,12 +69,23 @@ def test_the_folded_product_is_that_of_the_oracle(case, seed: int) -> None:
     assert site.spread == 1.0
     onnx.checker.check_model(folded, full_check=True)
     x = product.data(seed)
-    # The runtime's integer kernels take one scale of A, also for the original.
-    for level in LEVELS[:1] if product.left and product.axis is not None else LEVELS:
-        np.testing.assert_array_equal(run(folded, x, level), product.expected(x), strict=True)
+    for level in LEVELS:
+        if runs(product.model(), x, level):
+            np.testing.assert_array_equal(run(folded, x, level), product.expected(x), strict=True)
     again, (second,) = fold_model(folded, options)
     assert second.code == "already-folded"
     assert again.SerializeToString() == folded.SerializeToString()
+
+
+def runs(model: onnx.ModelProto, x: np.ndarray, level: str) -> bool:
+    """Whether the runtime runs the original: it fuses scales per row of A, which no kernel takes,
+    and scales per column of batched weights."""
+    try:
+        run(model, x, level)
+    except ort.capi.onnxruntime_pybind11_state.Fail:
+        assert level == LEVELS[1]
+        return False
+    return True
 
 
 FUSED = {

@@ -37,6 +37,18 @@ def transposed_model(
 UP = {"strides": [2, 2], "pads": [1, 1, 1, 1]}
 
 
+def test_the_axis_whose_extent_is_missing_is_named() -> None:
+    """Strides of an axis that is not folded are folded along, for which its extent counts."""
+    report = site(transposed_model([4, 3, 8, "w"], (3, 2, 2, 2), strides=[1, 2]), 4)
+    strided = "the extent of width, which is strided, is not known"
+    assert report.code == "unknown-extent"
+    assert report.reason == (
+        f"batch: {strided}; height: {strided}; width: the extent of the axis is not known "
+        "(--input-shape may settle it)"
+    )
+    assert site(transposed_model([4, 3, 8, "w"], (3, 2, 2, 2)), 4).status == "folded"
+
+
 class TestChoice:
     def test_strides_are_folded_along_with_the_axis(self) -> None:
         report = site(transposed_model([1, 2, 16, 5], (2, 3, 4, 4), **UP), 4)

@@ -56,7 +56,7 @@ def first_difference(
         report(f"bisecting {len(sites)} folded sites")
         (reference,) = run_with(before, wanted, [item], options)
         (returned,) = run_with(after, {tensors[name][0] for name in wanted}, [item], options)
-        candidate = {name: natural(returned, *tensors[name]) for name in wanted}
+        candidate = {name: natural(returned, tensors[name]) for name in wanted}
     except UnverifiedError as error:
         return f"not bisected: {error}"
     beyond = f"; {hidden} folded sites in subgraphs were not compared" if hidden else ""

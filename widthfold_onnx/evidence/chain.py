@@ -92,6 +92,30 @@ def replay(
     return np.asarray(result)
 
 
+def packed(labels: Labels, state: State) -> Labels:
+    """Natural labels in a state.
+
+    Raises:
+        Mismatch: it is none of their extents.
+    """
+    if not state.fits(labels.shape):
+        raise Mismatch(f"an input of {list(labels.shape)} does not fit its state")
+    return state.packed(labels)
+
+
+def unpacked(labels: Labels, state: State, shape: tuple[int, ...]) -> Labels:
+    """The natural labels, of extents `shape`, of labels in a state.
+
+    Raises:
+        Mismatch: they are not packed from these extents.
+    """
+    if state.fits(shape):
+        empty = state.packed(np.broadcast_to(np.int8(0), shape))
+        if empty.shape == labels.shape:
+            return state.unpacked(labels, shape)
+    raise Mismatch(f"an output of {list(labels.shape)} does not fit its state")
+
+
 def check_moves(nodes: Sequence[onnx.NodeProto], allowed: Collection[str]) -> None:
     """Check that nodes are a straight line of moves.
 

@@ -21,6 +21,9 @@ from widthfold_onnx.rewrite.record import StateRecord
 Array = npt.NDArray[Any]
 
 MAX_AXES = 3
+"""Spatial axes of a Conv."""
+MAX_RANK = 16
+"""Of a packed tensor, by nature; packing cuts axes in two, and numpy has 64 at most."""
 MAX_ELEMENTS = 1 << 28
 """Of one array that the proof makes."""
 # Extents for dimensions that the plan leaves open, few because that is fast. Two of each: a shape
@@ -118,14 +121,30 @@ def packed_claim(value: str, record: StateRecord, index: int) -> Claim:
         UnverifiedError: it would need too much memory.
     """
     state, shape = record.state, tuple(record.shapes[index])
-    numbers = [e for e in (*shape, *state.factors) if e is not None]
-    if min(numbers) < 1 or state.lift not in (0, 1):
-        raise Mismatch("its state holds a number out of range")
-    if len(state.digits) > MAX_AXES or max(numbers) > MAX_ELEMENTS:
+    numbers = [e for e in shape if e is not None]
+    if len(shape) > MAX_RANK or max(numbers, default=1) > MAX_ELEMENTS:
         raise too_large()
-    if state.is_natural or len(shape) != len(state.factors) or shape[1] is None:
-        raise Mismatch("its state does not fit its extents")
-    for extent, factor in zip(shape, state.factors, strict=True):
-        if factor > 1 and (extent is None or extent % factor):
-            raise Mismatch(f"its state takes {factor} positions out of {extent}")
+    if min(numbers, default=1) < 1 or not state.fits(shape):
+        raise Mismatch(f"its state does not fit the extents {list(shape)}")
     return Claim(value, state, shape)
+
+
+def check_extents(claim: Claim, shape: tuple[int, ...], fixed: Dims) -> None:
+    """Check that a packed tensor has the extents that the folded node was planned with.
+
+    Args:
+        claim: of what the node reads or returns.
+        shape: extents at which the node is checked.
+        fixed: which of them the plan fixes, as numbers; the others are None.
+
+    Raises:
+        Mismatch: it has others.
+    """
+    if claim.state is None:
+        return
+    fits = len(claim.shape) == len(shape) and all(
+        not plan or claimed in (None, extent)
+        for claimed, extent, plan in zip(claim.shape, shape, fixed, strict=True)
+    )
+    if not fits:
+        raise Mismatch(f"a packed tensor has the extents {list(claim.shape)}, not {list(shape)}")

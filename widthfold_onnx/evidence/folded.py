@@ -22,7 +22,7 @@ from widthfold_onnx.evidence.claims import (
     FREE_SAMPLES,
     MAX_AXES,
     MAX_ELEMENTS,
-    Claim,
+    check_extents,
     content,
     placed,
     read,
@@ -127,8 +127,9 @@ def check_conv(graph: Rewritten, conv: Node, options: VerifyOptions) -> ExactSit
         raise Mismatch("the new nodes do not stand where the original node stood")
     wanted = _fold_of(graph, node, conv)
     for shape in wanted.shapes:
-        _check_extents(start, shape, wanted.record)
-        _check_extents(end, wanted.out_shape(shape), wanted.record)
+        fixed = (wanted.record.samples, 1, *(axis.length for axis in wanted.record.axes))
+        check_extents(start, shape, fixed)
+        check_extents(end, wanted.out_shape(shape), fixed)
     labels = wanted.labels()
     stored = _parameters(new, conv)
     expected = placed(wanted.canonical(wanted.parameters), labels)
@@ -197,16 +198,6 @@ def _ports(node: Node) -> tuple[str | None, str | None]:
     """Names of what a Conv convolves and returns."""
     data = node.inputs[0]
     return (None if data is None else data.name, node.outputs[0].name)
-
-
-def _check_extents(claim: Claim, shape: tuple[int, ...], record: FoldRecord) -> None:
-    """The extents of a claim must be those that the Conv was planned with, where both are fixed."""
-    if claim.state is None:
-        return
-    fixed = (record.samples, 1, *(axis.length for axis in record.axes))
-    pairs = zip(claim.shape, shape, fixed, strict=True) if len(claim.shape) == len(shape) else ()
-    if not pairs or any(f and claimed not in (None, extent) for claimed, extent, f in pairs):
-        raise Mismatch(f"a packed tensor has the extents {list(claim.shape)}, not {list(shape)}")
 
 
 def _axes(conv: Node, shape: tuple[int, ...], weight: tuple[int, ...]) -> tuple[ConvAxis, ...]:

@@ -21,12 +21,16 @@ import numpy.typing as npt
 import onnx
 
 from widthfold_onnx.errors import NoKernelError
-from widthfold_onnx.evidence.chain import Labels, Mismatch, check_moves, labels_of, replay
-from widthfold_onnx.evidence.claims import (
-    content,
-    placed,
-    read,
+from widthfold_onnx.evidence.chain import (
+    Labels,
+    Mismatch,
+    check_moves,
+    labels_of,
+    packed,
+    replay,
+    unpacked,
 )
+from widthfold_onnx.evidence.claims import content, placed, read
 from widthfold_onnx.evidence.probe import TRIALS, Side, first_difference
 from widthfold_onnx.evidence.product_pair import (
     ProductPair,
@@ -148,7 +152,9 @@ def _prove(pair: ProductPair) -> str:
     for line in messages:
         check_moves(line, CONVERSIONS)
     data = _turned(labels_of(natural), site.left != site.transposed)
-    packed = _turned(replay(messages[0], pair.constants, opset, data), site.left)
+    if pair.reads is not None:
+        data = packed(data, pair.reads)
+    given = _turned(replay(messages[0], pair.constants, opset, data), site.left)
     turned = site.left != site.turned
     kernel = (*site.batches, *site.channels)
     # The same labels, but of the weight in the orientation in which it is looked at.
@@ -156,14 +162,16 @@ def _prove(pair: ProductPair) -> str:
     (weight,) = placed([_turned(labels_of(kernel), turned)], [places])
     weight = _turned(weight, turned)
     constants = [*site.beside.values(), *([] if site.addend is None else [site.addend])]
-    if packed.ndim < 2:
-        raise Mismatch(f"data of {list(packed.shape)} is no matrix")
+    if given.ndim < 2:
+        raise Mismatch(f"data of {list(given.shape)} is no matrix")
     try:
-        batches = np.broadcast_shapes(packed.shape[:-2], weight.shape[:-2])
+        batches = np.broadcast_shapes(given.shape[:-2], weight.shape[:-2])
     except ValueError as error:
-        raise Mismatch(f"batches of {list(packed.shape)} and the weight do not fit") from error
-    returned = _turned(labels_of((*batches, packed.shape[-2], weight.shape[-1])), site.left)
+        raise Mismatch(f"batches of {list(given.shape)} and the weight do not fit") from error
+    returned = _turned(labels_of((*batches, given.shape[-2], weight.shape[-1])), site.left)
     taken = replay(messages[1], pair.constants, opset, returned)
+    if pair.returns is not None:
+        taken = unpacked(taken, pair.returns, pair.result)
     if site.flat:
         taken = np.expand_dims(taken, -2 if site.left else -1)
     if taken.ndim < 2:
@@ -172,7 +180,7 @@ def _prove(pair: ProductPair) -> str:
         natural,
         kernel,
         _beside(site, [labels_of(constant.shape) for constant in constants]),
-        Product(packed, weight, _beside(site, beside), _turned(taken, site.left)),
+        Product(given, weight, _beside(site, beside), _turned(taken, site.left)),
     )
 
 
@@ -192,7 +200,15 @@ def _probe(pair: ProductPair, shape: tuple[int, ...], options: VerifyOptions) ->
     held, added = (dict(zip(names, arrays, strict=True)) for arrays in (first, second))
     return first_difference(
         Side([old], held, graph.old.opset, names, data=site.data_index),
-        Side([*before, new, *after], pair.constants | added, graph.new.opset, names),
+        Side(
+            [*before, new, *after],
+            pair.constants | added,
+            graph.new.opset,
+            names,
+            pair.reads,
+            pair.returns,
+            data=0 if before else site.data_index,
+        ),
         fold=pair.folded,
         shape=shape,
         terms=int(SCALES["alpha"]) * site.channels[0] + int(SCALES["beta"]),

@@ -57,6 +57,10 @@ class Side:
     returns: State | None = None
     data: int = 0
 
+    def packed(self, result: Array) -> Array:
+        """A natural result as the last node is to leave it."""
+        return result if self.returns is None else self.returns.packed(result)
+
 
 def first_difference(
     before: Side,
@@ -128,7 +132,7 @@ def difference(
     Returns:
         Where the sides differ, or ""; the errors are those of `first_difference`.
     """
-    first = run_side(before, parameters, data, options)
+    first = after.packed(run_side(before, parameters, data, options))
     try:
         second = run_side(after, folded, data, options)
     except UnverifiedError as error:
@@ -146,7 +150,7 @@ def difference(
 
 
 def run_side(side: Side, parameters: list[Array], data: Array, options: VerifyOptions) -> Array:
-    """Run one form on natural data, with these parameters; the result is natural.
+    """Run one form on natural data, with these parameters; the result is as it leaves it.
 
     Raises:
         UnverifiedError: the runtime cannot run it.
@@ -174,5 +178,4 @@ def run_side(side: Side, parameters: list[Array], data: Array, options: VerifyOp
             Level.DISABLED,
             provider_options=options.provider_options,
         )
-        result = session.run({start: data})[end]
-    return result if side.returns is None else side.returns.unpacked(result)
+        return session.run({start: data})[end]

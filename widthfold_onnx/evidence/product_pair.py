@@ -12,6 +12,7 @@ import numpy.typing as npt
 from widthfold_onnx.evidence.chain import Labels, Mismatch, labels_of
 from widthfold_onnx.evidence.claims import (
     MAX_ELEMENTS,
+    check_extents,
     every_concrete,
     placed,
     read,
@@ -20,6 +21,7 @@ from widthfold_onnx.evidence.claims import (
 from widthfold_onnx.evidence.requantized import without_pair
 from widthfold_onnx.evidence.rewritten import Rewritten, label
 from widthfold_onnx.fold.matmul import MatMulFold, fold_addend, fold_weight
+from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.refusal import Refusal
@@ -38,21 +40,27 @@ class ProductPair:
 
     Attributes:
         site: the original, at extents at which it is checked.
+        result: extents of what the original returns.
         labels: `site.parameters` of the new node: index in the original's + 1, 0 for a gap of the
             weight.
         before: moves of the data.
         after: moves of the result.
         constants: what the new nodes read besides the data.
+        reads: the state in which the first new node finds the data; None for natural.
+        returns: the state in which the last one leaves the result.
     """
 
     graph: Rewritten
     old: Node
     new: Node
     site: MatMulSite
+    result: tuple[int, ...]
     labels: list[Labels]
     before: list[Node]
     after: list[Node]
     constants: dict[str, Array]
+    reads: State | None
+    returns: State | None
 
     def folded(self, parameters: list[Array]) -> list[Array]:
         """The fold of `site.parameters`; in the gaps stands the zero point of the new weight."""
@@ -94,10 +102,22 @@ def read_pair(
     ports = (site.data.name, old.outputs[0].name)
     if start is None or end is None or (start.value, end.value) != ports:
         raise Mismatch("the new nodes do not stand where the original node stood")
-    if start.state is not None or end.state is not None:
-        raise Mismatch("it reads or returns a packed tensor")
-    constants = graph.constants([*before, *after])
-    return ProductPair(graph, old, new, site, _labels(site, fold), before, after, constants)
+    result = tuple(extent or 0 for extent in _result(site, shape))
+    check_extents(start, shape, tuple(record.shape))
+    check_extents(end, result, _result(site, tuple(record.shape)))
+    return ProductPair(
+        graph=graph,
+        old=old,
+        new=new,
+        site=site,
+        result=result,
+        labels=_labels(site, fold),
+        before=before,
+        after=after,
+        constants=graph.constants([*before, *after]),
+        reads=start.state,
+        returns=end.state,
+    )
 
 
 def shapes_of(
@@ -157,6 +177,14 @@ def _labels(site: MatMulSite, fold: MatMulFold) -> list[Labels]:
         rows, columns = (extent or 0 for extent in site.output)
         found.append(fold_addend(labels_of(site.addend.shape), fold, (rows, columns)))
     return found
+
+
+def _result(site: MatMulSite, stored: Dims) -> Dims:
+    """Extents of the result as it is stored, for data of some extents as it is stored."""
+    *leading, rows, columns = stored
+    result = site.result((*leading, columns, rows) if site.transposed else stored)
+    channels = len(result) - (2 if site.left else 1)
+    return tuple(e for i, e in enumerate(result) if not (site.flat and i == channels))
 
 
 def positions(site: MatMulSite, merged: int) -> int:

@@ -28,7 +28,9 @@ from widthfold_onnx.evidence.chain import (
     Mismatch,
     check_moves,
     labels_of,
+    packed,
     replay,
+    unpacked,
 )
 
 
@@ -58,10 +60,7 @@ def prove(
     check_moves(chain.after, MOVES_AFTER)
     inputs = labels_of(original.shape)
     if chain.reads is not None:
-        try:
-            inputs = chain.reads.packed(inputs)
-        except ValueError as error:
-            raise Mismatch(f"an input of {list(inputs.shape)} does not fit its state") from error
+        inputs = packed(inputs, chain.reads)
     inputs = replay(chain.before, chain.constants, chain.opset, inputs)
     fits = (
         inputs.ndim == folded.ndim
@@ -80,12 +79,9 @@ def prove(
     produced = [a.out_length or 0 for a in conv.axes]
     taken = labels_of((samples, outputs, *produced))
     taken = replay(chain.after, chain.constants, chain.opset, taken)
-    if chain.returns is not None:
-        try:
-            taken = chain.returns.unpacked(taken)
-        except ValueError as error:
-            raise Mismatch(f"an output of {list(taken.shape)} does not fit its state") from error
     expected = (original.shape[0], weight_shape[0], *(a.out_length or 0 for a in original.axes))
+    if chain.returns is not None:
+        taken = unpacked(taken, chain.returns, expected)
     if taken.shape != expected:
         raise Mismatch(f"the output has shape {list(taken.shape)}, not {list(expected)}")
     if taken.min() < 1:

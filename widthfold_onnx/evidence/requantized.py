@@ -28,7 +28,8 @@ def without_pair(graph: Rewritten, maker: Node, line: Sequence[Node]) -> list[No
         Mismatch: the pair is not there, or it has other numbers.
     """
     moves, pair = list(line[:-2]), line[-2:]
-    if [node.op_type for node in pair] != list(PAIR):
+    kinds = [node.op_type for node in pair]
+    if kinds != list(PAIR):
         raise Mismatch("folded data is not quantized again")
     for node, op_type in zip(pair, PAIR, strict=True):
         if not is_default(node, op_type):

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import onnx
 
@@ -18,6 +19,7 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.rounds import opened
 from widthfold_onnx.evidence.rows import Outputs
 from widthfold_onnx.fold.state import State
+from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.model.walk import all_nodes, subgraphs
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, STATE_KEY, read_state
@@ -72,27 +74,48 @@ def values_at(graph: onnx.GraphProto, sites: Iterable[FoldedSite]) -> set[str]:
     return computed & {name for site in sites for name in (*site.inputs, site.output)}
 
 
-def tensors_of(graph: onnx.GraphProto) -> dict[str, tuple[str, State | None]]:
-    """Values of the original that a graph holds: the tensor, and how it is packed."""
-    tensors: dict[str, tuple[str, State | None]] = {}
+class Held(NamedTuple):
+    """A tensor that holds a value of the original.
+
+    Attributes:
+        name: of the tensor.
+        state: how it is packed; None where it is natural.
+        shape: its natural extents where it is packed, as far as they are known.
+    """
+
+    name: str
+    state: State | None = None
+    shape: Dims = ()
+
+
+def tensors_of(graph: onnx.GraphProto) -> dict[str, Held]:
+    """Values of the original that a graph holds."""
+    tensors: dict[str, Held] = {}
     for node in graph.node:
         metadata = {entry.key: entry.value for entry in node.metadata_props}
         if STATE_KEY in metadata and node.output:
-            state = read_state(metadata[STATE_KEY]).state
-            tensors[metadata.get(ORIGIN_KEY, "")] = (node.output[0], state)
-    return tensors | {name: (name, None) for node in graph.node for name in node.output}
+            record = read_state(metadata[STATE_KEY])
+            shape = tuple(record.shapes[0]) if record.shapes else ()
+            tensors[metadata.get(ORIGIN_KEY, "")] = Held(node.output[0], record.state, shape)
+    return tensors | {name: Held(name) for node in graph.node for name in node.output}
 
 
-def natural(outputs: Outputs, tensor: str, state: State | None) -> Array:
+def natural(outputs: Outputs, held: Held) -> Array:
     """A tensor as the original has it.
 
     Raises:
         UnverifiedError: it is not packed as it says.
     """
+    array = outputs[held.name]
+    if held.state is None:
+        return array
+    problem = f"{printable(held.name)} is not packed as it says"
+    if not held.state.fits(held.shape):
+        raise UnverifiedError(problem)
     try:
-        return outputs[tensor] if state is None else state.unpacked(outputs[tensor])
-    except (ValueError, ZeroDivisionError) as error:
-        raise UnverifiedError(f"{printable(tensor)} is not packed as it says") from error
+        return held.state.unpacked(array, held.shape)
+    except ValueError as error:
+        raise UnverifiedError(problem) from error
 
 
 def run_with(

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.fold.axis import FoldedAxis
-from widthfold_onnx.fold.state import State
+from widthfold_onnx.fold.conv_state import ConvState
 
 Array = npt.NDArray[Any]
 
@@ -60,16 +60,16 @@ class ConvFold:
         return self.batch * math.prod(a.in_digits for a in self.axes)
 
     @property
-    def in_state(self) -> State:
+    def in_state(self) -> ConvState:
         """State of its input, if that is not extended; digit-major only for one group."""
         digits = tuple((a.in_digits, a.blocked) for a in self.axes)
-        return State(self.batch, digits, self.lift, self.digit_major)
+        return ConvState(self.batch, digits, self.lift, self.digit_major)
 
     @property
-    def out_state(self) -> State:
+    def out_state(self) -> ConvState:
         """State of its output, if that is not cut; digit-major only for one group."""
         digits = tuple((a.out_digits, a.blocked) for a in self.axes)
-        return State(self.batch, digits, self.lift, self.digit_major)
+        return ConvState(self.batch, digits, self.lift, self.digit_major)
 
     @property
     def new_group(self) -> int:

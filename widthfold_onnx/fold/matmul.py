@@ -7,17 +7,17 @@ Split the positions into F digits and put the digit where a Reshape alone does i
     weight right   X [.., L, C] as [.., L/F, F*C]   m = F*m' + f   B' = I_F (x) B   interleaved
     weight left    X [.., C, L] as [.., C*F, L/F]   m = (L/F)*f + m'   W' = W (x) I_F   blocked
 
-and Y' is viewed back in the same way. Leading axes are batches. Those right before the rows may be
-merged with them, if the weight is the same for all of them: L is their product then. A weight that
-differs per batch is folded batch by batch. A weight is folded as it is stored: the transpose of
-I_F (x) B is I_F (x) B^T. Data that is stored the other way round is transposed first, the one case
-in which elements move. This is a Conv of kernel 1: on the right its dense batch fold, on the left
-its blocked fold (`fold.conv`). Of a quantized weight the zeros of I_F are its zero point.
+and Y' is viewed back in the same way (`fold.row_state`), so that it may stay as it is for another
+product that is folded alike. Axes of batches may be merged with the rows if the weight is the same
+for all of them. A weight that differs per batch is folded batch by batch. A weight is folded as it
+is stored: the transpose of I_F (x) B is I_F (x) B^T. Data that is stored the other way round is
+transposed first, the one case in which elements move. This is a Conv of kernel 1: on the right its
+dense batch fold, on the left its blocked fold (`fold.conv`). Of a quantized weight the zeros of I_F
+are its zero point.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.fold.layout import Reshape, Step, Transpose
+from widthfold_onnx.fold.row_state import RowState
 
 Array = npt.NDArray[Any]
 Dims = tuple[int | None, ...]
@@ -72,14 +73,10 @@ class MatMulFold:
         """Share of the folded weight that is zero whatever the original holds, 0 to 1."""
         return 1.0 - 1.0 / self.factor
 
-    def packed(self, shape: Dims) -> Dims:
-        """Extents of data or result of natural extents `shape`; None where they stay open."""
-        if self.left:
-            *batches, channels, length = shape
-            return (*batches, _times(channels, self.factor), _over(length, self.factor))
-        kept = len(shape) - 1 - self.merged
-        length = _product(shape[kept:-1])
-        return (*shape[:kept], _over(length, self.factor), _times(shape[-1], self.factor))
+    @property
+    def state(self) -> RowState:
+        """How data and result are packed."""
+        return RowState(self.factor, self.left, self.merged)
 
     def folding(self, shape: Dims, *, transposed: bool = False) -> tuple[Step, ...]:
         """The moves that fold the data.
@@ -88,12 +85,11 @@ class MatMulFold:
             shape: natural extents; None where they may not be written into the graph.
             transposed: the data is stored with its two last axes exchanged.
         """
-        kept = len(shape) - 1 - self.merged
-        steps: list[Step] = []
+        steps = self.state.steps(shape)
         if transposed and 1 not in shape[-2:]:  # else both are the same in memory
-            steps.append(Transpose((*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)))
-        steps.append(_reshape(len(shape), self.packed(shape), kept))
-        return tuple(steps)
+            order = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
+            return (Transpose(order), *steps)
+        return steps
 
     def unfolding(self, shape: Dims, *, flat: bool = False) -> tuple[Step, ...]:
         """The move that unfolds the result.
@@ -102,10 +98,13 @@ class MatMulFold:
             shape: natural extents; None where they may not be written into the graph.
             flat: the weight has one axis, so the result has no axis of channels.
         """
-        channels = len(shape) - (2 if self.left else 1)
-        extents = tuple(e for i, e in enumerate(shape) if not (flat and i == channels))
-        rank = len(self.packed(shape))
-        return (_reshape(rank, extents, len(shape) - 1 - self.merged),)
+        (step,) = self.state.steps(shape, inverse=True)
+        if not flat:
+            return (step,)
+        axis = self.state.channel_axis % len(shape)
+        others = [i for i in range(len(shape)) if i != axis]
+        extents = tuple(step.extents[i] for i in others)
+        return (Reshape(step.rank, extents, tuple(step.keep[i] for i in others)),)
 
 
 def fold_weight(weight: Array, fold: MatMulFold, zero: Array | int = 0) -> Array:
@@ -169,22 +168,4 @@ def fold_addend(addend: Array, fold: MatMulFold, shape: tuple[int, int]) -> Arra
         return fold_per_channel(addend, fold, channel - natural.ndim)
     full = list(natural.shape)
     full[channel] = shape[channel]
-    extents = [extent or 0 for extent in fold.packed(tuple(full))]
-    return np.broadcast_to(natural, full).reshape(extents)
-
-
-def _reshape(rank: int, extents: Dims, kept: int) -> Reshape:
-    return Reshape(rank, extents, tuple(i < kept for i in range(len(extents))))
-
-
-def _product(extents: Dims) -> int | None:
-    known = [extent for extent in extents if extent is not None]
-    return math.prod(known) if len(known) == len(extents) else None
-
-
-def _times(extent: int | None, factor: int) -> int | None:
-    return None if extent is None else extent * factor
-
-
-def _over(extent: int | None, factor: int) -> int | None:
-    return None if extent is None else extent // factor
+    return fold.state.packed(np.broadcast_to(natural, full))

@@ -1,68 +1,63 @@
-"""The form of a tensor between two folded Convs: which digits of which axes lie in its channels.
+"""The form of a tensor between two folded nodes: which of its positions lie in its channels.
 
-A tensor [N, C, L1, ...] in a state has the channels (b, c, a1, a2, ...): batch digit, channel,
-spatial digits; or, digit-major, (b, a1, a2, ..., c). Channel-major, groups and their channels are
-neighbours, so that the state does not depend on the groups of the Conv that reads or returns the
-tensor; digit-major it stands for one group. The map of elements is `fold.layout.pack`.
+A state is a bijection between the elements of a natural tensor and those of a packed one. Channels
+stay on one axis, which has the same number in both, counted from one end. What acts on each
+element alone, or differs per channel at most, needs to know no more: the two kinds of states are
+those of tensors between Convs (`fold.conv_state`) and between products (`fold.row_state`).
 """
 
 from __future__ import annotations
 
-import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from widthfold_onnx.fold.layout import Reshape, Step, pack
+from widthfold_onnx.fold.layout import Reshape, Step
 
 Array = npt.NDArray[Any]
+Dims = Sequence[int | None]
 
 
-@dataclass(frozen=True)
-class State:
-    """How a tensor is packed, without extension.
-
-    Attributes:
-        batch: samples moved into channels.
-        digits: per spatial axis the number of digits and whether they are blocked.
-        lift: axes of extent 1 before the spatial ones.
-        digit_major: order of the channels, see the module.
-    """
-
-    batch: int
-    digits: tuple[tuple[int, bool], ...]
-    lift: int = 0
-    digit_major: bool = False
+class State(ABC):
+    """How a tensor is packed, without extension."""
 
     @property
-    def is_natural(self) -> bool:
-        """Whether nothing is packed."""
-        return self.channel_factor == 1 and not self.lift
+    @abstractmethod
+    def channel_axis(self) -> int:
+        """The axis of the channels, of natural and packed tensors."""
 
     @property
-    def spatial_factor(self) -> int:
-        """Positions per sample and channel that became channels."""
-        return math.prod(count for count, _ in self.digits)
+    @abstractmethod
+    def channel_major(self) -> bool:
+        """Whether all that lies in one channel stays together, so that channels can be joined."""
 
-    @property
-    def channel_factor(self) -> int:
-        """Channels after / before."""
-        return self.batch * self.spatial_factor
+    @abstractmethod
+    def rank(self, natural: int) -> int:
+        """Axes of a packed tensor that has so many axes by nature."""
 
-    @property
-    def factors(self) -> tuple[int, ...]:
-        """Per axis of [N, C, *spatial] how many positions became channels; 1 for C."""
-        return (self.batch, 1, *(count for count, _ in self.digits))
+    @abstractmethod
+    def involved(self, rank: int) -> frozenset[int]:
+        """Axes of a natural tensor that are packed or pack others; the rest stay what they are."""
 
-    def steps(self, shape: Sequence[int | None], *, inverse: bool = False) -> tuple[Step, ...]:
+    @abstractmethod
+    def fits(self, shape: Dims) -> bool:
+        """Whether this is a state, and one of tensors of natural extents `shape`.
+
+        What it packs must be known, so that no other size is packed otherwise unnoticed.
+        """
+
+    @abstractmethod
+    def least(self, channels: int) -> tuple[int, ...]:
+        """The smallest natural extents that it fits, for so many channels."""
+
+    @abstractmethod
+    def steps(self, shape: Dims, *, inverse: bool = False) -> tuple[Step, ...]:
         """What packs a tensor of natural extents `shape`, or with `inverse` unpacks it."""
-        packing = pack(shape, self.digits, batch=self.batch, lift=self.lift)
-        return packing.steps(digit_major=self.digit_major, inverse=inverse)
 
-    def is_view(self, shape: Sequence[int | None]) -> bool:
+    def is_view(self, shape: Dims) -> bool:
         """Whether packing a tensor of natural extents `shape` moves no element in memory."""
         return all(isinstance(step, Reshape) for step in self.steps(shape))
 
@@ -70,25 +65,49 @@ class State:
         """A natural array in this state; its extents must be divisible."""
         return _applied(array, self.steps(array.shape))
 
-    def unpacked(self, array: Array) -> Array:
-        """The natural array of one in this state."""
-        kept = (*array.shape[:2], *array.shape[2 + self.lift :])
-        extents = zip(kept, self.factors, strict=True)
-        n, _, *spatial = (extent * factor for extent, factor in extents)
-        shape = (n, array.shape[1] // self.channel_factor, *spatial)
+    def unpacked(self, array: Array, shape: Dims) -> Array:
+        """The natural array of one in this state; `shape` as far as its extents are known."""
         return _applied(array, self.steps(shape, inverse=True))
+
+    def names_channels(self, axis: int, rank: int) -> bool:
+        """Whether an axis means the channels in a tensor of `rank` axes, packed or not."""
+        return all((axis - self.channel_axis) % r == 0 for r in (rank, self.rank(rank)))
 
     def channels(self, count: int) -> npt.NDArray[np.int64]:
         """The original channel of every packed channel of a tensor with `count` channels."""
-        shape = tuple(factor * (count if i == 1 else 1) for i, factor in enumerate(self.factors))
-        which = np.arange(count).reshape([-1 if i == 1 else 1 for i in range(len(shape))])
+        shape = self.least(count)
+        which = np.arange(count).reshape(_column(count, len(shape) - 1 - self._before(len(shape))))
         return self.packed(np.broadcast_to(which, shape)).ravel()
+
+    def constant(self, numbers: Array, rank: int) -> Array:
+        """One number per channel, as it is broadcast to packed tensors of natural rank `rank`.
+
+        It has no more axes than that takes: a runtime fuses [C] into a product, not [1, 1, C].
+        """
+        packed = self.rank(rank)
+        return numbers.ravel()[self.channels(numbers.size)].reshape(
+            _column(-1, packed - 1 - self._before(packed))
+        )
+
+    def _before(self, rank: int) -> int:
+        """Axes before that of the channels."""
+        return self.channel_axis % rank
+
+
+def _column(extent: int, behind: int) -> tuple[int, ...]:
+    return (extent, *(1,) * behind)
 
 
 def _applied(array: Array, steps: Sequence[Step]) -> Array:
     for step in steps:
         if isinstance(step, Reshape):
-            array = array.reshape([e for e in step.extents if e is not None])
+            pairs = enumerate(zip(step.extents, step.keep, strict=True))
+            array = array.reshape(
+                [
+                    extent if extent is not None else array.shape[i] if keep else -1
+                    for i, (extent, keep) in pairs
+                ]
+            )
         else:
             array = array.transpose(step.order)
     return array

@@ -22,7 +22,7 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from widthfold_onnx.model.memory import memory_capped
-from widthfold_onnx.model.same_padding import settle_same
+from widthfold_onnx.model.transposed import settle_transposed
 from widthfold_onnx.model.walk import all_graphs, all_nodes, subgraphs
 
 SMALL_ELEMENTS = 256
@@ -64,7 +64,7 @@ def infer(outline: onnx.ModelProto) -> onnx.ModelProto:
             inferred = _propagated(outline)
         elif turn:
             inferred = _inferred(outline, data_prop=False)
-        if _settle_same(outline.graph, inferred.graph, ChainMap()):
+        if _settle(outline.graph, inferred.graph, ChainMap()):
             continue  # what is evaluated must not rest on wrong extents
         shapes = shapes_of(inferred.graph)
         found = _Evaluation(ChainMap(), ChainMap()).run(outline.graph, inferred.graph)
@@ -74,16 +74,14 @@ def infer(outline: onnx.ModelProto) -> onnx.ModelProto:
     return inferred
 
 
-def _settle_same(
-    graph: onnx.GraphProto, inferred: onnx.GraphProto, outer: ChainMap[str, Dims]
-) -> int:
-    """Settle SAME padding in a graph and the graphs in it; return at how many nodes."""
+def _settle(graph: onnx.GraphProto, inferred: onnx.GraphProto, outer: ChainMap[str, Dims]) -> int:
+    """Settle what ConvTransposes return, in a graph and the graphs in it; return at how many."""
     shapes = outer.new_child(shapes_of(inferred))
     changed = 0
     for node, described in zip(graph.node, inferred.node, strict=True):
-        changed += settle_same(node, shapes)
+        changed += settle_transposed(node, graph, inferred, shapes)
         for body, outline in zip(subgraphs(node), subgraphs(described), strict=True):
-            changed += _settle_same(body, outline, shapes)
+            changed += _settle(body, outline, shapes)
     return changed
 
 

@@ -86,8 +86,10 @@ def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation
     # What is lifted leaves the kernels that compute channels-last.
     ways = [(0, order) for order in ORDERS[options.layout]]
     ways += [(1, False)] if len(site.axes) == LIFTED_RANK else []
+    # At its dilation every digit reads its own positions only: the dilation is gone.
+    dilations = [axis.dilation for axis in site.axes if axis.dilation <= FACTORS[-1]]
     seen = set()
-    for factor in sorted({1, *FACTORS, *whole}):
+    for factor in sorted({1, *FACTORS, *whole, *dilations}):
         for split in splits(options.axis, factor, len(site.axes)):
             if any(n > 1 and e is not None and n > e for n, e in zip(split, extents, strict=True)):
                 continue  # only zeros would be added

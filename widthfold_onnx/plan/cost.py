@@ -70,7 +70,7 @@ def layer_seconds(work: Work, target: Target) -> float:
 
 
 def form_seconds(
-    work: Work, form: Reformulation, folded: Work, fused: int, target: Target
+    work: Work, form: Reformulation, folded: Work, alone: int, target: Target
 ) -> float:
     """A layer in another form.
 
@@ -78,8 +78,8 @@ def form_seconds(
         work: of the layer as it is.
         form: what becomes of it.
         folded: of the form.
-        fused: operators behind the layer that a runtime fuses into it; behind a form they stand
-            alone, because the unfold stands between.
+        alone: operators that a runtime fuses into the layer as it is, but not into the form,
+            because the unfold stands between.
         target: where.
     """
     copied = _moves(form.folding, folded.inputs, work, target)
@@ -88,8 +88,8 @@ def form_seconds(
         copied += _copy(work, target, work.inputs + folded.inputs)
     if folded.outputs > work.outputs:
         copied += _copy(work, target, 2 * work.outputs)
-    alone = (fused + 1) * _copy(work, target, 2 * work.outputs)
-    return conv_seconds(folded, target) + copied + alone
+    copied += (alone + 1) * _copy(work, target, 2 * work.outputs)
+    return conv_seconds(folded, target) + copied
 
 
 def _moves(steps: Sequence[Step], elements: int, work: Work, target: Target) -> float:

@@ -8,7 +8,7 @@ table is asked for the kind of op only; whether an op really takes a state, the 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from widthfold_onnx.model.graph import Document, Graph, Node, Value, graph_of
@@ -53,18 +53,15 @@ def _links(document: Document, graph: Graph, subjects: Mapping[Node, str]) -> It
         for node in nodes
         if node not in subjects and node.op_type in CARRY and node.domain in ("", "ai.onnx")
     )
-    joined = [[value] for node in layers for value in (*node.inputs[:1], *node.outputs) if value]
-    joined += [
-        [v for v in (*node.inputs, *node.outputs) if v is not None and _varies(document, v)]
-        for node in carried
-    ]
+    joined = [[value] for node in layers for value in _data(document, node)]
+    joined += [list(_data(document, node)) for node in carried]
     for group in _connected(joined):
         origins = [value.producer() for value in group]
         uses = [(node, index) for value in group for node, index in value.uses()]
         makers = [subjects[node] for node in origins if node is not None and node in subjects]
-        readers = [subjects[node] for node, index in uses if node in subjects and index == 0]
+        readers = [subjects[node] for node, _ in uses if node in subjects]
         if makers or readers:
-            known = [node for node, index in uses if node in carried or _reads(node, index, layers)]
+            known = [node for node, _ in uses if node in carried or node in layers]
             yield Link(
                 tuple(sorted(makers)),
                 tuple(sorted(readers)),
@@ -91,9 +88,8 @@ def _connected(joined: Sequence[Sequence[Value]]) -> Iterator[list[Value]]:
             yield group
 
 
-def _reads(node: Node, index: int, layers: Container[Node]) -> bool:
-    return index == 0 and node in layers
-
-
-def _varies(document: Document, value: Value) -> bool:
-    return isinstance(document.constant(value), Refusal)
+def _data(document: Document, node: Node) -> Iterator[Value]:
+    """What a node returns, and what it reads besides constants."""
+    for value in (*node.inputs, *node.outputs):
+        if value is not None and isinstance(document.constant(value), Refusal):
+            yield value

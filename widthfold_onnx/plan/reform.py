@@ -51,13 +51,13 @@ def _core(model: onnx.ModelProto) -> onnx.ModelProto:
     """The part of a rewritten layer that runs on packed tensors.
 
     Args:
-        model: one folded Conv with what is carried behind it, all extents known.
+        model: one folded node with what is carried behind it, all extents known.
     """
     nodes = model.graph.node
     packed = [name for node in nodes if _has(node, STATE_KEY) for name in node.output]
-    conv = next(node for node in nodes if _has(node, FOLD_KEY))
-    start = conv.input[0] if conv.input[0] in packed else model.graph.input[0].name
-    end = packed[-1] if conv.output[0] in packed else model.graph.output[0].name
+    folded = next(node for node in nodes if _has(node, FOLD_KEY))
+    start = next((name for name in folded.input if name in packed), model.graph.input[0].name)
+    end = packed[-1] if folded.output[0] in packed else model.graph.output[0].name
     return Extractor(infer_shapes(model)).extract_model([start], [end])
 
 

@@ -24,7 +24,6 @@ from widthfold_onnx.plan.identity import canonical
 from widthfold_onnx.plan.targets import Target
 from widthfold_onnx.plan.work import Work
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rewrite.regions import ends_of
 from widthfold_onnx.rules import LINEAR
 from widthfold_onnx.rules.base import LinearSite, Reformulation, Site
 
@@ -111,8 +110,9 @@ def cut(
     work = Work.of(site, shape, output)
 
     def known(form: Reformulation) -> Form:
-        seconds = form_seconds(work, form, work.folded(form, shape, output), len(behind), target)
-        ends = ends_of(site, form)
+        ends = form.ends(site)
+        alone = len(behind) if ends.returns is None else 0  # else they are carried
+        seconds = form_seconds(work, form, work.folded(form, shape, output), alone, target)
         return Form(
             form_key(site, form), macs * form.flops_ratio, seconds, ends.reads, ends.returns
         )

@@ -1,8 +1,8 @@
 """The new nodes of a graph: every tensor is made in one state, and converted where it is read.
 
-A Conv becomes the folded Conv, an op of a region the same op on packed tensors. What reads a value
+A site becomes the folded node, an op of a region the same op on packed tensors. What reads a value
 in another state gets a chain of moves, at most one per value and state: a fold stands before the
-first node that reads it, an unfold behind the node that it belongs to. So between two Convs that
+first node that reads it, an unfold behind the node that it belongs to. So between two sites that
 agree nothing is converted, and no fold ever meets its inverse. A tensor that is natural keeps its
 name; nodes keep theirs; what new nodes say of themselves is in `rewrite.record`.
 """
@@ -21,8 +21,8 @@ from widthfold_onnx.rewrite.emit import Chain, base_name
 from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rewrite.product import append_product
 from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, encoded, record_of, state_record
-from widthfold_onnx.rewrite.regions import Ends, Passenger, Region, ends_of
-from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.rewrite.regions import Passenger, Region
+from widthfold_onnx.rules.base import Ends, LinearSite, Reformulation
 from widthfold_onnx.rules.matmul import MatMulForm
 from widthfold_onnx.rules.matmul_site import MatMulSite
 from widthfold_onnx.rules.windowed import FOLDED_OP, WindowedForm, WindowedSite
@@ -37,7 +37,7 @@ class Emission:
     Args:
         document: the model.
         graph: the graph.
-        plans: what becomes of its Convs.
+        plans: what becomes of its sites.
         parameters: the folded weights of the model.
     """
 
@@ -52,7 +52,7 @@ class Emission:
         self._graph = graph
         self._plans = plans
         self._parameters = parameters
-        self._ends = {node: ends_of(site, plan) for node, (site, plan) in plans.items()}
+        self._ends = {node: plan.ends(site) for node, (site, plan) in plans.items()}
         self._nodes = list(document.nodes_of(graph))
         self._region = Region(document, self._nodes, self._ends)
         self._made: dict[tuple[Value, State | None], Value] = {}
@@ -82,7 +82,7 @@ class Emission:
         else:
             assert isinstance(site, MatMulSite)
             assert isinstance(plan, MatMulForm)
-            new = append_product(chain, site, plan, self._parameters)
+            new = append_product(chain, site, plan, ends, self._parameters)
         _take_over(node, new)
         self._chains[node] += chain.nodes
         self._return(node, [chain.value], ends.returns)

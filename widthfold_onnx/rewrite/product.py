@@ -8,27 +8,30 @@ from __future__ import annotations
 from widthfold_onnx.model.graph import Node
 from widthfold_onnx.rewrite.emit import Chain
 from widthfold_onnx.rewrite.parameters import Parameters
-from widthfold_onnx.rewrite.record import FOLD_KEY, encoded, product_record
+from widthfold_onnx.rewrite.record import FOLD_KEY, encoded, product_record, state_record
+from widthfold_onnx.rules.base import Ends
 from widthfold_onnx.rules.dequantized_product import dequantizer
 from widthfold_onnx.rules.matmul import MatMulForm
 from widthfold_onnx.rules.matmul_site import MatMulSite
 
 
 def append_product(
-    chain: Chain, site: MatMulSite, form: MatMulForm, parameters: Parameters
+    chain: Chain, site: MatMulSite, form: MatMulForm, ends: Ends, parameters: Parameters
 ) -> Node:
-    """Append the new nodes of a site.
+    """Append the new nodes of a site; with its own fold or unfold where no state fits.
 
     Args:
-        chain: ends with the data of the site as it is.
+        chain: ends with the data of the site, in the state that it reads.
         site: the product.
         form: what becomes of it.
+        ends: the states in which it reads and returns.
         parameters: the folded weights of the model.
 
     Returns:
         The folded product.
     """
-    chain.steps(form.folding, "fold")
+    if ends.reads is None:
+        chain.steps(form.folding, "fold")
     if site.dequantizer is not None:
         scale, zero = site.dequantizer.inputs[1:]
         chain.add("QuantizeLinear", "quantize", {"scale": scale, "zero": zero}, {})
@@ -47,13 +50,17 @@ def append_product(
         if name in site.node.attributes
     }
     turned = {"transA" if site.left else "transB": 1} if site.turned else {}
+    metadata = {FOLD_KEY: record}
+    if ends.returns is not None:
+        metadata |= state_record(ends.returns, [ends.out_shape])
     new = chain.add(
         site.op,
         "product",
         {str(index): value for index, value in enumerate(inputs[site.data_index + 1 :])},
         {**kept, **turned},
-        {FOLD_KEY: record},
+        metadata,
         first=inputs[: site.data_index],
     )
-    chain.steps(form.unfolding, "unfold")
+    if ends.returns is None:
+        chain.steps(form.unfolding, "unfold")
     return new

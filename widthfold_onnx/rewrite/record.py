@@ -16,6 +16,8 @@ import msgspec
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.fold.axis import ConvAxis, fold_axis, keep_axis
 from widthfold_onnx.fold.conv import ConvFold
+from widthfold_onnx.fold.conv_state import ConvState
+from widthfold_onnx.fold.row_state import RowState
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.refusal import Refusal
@@ -67,7 +69,7 @@ class FoldRecord(msgspec.Struct, frozen=True, tag="conv", tag_field="kind"):
     axes: list[AxisRecord]
 
 
-class StateRecord(msgspec.Struct, frozen=True):
+class ConvStateRecord(msgspec.Struct, frozen=True, tag="conv", tag_field="kind"):
     """The state of a node's outputs; `shapes` are their natural extents, None where any will do."""
 
     batch: int
@@ -79,15 +81,30 @@ class StateRecord(msgspec.Struct, frozen=True):
     @property
     def state(self) -> State:
         """The state."""
-        return State(self.batch, tuple(self.digits), self.lift, self.digit_major)
+        return ConvState(self.batch, tuple(self.digits), self.lift, self.digit_major)
+
+
+class RowStateRecord(msgspec.Struct, frozen=True, tag="rows", tag_field="kind"):
+    """The same for the state of data or results of products."""
+
+    factor: int
+    left: bool
+    merged: int
+    shapes: list[list[int | None]]
+
+    @property
+    def state(self) -> State:
+        """The state."""
+        return RowState(self.factor, self.left, self.merged)
+
+
+StateRecord = ConvStateRecord | RowStateRecord
 
 
 def state_record(state: State, shapes: Sequence[Dims]) -> dict[str, str]:
     """The metadata of a node that returns tensors of natural extents `shapes` in a state."""
-    extents = [list(shape) for shape in shapes]
-    digits = list(state.digits)
-    record = StateRecord(state.batch, digits, state.lift, state.digit_major, extents)
-    return {STATE_KEY: encoded(record)}
+    kind = {ConvState: ConvStateRecord, RowState: RowStateRecord}[type(state)]
+    return {STATE_KEY: encoded(kind(**vars(state), shapes=[list(shape) for shape in shapes]))}
 
 
 def product_record(site: MatMulSite, form: MatMulForm) -> ProductRecord:

@@ -1,10 +1,10 @@
-"""Which ops between folded Convs run on packed tensors, so that a fold is paid once.
+"""Which ops between folded nodes run on packed tensors, so that a fold is paid once.
 
-First every op is taken along that can be: one of its inputs comes out of a folded Conv, or of an
+First every op is taken along that can be: one of its inputs comes out of a folded node, or of an
 op that was taken along, and the others are there in the same state. Then those go back that cost
 more bytes moved by folds and unfolds than they save: in reverse order, where natural wins a tie,
 so that what follows a costly op is no reason to keep it; then in order, where packed wins a tie,
-because the runtime fuses a Conv only with what stands beside it.
+because the runtime fuses a folded node only with what stands beside it.
 """
 
 from __future__ import annotations
@@ -15,29 +15,10 @@ from dataclasses import dataclass
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.propagate import Dims
-from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.rules.base import Ends
 from widthfold_onnx.rules.carry import Carried, carry
 from widthfold_onnx.rules.legality import elements
 from widthfold_onnx.rules.operand import Op
-from widthfold_onnx.rules.windowed import WindowedForm
-
-
-@dataclass(frozen=True)
-class Ends:
-    """What a folded Conv reads and returns; a state is None where that is the natural tensor.
-
-    Attributes:
-        in_shape: extents of the input as far as they are fixed; `out_shape` likewise.
-    """
-
-    reads: State | None
-    returns: State | None
-    in_shape: Dims
-    out_shape: Dims
-
-
-NATURAL = Ends(None, None, (), ())
-"""Of a folded node that reads and returns natural tensors."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +31,12 @@ class Passenger:
 
 
 class Region:
-    """The folded Convs of one graph, and the ops that are carried between them.
+    """The folded nodes of one graph, and the ops that are carried between them.
 
     Args:
         document: the model.
         nodes: all nodes of the graph, in an order in which they can run.
-        sites: the folded Convs.
+        sites: the folded nodes.
 
     Attributes:
         carried: the ops that run on packed tensors.
@@ -74,7 +55,7 @@ class Region:
         self._folded: set[tuple[Value, State]] = set()
         for node, ends in sites.items():
             self._homes[node.outputs[0]] = ends.returns
-            data = node.inputs[0]
+            data = node.inputs[ends.data]
             if ends.reads is not None and data is not None:
                 self.shapes[data, ends.reads] = ends.in_shape
                 self._folded.add((data, ends.reads))
@@ -102,7 +83,7 @@ class Region:
             if passenger is not None:
                 states.add(passenger.state if index in passenger.data else None)
             else:
-                states.add(site.reads if site is not None and index == 0 else None)
+                states.add(site.reads if site is not None and index == site.data else None)
         return states
 
     def _take_along(self, node: Node) -> None:
@@ -148,18 +129,3 @@ class Region:
             others |= {None, home}  # every other state is folded from the natural tensor
         shapes = [(s, self.shapes[value, s]) for s in others if s is not None]
         return sum(elements(shape) for s, shape in shapes if not s.is_view(shape))
-
-
-def ends_of(site: LinearSite, plan: Reformulation) -> Ends:
-    """States at both ends; natural where the tensor is extended or cut, or no state says it."""
-    if not isinstance(plan, WindowedForm):
-        return NATURAL
-    fold = plan.fold
-    reads, returns = (
-        state if fits and not ((fold.digit_major and fold.group > 1) or state.is_natural) else None
-        for state, fits in (
-            (fold.in_state, plan.in_shape == site.planned),
-            (fold.out_state, plan.out_shape == site.output),
-        )
-    )
-    return Ends(reads, returns, plan.input.shape, plan.output.shape)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.fold.layout import Step
+from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.graph import Node, Scope, Value
 from widthfold_onnx.model.propagate import Dims
@@ -124,6 +125,22 @@ class Fold(Protocol):
         """Shape of the folded weight."""
 
 
+@dataclass(frozen=True)
+class Ends:
+    """What a folded node reads and returns; a state is None where that is the natural tensor.
+
+    Attributes:
+        data: which input it reads.
+        in_shape: extents of the input as far as they are fixed; `out_shape` likewise.
+    """
+
+    data: int
+    reads: State | None
+    returns: State | None
+    in_shape: Dims
+    out_shape: Dims
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Reformulation(ABC):
     """An equivalent replacement for a site, and what it costs on paper.
@@ -156,6 +173,10 @@ class Reformulation(ABC):
     @abstractmethod
     def unfolding(self) -> tuple[Step, ...]:
         """The Reshapes and Transposes of the result."""
+
+    @abstractmethod
+    def ends(self, site: LinearSite) -> Ends:
+        """States at both ends, where a state says what is read or returned."""
 
     @property
     def form(self) -> str:

@@ -2,8 +2,8 @@
 
 Rule: replaces unfold - op - fold with the op on packed tensors.
 Requires: every tensor that the op reads element by element is there in one state.
-Rewrites: constants that differ per channel are repeated for every digit and tiled for every
-    sample; the operator and its attributes stay.
+Rewrites: constants that differ per channel are packed like the channels, repeated or tiled; the
+    operator and its attributes stay.
 Refuses: what reads or writes along a folded axis, and operator sets below 7, in which
     broadcasting was another.
 """
@@ -88,22 +88,34 @@ def _broadcasting(op: Op) -> Carried | Refusal:
             array = op.constant(index)
             if isinstance(array, Refusal):
                 return array
-            axes = (1,) * (len(shapes[0]) - array.ndim) + array.shape
-            flat = len(axes) == len(shapes[0]) and set(axes[:1] + axes[2:]) == {1}
-            if not flat or axes[1] not in (1, shapes[0][1]):
-                return Refusal("constant-varies", f"a constant has the extents {list(axes)}")
-            if axes[1] > 1:
-                packed = array.reshape(axes).take(op.state.channels(axes[1]), 1)
-                constants[index] = packed.reshape(*packed.shape, *(1,) * op.state.lift)
+            packed = _constant(op, array, shapes[0])
+            if isinstance(packed, Refusal):
+                return packed
+            if packed is not None:
+                constants[index] = packed
     return Carried((shapes[0],), constants)
 
 
-def _per_channel(op: Op) -> Carried | Refusal:
-    """Input 0 is data; all others hold one number, or one per channel of axis 1."""
+def _constant(op: Op, array: Array, shape: Dims) -> Array | Refusal | None:
+    """A constant for the packed tensor in place of one for extents `shape`; None if it stays."""
+    rank, channel = len(shape), op.state.channel_axis % len(shape)
+    axes = (1,) * (rank - array.ndim) + array.shape
+    others = axes[:channel] + axes[channel + 1 :]
+    if len(axes) > rank or set(others) - {1} or axes[channel] not in (1, shape[channel]):
+        return Refusal("constant-varies", f"a constant has the extents {list(axes)}")
+    if channel >= rank - array.ndim and axes[channel] == shape[channel]:
+        return op.state.constant(array, rank)
+    return array.reshape(()) if array.ndim > op.state.rank(rank) else None
+
+
+def _per_channel(op: Op, axis: int) -> Carried | Refusal:
+    """Input 0 is data; all others hold one number, or one per position of an axis: the channels."""
     result = _pointwise(op)
     if isinstance(result, Refusal):
         return result
-    count = result.shapes[0][1]
+    (shape,) = result.shapes
+    named = op.state.names_channels(axis, len(shape))
+    count = shape[op.state.channel_axis] if named else None
     constants = {}
     for index in range(1, len(op.node.inputs)):
         if op.node.inputs[index] is not None:
@@ -134,7 +146,9 @@ _OVERFLOW = Refusal(
 def _normalization(op: Op) -> Carried | Refusal:
     if op.integer("training_mode", 0) or not op.integer("spatial", 1):
         return Refusal("not-inference", "statistics are computed, or differ per position")
-    result = _per_channel(op)
+    result = _per_channel(op, 1)
+    if isinstance(result, Carried) and not result.constants:
+        return Refusal("other-axis", "its channels are another axis")
     scale, variance = op.constant(1), op.constant(4)
     if isinstance(scale, Refusal) or isinstance(variance, Refusal):
         return result
@@ -146,28 +160,30 @@ def _normalization(op: Op) -> Carried | Refusal:
 def _quantization(op: Op) -> Carried | Refusal:
     if op.document.opset < 13:
         return _pointwise(op)
-    rank = len(op.state.digits) + 2
-    if not _on_channels(op, 1, rank) or op.integer("block_size", 0):
-        return Refusal("constant-varies", "the scale differs along another axis")
-    return _per_channel(op)
+    if op.integer("block_size", 0):
+        return Refusal("constant-varies", "the scale differs along blocks")
+    return _per_channel(op, op.integer("axis", 1))
 
 
 def _concat(op: Op) -> Carried | Refusal:
     shapes = [shape for shape in op.shapes if shape is not None]
     if len(shapes) < len(op.shapes):
         return Refusal("not-packed", "an input is not there in the state")
-    between = op.state.batch > 1 or op.state.digit_major
-    if not _on_channels(op, 0, len(shapes[0])) or between:
+    first = shapes[0]
+    joins = op.state.names_channels(op.integer("axis", 0), len(first))
+    if not joins or not op.state.channel_major:
         return Refusal("other-axis", "it joins along another axis, or digits lie in between")
-    if any((s[:1], s[2:]) != (shapes[0][:1], shapes[0][2:]) for s in shapes):
+    channel = op.state.channel_axis % len(first)
+    total = sum(shape[channel] or 0 for shape in shapes)
+    joined = {_with(shape, channel, total) for shape in shapes}
+    if len(joined) > 1:
         return Refusal("shapes-differ", f"extents {[list(shape) for shape in shapes]}")
-    channels = sum(shape[1] or 0 for shape in shapes)
-    return Carried(((shapes[0][0], channels, *shapes[0][2:]),))
+    return Carried(tuple(joined))
 
 
-def _on_channels(op: Op, default: int, rank: int) -> bool:
-    """Whether the attribute axis means the channels, at the rank of the packed tensor as well."""
-    return op.integer("axis", default) in ((1,) if op.state.lift else (1, 1 - rank))
+def _with(shape: Dims, axis: int, extent: int | None) -> Dims:
+    """The extents with another one at an axis."""
+    return (*shape[:axis], extent, *shape[axis + 1 :])
 
 
 def _along(op: Op) -> Carried | Refusal:
@@ -175,13 +191,13 @@ def _along(op: Op) -> Carried | Refusal:
     result = _pointwise(op)
     if isinstance(result, Refusal):
         return result
-    if op.state.lift:
-        return Refusal("other-rank", "it counts its axes")
     (shape,) = result.shapes
+    if op.state.rank(len(shape)) != len(shape):
+        return Refusal("other-rank", "it counts its axes")
     changed = ALONG[op.node.op_type](op, shape)
     if isinstance(changed, Refusal):
         return changed
-    if any(axis == 1 or op.state.factors[axis] > 1 for axis in changed):
+    if op.state.involved(len(shape)) & changed.keys():
         return Refusal("along-folded-axis", f"it acts along the axes {sorted(changed)}")
     return Carried((tuple(changed.get(axis, extent) for axis, extent in enumerate(shape)),))
 

@@ -85,6 +85,9 @@ def _summary(site: LinearSite, refusals: Sequence[tuple[str, Refusal]]) -> Refus
     """One refusal for the site."""
     by_axis = furthest(refusals)
     code = next(iter(by_axis.values())).code
-    ragged = code == "factor-does-not-divide" and isinstance(site, WindowedSite)
-    hint = " (--ragged extends and cuts)" if ragged else ""
+    hint = ""
+    if code == "factor-does-not-divide" and isinstance(site, WindowedSite):
+        hint = " (--ragged extends and cuts)"
+    if code == "unknown-extent":
+        hint = " (--input-shape may settle it)"
     return Refusal(code, "; ".join(f"{axis}: {r.reason}" for axis, r in by_axis.items()) + hint)

@@ -21,7 +21,7 @@ from widthfold_onnx.fold.matmul import MatMulFold
 from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.options import FACTORS, AxisName, FoldOptions, NonFinite
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import Reformulation
+from widthfold_onnx.rules.base import Ends, LinearSite, Reformulation
 from widthfold_onnx.rules.forms import Outcome
 from widthfold_onnx.rules.legality import elements, too_large
 from widthfold_onnx.rules.matmul_site import MatMulSite
@@ -57,6 +57,20 @@ class MatMulForm(Reformulation):
     def unfolding(self) -> tuple[Step, ...]:
         """The Reshape of the result."""
         return self.fold.unfolding(self.result, flat=self.flat)
+
+    def ends(self, site: LinearSite) -> Ends:
+        """States at both ends; none where operands are transposed or have no axis of channels.
+
+        None either between dequantized operands: an unfold behind a DequantizeLinear is what the
+        runtime fails at (`rules.dequantized_product`).
+        """
+        assert isinstance(site, MatMulSite)
+        if site.dequantizer is not None:
+            return Ends(site.data_index, None, None, self.shape, self.result)
+        state = self.fold.state
+        reads = state if state.fits(self.shape) and not self.transposed else None
+        returns = state if state.fits(self.result) and not self.flat else None
+        return Ends(site.data_index, reads, returns, self.shape, self.result)
 
 
 def every_form(site: MatMulSite, options: FoldOptions) -> Iterator[MatMulForm]:
@@ -170,7 +184,7 @@ def _indivisible(site: MatMulSite, factor: int, what: str) -> Refusal:
     if None in extents:
         return Refusal(
             "unknown-extent",
-            f"{shown} {what}: whether {factor} divides their number is not known (--input-shape)",
+            f"{shown} {what}: whether {factor} divides their number is not known",
         )
     count = math.prod(e for e in extents if e is not None)
     if count == 1:

@@ -62,14 +62,15 @@ class Op:
 
         A runtime may multiply the two beforehand where they stand side by side.
         """
+        most = np.abs(factor).max(initial=0)
         for value in self.node.inputs:
-            conv = None if value is None else value.producer()
-            weight = conv.inputs[1] if conv is not None and conv.op_type in LINEAR else None
-            constant = None if weight is None else self.document.constant(weight)
-            if constant is not None and not isinstance(constant, Refusal):
-                array = self.document.read(constant)
-                largest = np.abs(array).max(initial=0).astype(float) * np.abs(factor).max(initial=0)
-                with np.errstate(over="ignore"):
-                    if not np.isfinite(largest.astype(array.dtype)):
-                        return True
+            maker = None if value is None else value.producer()
+            operands = maker.inputs[:2] if maker is not None and maker.op_type in LINEAR else ()
+            for constant in map(self.document.constant, filter(None, operands)):
+                if not isinstance(constant, Refusal):
+                    array = self.document.read(constant)
+                    largest = np.abs(array).max(initial=0).astype(float) * most
+                    with np.errstate(over="ignore"):
+                        if not np.isfinite(largest.astype(array.dtype)):
+                            return True
         return False

@@ -13,7 +13,7 @@ from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.layout import Packing, Step
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.propagate import Dims
-from widthfold_onnx.rules.base import LinearSite, Reformulation, product
+from widthfold_onnx.rules.base import Ends, LinearSite, Reformulation, product
 
 Array = npt.NDArray[Any]
 
@@ -132,6 +132,18 @@ class WindowedForm(Reformulation):
     def unfolding(self) -> tuple[Step, ...]:
         """The Reshapes and Transposes of the result."""
         return self.output.steps(digit_major=self.fold.digit_major, inverse=True)
+
+    def ends(self, site: LinearSite) -> Ends:
+        """States at both ends; none where the tensor is extended or cut, or groups interleave."""
+        fold = self.fold
+        reads, returns = (
+            None if not fits or state.is_natural or (fold.digit_major and fold.group > 1) else state
+            for state, fits in (
+                (fold.in_state, self.in_shape == site.planned),
+                (fold.out_state, self.out_shape == site.output),
+            )
+        )
+        return Ends(site.data_index, reads, returns, self.input.shape, self.output.shape)
 
 
 def axis_names(rank: int) -> tuple[str, ...]:

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
 
-from widthfold_onnx.fold.state import State
+from widthfold_onnx.fold.conv_state import ConvState
 
 CASES = [
-    (State(1, ((3, False),)), (2, 5, 21)),
-    (State(1, ((3, True),)), (2, 5, 21)),
-    (State(2, ((1, False),)), (6, 5, 7)),
-    (State(2, ((3, True), (5, False))), (6, 7, 33, 65)),
-    (State(3, ((2, False), (1, False), (3, True))), (3, 2, 10, 7, 15)),
-    (State(2, ((3, True), (5, False)), digit_major=True), (6, 7, 33, 65)),
+    (ConvState(1, ((3, False),)), (2, 5, 21)),
+    (ConvState(1, ((3, True),)), (2, 5, 21)),
+    (ConvState(2, ((1, False),)), (6, 5, 7)),
+    (ConvState(2, ((3, True), (5, False))), (6, 7, 33, 65)),
+    (ConvState(3, ((2, False), (1, False), (3, True))), (3, 2, 10, 7, 15)),
+    (ConvState(2, ((3, True), (5, False)), digit_major=True), (6, 7, 33, 65)),
 ]
 
 
 @pytest.mark.parametrize(("state", "shape"), CASES)
-def test_every_element_lies_where_its_digits_say(state: State, shape: tuple[int, ...]) -> None:
+def test_every_element_lies_where_its_digits_say(state: ConvState, shape: tuple[int, ...]) -> None:
     packed = state.packed(np.arange(np.prod(shape)).reshape(shape))
     rests = [extent // count for extent, (count, _) in zip(shape[2:], state.digits, strict=True)]
-    assert packed.shape == (shape[0] // state.batch, shape[1] * state.channel_factor, *rests)
+    assert packed.shape == (shape[0] // state.batch, shape[1] * math.prod(state.factors), *rests)
     rng = np.random.default_rng(0)
     for _ in range(200):
         n, c, *places = (int(rng.integers(extent)) for extent in shape)
@@ -43,15 +44,23 @@ def test_every_element_lies_where_its_digits_say(state: State, shape: tuple[int,
 
 
 @pytest.mark.parametrize(("state", "shape"), CASES)
-def test_there_and_back(state: State, shape: tuple[int, ...]) -> None:
+def test_there_and_back(state: ConvState, shape: tuple[int, ...]) -> None:
     array = np.arange(np.prod(shape)).reshape(shape)
-    np.testing.assert_array_equal(state.unpacked(state.packed(array)), array)
+    np.testing.assert_array_equal(state.unpacked(state.packed(array), shape), array)
     assert not state.is_natural
+    assert state.fits(shape)
+    opened = [
+        None if factor == 1 and i != 1 else e
+        for i, (e, factor) in enumerate(zip(shape, state.factors, strict=True))
+    ]
+    assert state.fits(opened)
+    np.testing.assert_array_equal(state.unpacked(state.packed(array), opened), array)
 
 
 def test_what_does_not_fit_is_an_error() -> None:
     for (state, shape), axis in itertools.product(CASES, (0, 2)):
         if state.factors[axis] > 1:
             wrong = [extent + (i == axis) for i, extent in enumerate(shape)]
+            assert not state.fits(wrong)
             with pytest.raises(ValueError, match="reshape"):
                 state.packed(np.zeros(wrong))

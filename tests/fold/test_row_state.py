@@ -1,0 +1,96 @@
+"""The states of tensors between products of matrices, one element at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from widthfold_onnx.fold.row_state import RowState
+
+CASES = [
+    (RowState(3), (21, 5)),
+    (RowState(3), (2, 21, 5)),
+    (RowState(5), (3, 2, 35, 1)),
+    (RowState(6, merged=2), (7, 2, 3, 5)),
+    (RowState(6, merged=3), (2, 3, 7, 5)),
+    (RowState(3, left=True), (5, 21)),
+    (RowState(7, left=True), (3, 2, 5, 21)),
+]
+
+
+@pytest.mark.parametrize(("state", "shape"), CASES)
+def test_every_element_lies_where_its_digit_says(state: RowState, shape: tuple[int, ...]) -> None:
+    packed = state.packed(np.arange(np.prod(shape)).reshape(shape))
+    axes = 1 if state.left else state.merged
+    kept, channels = shape[: -1 - axes], shape[state.channel_axis]
+    extents = shape[-1:] if state.left else shape[-1 - axes : -1]
+    length, f = int(np.prod(extents)), state.factor
+    for index in np.ndindex(*shape):
+        leading, c = index[: len(kept)], index[state.channel_axis]
+        places = index[-1:] if state.left else index[-1 - axes : -1]
+        m = int(np.ravel_multi_index(places, extents))
+        if state.left:
+            digit, rest = divmod(m, length // f)
+            there, channel = (*leading, c * f + digit, rest), c * f + digit
+        else:
+            rest, digit = divmod(m, f)
+            there, channel = (*leading, rest, digit * channels + c), digit * channels + c
+        assert packed[there] == np.ravel_multi_index(index, shape)
+        assert state.channels(channels)[channel] == c
+    assert packed.size == np.prod(shape)
+    assert packed.ndim == state.rank(len(shape))
+
+
+@pytest.mark.parametrize(("state", "shape"), CASES)
+def test_there_and_back(state: RowState, shape: tuple[int, ...]) -> None:
+    array = np.arange(np.prod(shape)).reshape(shape)
+    kept = len(shape) - 1 - state.merged
+    opened = (*(None for _ in range(kept)), *shape[kept:])
+    for known in (shape, opened):
+        assert state.fits(known)
+        assert state.is_view(known)
+        np.testing.assert_array_equal(state.unpacked(state.packed(array), known), array)
+
+
+@pytest.mark.parametrize(("state", "shape"), CASES)
+def test_a_constant_meets_the_same_channels(state: RowState, shape: tuple[int, ...]) -> None:
+    channels = shape[state.channel_axis]
+    numbers = np.arange(1, channels + 1)
+    natural = np.broadcast_to(numbers[:, None] if state.left else numbers, shape)
+    constant = state.constant(numbers, len(shape))
+    assert constant.ndim == (2 if state.left else 1)
+    packed = state.packed(natural)
+    np.testing.assert_array_equal(np.broadcast_to(constant, packed.shape), packed)
+
+
+def test_which_axis_the_channels_are() -> None:
+    assert RowState(3).names_channels(-1, 3)
+    assert RowState(3).names_channels(1, 2)
+    assert not RowState(3).names_channels(1, 3)
+    assert RowState(3, merged=2).names_channels(-1, 3)
+    assert not RowState(3, merged=2).names_channels(2, 3)  # it is axis 1 of the packed tensor
+    assert not RowState(3, merged=2).names_channels(1, 3)
+    assert RowState(3, left=True).names_channels(1, 3)
+    assert not RowState(3, left=True).names_channels(-1, 3)
+
+
+@pytest.mark.parametrize(
+    ("state", "shape"),
+    [
+        (RowState(3), (20, 5)),
+        (RowState(3), (None, 5)),
+        (RowState(3), (21, None)),
+        (RowState(1), (21, 5)),
+        (RowState(0), (21, 5)),
+        (RowState(3), (21,)),
+        (RowState(3), ()),
+        (RowState(6, merged=2), (None, 6, 5)),
+        (RowState(6, merged=3), (2, 21, 5)),
+        (RowState(6, merged=0), (2, 21, 5)),
+        (RowState(3, left=True), (5, 20)),
+        (RowState(3, left=True, merged=2), (5, 3, 7)),
+        (RowState(3, left=True), (21,)),
+    ],
+)
+def test_what_does_not_fit(state: RowState, shape: tuple[int | None, ...]) -> None:
+    assert not state.fits(shape)
