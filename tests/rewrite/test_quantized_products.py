@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnxruntime as ort  # noqa: TID251 - the tests run what the package made
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from tests.evidence.mutants.proof import difference
 from tests.rewrite.quantized_products import INTEGER, LINEAR, QuantizedProduct
 from tests.rewrite.test_backend_cases import FACTORS, backend_cases
 from tests.rewrite.test_backend_cases import run as run_feeds
@@ -213,3 +216,37 @@ def computed(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.nd
         return run_feeds(model, feeds)
     except ort.capi.onnxruntime_pybind11_state.NotImplemented:
         return ReferenceEvaluator(model).run(None, feeds)
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_between_two_products_the_tensor_stays_folded(left: bool, tmp_path: Path) -> None:
+    """The second reads what the first returns: one fold before, one unfold behind."""
+    first = QuantizedProduct(
+        shape=[3, 8] if left else [8, 3], weight=[5, 3] if left else [3, 5], op=LINEAR, left=left
+    )
+    second = QuantizedProduct(
+        shape=[5, 8] if left else [8, 5],
+        weight=[2, 5] if left else [5, 2],
+        op=LINEAR,
+        left=left,
+        types=("uint8", "uint8") if left else ("uint8", "int8"),
+        seed=1,
+    )
+    first.types = second.types
+    model = first.model()
+    model.graph.node[0].output[0] = "between"
+    added = onnx.compose.add_prefix(second.model(), "second/")
+    added.graph.node[0].input[3 if left else 0] = "between"
+    model.graph.node.extend(added.graph.node)
+    model.graph.initializer.extend(added.graph.initializer)
+    model.graph.output[0].name = added.graph.output[0].name
+    onnx.checker.check_model(model, full_check=True)
+    folded, sites = fold_model(model, FoldOptions(factor=4))
+    assert [site.status for site in sites] == ["folded", "folded"]
+    kinds = [node.op_type for node in folded.graph.node]
+    assert kinds == ["Reshape", LINEAR, LINEAR, "Reshape"]
+    assert difference(model, folded, tmp_path) == ""
+    x = first.data(0)
+    for level in LEVELS:
+        expected = second.expected(first.expected(x))
+        np.testing.assert_array_equal(run(folded, x, level), expected, strict=True)
