@@ -102,7 +102,7 @@ def _choice(conv: LinearSite, outcome: Reformulation) -> Choice:
         axis=outcome.axis,
         factor=outcome.factor,
         form=outcome.form,
-        channels=f"{inputs * fold.in_factor} -> {outputs * fold.out_factor}",
+        channels="{} -> {}".format(*fold.channels(inputs, outputs)),
         flops_ratio=round(outcome.flops_ratio, 4),
         bytes_ratio=round(outcome.bytes_ratio, 4),
         structural_zeros=round(fold.structural_zeros(), 4),

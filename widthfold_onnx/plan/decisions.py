@@ -52,8 +52,6 @@ class Decision:
             )
         assert self.conv is not None
         inputs, outputs = self.conv.channels
-        fold = self.outcome.fold
-        became = f"{inputs * fold.in_factor} -> {outputs * fold.out_factor}"
         return SiteReport(
             node=node,
             graph=graph,
@@ -63,8 +61,7 @@ class Decision:
             factor=self.outcome.factor,
             form=self.outcome.form,
             code="folded",
-            reason=f"{inputs} -> {outputs} channels became {became}"
-            + (", with one more axis" if fold.lift else ""),
+            reason=f"{inputs} -> {outputs} channels became {self.outcome.became(inputs, outputs)}",
             flops_ratio=round(self.outcome.flops_ratio, 4),
             spread=spread_of(self.outcome),
             gain=gain,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy.typing as npt
 
 from widthfold_onnx.fold.axis import ConvAxis
+from widthfold_onnx.fold.channels import Grouping, most_groups
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.layout import Packing, Step
 from widthfold_onnx.model.constants import Constant
@@ -29,6 +32,7 @@ class WindowedSite(LinearSite):
 
     Attributes:
         canonical: makes a weight of `weight_shape` of the stored one; elements only move.
+        stored: reads the weight as it is stored.
         bias: [O], or None.
         group: groups.
         axes: geometry of every spatial axis, lengths as planned.
@@ -36,6 +40,7 @@ class WindowedSite(LinearSite):
     """
 
     canonical: Callable[[Array], Array]
+    stored: Callable[[], Array]
     bias: Constant | None
     group: int
     axes: tuple[ConvAxis, ...]
@@ -46,6 +51,21 @@ class WindowedSite(LinearSite):
         """Input and output channels."""
         out, per_group = self.weight_shape[:2]
         return per_group * self.group, out
+
+    @property
+    def grouping(self) -> Grouping:
+        """Its channels and groups."""
+        return Grouping(*self.channels, self.group)
+
+    @cached_property
+    def groups(self) -> int:
+        """The groups into which it falls: more than `group` where its weight is zero between them.
+
+        The weight is read for this, unless its channels cannot be divided any further.
+        """
+        if math.gcd(*self.channels) == self.group:
+            return self.group
+        return most_groups(self.canonical(self.stored()), self.grouping)
 
     @property
     def out_lengths(self) -> Dims:
@@ -69,18 +89,23 @@ class WindowedSite(LinearSite):
 
     @property
     def signature(self) -> dict[str, object]:
-        """Groups, and stride, dilation and pads of every axis."""
+        """Groups as declared and as found, and stride, dilation and pads of every axis."""
         axes = [
             (a.stride, a.dilation, a.pad_begin, a.pad_end)
             + ((a.base_dilation,) if a.base_dilation > 1 else ())
             for a in self.axes
         ]
-        return {"group": self.group, "axes": axes, "bias": self.bias is not None}
+        return {
+            "group": self.group,
+            **({"groups": self.groups} if self.groups > self.group else {}),
+            "axes": axes,
+            "bias": self.bias is not None,
+        }
 
     @property
     def geometry(self) -> Hashable:
         """Groups and axes."""
-        return (self.group, self.axes, self.sized_pads)
+        return (self.group, self.groups, self.axes, self.sized_pads)
 
     @property
     def attributes(self) -> str:
@@ -117,6 +142,12 @@ class WindowedForm(Reformulation):
     output: Packing
     in_shape: Dims
     out_shape: Dims
+
+    def became(self, inputs: int, outputs: int) -> str:
+        """For reports: what channels became, with rank and groups if they changed."""
+        text, regrouping = super().became(inputs, outputs), self.fold.regrouping
+        changed = regrouping.before.group != regrouping.after.group
+        return f"{text}, in groups: {self.fold.new_group}" if changed else text
 
     @property
     def form(self) -> str:
