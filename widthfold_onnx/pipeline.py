@@ -20,6 +20,7 @@ from widthfold_onnx.model.writer import copy_model, write_model
 from widthfold_onnx.options import FoldOptions, SearchOptions, VerifyOptions
 from widthfold_onnx.plan.decisions import applied, find_sites, plan
 from widthfold_onnx.plan.layouts import settled
+from widthfold_onnx.plan.outline import outline
 from widthfold_onnx.plan.search import Search
 from widthfold_onnx.plan.store import Store
 from widthfold_onnx.progress import Progress, Step, silent
@@ -97,6 +98,7 @@ def optimize(
     report = OptimizeReport(
         model=model.name,
         sites=sites,
+        regions=outline(document, decisions),
         summary=OptimizeSummary(
             folded=folded,
             kept=sum(site.status == "kept" for site in sites),

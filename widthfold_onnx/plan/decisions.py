@@ -93,16 +93,19 @@ def plan(document: Document, options: FoldOptions, choose: Choose) -> list[Decis
 
 def applied(document: Document, decisions: Sequence[Decision]) -> onnx.ModelProto:
     """The model with every decision carried out; the document is used up."""
+    engine_of(document, decisions).finish()
+    model = document.finish()
+    note_spread(model, [d.outcome for d in decisions if isinstance(d.outcome, Reformulation)])
+    return model
+
+
+def engine_of(document: Document, decisions: Sequence[Decision]) -> Engine:
+    """An engine that knows every decision; nothing is changed yet."""
     engine = Engine(document)
-    forms = []
     for decision in decisions:
         if decision.conv is not None and isinstance(decision.outcome, Reformulation):
             engine.apply(decision.conv, decision.outcome)
-            forms.append(decision.outcome)
-    engine.finish()
-    model = document.finish()
-    note_spread(model, forms)
-    return model
+    return engine
 
 
 def read_sites(

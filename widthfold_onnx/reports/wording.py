@@ -10,6 +10,7 @@ from widthfold_onnx.results import (
     Gain,
     InspectSite,
     OutputParity,
+    RegionReport,
     SearchReport,
     SiteReport,
     Timing,
@@ -20,6 +21,12 @@ from widthfold_onnx.text import printable
 _EPSILON = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 2**-23, "float64": 2**-52}
 _SHAPES = 120
 """Characters of the shapes that were timed."""
+
+_NAMES = 4
+"""Names of a list that are shown."""
+
+_STOP = 72
+"""Characters of one of them."""
 
 _NEAR_ZERO = 1000
 """So many times as many ULP as the largest error explains are those of tiny values."""
@@ -89,6 +96,22 @@ def spread(sites: Sequence[SiteReport]) -> str:
         f"Inf and NaN may spread within a sample: at {counted(len(factors), 'fold')}, to up to "
         f"{max(factors):g} times as many outputs"
     )
+
+
+def region(found: RegionReport) -> str:
+    """A region in one line: its nodes, what it carries, and where it ends."""
+    where = f" in {found.graph}" if found.graph else ""
+    carried = _first(found.carried) if found.carried else "nothing"
+    stops = [f"{stop.op} {stop.node} ({stop.reason})" for stop in found.stops]
+    end = f"; stops at {_first(stops)}" if stops else ""
+    return f"region of {_first(found.folded)}{where}: carries {carried}{end}"
+
+
+def _first(names: Sequence[str]) -> str:
+    """The first of some names, and how many more there are."""
+    shown = ", ".join(short(name, _STOP) for name in names[:_NAMES])
+    more = len(names) - _NAMES
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def search(report: SearchReport) -> str:

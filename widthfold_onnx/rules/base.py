@@ -15,6 +15,7 @@ from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.graph import Node, Scope, Value
 from widthfold_onnx.model.propagate import Dims
+from widthfold_onnx.refusal import Refusal
 
 Array = npt.NDArray[Any]
 
@@ -120,6 +121,8 @@ class Ends:
     Attributes:
         data: which input it reads.
         in_shape: extents of the input as far as they are fixed; `out_shape` likewise.
+        natural_because: why what was folded is unfolded at once; None where it is not, or nothing
+            was folded.
     """
 
     data: int
@@ -127,6 +130,7 @@ class Ends:
     returns: State | None
     in_shape: Dims
     out_shape: Dims
+    natural_because: Refusal | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

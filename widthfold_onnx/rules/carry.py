@@ -58,7 +58,7 @@ def carry(op: Op) -> Carried | Refusal:
     """The op in the state, or why it must see the natural tensor."""
     node, rule = op.node, CARRY.get(op.node.op_type)
     if rule is None or node.domain not in ("", "ai.onnx"):
-        return Refusal("not-carried", f"{node.op_type} is not in the table")
+        return Refusal("not-carried", f"no rule carries {node.op_type}")
     if op.document.opset < MIN_OPSET:
         return Refusal("opset-too-old", f"opset {op.document.opset} is below {MIN_OPSET}")
     if node.device_configurations:

@@ -16,6 +16,7 @@ from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.layout import Packing, Step
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.propagate import Dims
+from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Ends, LinearSite, Reformulation, product
 
 Array = npt.NDArray[Any]
@@ -176,7 +177,12 @@ class WindowedForm(Reformulation):
                 (fold.out_state, self.out_shape == site.output),
             )
         )
-        return Ends(site.data_index, reads, returns, self.input.shape, self.output.shape)
+        why = None
+        if self.out_shape != site.output:
+            why = Refusal("cut", f"{list(self.out_shape)} is cut to {list(site.output)}")
+        elif fold.digit_major and fold.group > 1:
+            why = Refusal("grouped-channels-last", "groups lie apart in the NHWC form")
+        return Ends(site.data_index, reads, returns, self.input.shape, self.output.shape, why)
 
 
 def axis_names(rank: int) -> tuple[str, ...]:
