@@ -22,6 +22,8 @@ _EPSILON = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 2**-23, "float64": 
 _SHAPES = 120
 """Characters of the shapes that were timed."""
 
+UNKEPT = "not kept, because the store may only be read"
+
 _NAMES = 4
 """Names of a list that are shown."""
 
@@ -123,6 +125,8 @@ def search(report: SearchReport) -> str:
     if report.predicted:
         known = f"{counted(report.predicted, 'layer')} predicted for {report.target}, not measured"
     said = f"search: {counted(report.forms, 'form')} of {counted(report.layers, 'layer')}, {known}"
+    if report.measured and report.store_read_only:
+        said += f" and {UNKEPT}"
     if report.interrupted:
         said += ", ended early"
     if report.left:
