@@ -92,7 +92,8 @@ def _folded_as(node: Node) -> str:
         record = read_record(node.metadata_props.get(FOLD_KEY, ""))
     except InvalidModelError:
         return "how is not known: its record is missing or cannot be read"
-    return f"{record.axis} by {record.factor}, {record.form}"
+    times = f" by {record.factor}" if record.factor > 1 else ""
+    return f"{record.axis}{times}, {record.form}"
 
 
 def _choice(conv: LinearSite, outcome: Reformulation) -> Choice:
@@ -102,7 +103,7 @@ def _choice(conv: LinearSite, outcome: Reformulation) -> Choice:
         axis=outcome.axis,
         factor=outcome.factor,
         form=outcome.form,
-        channels=f"{inputs * fold.in_factor} -> {outputs * fold.out_factor}",
+        channels="{} -> {}".format(*fold.channels(inputs, outputs)),
         flops_ratio=round(outcome.flops_ratio, 4),
         bytes_ratio=round(outcome.bytes_ratio, 4),
         structural_zeros=round(fold.structural_zeros(), 4),

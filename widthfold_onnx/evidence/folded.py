@@ -13,6 +13,7 @@ from collections.abc import Container
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.errors import NoKernelError
@@ -33,6 +34,7 @@ from widthfold_onnx.evidence.probe import TRIALS, Side, first_difference
 from widthfold_onnx.evidence.provenance import prove
 from widthfold_onnx.evidence.rewritten import Rewritten, label
 from widthfold_onnx.fold.axis import ConvAxis
+from widthfold_onnx.fold.channels import Grouping, regroup, regroup_weight
 from widthfold_onnx.fold.conv import ConvFold, fold_bias, fold_weight
 from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.options import VerifyOptions
@@ -51,10 +53,14 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class _Fold:
-    """What the original and the record say a site must be."""
+    """What the original and the record say a site must be.
+
+    `fold` is of the site as it is read here; `recorded` is of the original node.
+    """
 
     site: WindowedSite
     fold: ConvFold
+    recorded: ConvFold
     record: FoldRecord
     parameters: list[Array]
 
@@ -94,6 +100,12 @@ class _Fold:
         """
         weight, *bias = (labels_of(p.shape) for p in self.canonical(self.parameters))
         return [fold_weight(weight, self.fold), *(fold_bias(b, self.fold) for b in bias)]
+
+    def kept(self) -> list[npt.NDArray[np.bool_]]:
+        """Which numbers of weight and bias, as the original stores them, the site has."""
+        labels = [labels_of(p.shape) for p in self.parameters]
+        seen = self.canonical(labels)
+        return [np.isin(one, other) for one, other in zip(labels, seen, strict=True)]
 
     def canonical(self, parameters: list[Array]) -> list[Array]:
         """Weight and bias as the original stores them, the weight made canonical."""
@@ -170,6 +182,7 @@ def check_conv(graph: Rewritten, conv: Node, options: VerifyOptions) -> ExactSit
                 shape=shape,
                 terms=math.prod(wanted.site.weight_shape[1:]) + 1,
                 options=options,
+                kept=wanted.kept(),
             )
         except NoKernelError as error:
             found, unrun = "", str(error)
@@ -177,15 +190,14 @@ def check_conv(graph: Rewritten, conv: Node, options: VerifyOptions) -> ExactSit
             raise Mismatch(found)
     runs = f"{TRIALS * len(certificates)} runs on integers agree bit for bit"
     folded = patterns(wanted.fold, wanted.axes, wanted.record.samples)
-    inputs, outputs = wanted.site.channels
+    became = wanted.recorded.channels(*wanted.site.channels)
     return ExactSite(
         node=label(conv),
         verdict="proved" if unrun else "exact",
         reason=f"{certificates[0]}; the stored weight and bias are the fold of the original's, bit "
         f"for bit; {f'not run on integers: {unrun}' if unrun else runs}",
-        channels=f"{inputs} -> {outputs}, folded {inputs * wanted.fold.in_factor} -> "
-        f"{outputs * wanted.fold.out_factor}",
-        fold=sentence(wanted.fold, folded),
+        channels="{} -> {}, folded {} -> {}".format(*wanted.site.channels, *became),
+        fold=sentence(wanted.recorded, folded),
         axes=folded,
     )
 
@@ -219,19 +231,52 @@ def _fold_of(graph: Rewritten, node: Node, conv: Node) -> _Fold:
     if not isinstance(site, WindowedSite):
         why = site.reason if isinstance(site, Refusal) else "it is no Conv"
         raise Mismatch(f"the fold cannot be repeated on the original: {why}")
-    fold = fold_again(record, site.axes, site.group)
-    if isinstance(fold, Refusal):
-        raise Mismatch(f"the fold cannot be repeated on the original: {fold.reason}")
-    wanted = _Fold(site, fold, record, _parameters(graph.old, node))
+    recorded = fold_again(record, site.axes, site.grouping)
+    if isinstance(recorded, Refusal):
+        raise Mismatch(f"the fold cannot be repeated on the original: {recorded.reason}")
+    site, fold = _in_groups(site, recorded)
+    wanted = _Fold(site, fold, recorded, record, _parameters(graph.old, node))
     sizes = map(math.prod, [*wanted.shapes, fold.weight_shape(site.weight_shape)])
     if max(sizes) > MAX_ELEMENTS:
         raise too_large()
     return wanted
 
 
+def _in_groups(site: WindowedSite, fold: ConvFold) -> tuple[WindowedSite, ConvFold]:
+    """The site read as a Conv of the groups of its fold, where those leave weights out.
+
+    Zeros that are left out change no sum, so that the rest of the proof is about the others.
+
+    Raises:
+        Mismatch: weights that are not zero are left out.
+    """
+    if not fold.regrouping.leaves_out:
+        return site, fold
+    finer = Grouping(*site.channels, fold.regrouping.after.group)
+    split, rest = regroup(site.grouping, finer), regroup(finer, fold.regrouping.after)
+    if isinstance(split, Refusal) or isinstance(rest, Refusal):
+        raise Mismatch(f"{finer.group} groups do not divide the channels of the original")
+    weight = site.canonical(site.stored())
+    within = regroup_weight(weight, split)
+    if np.count_nonzero(within) < np.count_nonzero(weight):
+        raise Mismatch("weights are left out that are not zero")
+    grouped = replace(
+        site,
+        group=finer.group,
+        weight_shape=within.shape,
+        canonical=lambda stored: regroup_weight(site.canonical(stored), split),
+    )
+    return grouped, replace(fold, regrouping=rest)
+
+
 def _check_record(record: FoldRecord) -> None:
     """The record comes from the model, so it may hold any number."""
-    numbers = [record.batch, 1 if record.samples is None else record.samples]
+    numbers = [
+        record.batch,
+        *record.channels,
+        record.group,
+        1 if record.samples is None else record.samples,
+    ]
     for axis in record.axes:
         numbers += [axis.out_digits, axis.in_digits, 1 if axis.length is None else axis.length]
     if min(numbers) < 1 or record.lift not in (0, 1):

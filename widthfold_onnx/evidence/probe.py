@@ -70,6 +70,7 @@ def first_difference(
     shape: tuple[int, ...],
     terms: int,
     options: VerifyOptions,
+    kept: Sequence[npt.NDArray[np.bool_]] | None = None,
 ) -> str:
     """Run both sides on integers.
 
@@ -80,6 +81,7 @@ def first_difference(
         shape: input extents.
         terms: most products and summands of one output element.
         options: where it runs.
+        kept: which numbers of weight and bias may be other than zero; None: all.
 
     Returns:
         Where the sides differ, or "".
@@ -89,6 +91,7 @@ def first_difference(
         NoKernelError: it has no kernel for it.
     """
     originals = [before.constants[name] for name in before.parameters]
+    masks = [np.ones(p.shape, bool) for p in originals] if kept is None else kept
     dtype = originals[0].dtype
     if dtype.name not in EXACT_BELOW:
         raise UnverifiedError(f"no bound is known below which {dtype.name} is exact")
@@ -96,8 +99,8 @@ def first_difference(
     for seed in range(TRIALS):
         rng = np.random.default_rng(seed)
         parameters = [
-            rng.integers(1, LARGEST, p.shape, endpoint=True) * rng.choice([-1, 1], p.shape)
-            for p in originals
+            rng.integers(1, LARGEST, p.shape, endpoint=True) * rng.choice([-1, 1], p.shape) * there
+            for p, there in zip(originals, masks, strict=True)
         ]
         largest = max(1, min(LARGEST, limit // (terms * LARGEST)))
         data = rng.integers(-largest, largest, shape, endpoint=True)

@@ -38,6 +38,7 @@ class Emission:
         document: the model.
         graph: the graph.
         plans: what becomes of its sites.
+        region: what is carried between them.
         parameters: the folded weights of the model.
     """
 
@@ -46,15 +47,14 @@ class Emission:
         document: Document,
         graph: Graph,
         plans: Plans,
+        region: Region,
         parameters: Parameters,
     ) -> None:
         self._document = document
         self._graph = graph
         self._plans = plans
         self._parameters = parameters
-        self._ends = {node: plan.ends(site) for node, (site, plan) in plans.items()}
-        self._nodes = list(document.nodes_of(graph))
-        self._region = Region(document, self._nodes, self._ends)
+        self._region = region
         self._made: dict[tuple[Value, State | None], Value] = {}
         self._natural: dict[Value, Value] = {}
         self._constants: dict[tuple[Value, State, tuple[int, ...]], Value] = {}
@@ -62,7 +62,7 @@ class Emission:
 
     def run(self) -> None:
         """Make them, and put them in the place of the old ones."""
-        for node in self._nodes:
+        for node in list(self._document.nodes_of(self._graph)):
             passenger = self._region.carried.get(node)
             if node in self._plans:
                 self._chains[node] = []
@@ -74,7 +74,7 @@ class Emission:
 
     def _fold(self, node: Node, site: LinearSite, plan: Reformulation) -> None:
         """The folded node with the moves that belong to it."""
-        ends = self._ends[node]
+        ends = self._region.sites[node]
         start = self._read(site.data, ends.reads, node)
         chain = Chain(self._document, start, node, node.outputs[0].name or "")
         if isinstance(site, WindowedSite) and isinstance(plan, WindowedForm):

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.propagate import Dims
+from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Ends
 from widthfold_onnx.rules.carry import Carried, carry
 from widthfold_onnx.rules.legality import elements
@@ -39,7 +40,10 @@ class Region:
         sites: the folded nodes.
 
     Attributes:
+        nodes: of the graph.
+        sites: the folded nodes.
         carried: the ops that run on packed tensors.
+        refusals: why other ops cannot, of those that read one.
         shapes: natural extents of every tensor in a state that it has or could have, as far as
             fixed; a state fixes those of the axes that it folds.
     """
@@ -47,10 +51,12 @@ class Region:
     def __init__(
         self, document: Document, nodes: Iterable[Node], sites: Mapping[Node, Ends]
     ) -> None:
+        self.nodes = list(nodes)
+        self.sites = sites
         self.carried: dict[Node, Passenger] = {}
+        self.refusals: dict[Node, Refusal] = {}
         self.shapes: dict[tuple[Value, State], Dims] = {}
         self._document = document
-        self._sites = sites
         self._homes: dict[Value | None, State | None] = {}
         self._folded: set[tuple[Value, State]] = set()
         for node, ends in sites.items():
@@ -61,7 +67,7 @@ class Region:
                 self._folded.add((data, ends.reads))
             if ends.returns is not None:
                 self.shapes[node.outputs[0], ends.returns] = ends.out_shape
-        for node in nodes:
+        for node in self.nodes:
             if node not in sites:
                 self._take_along(node)
         candidates = list(self.carried.items())
@@ -75,11 +81,15 @@ class Region:
         """The state in which a value is made; None for natural."""
         return self._homes.get(value)
 
+    def is_fixed(self, value: Value) -> bool:
+        """Whether something else than nodes of the graph reads a value, which so stays natural."""
+        return self._document.is_fixed(value)
+
     def needed(self, value: Value) -> set[State | None]:
         """The states in which a value is read; None for natural."""
-        states: set[State | None] = {None} if self._document.is_fixed(value) else set()
+        states: set[State | None] = {None} if self.is_fixed(value) else set()
         for node, index in value.uses():
-            passenger, site = self.carried.get(node), self._sites.get(node)
+            passenger, site = self.carried.get(node), self.sites.get(node)
             if passenger is not None:
                 states.add(passenger.state if index in passenger.data else None)
             else:
@@ -102,7 +112,9 @@ class Region:
                 for value, shape in zip(node.outputs, form.shapes, strict=True):
                     self.shapes[value, state] = shape
                 self._set(node, Passenger(state, form, frozenset(there)))
+                self.refusals.pop(node, None)
                 return
+            self.refusals[node] = form
 
     def _settle(self, node: Node, choice: Passenger | None) -> None:
         """Carry a node, or with None leave it natural, unless that moves more than now."""

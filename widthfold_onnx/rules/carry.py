@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from widthfold_onnx.fold.layout import Transpose
 from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.along import ALONG
+from widthfold_onnx.rules.along import ALONG, SIZES
 from widthfold_onnx.rules.operand import Op
 
 Array = npt.NDArray[Any]
@@ -58,7 +59,7 @@ def carry(op: Op) -> Carried | Refusal:
     """The op in the state, or why it must see the natural tensor."""
     node, rule = op.node, CARRY.get(op.node.op_type)
     if rule is None or node.domain not in ("", "ai.onnx"):
-        return Refusal("not-carried", f"{node.op_type} is not in the table")
+        return Refusal("not-carried", f"no rule carries {node.op_type}")
     if op.document.opset < MIN_OPSET:
         return Refusal("opset-too-old", f"opset {op.document.opset} is below {MIN_OPSET}")
     if node.device_configurations:
@@ -186,6 +187,30 @@ def _with(shape: Dims, axis: int, extent: int | None) -> Dims:
     return (*shape[:axis], extent, *shape[axis + 1 :])
 
 
+def _split(op: Op) -> Carried | Refusal:
+    """Parts of channels: every channel brings along all that lies in it."""
+    result = _pointwise(op)
+    if isinstance(result, Refusal):
+        return result
+    (shape,), count = result.shapes, len(op.node.outputs)
+    channel = op.state.channel_axis % len(shape)
+    channels = shape[channel] or 0
+    splits = op.state.names_channels(op.integer("axis", 0), len(shape))
+    if not splits or not op.state.channel_major:
+        return Refusal("other-axis", "it splits along another axis, or digits lie in between")
+    if "split" in op.node.attributes:
+        return Refusal("not-carried", "the sizes of its parts are an attribute")
+    sizes, constants = np.full(count, channels // count), {}
+    if len(op.node.inputs) > 1 and op.node.inputs[1] is not None:
+        array = op.constant(1)
+        if isinstance(array, Refusal):
+            return array
+        sizes, constants = array, {1: array * (op.state.channels(channels).size // channels)}
+    if sizes.shape != (count,) or sizes.sum() != channels or sizes.min() < 1:
+        return Refusal("uneven-parts", f"{channels} channels are split into {count} parts")
+    return Carried(tuple(_with(shape, channel, int(size)) for size in sizes), constants)
+
+
 def _along(op: Op) -> Carried | Refusal:
     """It acts along axes that the state leaves alone; all but input 0 says how."""
     result = _pointwise(op)
@@ -199,7 +224,20 @@ def _along(op: Op) -> Carried | Refusal:
         return changed
     if op.state.involved(len(shape)) & changed.keys():
         return Refusal("along-folded-axis", f"it acts along the axes {sorted(changed)}")
-    return Carried((tuple(changed.get(axis, extent) for axis, extent in enumerate(shape)),))
+    after = tuple(changed.get(axis, extent) for axis, extent in enumerate(shape))
+    return Carried((after,), _sizes(op, after))
+
+
+def _sizes(op: Op, after: Dims) -> Mapping[int, Array]:
+    """Extents that an input names, as those of the packed tensor."""
+    if op.node.op_type != "Resize" or len(op.node.inputs) <= SIZES:
+        return {}
+    for step in op.state.steps(after):
+        if isinstance(step, Transpose):
+            after = tuple(after[i] for i in step.order)
+        else:
+            after = step.extents
+    return {SIZES: np.array(after, np.int64)}
 
 
 CARRY: Mapping[str, Rule] = {
@@ -212,5 +250,6 @@ CARRY: Mapping[str, Rule] = {
     "Concat": _concat,
     "DequantizeLinear": _quantization,
     "QuantizeLinear": _quantization,
+    "Split": _split,
 }
 """By operator: the rule that carries it."""

@@ -99,6 +99,7 @@ def read_windowed(
         weight=weight,
         weight_shape=shape,
         canonical=lambda stored: operator.canonical(stored, group),
+        stored=lambda: document.read(weight),
         bias=bias,
         group=group,
         axes=axes,

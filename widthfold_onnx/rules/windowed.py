@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy.typing as npt
 
 from widthfold_onnx.fold.axis import ConvAxis
+from widthfold_onnx.fold.channels import Grouping, most_groups
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.layout import Packing, Step
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.propagate import Dims
+from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Ends, LinearSite, Reformulation, product
 
 Array = npt.NDArray[Any]
@@ -29,6 +33,7 @@ class WindowedSite(LinearSite):
 
     Attributes:
         canonical: makes a weight of `weight_shape` of the stored one; elements only move.
+        stored: reads the weight as it is stored.
         bias: [O], or None.
         group: groups.
         axes: geometry of every spatial axis, lengths as planned.
@@ -36,6 +41,7 @@ class WindowedSite(LinearSite):
     """
 
     canonical: Callable[[Array], Array]
+    stored: Callable[[], Array]
     bias: Constant | None
     group: int
     axes: tuple[ConvAxis, ...]
@@ -46,6 +52,21 @@ class WindowedSite(LinearSite):
         """Input and output channels."""
         out, per_group = self.weight_shape[:2]
         return per_group * self.group, out
+
+    @property
+    def grouping(self) -> Grouping:
+        """Its channels and groups."""
+        return Grouping(*self.channels, self.group)
+
+    @cached_property
+    def groups(self) -> int:
+        """The groups into which it falls: more than `group` where its weight is zero between them.
+
+        The weight is read for this, unless its channels cannot be divided any further.
+        """
+        if math.gcd(*self.channels) == self.group:
+            return self.group
+        return most_groups(self.canonical(self.stored()), self.grouping)
 
     @property
     def out_lengths(self) -> Dims:
@@ -69,18 +90,23 @@ class WindowedSite(LinearSite):
 
     @property
     def signature(self) -> dict[str, object]:
-        """Groups, and stride, dilation and pads of every axis."""
+        """Groups as declared and as found, and stride, dilation and pads of every axis."""
         axes = [
             (a.stride, a.dilation, a.pad_begin, a.pad_end)
             + ((a.base_dilation,) if a.base_dilation > 1 else ())
             for a in self.axes
         ]
-        return {"group": self.group, "axes": axes, "bias": self.bias is not None}
+        return {
+            "group": self.group,
+            **({"groups": self.groups} if self.groups > self.group else {}),
+            "axes": axes,
+            "bias": self.bias is not None,
+        }
 
     @property
     def geometry(self) -> Hashable:
         """Groups and axes."""
-        return (self.group, self.axes, self.sized_pads)
+        return (self.group, self.groups, self.axes, self.sized_pads)
 
     @property
     def attributes(self) -> str:
@@ -97,7 +123,9 @@ class WindowedSite(LinearSite):
             text += f", base dilation {each([a.base_dilation for a in axes])}"
         if any((a.pad_begin, a.pad_end) != (0, 0) for a in axes):
             text += ", pads " + " ".join(f"{a.pad_begin},{a.pad_end}" for a in axes)
-        return text if self.group == 1 else f"{text}, group {self.group}"
+        if self.group > 1:
+            text += f", group {self.group}"
+        return text if self.groups == self.group else f"{text}, falls into {self.groups} groups"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -117,6 +145,12 @@ class WindowedForm(Reformulation):
     output: Packing
     in_shape: Dims
     out_shape: Dims
+
+    def became(self, inputs: int, outputs: int) -> str:
+        """For reports: what channels became, with rank and groups if they changed."""
+        text, regrouping = super().became(inputs, outputs), self.fold.regrouping
+        changed = regrouping.before.group != regrouping.after.group
+        return f"{text}, in groups: {self.fold.new_group}" if changed else text
 
     @property
     def form(self) -> str:
@@ -143,7 +177,12 @@ class WindowedForm(Reformulation):
                 (fold.out_state, self.out_shape == site.output),
             )
         )
-        return Ends(site.data_index, reads, returns, self.input.shape, self.output.shape)
+        why = None
+        if self.out_shape != site.output:
+            why = Refusal("cut", f"{list(self.out_shape)} is cut to {list(site.output)}")
+        elif fold.digit_major and fold.group > 1:
+            why = Refusal("grouped-channels-last", "groups lie apart in the NHWC form")
+        return Ends(site.data_index, reads, returns, self.input.shape, self.output.shape, why)
 
 
 def axis_names(rank: int) -> tuple[str, ...]:
