@@ -1,7 +1,7 @@
 """One graph of the rewritten model beside that of the original: who claims what, and the moves.
 
 The proof goes by local steps. A tensor that no new node made is the value of its own name. The
-new nodes state in their metadata what they return (`rewrite.record`); each step - a folded Conv,
+new nodes state in their metadata what they return (`rewrite.record`); each step - a folded node,
 an op that was carried, a chain of moves - is checked to return what it claims if its inputs are
 what they claim. By induction in graph order every value that is read natural again is that of the
 original. Nothing else may read a packed tensor, and a packed tensor may not have the name of a
@@ -67,7 +67,7 @@ class Rewritten:
         return {node.metadata_props.get(ORIGIN_KEY, "") for node in stands}
 
     def is_passenger(self, node: Node) -> bool:
-        """Whether a node is an op that was carried, and neither a Conv nor a move."""
+        """Whether a node is an op that was carried, and neither a folded node nor a move."""
         keys = node.metadata_props
         return STATE_KEY in keys and FOLD_KEY not in keys and node.op_type not in CONVERSIONS
 
@@ -135,7 +135,7 @@ class Rewritten:
                     raise Mismatch(f"{printable(user.op_type)} reads a packed tensor")
 
     def check_conversion(self, node: Node) -> None:
-        """Check the chain of moves that ends with a node, unless it belongs to a Conv.
+        """Check the chain of moves that ends with a node, unless it belongs to a folded node.
 
         Raises:
             Mismatch: it does not return what it claims.
@@ -150,7 +150,7 @@ class Rewritten:
         line = [*before, node]
         start, maker = self.claim(source), source.producer()
         if start is None and maker is not None and FOLD_KEY in maker.metadata_props:
-            return  # it belongs to that Conv
+            return  # it belongs to that node
         if start is None:
             raise Mismatch("it comes from nowhere")
         shapes = [claim.shape for claim in (start, end) if claim.state is not None]
@@ -179,9 +179,9 @@ class Rewritten:
         }
 
     def owner(self, node: Node) -> Node:
-        """The folded Conv to which a new node belongs: the nearest before it, else behind it.
+        """The folded node to which a new one belongs: the nearest before it, else behind it.
 
-        A node beside which no folded Conv stands belongs to itself.
+        A node beside which no folded one stands belongs to itself.
         """
         for backward in (True, False):
             for near in self._folded_around(node, backward=backward):

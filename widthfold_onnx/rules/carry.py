@@ -140,7 +140,7 @@ def _product(op: Op) -> Carried | Refusal:
 
 
 _OVERFLOW = Refusal(
-    "overflow", "the weight of the Conv before it would overflow if the runtime merges the two"
+    "overflow", "the weight of the layer before it would overflow if the runtime merges the two"
 )
 
 
