@@ -14,6 +14,7 @@ from widthfold_onnx.rewrite.record import FOLD_KEY, read_record
 from widthfold_onnx.rules.base import LinearSite, Reformulation, Site
 from widthfold_onnx.rules.conv import cost, furthest, is_wide
 from widthfold_onnx.rules.outcomes import candidates
+from widthfold_onnx.rules.windowed import WindowedSite
 
 LANES = 8
 """Channels of one tensor-core tile in half precision (NVIDIA convolution guide)."""
@@ -77,7 +78,7 @@ def _describe(
         input_shape=_shown(conv.planned),
         weight_shape=list(conv.weight.shape),
         output_shape=_shown(conv.output),
-        attributes=conv.attributes,
+        attributes=conv.attributes + ("" if wide is not None else _falls(conv)),
         channels=f"{inputs} -> {outputs}",
         alignment=f"{inputs} of {_padded(inputs)} -> {outputs} of {_padded(outputs)}",
         flops=conv.macs,
@@ -85,6 +86,13 @@ def _describe(
         choices=[_choice(conv, r) for r in sorted(legal.values(), key=cost)],
         refusals={axis: f"{r.code}: {r.reason}" for axis, r in refusals.items()},
     )
+
+
+def _falls(conv: LinearSite) -> str:
+    """Into how many groups its weight falls, if that is news; a wide layer is not read for this."""
+    if not isinstance(conv, WindowedSite) or conv.groups == conv.group:
+        return ""
+    return f", falls into {conv.groups} groups"
 
 
 def _folded_as(node: Node) -> str:

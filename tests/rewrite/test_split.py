@@ -104,3 +104,37 @@ def test_a_resize_to_named_extents_is_told_those_of_the_packed_tensor(height: in
     assert onnx.numpy_helper.to_array(told).tolist() == [2, 20, height, 3]
     if mode == "nearest":
         assert conversions(folded(model, count=2)) == 2
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_rows_of_a_product_are_split_where_digits_stay_with_their_channel(left: bool) -> None:
+    """With the weight on the right the digits of a channel lie apart: the Split stays natural."""
+    rng = np.random.default_rng(7)
+    shapes = {"w": (6, 3), "u": (2, 2), "v": (5, 4)}
+    if not left:
+        shapes = {name: shape[::-1] for name, shape in shapes.items()}
+    constants = {n: rng.integers(-2, 3, shape).astype(np.float32) for n, shape in shapes.items()}
+    constants["s"] = np.array([2, 4])
+
+    def product(weight: str, data: str, result: str) -> onnx.NodeProto:
+        return helper.make_node("MatMul", [weight, data] if left else [data, weight], [result])
+
+    nodes = [
+        product("w", "x", "a"),
+        helper.make_node("Split", ["a", "s"], ["p", "q"], axis=0 if left else 1),
+        product("u", "p", "y"),
+        product("v", "q", "z"),
+    ]
+    kind = onnx.TensorProto.FLOAT
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", kind, [3, 12] if left else [12, 3])],
+        [helper.make_tensor_value_info(name, kind, [None, None]) for name in "yz"],
+        [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    opset = helper.make_opsetid("", 17)
+    model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
+    result = folded(model, FoldOptions(factor=4, mix_samples=True), count=3)
+    assert (nodes[1] in list(result.graph.node)) != left
+    assert ops(result).count("Reshape") == (3 if left else 6)

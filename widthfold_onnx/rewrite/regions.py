@@ -17,9 +17,9 @@ from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Ends
-from widthfold_onnx.rules.carry import Carried, carry
+from widthfold_onnx.rules.carry import carry
 from widthfold_onnx.rules.legality import elements
-from widthfold_onnx.rules.operand import Op
+from widthfold_onnx.rules.operand import Carried, Op
 
 
 @dataclass(frozen=True)

@@ -11,17 +11,16 @@ Refuses: what reads or writes along a folded axis, and operator sets below 7, in
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from widthfold_onnx.fold.layout import Transpose
 from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.along import ALONG, SIZES
-from widthfold_onnx.rules.operand import Op
+from widthfold_onnx.rules.along import ALONG
+from widthfold_onnx.rules.carry_along import along, concat, split
+from widthfold_onnx.rules.operand import Carried, Op, pointwise
 
 Array = npt.NDArray[Any]
 
@@ -37,19 +36,6 @@ UNARY = frozenset(
 """One input; each element of the output depends on the same element of the input."""
 BROADCASTING = frozenset({"Add", "Div", "Max", "Min", "Mul", "PRelu", "Pow", "Sub"})
 """Several inputs that are broadcast; the same holds."""
-
-
-@dataclass(frozen=True)
-class Carried:
-    """The op in the folded form.
-
-    Attributes:
-        shapes: natural extents of every output.
-        constants: new numbers for inputs, by index; all other inputs stay, but for the packed.
-    """
-
-    shapes: tuple[Dims, ...]
-    constants: Mapping[int, Array] = field(default_factory=dict)
 
 
 Rule = Callable[[Op], Carried | Refusal]
@@ -68,14 +54,6 @@ def carry(op: Op) -> Carried | Refusal:
     if isinstance(result, Carried) and len(result.shapes) != len(node.outputs):
         return Refusal("more-outputs", f"{node.op_type} has {len(node.outputs)} outputs")
     return result
-
-
-def _pointwise(op: Op) -> Carried | Refusal:
-    """Input 0 is data, all others are scalars by the definition of the operator."""
-    shape, *others = op.shapes
-    if shape is None or any(other is not None for other in others):
-        return Refusal("not-packed", "the input is not there in the state")
-    return Carried((shape,))
 
 
 def _broadcasting(op: Op) -> Carried | Refusal:
@@ -111,7 +89,7 @@ def _constant(op: Op, array: Array, shape: Dims) -> Array | Refusal | None:
 
 def _per_channel(op: Op, axis: int) -> Carried | Refusal:
     """Input 0 is data; all others hold one number, or one per position of an axis: the channels."""
-    result = _pointwise(op)
+    result = pointwise(op)
     if isinstance(result, Refusal):
         return result
     (shape,) = result.shapes
@@ -160,96 +138,22 @@ def _normalization(op: Op) -> Carried | Refusal:
 
 def _quantization(op: Op) -> Carried | Refusal:
     if op.document.opset < 13:
-        return _pointwise(op)
+        return pointwise(op)
     if op.integer("block_size", 0):
         return Refusal("constant-varies", "the scale differs along blocks")
     return _per_channel(op, op.integer("axis", 1))
 
 
-def _concat(op: Op) -> Carried | Refusal:
-    shapes = [shape for shape in op.shapes if shape is not None]
-    if len(shapes) < len(op.shapes):
-        return Refusal("not-packed", "an input is not there in the state")
-    first = shapes[0]
-    joins = op.state.names_channels(op.integer("axis", 0), len(first))
-    if not joins or not op.state.channel_major:
-        return Refusal("other-axis", "it joins along another axis, or digits lie in between")
-    channel = op.state.channel_axis % len(first)
-    total = sum(shape[channel] or 0 for shape in shapes)
-    joined = {_with(shape, channel, total) for shape in shapes}
-    if len(joined) > 1:
-        return Refusal("shapes-differ", f"extents {[list(shape) for shape in shapes]}")
-    return Carried(tuple(joined))
-
-
-def _with(shape: Dims, axis: int, extent: int | None) -> Dims:
-    """The extents with another one at an axis."""
-    return (*shape[:axis], extent, *shape[axis + 1 :])
-
-
-def _split(op: Op) -> Carried | Refusal:
-    """Parts of channels: every channel brings along all that lies in it."""
-    result = _pointwise(op)
-    if isinstance(result, Refusal):
-        return result
-    (shape,), count = result.shapes, len(op.node.outputs)
-    channel = op.state.channel_axis % len(shape)
-    channels = shape[channel] or 0
-    splits = op.state.names_channels(op.integer("axis", 0), len(shape))
-    if not splits or not op.state.channel_major:
-        return Refusal("other-axis", "it splits along another axis, or digits lie in between")
-    if "split" in op.node.attributes:
-        return Refusal("not-carried", "the sizes of its parts are an attribute")
-    sizes, constants = np.full(count, channels // count), {}
-    if len(op.node.inputs) > 1 and op.node.inputs[1] is not None:
-        array = op.constant(1)
-        if isinstance(array, Refusal):
-            return array
-        sizes, constants = array, {1: array * (op.state.channels(channels).size // channels)}
-    if sizes.shape != (count,) or sizes.sum() != channels or sizes.min() < 1:
-        return Refusal("uneven-parts", f"{channels} channels are split into {count} parts")
-    return Carried(tuple(_with(shape, channel, int(size)) for size in sizes), constants)
-
-
-def _along(op: Op) -> Carried | Refusal:
-    """It acts along axes that the state leaves alone; all but input 0 says how."""
-    result = _pointwise(op)
-    if isinstance(result, Refusal):
-        return result
-    (shape,) = result.shapes
-    if op.state.rank(len(shape)) != len(shape):
-        return Refusal("other-rank", "it counts its axes")
-    changed = ALONG[op.node.op_type](op, shape)
-    if isinstance(changed, Refusal):
-        return changed
-    if op.state.involved(len(shape)) & changed.keys():
-        return Refusal("along-folded-axis", f"it acts along the axes {sorted(changed)}")
-    after = tuple(changed.get(axis, extent) for axis, extent in enumerate(shape))
-    return Carried((after,), _sizes(op, after))
-
-
-def _sizes(op: Op, after: Dims) -> Mapping[int, Array]:
-    """Extents that an input names, as those of the packed tensor."""
-    if op.node.op_type != "Resize" or len(op.node.inputs) <= SIZES:
-        return {}
-    for step in op.state.steps(after):
-        if isinstance(step, Transpose):
-            after = tuple(after[i] for i in step.order)
-        else:
-            after = step.extents
-    return {SIZES: np.array(after, np.int64)}
-
-
 CARRY: Mapping[str, Rule] = {
-    **dict.fromkeys(sorted(UNARY), _pointwise),
+    **dict.fromkeys(sorted(UNARY), pointwise),
     **dict.fromkeys(sorted(BROADCASTING), _broadcasting),
-    **dict.fromkeys(ALONG, _along),
+    **dict.fromkeys(ALONG, along),
     "Mul": _product,
     "BatchNormalization": _normalization,
-    "Clip": _pointwise,
-    "Concat": _concat,
+    "Clip": pointwise,
+    "Concat": concat,
     "DequantizeLinear": _quantization,
     "QuantizeLinear": _quantization,
-    "Split": _split,
+    "Split": split,
 }
 """By operator: the rule that carries it."""

@@ -123,9 +123,7 @@ class WindowedSite(LinearSite):
             text += f", base dilation {each([a.base_dilation for a in axes])}"
         if any((a.pad_begin, a.pad_end) != (0, 0) for a in axes):
             text += ", pads " + " ".join(f"{a.pad_begin},{a.pad_end}" for a in axes)
-        if self.group > 1:
-            text += f", group {self.group}"
-        return text if self.groups == self.group else f"{text}, falls into {self.groups} groups"
+        return text if self.group == 1 else f"{text}, group {self.group}"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
