@@ -35,7 +35,7 @@ from widthfold_onnx.evidence.provenance import prove
 from widthfold_onnx.evidence.rewritten import Rewritten, label
 from widthfold_onnx.fold.axis import ConvAxis
 from widthfold_onnx.fold.channels import Grouping, regroup, regroup_weight
-from widthfold_onnx.fold.conv import ConvFold, fold_bias, fold_weight
+from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.refusal import Refusal
@@ -99,7 +99,7 @@ class _Fold:
         The index is that in the canonical weight.
         """
         weight, *bias = (labels_of(p.shape) for p in self.canonical(self.parameters))
-        return [fold_weight(weight, self.fold), *(fold_bias(b, self.fold) for b in bias)]
+        return [fold_weight(weight, self.fold), *(fold_per_channel(b, self.fold) for b in bias)]
 
     def kept(self) -> list[npt.NDArray[np.bool_]]:
         """Which numbers of weight and bias, as the original stores them, the site has."""

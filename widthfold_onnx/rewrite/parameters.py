@@ -12,7 +12,7 @@ from typing import Any
 import numpy.typing as npt
 
 from widthfold_onnx.fold import matmul
-from widthfold_onnx.fold.conv import ConvFold, fold_bias, fold_weight
+from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.fold.matmul import MatMulFold
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.graph import Document, Value
@@ -36,12 +36,12 @@ class Parameters:
             "weight": self._share(
                 site.weight,
                 f"weight {key}",
-                lambda array: fold_weight(site.canonical(array), fold),
+                lambda array: fold_weight(site.canonical(array), fold, site.zero),
             )
         }
         if site.bias is not None:
             parameters["bias"] = self._share(
-                site.bias, f"bias {key}", lambda array: fold_bias(array, fold)
+                site.bias, f"bias {key}", lambda array: fold_per_channel(array, fold)
             )
         return parameters
 

@@ -21,7 +21,7 @@ from widthfold_onnx.evidence import folded as checking
 from widthfold_onnx.fold import conv
 from widthfold_onnx.fold.axis import ConvAxis, FoldedAxis, fold_axis
 from widthfold_onnx.fold.channels import Regrouping, regroup_weight
-from widthfold_onnx.fold.conv import ConvFold, fold_bias, fold_weight
+from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.fold.layout import Packing, pack
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite import parameters, record
@@ -46,8 +46,8 @@ def code(*places: tuple[object, str], by: object) -> Planted:
 
 
 def weights(alter: Alter) -> Planted:
-    def wrong(weight: Array, fold: ConvFold) -> Array:
-        right = fold_weight(weight, fold)
+    def wrong(weight: Array, fold: ConvFold, *zero: Array) -> Array:
+        right = fold_weight(weight, fold, *zero)
         altered = alter(right.copy())
         return right if altered is None else altered.astype(right.dtype)
 
@@ -56,11 +56,11 @@ def weights(alter: Alter) -> Planted:
 
 def biases(alter: Alter) -> Planted:
     def wrong(bias: Array, fold: ConvFold) -> Array:
-        right = fold_bias(bias, fold)
+        right = fold_per_channel(bias, fold)
         altered = alter(right.copy())
         return right if altered is None else altered.astype(right.dtype)
 
-    return code((parameters, "fold_bias"), (checking, "fold_bias"), by=wrong)
+    return code((parameters, "fold_per_channel"), (checking, "fold_per_channel"), by=wrong)
 
 
 def regrouped(alter: Callable[[Array, Regrouping], Array]) -> Planted:
