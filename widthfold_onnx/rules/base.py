@@ -57,6 +57,11 @@ class LinearSite(Site, ABC):
     itemsize: int
 
     @property
+    def is_finite(self) -> bool:
+        """Whether neither data nor result can hold Inf or NaN, whatever the model is fed."""
+        return False
+
+    @property
     def data(self) -> Value:
         """The operand that is not constant, as the node reads it now."""
         value = self.node.inputs[self.data_index]
