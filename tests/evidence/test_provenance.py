@@ -13,7 +13,7 @@ from widthfold_onnx.evidence.chain import Chain, Geometry, Mismatch
 from widthfold_onnx.evidence.probe import Side, first_difference
 from widthfold_onnx.evidence.provenance import prove
 from widthfold_onnx.fold.axis import ConvAxis, FoldedAxis, fold_axis
-from widthfold_onnx.fold.conv import ConvFold, fold_bias, fold_weight
+from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.options import Provider, VerifyOptions
 
 SHAPE, WEIGHT = (2, 3, 20), (5, 3, 4)
@@ -69,13 +69,13 @@ GOOD = Chain(BEFORE, axes_with(FOLDED.kernel), 1, AFTER, CONSTANTS, 17)
 
 def labels() -> tuple[np.ndarray, np.ndarray]:
     weight = np.arange(1, np.prod(WEIGHT) + 1).reshape(WEIGHT)
-    return fold_weight(weight, FOLD), fold_bias(np.arange(1, 6), FOLD)
+    return fold_weight(weight, FOLD), fold_per_channel(np.arange(1, 6), FOLD)
 
 
 def proof(chain: Chain = GOOD, change=lambda weight, bias: None) -> str:
     weight, bias = (array.copy() for array in labels())
     change(weight, bias)
-    return prove(Geometry(SHAPE, (AXIS,), 1), WEIGHT, chain, weight, bias)
+    return prove(Geometry(SHAPE, (AXIS,), 1), WEIGHT, chain, weight, [bias])
 
 
 def test_a_right_fold_is_proved() -> None:
@@ -158,7 +158,7 @@ def test_the_probe_alone_finds_them(fault) -> None:
     empty = {"w": np.zeros(WEIGHT, np.float32), "b": np.zeros(5, np.float32)}
 
     def fold(parameters: list[np.ndarray]) -> list[np.ndarray]:
-        folded = [fold_weight(parameters[0], FOLD), fold_bias(parameters[1], FOLD)]
+        folded = [fold_weight(parameters[0], FOLD), fold_per_channel(parameters[1], FOLD)]
         if fault is not None:
             fault(*folded)
         return folded

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.oracle import conv
 from widthfold_onnx.fold.axis import ConvAxis, FoldedAxis, fold_axis, keep_axis
-from widthfold_onnx.fold.conv import ConvFold, fold_bias, fold_weight
+from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.fold.layout import Packing, Reshape, Step, pack
 from widthfold_onnx.refusal import Refusal
 
@@ -127,7 +127,7 @@ def by_fold(
     folded = conv(
         run(padded(into, fold), extended),
         folded_weight,
-        fold_bias(b, fold),
+        fold_per_channel(b, fold),
         strides=[a.stride for a in fold.axes],
         dilations=[a.dilation for a in fold.axes],
         pads=[a.pad_begin for a in fold.axes] + [a.pad_end for a in fold.axes],
@@ -149,6 +149,23 @@ def test_unfold_undoes_fold(case) -> None:
     array = np.arange(np.prod(shape)).reshape(shape)
     there = run(padded(packing, fold), array)
     np.testing.assert_array_equal(run(padded(packing, fold, inverse=True), there), array)
+
+
+@settings(max_examples=100, deadline=None)
+@given(cases())
+def test_gaps_hold_the_zero_point_of_their_channel(case) -> None:
+    """Less its zero point a folded weight is the fold of the weight less its own."""
+    axes, fold, _, (outputs, per_group), seed = case
+    kernel = [axis.kernel for axis in axes]
+    rng = np.random.default_rng(abs(seed))
+    weight = rng.integers(-9, 10, (outputs, per_group, *kernel))
+    zeros = rng.permutation(outputs) + 11
+    folded = fold_weight(weight, fold, zeros.reshape(-1, 1, *[1] * len(kernel)))
+    shape = (-1, *[1] * (folded.ndim - 1))
+    less = folded - fold_per_channel(zeros, fold).reshape(shape)
+    expected = fold_weight(weight - zeros.reshape(-1, 1, *[1] * len(kernel)), fold)
+    np.testing.assert_array_equal(less, expected)
+    np.testing.assert_array_equal(fold_weight(weight, fold, 7) - 7, fold_weight(weight - 7, fold))
 
 
 def test_paper_case_is_the_kernel_1_instance() -> None:

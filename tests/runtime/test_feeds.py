@@ -24,7 +24,14 @@ def test_floats_are_normal_and_never_zero(dtype):
     assert abs(float(array.astype(np.float64).std()) - 1) < 0.1
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int64", "uint64", "bool"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_integers_of_8_bits_are_over_their_range(dtype):
+    array = random_feeds([Port("x", dtype, ())], 0, {"x": (10000,)})["x"]
+    assert array.dtype == dtype
+    assert len(set(array.tolist())) == 256
+
+
+@pytest.mark.parametrize("dtype", ["int16", "uint16", "int64", "uint64", "bool"])
 def test_integers_are_small_indices(dtype):
     array = random_feeds([Port("x", dtype, ())], 0, {"x": (100,)})["x"]
     assert array.dtype == dtype

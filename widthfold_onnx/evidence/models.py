@@ -14,7 +14,7 @@ from typing import Literal
 
 from widthfold_onnx.errors import NoKernelError, UnverifiedError
 from widthfold_onnx.evidence.bisect import first_difference
-from widthfold_onnx.evidence.deployed import deployed_cells
+from widthfold_onnx.evidence.deployed import deployed_cells, stepped
 from widthfold_onnx.evidence.interface import interface_differences
 from widthfold_onnx.evidence.overflow import overflows
 from widthfold_onnx.evidence.parity import compare, meaningless
@@ -120,7 +120,8 @@ def compare_models(
     limits += [line for line in (missing, unused) if line]
     judge = Judge(options.tolerance, unsteady, truths)
     plain = judge.cells("disabled", reference, computed)
-    deployed, stopped = deployed_cells(original, rewritten, options, sets, reference, judge, report)
+    ends = deployed_cells(original, rewritten, options, sets, reference, judge, report)
+    plain, deployed = stepped(plain, reference, ends, judge), ends.cells
     if judge.failed(plain) or judge.failed(deployed):
         plain, deployed = judge.forgiven(plain, moved()), judge.forgiven(deployed, moved())
     doubtful = sorted(judge.failing(plain) | judge.failing(deployed))
@@ -135,7 +136,7 @@ def compare_models(
         smallest = min((number for number, _ in wrong), key=lambda i: elements(sets[i]))
         failures.append(first_difference(original, rewritten, sets[smallest], options, report))
     if not failures:
-        lines = stopped + [difference(c, sets[i].label) for i, c in judge.failed(deployed)]
+        lines = [*ends.stopped] + [difference(c, sets[i].label) for i, c in judge.failed(deployed)]
         failures = [f"only with the runtime's own optimizations: {line}" for line in lines]
     rows = merged(plain)
     doubts = [f"output {printable(name)} {UNSTEADY}" for name in sorted(unsteady)]

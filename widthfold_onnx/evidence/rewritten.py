@@ -10,13 +10,15 @@ value of the original.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.evidence.chain import Mismatch, check_moves, replay
 from widthfold_onnx.evidence.claims import Claim, content, every_concrete, packed_claim, read
+from widthfold_onnx.model.constants import is_default
 from widthfold_onnx.model.graph import Document, Node, Scope, Value
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, STATE_KEY, read_state
@@ -69,7 +71,13 @@ class Rewritten:
     def is_passenger(self, node: Node) -> bool:
         """Whether a node is an op that was carried, and neither a folded node nor a move."""
         keys = node.metadata_props
-        return STATE_KEY in keys and FOLD_KEY not in keys and node.op_type not in CONVERSIONS
+        kept = FOLD_KEY not in keys and node.op_type not in CONVERSIONS
+        return STATE_KEY in keys and kept and not self._ends_conversion(node)
+
+    def _ends_conversion(self, node: Node) -> bool:
+        """Whether a node quantizes again what was dequantized to be moved."""
+        given = node.inputs[0] if node.inputs else None
+        return node.op_type == "QuantizeLinear" and given is not None and self.claim(given) is None
 
     def claim(self, value: Value) -> Claim | None:
         """What a tensor claims to hold; None inside of a chain of moves.
@@ -156,6 +164,7 @@ class Rewritten:
         shapes = [claim.shape for claim in (start, end) if claim.state is not None]
         if start.value != end.value or not shapes or shapes[0] != shapes[-1]:
             raise Mismatch(f"it makes {printable(end.value)} of {printable(start.value)}")
+        line = self._bare(line)
         messages = [self.new.message(n) for n in line]
         check_moves(messages, CONVERSIONS)
         constants = self.constants(line)
@@ -165,18 +174,57 @@ class Rewritten:
             if labels.shape != expected.shape or (labels != expected).any():
                 raise Mismatch(f"it returns {printable(end.value)} in another state than it says")
 
-    def constants(self, nodes: Sequence[Node]) -> dict[str, Array]:
+    def _bare(self, line: list[Node]) -> list[Node]:
+        """A line of moves without the DequantizeLinear and QuantizeLinear around it.
+
+        Raises:
+            Mismatch: an integer does not come back from the two.
+        """
+        first, last = line[0], line[-1]
+        if not (
+            is_default(first, "DequantizeLinear")
+            and is_default(last, "QuantizeLinear")
+            and len(line) > 2
+        ):
+            return line
+        alike = list(first.inputs[1:]) == list(last.inputs[1:]) and len(first.inputs) == 3
+        if not alike or first.attributes or last.attributes:
+            raise Mismatch("integers are quantized again in another way")
+        scale, zero = (read(self.new, value) for value in first.inputs[1:] if value is not None)
+        if scale.size != 1 or zero.size != 1 or zero.dtype != np.int8:
+            raise Mismatch("integers are quantized again in another way")
+        every = np.arange(-128, 128, dtype=np.float32)
+        less = zero.reshape(()).astype(np.float32)
+        real = (every - less) * scale.reshape(())
+        if (np.rint(real / scale.reshape(())) + less != every).any():
+            raise Mismatch("integers do not come back when they are quantized again")
+        return line[1:-1]
+
+    def alike(self, old: Value, new: Value) -> bool:
+        """Whether a value that is read as it is is the same in both models."""
+        try:
+            return content(read(self.old, old)) == content(read(self.new, new))
+        except Mismatch:
+            return old.name == new.name
+
+    def constants(
+        self, nodes: Sequence[Node], given: Mapping[str, Array] | None = None
+    ) -> dict[str, Array]:
         """Everything but the first input of each new node, by name.
+
+        Args:
+            nodes: the new nodes.
+            given: what need not be constant.
 
         Raises:
             Mismatch: one is not constant.
         """
-        return {
-            value.name or "": read(self.new, value)
-            for node in nodes
-            for value in node.inputs[1:]
-            if value is not None
+        given = given or {}
+        values = [value for node in nodes for value in node.inputs[1:] if value is not None]
+        read_ones = {
+            value.name or "": read(self.new, value) for value in values if value.name not in given
         }
+        return {**read_ones, **given}
 
     def owner(self, node: Node) -> Node:
         """The folded node to which a new one belongs: the nearest before it, else behind it.

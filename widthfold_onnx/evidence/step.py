@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.evidence.chain import Mismatch
-from widthfold_onnx.evidence.claims import Claim, content, read
+from widthfold_onnx.evidence.claims import Claim, read
 from widthfold_onnx.evidence.rewritten import Rewritten
 from widthfold_onnx.fold.state import State
-from widthfold_onnx.model.graph import Node, Value
+from widthfold_onnx.model.graph import Node
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.text import printable
 
@@ -66,13 +66,5 @@ def check_others(step: Step, but: int | None = None) -> None:
     for i, (old, new) in enumerate(zip(step.before.inputs, step.after.inputs, strict=True)):
         if i in (0, but) or old is None or new is None:
             continue
-        if not _alike(step.graph, old, new):
+        if not step.graph.alike(old, new):
             raise Mismatch(f"{printable(old.name or '')} is another on both sides")
-
-
-def _alike(graph: Rewritten, old: Value, new: Value) -> bool:
-    """Whether a value that is read as it is is the same on both sides."""
-    try:
-        return content(read(graph.old, old)) == content(read(graph.new, new))
-    except Mismatch:
-        return old.name == new.name

@@ -10,6 +10,9 @@ n = F*n' + b and makes F times as many groups with the same weights, W' = 1_F (x
 one dense group it is the block-diagonal I_F (x) W.
 
 What is folded is the Conv of `fold.channels`: other groups, or more channels, come before the fold.
+
+What fills the gaps of a weight is the number that stands for 0: of a quantized weight its zero
+point, which may be another for every output channel.
 """
 
 from __future__ import annotations
@@ -133,27 +136,30 @@ class ConvFold:
         return self.batch * math.prod(a.k.size / a.original_kernel for a in self.axes)
 
 
-def fold_weight(weight: Array, fold: ConvFold) -> Array:
-    """The weight of the folded Conv; numbers are copied bit for bit, all else is zero.
+def fold_weight(weight: Array, fold: ConvFold, zero: npt.ArrayLike = 0) -> Array:
+    """The weight of the folded Conv; numbers are copied bit for bit, all else is `zero`.
 
     Args:
         weight: [O, C/group, *kernel], any dtype.
         fold: the fold.
+        zero: what fills the gaps; one number, or [O, 1, ...] for one per output channel.
 
     Returns:
         `fold.weight_shape(weight.shape)`, same dtype.
     """
     rank = len(fold.axes)
-    weight = regroup_weight(weight, fold.regrouping)
+    zeros = np.broadcast_to(np.asarray(zero, weight.dtype), (len(weight), *(1,) * (rank + 1)))
+    weight, zeros = regroup_weight(weight, fold.regrouping), zeros.ravel()
+    out, per_group = weight.shape[:2]
     slots = [n for a in fold.axes for n in (a.out_digits, a.in_digits, a.kernel)]
-    placed = np.zeros((*weight.shape[:2], *slots), weight.dtype)
+    placed = np.empty((out, per_group, *slots), weight.dtype)
+    placed[...] = regroup_bias(zeros, fold.regrouping).reshape(out, *(1,) * (len(slots) + 1))
     # Axis i gets broadcasting dimension i, so that all combinations of taps are assigned at once.
     at = [_along(t, i, rank) for i, a in enumerate(fold.axes) for t in (a.g, a.f, a.q)]
     taken = [_along(a.k, i, rank) for i, a in enumerate(fold.axes)]
     channels: tuple[Any, ...] = (slice(None), slice(None))
     placed[(*channels, *at)] = weight[(*channels, *taken)]
 
-    out, per_group = weight.shape[:2]
     placed = placed.reshape(fold.group, out // fold.group, per_group, *slots)
     g, f, q = ([3 + 3 * i + part for i in range(rank)] for part in range(3))
     order = [0, *g, 1, *f, 2, *q] if fold.digit_major else [0, 1, *g, 2, *f, *q]
@@ -162,21 +168,23 @@ def fold_weight(weight: Array, fold: ConvFold) -> Array:
         out * fold.out_factor // fold.batch, inner, *fold.kernel
     )
     tiled = np.concatenate([grouped] * fold.batch)
-    return _densify(tiled, fold.group * fold.batch) if fold.dense else tiled
+    if not fold.dense:
+        return tiled
+    return _densify(tiled, fold.group * fold.batch, fold_per_channel(zeros, fold))
 
 
-def fold_bias(bias: Array, fold: ConvFold) -> Array:
-    """The bias of the folded Conv: every output digit of a channel gets that channel's bias.
+def fold_per_channel(numbers: Array, fold: ConvFold) -> Array:
+    """What the folded Conv has per output channel: every digit of a channel gets its number.
 
     Args:
-        bias: [O].
+        numbers: [O]; a bias, or the scale or zero point of a quantized weight.
         fold: the fold.
 
     Returns:
         [O * fold.out_factor], same dtype.
     """
     digits = fold.out_factor // fold.batch
-    per_group = regroup_bias(bias, fold.regrouping).reshape(fold.group, -1)
+    per_group = regroup_bias(numbers, fold.regrouping).reshape(fold.group, -1)
     if fold.digit_major:
         repeated = np.tile(per_group, (1, digits))
     else:
@@ -189,10 +197,14 @@ def _along(index: npt.NDArray[np.int64], axis: int, rank: int) -> npt.NDArray[np
     return index.reshape([-1 if i == axis else 1 for i in range(rank)])
 
 
-def _densify(weight: Array, group: int) -> Array:
-    """Grouped weight [O, C/group, ...] as the block-diagonal weight [O, C, ...] of one group."""
+def _densify(weight: Array, group: int, zeros: Array) -> Array:
+    """Grouped weight [O, C/group, ...] as the block-diagonal weight [O, C, ...] of one group.
+
+    `zeros` [O] is what stands outside of the blocks.
+    """
     out, channels = weight.shape[:2]
-    dense = np.zeros((group, out // group, group, channels, *weight.shape[2:]), weight.dtype)
+    dense = np.empty((group, out // group, group, channels, *weight.shape[2:]), weight.dtype)
+    dense[...] = zeros.reshape(group, -1, *(1,) * weight.ndim)
     for r, block in enumerate(np.split(weight, group)):
         dense[r, :, r] = block
     return dense.reshape(out, group * channels, *weight.shape[2:])

@@ -174,7 +174,7 @@ class Document:
     def node(
         self,
         op_type: str,
-        inputs: Sequence[Value],
+        inputs: Sequence[Value | None],
         attributes: Attributes,
         *,
         name: str,

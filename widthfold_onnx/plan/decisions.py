@@ -63,7 +63,7 @@ class Decision:
             code="folded",
             reason=f"{inputs} -> {outputs} channels became {self.outcome.became(inputs, outputs)}",
             flops_ratio=round(self.outcome.flops_ratio, 4),
-            spread=spread_of(self.outcome),
+            spread=1.0 if self.conv.is_finite else spread_of(self.outcome),
             gain=gain,
         )
 
@@ -95,7 +95,8 @@ def applied(document: Document, decisions: Sequence[Decision]) -> onnx.ModelProt
     """The model with every decision carried out; the document is used up."""
     engine_of(document, decisions).finish()
     model = document.finish()
-    note_spread(model, [d.outcome for d in decisions if isinstance(d.outcome, Reformulation)])
+    forms = [d.outcome for d in decisions if d.conv is not None and not d.conv.is_finite]
+    note_spread(model, [form for form in forms if isinstance(form, Reformulation)])
     return model
 
 

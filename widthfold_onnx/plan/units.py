@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import onnx
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from widthfold_onnx.fold.state import State
+from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.plan.candidates import form_key
@@ -27,6 +30,10 @@ from widthfold_onnx.plan.work import Work
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules import LINEAR
 from widthfold_onnx.rules.base import LinearSite, Reformulation, Site
+from widthfold_onnx.rules.parameter import INPUTS, dequantizer
+from widthfold_onnx.rules.windowed import WindowedSite
+
+Array = npt.NDArray[Any]
 
 FUSED = frozenset(
     {"Relu", "LeakyRelu", "Sigmoid", "Tanh", "Clip", "HardSigmoid", "BatchNormalization"}
@@ -107,8 +114,8 @@ def cut(
             f"{target.name} has no figures for {site.weight.dtype}; a fixed factor needs none",
         )
     shape = [int(d) for d in dims if d is not None]
-    nodes = [site.node, *_behind(document, site.node)]
-    proto = _model(document, nodes, site.data.name or "", shape)
+    behind = _behind(document, site)
+    proto = _model(document, site, behind, shape)
     site_again = only_site(Document(proto, None))
     if isinstance(site_again, Refusal):
         return site_again
@@ -118,29 +125,37 @@ def cut(
 
     def known(form: Reformulation) -> Form:
         ends = form.ends(site)
-        alone = len(nodes) - 1 if ends.returns is None else 0  # else they are carried
+        alone = len(behind) if ends.returns is None else 0  # else they are carried
         seconds = form_seconds(work, form, work.folded(form, shape, output), alone, target)
         return Form(
             form_key(site, form), macs * form.flops_ratio, seconds, ends.reads, ends.returns
         )
 
     ordered = tuple(sorted(map(known, forms), key=lambda form: (form.predicted, form.key)))
-    subject = _subject(site, shape, proto.graph)
+    subject = _subject(document, site, shape, behind)
     return Unit(subject, proto.SerializeToString(), ordered, macs, layer_seconds(work, target))
 
 
-def _behind(document: Document, node: Node) -> list[Node]:
-    """The operators behind a node that a runtime fuses into it."""
+def _behind(document: Document, site: LinearSite) -> list[Node]:
+    """The operators behind a node that a runtime fuses into it.
+
+    Of one that reads dequantized tensors that is what quantizes its result as well.
+    """
+    node = site.node
+    integers = isinstance(site, WindowedSite) and site.is_dequantized
     found: list[Node] = []
     value = node.outputs[0]
     while len(uses := list(value.uses())) == 1 and not value.is_graph_output():
         after = uses[0].node
         others = [v for v in after.inputs if v is not None and v is not value]
-        fuses = after.op_type in FUSED and after.domain == "" and len(after.outputs) == 1
+        known = FUSED | {"QuantizeLinear"} if integers else FUSED
+        fuses = after.op_type in known and after.domain == "" and len(after.outputs) == 1
         if not fuses or after.graph is not node.graph or not _constant(document, others):
             break
         found.append(after)
         value = after.outputs[0]
+        if after.op_type == "QuantizeLinear":
+            break
     return found
 
 
@@ -149,27 +164,72 @@ def _constant(document: Document, values: Sequence[Value]) -> bool:
 
 
 def _model(
-    document: Document, layer: Sequence[Node], first: str, shape: Sequence[int]
+    document: Document, site: LinearSite, behind: Sequence[Node], shape: Sequence[int]
 ) -> onnx.ModelProto:
-    nodes = [document.message(node) for node in layer]
-    constants = {}
+    """The layer as it is, on data of some extents, with one more operator at the end."""
+    before, first = _before(site)
+    layer = [*before, site.node, *behind]
+    made = {value for node in layer for value in node.outputs}
+    constants: dict[str, Array] = {}
     for node in layer:
         for value in node.inputs:
-            constant = None if value is None else document.constant(value)
-            if value is not None and constant is not None and not isinstance(constant, Refusal):
-                constants[value.name or ""] = document.read(constant)
-    last = nodes[-1].output[0]
-    element = helper.np_dtype_to_tensor_dtype(next(iter(constants.values())).dtype)
-    end = document.fresh("negative")
+            if value is not None and value is not first and value not in made:
+                constant = document.constant(value)
+                constants[value.name or ""] = (
+                    _stand_in(site, value)
+                    if isinstance(constant, Refusal)
+                    else document.read(constant)
+                )
+    quantization = site.quantization if isinstance(site, WindowedSite) else None
+    kind = site.weight.dtype if quantization is None else quantization.dtype
+    nodes = [document.message(node) for node in layer]
+    start = first.name or ""
+    if kind == "INT8" and before:
+        # Without it the runtime would not compute signed bytes in integers (`Region.signed`).
+        data = dequantizer(site.data)
+        assert data is not None
+        scales = [value.name or "" for value in data.inputs[1:] if value is not None]
+        start, kind = document.fresh("real"), "FLOAT"
+        nodes.insert(0, helper.make_node("QuantizeLinear", [start, *scales], [first.name or ""]))
+    end, one = document.fresh("end"), document.fresh("one")
+    last = layer[-1].outputs[0].name or ""
+    if quantization is None or (quantization.dequantized and layer[-1].op_type != "QuantizeLinear"):
+        closing = helper.make_node("Neg", [last], [end])
+    else:
+        closing = helper.make_node("DequantizeLinear", [last, one], [end])
+        constants[one] = np.array(1, np.float32)
     graph = helper.make_graph(
-        [*nodes, helper.make_node("Neg", [last], [end])],
+        [*nodes, closing],
         "unit",
-        [helper.make_tensor_value_info(first, element, shape)],
-        [helper.make_tensor_value_info(end, element, None)],
+        [helper.make_tensor_value_info(start, TensorProto.DataType.Value(kind), shape)],
+        [onnx.ValueInfoProto(name=end)],
         [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
     opset = helper.make_opsetid("", document.opset)
     return helper.make_model(graph, opset_imports=[opset], ir_version=8)
+
+
+def _before(site: LinearSite) -> tuple[list[Node], Value]:
+    """What dequantizes the inputs of a node, and the data as it is before that."""
+    makers = [dequantizer(value) for value in site.node.inputs]
+    found = dict.fromkeys(node for node in makers if node is not None)
+    data = makers[site.data_index]
+    if not isinstance(site, WindowedSite) or not site.is_dequantized or data is None:
+        return [], site.data
+    first = data.inputs[0]
+    assert first is not None
+    return list(found), first
+
+
+def _stand_in(site: LinearSite, value: Value) -> Array:
+    """A scale or zero point in the place of one that is computed when the model runs."""
+    assert isinstance(site, WindowedSite)
+    assert site.quantization is not None
+    inputs = INPUTS[site.op]
+    index = list(site.node.inputs).index(value)
+    if index in (inputs.data_scale, inputs.out_scale):
+        return np.ones((), np.float32)
+    return np.zeros((), site.quantization.dtype.lower())
 
 
 def only_site(document: Document) -> LinearSite | Refusal:
@@ -179,18 +239,26 @@ def only_site(document: Document) -> LinearSite | Refusal:
     return read_site(document, Site(node, scope, node.name or "", node.op_type), table, table)
 
 
-def _subject(site: LinearSite, shape: Sequence[int], layer: onnx.GraphProto) -> str:
-    constants = {tensor.name: list(tensor.dims) for tensor in layer.initializer}
-    _, *behind, _ = layer.node
+def _subject(
+    document: Document, site: LinearSite, shape: Sequence[int], behind: Sequence[Node]
+) -> str:
+    constants = [
+        [
+            node.op_type,
+            *(
+                list(constant.shape)
+                for value in node.inputs
+                if value is not None and isinstance(constant := document.constant(value), Constant)
+            ),
+        ]
+        for node in behind
+    ]
     signature = {
         "op": site.op,
         "dtype": site.weight.dtype,
         "input": list(shape),
         "weight": list(site.weight_shape),
         **site.signature,
-        "behind": [
-            [node.op_type, *(constants[name] for name in node.input if name in constants)]
-            for node in behind
-        ],
+        "behind": constants,
     }
     return canonical(signature)

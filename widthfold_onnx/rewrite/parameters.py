@@ -12,7 +12,7 @@ from typing import Any
 import numpy.typing as npt
 
 from widthfold_onnx.fold import matmul
-from widthfold_onnx.fold.conv import ConvFold, fold_bias, fold_weight
+from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.matmul import MatMulFold
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.graph import Document, Value
@@ -29,21 +29,25 @@ class Parameters:
         self._document = document
         self._shared: dict[tuple[object, ...], Value] = {}
 
-    def of(self, site: WindowedSite, fold: ConvFold, record: str) -> dict[str, Value]:
-        """Weight and, if there is one, bias of a site; `record` tells its fold from others."""
-        key = f"{record} {site.op} {site.group} {site.axes}"
-        parameters = {
-            "weight": self._share(
-                site.weight,
-                f"weight {key}",
-                lambda array: fold_weight(site.canonical(array), fold),
-            )
-        }
-        if site.bias is not None:
-            parameters["bias"] = self._share(
-                site.bias, f"bias {key}", lambda array: fold_bias(array, fold)
-            )
-        return parameters
+    def of(self, site: WindowedSite, fold: ConvFold, record: str, value: Value) -> Value:
+        """What the folded Conv of a site reads in the place of a value that it reads itself.
+
+        Args:
+            site: the site.
+            fold: its fold.
+            record: tells the fold from others.
+            value: a constant that changes if it is the weight, or there once per output channel.
+        """
+        weight = value is site.parameter
+        constant = site.weight if weight else site.per_channel.get(value)
+        if constant is None:
+            return value
+        what = f"weight {site.zero.tolist()}" if weight else "per channel"
+        return self._share(
+            constant,
+            f"{what} {record} {site.op} {site.group} {site.axes}",
+            lambda array: site.folded(value, array, fold),
+        )
 
     def of_product(
         self, site: MatMulSite, fold: MatMulFold, record: str

@@ -21,9 +21,11 @@ Reader = Callable[[Document, Site, Extents, Extents], LinearSite | Refusal]
 
 LINEAR: Mapping[str, Reader] = {
     "Conv": read_conv,
+    "ConvInteger": read_conv,
     "ConvTranspose": read_conv_transpose,
     "Gemm": read_matmul,
     "MatMul": read_matmul,
+    "QLinearConv": read_conv,
 }
 """By operator of the default domain: what reads its nodes, from the extents that the model itself
 fixes and from those that are planned with."""

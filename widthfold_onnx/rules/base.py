@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.fold.layout import Step
@@ -42,6 +43,9 @@ class LinearSite(Site, ABC):
         planned: the same with the assumed input shapes.
         weight: as the operator stores it.
         weight_shape: extents of the weight as the fold sees it.
+        zero: the number in the weight that stands for 0, which fills the gaps of a fold: 0, or the
+            zero point of a quantized weight; broadcasts against `weight_shape`, one number or one
+            per output channel.
         itemsize: bytes per element.
     """
 
@@ -49,7 +53,13 @@ class LinearSite(Site, ABC):
     planned: Dims
     weight: Constant
     weight_shape: tuple[int, ...]
+    zero: Array = field(default_factory=lambda: np.zeros((), np.int8))
     itemsize: int
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether neither data nor result can hold Inf or NaN, whatever the model is fed."""
+        return False
 
     @property
     def data(self) -> Value:

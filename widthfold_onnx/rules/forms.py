@@ -23,7 +23,7 @@ from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Reformulation
 from widthfold_onnx.rules.legality import judge
 from widthfold_onnx.rules.regrouped import words
-from widthfold_onnx.rules.windowed import FOLDED_OP, WindowedSite, axis_names
+from widthfold_onnx.rules.windowed import FOLDED_OPS, WindowedSite, axis_names
 
 Split = tuple[int, ...]
 """Factor per axis: the batch first, then every spatial axis; their product is the factor."""
@@ -74,7 +74,7 @@ def forms(
     for kinds, axes in _axis_forms(site.axes, split[1:], strides=strides):
         batch, lifted = ["batch"] if split[0] > 1 else [], ["lifted"] if lift else []
         kind = [*batch, *kinds, *lifted, *regrouped]
-        if not kind and site.op == FOLDED_OP:
+        if not kind and site.op in FOLDED_OPS.values():
             continue  # the node as it is
         if isinstance(axes, Refusal):
             yield label, axes

@@ -47,7 +47,19 @@ def judge(
                 f"{'input' if actual is site.planned else 'output'} extent {actual[axis]} would "
                 f"have to be {extended[axis]}",
             )
-    if fold.dense and not options.mix_samples:
+    known = site.quantization
+    if known is not None and not known.extends and in_shape != site.planned:
+        return Refusal("extension-unsupported", "the operator set has no Pad of integers")
+    if site.is_dequantized:
+        if (in_shape, out_shape) != (site.planned, site.output):
+            return Refusal(
+                "quantized",
+                "to extend or cut would part the node from what quantizes and dequantizes, and the "
+                "runtime would no longer compute in integers",
+            )
+        if fold.group > 1:
+            fold = replace(fold, digit_major=False)  # no state of a region says it
+    if fold.dense and not (options.mix_samples or site.is_finite):
         return Refusal(
             "mixes-samples",
             "one dense group lets a NaN of one sample reach others (--mix-samples allows it)",
@@ -56,7 +68,7 @@ def judge(
     if fold.regrouping.leaves_out and site.groups % after.group:
         return Refusal("joined-channels", f"the weight is not zero between {after.group} groups")
     zeros = fold.structural_zeros()
-    if zeros and options.nonfinite is NonFinite.REFUSE:
+    if zeros and options.nonfinite is NonFinite.REFUSE and not site.is_finite:
         return Refusal(
             "structural-zeros", f"{zeros:.0%} of the weight would be zeros that spread Inf and NaN"
         )

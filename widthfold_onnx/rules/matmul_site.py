@@ -10,7 +10,8 @@ from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Extents, LinearSite, Site, product
-from widthfold_onnx.rules.reading import ITEMSIZE, common_problem, is_dequantized
+from widthfold_onnx.rules.quantized import is_dequantized
+from widthfold_onnx.rules.reading import ITEMSIZE, common_problem
 from widthfold_onnx.rules.samples import Samples, samples_of
 
 GEMM_MIN_OPSET = 7

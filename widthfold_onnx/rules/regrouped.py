@@ -1,7 +1,7 @@
 """Which other groups and channels a Conv is tried with (`fold.channels`).
 
 Rule: replaces it with a Conv of other groups, or with Pad - Conv of more channels - Slice.
-Requires: a WindowedSite; more groups only where the weight is zero between them.
+Requires: a WindowedSite of floats; more groups only where the weight is zero between them.
 Rewrites: neighbouring groups become one, down to a dense Conv; a dense Conv that is none becomes
     groups; channels of a dense Conv are padded to the multiples that kernels ask for.
 """
@@ -21,6 +21,8 @@ of AVX-512."""
 
 def groupings(site: WindowedSite) -> Iterator[Grouping]:
     """Every grouping that a site is tried with, each once, without its own."""
+    if site.quantization is not None:
+        return  # what is added would need scales, and zeros of each channel's own
     inputs, outputs = site.channels
     counts = range(1, site.groups + 1)
     for count in counts:

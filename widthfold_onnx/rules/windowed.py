@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.fold.axis import ConvAxis
 from widthfold_onnx.fold.channels import Grouping, most_groups
-from widthfold_onnx.fold.conv import ConvFold
+from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.fold.layout import Packing, Step
 from widthfold_onnx.model.constants import Constant
+from widthfold_onnx.model.graph import Value
 from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Ends, LinearSite, Reformulation, product
+from widthfold_onnx.rules.parameter import INPUTS
+from widthfold_onnx.rules.quantized import Quantization
 
 Array = npt.NDArray[Any]
 
-FOLDED_OP = "Conv"
-"""What every such site becomes."""
+FOLDED_OPS = {op: "Conv" if op == "ConvTranspose" else op for op in INPUTS}
+"""What a node of each operator becomes."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,7 +38,12 @@ class WindowedSite(LinearSite):
     Attributes:
         canonical: makes a weight of `weight_shape` of the stored one; elements only move.
         stored: reads the weight as it is stored.
+        parameter: the value that holds the stored weight: an input of the node, or what is
+            dequantized into one.
         bias: [O], or None.
+        per_channel: all that is there once per output channel, by value: the bias, and scales and
+            zero points of the weight.
+        quantization: what is known of the data; None where the node computes in floats.
         group: groups.
         axes: geometry of every spatial axis, lengths as planned.
         sized_pads: spatial axes whose pads depend on an extent that is only assumed.
@@ -42,10 +51,23 @@ class WindowedSite(LinearSite):
 
     canonical: Callable[[Array], Array]
     stored: Callable[[], Array]
+    parameter: Value
     bias: Constant | None
+    per_channel: Mapping[Value, Constant]
+    quantization: Quantization | None
     group: int
     axes: tuple[ConvAxis, ...]
     sized_pads: frozenset[int]
+
+    @property
+    def is_finite(self) -> bool:
+        """Integers are finite, and so is what is dequantized by finite numbers."""
+        return self.quantization is not None and self.quantization.finite
+
+    @property
+    def is_dequantized(self) -> bool:
+        """Whether DequantizeLinear stand before data and weight."""
+        return self.quantization is not None and self.quantization.dequantized
 
     @property
     def channels(self) -> tuple[int, int]:
@@ -62,9 +84,10 @@ class WindowedSite(LinearSite):
     def groups(self) -> int:
         """The groups into which it falls: more than `group` where its weight is zero between them.
 
-        The weight is read for this, unless its channels cannot be divided any further.
+        The weight is read for this, unless its channels cannot be divided any further. Quantized
+        ones are left in their groups.
         """
-        if math.gcd(*self.channels) == self.group:
+        if self.quantization is not None or math.gcd(*self.channels) == self.group:
             return self.group
         return most_groups(self.canonical(self.stored()), self.grouping)
 
@@ -96,12 +119,37 @@ class WindowedSite(LinearSite):
             + ((a.base_dilation,) if a.base_dilation > 1 else ())
             for a in self.axes
         ]
-        return {
+        result: dict[str, object] = {
             "group": self.group,
             **({"groups": self.groups} if self.groups > self.group else {}),
             "axes": axes,
             "bias": self.bias is not None,
         }
+        known = self.quantization
+        if known is not None:
+            # The runtime has a kernel of its own for some of these.
+            result |= {
+                "data": known.dtype,
+                "dequantized": known.dequantized,
+                "per_channel": len(self.per_channel) > (self.bias is not None),
+                "symmetric": not self.zero.any(),
+            }
+        return result
+
+    def folded(self, value: Value, numbers: Array, fold: ConvFold) -> Array:
+        """What the folded Conv reads in the place of a constant.
+
+        Args:
+            value: which constant.
+            numbers: its numbers.
+            fold: the fold.
+        """
+        if value is self.parameter:
+            return fold_weight(self.canonical(numbers), fold, self.zero)
+        if value in self.per_channel:
+            outputs = self.channels[1]
+            return fold_per_channel(np.tile(numbers, outputs // numbers.size), fold)
+        return numbers
 
     @property
     def geometry(self) -> Hashable:

@@ -24,7 +24,8 @@ def random_feeds(
     """One array per input, the same for the same (seed, input name, kind).
 
     Floats are of that kind, by default normal: zeros would time faster and hide faults. Integers
-    are 0 or 1, which is a valid index wherever two exist.
+    are 0 or 1, which is a valid index wherever two exist; those of 8 bits, which are no indices in
+    ONNX, are over their range.
 
     Args:
         inputs: of the model; overridable initializers keep their own values.
@@ -47,7 +48,10 @@ def _random(port: Port, seed: int, shape: tuple[int, ...], kind: Distribution) -
         return np.asarray(words[generator.integers(0, len(words), shape)], dtype=object)
     if port.dtype in ("float16", "float32", "float64"):
         return draw(kind, generator, shape).astype(port.dtype)
-    if port.dtype.removeprefix("u") in ("int8", "int16", "int32", "int64"):
+    if port.dtype in ("int8", "uint8"):
+        limits = np.iinfo(port.dtype)
+        return np.asarray(generator.integers(limits.min, limits.max, shape, port.dtype, True))
+    if port.dtype.removeprefix("u") in ("int16", "int32", "int64"):
         return np.asarray(generator.integers(0, 2, shape)).astype(port.dtype)
     raise UnverifiedError(
         f"input {printable(port.name)} is {printable(port.dtype)}: no random values are made "

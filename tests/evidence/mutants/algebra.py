@@ -17,15 +17,15 @@ import numpy as np
 from tests.evidence.mutants.alter import Alter
 from tests.evidence.mutants.folded import Array
 from tests.evidence.mutants.weights import ARRAY, BIAS, WEIGHT
-from widthfold_onnx.evidence import folded as checking
+from widthfold_onnx.evidence import wanted as checking
 from widthfold_onnx.fold import conv
 from widthfold_onnx.fold.axis import ConvAxis, FoldedAxis, fold_axis
 from widthfold_onnx.fold.channels import Regrouping, regroup_weight
-from widthfold_onnx.fold.conv import ConvFold, fold_bias, fold_weight
+from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.fold.layout import Packing, pack
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rewrite import parameters, record
-from widthfold_onnx.rules import conv_transpose, forms, legality
+from widthfold_onnx.rewrite import record
+from widthfold_onnx.rules import conv_transpose, forms, legality, windowed
 from widthfold_onnx.rules.conv_transpose import CONV_TRANSPOSE
 
 Planted = Callable[[], Any]
@@ -46,21 +46,21 @@ def code(*places: tuple[object, str], by: object) -> Planted:
 
 
 def weights(alter: Alter) -> Planted:
-    def wrong(weight: Array, fold: ConvFold) -> Array:
-        right = fold_weight(weight, fold)
+    def wrong(weight: Array, fold: ConvFold, *zero: Array) -> Array:
+        right = fold_weight(weight, fold, *zero)
         altered = alter(right.copy())
         return right if altered is None else altered.astype(right.dtype)
 
-    return code((parameters, "fold_weight"), (checking, "fold_weight"), by=wrong)
+    return code((windowed, "fold_weight"), (checking, "fold_weight"), by=wrong)
 
 
 def biases(alter: Alter) -> Planted:
     def wrong(bias: Array, fold: ConvFold) -> Array:
-        right = fold_bias(bias, fold)
+        right = fold_per_channel(bias, fold)
         altered = alter(right.copy())
         return right if altered is None else altered.astype(right.dtype)
 
-    return code((parameters, "fold_bias"), (checking, "fold_bias"), by=wrong)
+    return code((windowed, "fold_per_channel"), (checking, "fold_per_channel"), by=wrong)
 
 
 def regrouped(alter: Callable[[Array, Regrouping], Array]) -> Planted:
