@@ -8,10 +8,10 @@ import msgspec
 
 from widthfold_onnx.results import Environment
 
-COLUMNS = ("factor 8", "auto", "OpenVINO")
+COLUMNS = ("factor 8", "auto", "channel pad", "OpenVINO")
 HEAD = [
-    "| model | Conv | original ms | factor 8 | auto | OpenVINO | A/A control |",
-    "|---|---|---|---|---|---|---|",
+    f"| model | Conv | original ms | {' | '.join(COLUMNS)} | A/A control |",
+    f"|---|---|---|{'---|' * len(COLUMNS)}---|",
 ]
 
 
@@ -115,10 +115,11 @@ def draw(suite: Suite, path: Path) -> None:
     figure, axes = plt.subplots(figsize=(7, 1 + 0.45 * len(suite.rows)), layout="constrained")
     for offset, name in enumerate(COLUMNS):
         shown = [(i, row.cells[name]) for i, row in enumerate(suite.rows)]
-        points = [(i + 0.25 * (offset - 1), cell) for i, cell in shown if cell.ratio is not None]
+        place = 0.2 * (offset - (len(COLUMNS) - 1) / 2)
+        points = [(i + place, cell) for i, cell in shown if cell.ratio is not None]
         axes.errorbar(
             [cell.ratio or 0 for _, cell in points],
-            [place for place, _ in points],
+            [at for at, _ in points],
             xerr=[
                 [(cell.ratio or 0) - (cell.low or 0) for _, cell in points],
                 [(cell.high or 0) - (cell.ratio or 0) for _, cell in points],

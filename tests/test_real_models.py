@@ -220,7 +220,8 @@ PRODUCTS = {
         **dict.fromkeys(("MatMul_156", "MatMul_346", "MatMul_536"), "one-position"),
         **dict.fromkeys(("MatMul_1114", "MatMul_1351", "MatMul_1588"), "one-position"),
         **dict.fromkeys(("MatMul_712", "MatMul_889"), "folded"),
-        **dict.fromkeys(("MatMul_789", "MatMul_966"), "mixes-samples"),
+        # [33, 1, 16]: 33 frequencies of one sample.
+        **dict.fromkeys(("MatMul_789", "MatMul_966"), "folded"),
     },
     ("deepfilter-rt__dfn3_enc", 8): {"/lsnr_fc/0/MatMul": "unknown-extent"},
     ("deepfilter-rt__dfn3_erb_dec", 8): {},

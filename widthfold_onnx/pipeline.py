@@ -10,6 +10,7 @@ import msgspec
 import onnx
 
 from widthfold_onnx.errors import CheckFailedError, UsageError
+from widthfold_onnx.evidence.parity import meaningless
 from widthfold_onnx.evidence.run import verify_files
 from widthfold_onnx.model.atomic import check_target
 from widthfold_onnx.model.check import check_model
@@ -20,6 +21,7 @@ from widthfold_onnx.model.writer import copy_model, write_model
 from widthfold_onnx.options import FoldOptions, SearchOptions, VerifyOptions
 from widthfold_onnx.plan.decisions import applied, find_sites, plan
 from widthfold_onnx.plan.layouts import settled
+from widthfold_onnx.plan.outline import outline
 from widthfold_onnx.plan.search import Search
 from widthfold_onnx.plan.store import Store
 from widthfold_onnx.progress import Progress, Step, silent
@@ -97,6 +99,7 @@ def optimize(
     report = OptimizeReport(
         model=model.name,
         sites=sites,
+        regions=outline(document, decisions),
         summary=OptimizeSummary(
             folded=folded,
             kept=sum(site.status == "kept" for site in sites),
@@ -147,13 +150,48 @@ def optimize(
             externalize=document.external_names,
         )
     except CheckFailedError:
-        return msgspec.structs.replace(report, verification=verification[0])
+        result = verification[0]
+        blind = result.verdict == "unverified" and meaningless(
+            [row for row in result.outputs if row.level == "disabled"]
+        )
+        if options.factor is None and blind:
+            copy_model(model, out, proto=loaded.proto)
+            report = _left_alone(report, result.reasons[0], out.name)
+        return msgspec.structs.replace(report, verification=result)
     summary = msgspec.structs.replace(report.summary, bytes_after=out.stat().st_size)
     return msgspec.structs.replace(
         report,
         summary=summary,
         written=out.name,
         verification=verification[0] if verification else None,
+    )
+
+
+def _left_alone(report: OptimizeReport, why: str, written: str) -> OptimizeReport:
+    """The report of a model that stays as it is, although layers would be faster."""
+    assert report.search is not None
+    sites = [
+        SiteReport(
+            node=site.node,
+            graph=site.graph,
+            op=site.op,
+            status="kept",
+            code="not-comparable",
+            reason=why,
+            gain=site.gain,
+        )
+        if site.status == "folded"
+        else site
+        for site in report.sites
+    ]
+    counts = report.summary
+    return msgspec.structs.replace(
+        report,
+        sites=sites,
+        regions=[],
+        summary=msgspec.structs.replace(counts, folded=0, kept=counts.kept + counts.folded),
+        search=msgspec.structs.replace(report.search, accepted=False),
+        written=written,
     )
 
 

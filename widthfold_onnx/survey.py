@@ -14,6 +14,7 @@ from widthfold_onnx.rewrite.record import FOLD_KEY, read_record
 from widthfold_onnx.rules.base import LinearSite, Reformulation, Site
 from widthfold_onnx.rules.conv import cost, furthest, is_wide
 from widthfold_onnx.rules.outcomes import candidates
+from widthfold_onnx.rules.windowed import WindowedSite
 
 LANES = 8
 """Channels of one tensor-core tile in half precision (NVIDIA convolution guide)."""
@@ -77,7 +78,7 @@ def _describe(
         input_shape=_shown(conv.planned),
         weight_shape=list(conv.weight.shape),
         output_shape=_shown(conv.output),
-        attributes=conv.attributes,
+        attributes=conv.attributes + ("" if wide is not None else _falls(conv)),
         channels=f"{inputs} -> {outputs}",
         alignment=f"{inputs} of {_padded(inputs)} -> {outputs} of {_padded(outputs)}",
         flops=conv.macs,
@@ -87,12 +88,20 @@ def _describe(
     )
 
 
+def _falls(conv: LinearSite) -> str:
+    """Into how many groups its weight falls, if that is news; a wide layer is not read for this."""
+    if not isinstance(conv, WindowedSite) or conv.groups == conv.group:
+        return ""
+    return f", falls into {conv.groups} groups"
+
+
 def _folded_as(node: Node) -> str:
     try:
         record = read_record(node.metadata_props.get(FOLD_KEY, ""))
     except InvalidModelError:
         return "how is not known: its record is missing or cannot be read"
-    return f"{record.axis} by {record.factor}, {record.form}"
+    times = f" by {record.factor}" if record.factor > 1 else ""
+    return f"{record.axis}{times}, {record.form}"
 
 
 def _choice(conv: LinearSite, outcome: Reformulation) -> Choice:
@@ -102,7 +111,7 @@ def _choice(conv: LinearSite, outcome: Reformulation) -> Choice:
         axis=outcome.axis,
         factor=outcome.factor,
         form=outcome.form,
-        channels=f"{inputs * fold.in_factor} -> {outputs * fold.out_factor}",
+        channels="{} -> {}".format(*fold.channels(inputs, outputs)),
         flops_ratio=round(outcome.flops_ratio, 4),
         bytes_ratio=round(outcome.bytes_ratio, 4),
         structural_zeros=round(fold.structural_zeros(), 4),

@@ -17,6 +17,7 @@ from tests.cli.tool import (
     snapshot,
     widthfold,
 )
+from tests.plan.tool import conv
 
 SCHEMA = json.loads((Path(widthfold_onnx.__file__).parent / "schemas" / "inspect.json").read_text())
 
@@ -104,6 +105,13 @@ def test_a_folded_node_shows_how(model: Path, tmp_path: Path) -> None:
         assert " by 8, " in site["folded_as"]
         assert site["choices"] == []
     assert widthfold("inspect", out).out.count("folded: ") == 2
+
+
+def test_a_layer_that_falls_into_groups_says_so(tmp_path: Path) -> None:
+    whole, parts = (conv([1, 4, 6, 8], (4, 4, 3, 3), blocks=n) for n in (1, 2))
+    for model, said in ((whole, False), (parts, True)):
+        (site,) = inspect(save(model, tmp_path / "model.onnx"))["sites"]
+        assert (", falls into 2 groups" in site["attributes"]) == said
 
 
 def test_input_shape_opens_folds(tmp_path: Path) -> None:

@@ -539,7 +539,7 @@ def test_the_report_says_what_the_issue_promises(tmp_path: Path) -> None:
     )
     assert run.code == 0
     document = report_of(report)
-    assert document["schema"] == "widthfold.optimize/5"
+    assert document["schema"] == "widthfold.optimize/6"
     assert document["model"] == "refusals.onnx"
     for site in document["sites"]:
         assert site.keys() >= {
@@ -762,7 +762,7 @@ def test_a_full_disk_keeps_the_old_output(
 
 def test_a_full_disk_under_the_report(model: Path, out: Path) -> None:
     report = out.with_name("report.json")
-    report.write_text('{"schema": "widthfold.optimize/5"}')
+    report.write_text('{"schema": "widthfold.optimize/6"}')
 
     def small_disk() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
@@ -772,7 +772,7 @@ def test_a_full_disk_under_the_report(model: Path, out: Path) -> None:
     )
     assert run.code == 2
     assert "report.json" in run.line
-    assert report.read_text() == '{"schema": "widthfold.optimize/5"}'
+    assert report.read_text() == '{"schema": "widthfold.optimize/6"}'
     assert names(out.parent) == ["report.json"]
 
 

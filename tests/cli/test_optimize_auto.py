@@ -9,6 +9,7 @@ from pathlib import Path
 
 import jsonschema
 import numpy as np
+import onnx
 import pytest
 
 from tests.cli.tool import (
@@ -159,7 +160,12 @@ def test_a_terminal_gets_a_table_that_fits(store: Path, columns: int) -> None:
     assert any("search: " in line for line in shown)
 
 
-def test_ctrl_c_while_measuring_writes_the_best_that_is_known(tmp_path: Path, out: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_while_measuring_writes_the_best_that_is_known(
+    number: int, tmp_path: Path, out: Path
+) -> None:
+    """That is tried once as a whole: no further trial looks for layers that do harm, as head."""
+
     def alone(layer, form):
         if layer["weight"] == LAST:
             raise KeyboardInterrupt
@@ -174,15 +180,42 @@ def test_ctrl_c_while_measuring_writes_the_best_that_is_known(tmp_path: Path, ou
             while len(opened) == known and child.poll() is None:
                 time.sleep(0.005)
         (worker,) = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
-        child.send_signal(signal.SIGINT)
+        child.send_signal(number)
         printed, error = child.communicate(timeout=60)
     finally:
         child.kill()
         child.communicate()
-    assert (child.returncode, error) == (0, b"")
+    said = b"widthfold: interrupted; decided with what had been measured\n"
+    assert (child.returncode, error) == (130, said)
     assert b"ended early" in printed
-    assert folded(out) == PAYS - {"onset"}
+    assert folded(out) == {"context", "bands", "head"}
     assert not Path(f"/proc/{worker}").exists()
+
+
+def test_a_model_whose_outputs_show_nothing_is_copied(tmp_path: Path, out: Path) -> None:
+    """A NaN in the weight of the last layer makes NaN of all that was folded before it."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[1,1,64,256] x) => (float[1,1,64,256] y) <float[1,1,1,31] k, float[1,1,1,31] nan>
+    { [good] a = Conv <pads = [0,15,0,15]> (x, k)
+      [bad] y = Conv <pads = [0,15,0,15]> (a, nan) }"""
+    model = build(text)
+    weight = next(t for t in model.graph.initializer if t.name == "nan")
+    numbers = onnx.numpy_helper.to_array(weight).copy()
+    numbers[0, 0, 0, 7] = np.nan
+    weight.CopyFrom(onnx.numpy_helper.from_array(numbers, "nan"))
+    path, report = save(model, tmp_path / "model.onnx"), tmp_path / "report.json"
+    words = (*CPU, "--time-budget", 5, "--store", tmp_path / "s.sqlite", "--report", report)
+    run = widthfold("optimize", path, out, *words)
+    assert (run.code, run.err) == (0, "")
+    assert out.read_bytes() == path.read_bytes()
+    found = json.loads(report.read_text())
+    jsonschema.validate(found, schema_of("optimize"))
+    good, bad = found["sites"]
+    assert (good["status"], good["code"]) == ("kept", "not-comparable")
+    assert "no output shows anything" in good["reason"]
+    assert (bad["status"], bad["code"]) == ("refused", "weight-not-finite")
+    assert (found["search"]["accepted"], found["summary"]["folded"]) == (False, 0)
+    assert widthfold("optimize", path, out, *CPU, "--factor", 8).code == 4
 
 
 def test_stored_inputs_give_the_shapes_and_are_timed(tmp_path: Path) -> None:

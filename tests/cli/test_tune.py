@@ -55,7 +55,7 @@ def test_the_report_as_json(tmp_path: Path) -> None:
     assert run.code == 0
     report = json.loads(path.read_text())
     jsonschema.validate(report, SCHEMA)
-    assert report["schema"] == "widthfold.tune/1"
+    assert report["schema"] == "widthfold.tune/2"
     assert report["models"][0]["model"] == SIGNAL.name
     assert str(tmp_path) not in path.read_text()
     assert "other" in names(tmp_path)

@@ -395,6 +395,9 @@ RECORD = {
     "batch": 1,
     "dense": False,
     "digit_major": False,
+    "lift": 0,
+    "channels": [2, 3],
+    "group": 1,
 }
 KEPT = {"out_digits": 1, "in_digits": 1, "blocked": False, "length": 8}
 
@@ -424,6 +427,15 @@ KEPT = {"out_digits": 1, "in_digits": 1, "blocked": False, "length": 8}
         {"axes": [KEPT, KEPT], "batch": -2},
         {"axes": [KEPT, KEPT], "batch": 1 << 40},
         {"axes": [KEPT, KEPT], "batch": 1 << 20, "dense": True},
+        {"axes": [KEPT, KEPT], "group": 0},
+        {"axes": [KEPT, KEPT], "group": -1},
+        {"axes": [KEPT, KEPT], "group": 1 << 40},
+        {"axes": [KEPT, KEPT], "channels": [0, 0]},
+        {"axes": [KEPT, KEPT], "channels": [-4, -4], "group": 2},
+        {"axes": [KEPT, KEPT], "channels": [1, 1]},
+        {"axes": [KEPT, KEPT], "channels": [1 << 20, 1 << 20]},
+        {"axes": [KEPT, KEPT], "channels": [1 << 62, 1 << 62]},
+        {"axes": [KEPT, KEPT], "channels": [1 << 27, 1 << 27], "group": 1 << 27},
         {"axes": [KEPT, KEPT], "axis": "\x1b[2J\n" * 1000, "form": "\x07"},
     ],
 )

@@ -32,7 +32,9 @@ SAMPLE = [*mutants(list(CONVS), 4), *mutants(list(TRANSPOSED), 2)]
 STRICT = {
     "record.*": "the nodes must be the fold that the record describes",
     "*weight.structural_zero_negative": "weights are compared as bytes: -0 is not 0",
-    "pad.zero": "a Pad may have no value at all, so that none has to be judged",
+    "*weight.*structural_zero_filled": "also those that meet nothing but channels of padding",
+    "code.regroup.filled": "a weight has one place, also where it meets nothing but padding",
+    "pad.*": "a Pad has no value, so that none has to be judged, not even where weights are zero",
     "node.Identity_*": "the new nodes only move elements and follow each other",
     "wire.site_after_its_reader": "the site must read what the original node read",
 }

@@ -75,7 +75,7 @@ def labels() -> tuple[np.ndarray, np.ndarray]:
 def proof(chain: Chain = GOOD, change=lambda weight, bias: None) -> str:
     weight, bias = (array.copy() for array in labels())
     change(weight, bias)
-    return prove(Geometry(SHAPE, (AXIS,), 1), WEIGHT, chain, weight, bias)
+    return prove(Geometry(SHAPE, (AXIS,), 1), WEIGHT, chain, weight, [bias])
 
 
 def test_a_right_fold_is_proved() -> None:

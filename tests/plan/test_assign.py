@@ -182,6 +182,35 @@ def test_layers_that_gain_only_together_are_folded_together(tmp_path, monkeypatc
     assert path.with_name("out.onnx").read_bytes() == path.read_bytes()
 
 
+LINEAR = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[64,3] x) => (float[64,2] y)
+<float[3,4] w1, float[4] b1, float[4,5] w2, float[5] b2, float[5,2] w3>
+{
+    [first] m1 = MatMul (x, w1)
+    a1 = Add (m1, b1)
+    r1 = Relu (a1)
+    [second] m2 = MatMul (r1, w2)
+    a2 = Add (b2, m2)
+    r2 = Relu (a2)
+    [third] y = MatMul (r2, w3)
+}"""
+
+
+def test_linear_layers_that_gain_only_together_are_folded_together(tmp_path, monkeypatch) -> None:
+    def alone(layer: dict, form: dict) -> tuple[float, float] | str:
+        if form["factor"] != 4:
+            return "too slow"
+        return (3.0, 2.9) if "inside" in layer else (0.9, 0.8)
+
+    entered = enter(monkeypatch, World(alone, ALL))
+    report = found(save(build(LINEAR), tmp_path / "model.onnx"))
+    assert [(site.status, site.axis, site.factor) for site in report.sites] == [
+        ("folded", "rows", 4)
+    ] * 3
+    assert entered.compared[0] == (frozenset(), frozenset(ALL))
+
+
 def test_links_are_what_a_state_passes_through(every: Layers) -> None:
     outputs = {subject: output for (_, output), subject in every.subjects.items()}
     seen = [

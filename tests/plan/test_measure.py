@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.plan.races import behaving, bench, kept, quiet, unit
 from widthfold_onnx.errors import InternalError, UnverifiedError
 from widthfold_onnx.plan import measure
-from widthfold_onnx.plan.measure import MORE_TIME
+from widthfold_onnx.plan.measure import AS_IS, MORE_TIME, lost
 from widthfold_onnx.plan.race import NO_TIME, Began, Done, Ran
 from widthfold_onnx.plan.store import Store
 from widthfold_onnx.progress import Step
@@ -106,6 +108,19 @@ def test_what_had_no_time_gets_another_chance_with_more_of_it(
         bench(store).measure([unit("one", "a")], inside.now + budget, quiet)
         assert len(inside.races) == races
     assert kept(store)["one", "a"].status == "lost"
+
+
+@pytest.mark.parametrize("what", ["", "a"])
+def test_what_was_lost_is_tried_again_after_a_week(store: Store, inside, what: str) -> None:
+    bench(store).measure([unit("one", "a", "b")], 60.0, quiet)
+    for days, races in ((6, 0), (8, 1)):
+        taken = datetime.now(UTC) - timedelta(days=days)
+        reason = lost("out of memory")
+        bench(store).keep("one", what or AS_IS, replace(reason, taken=taken.isoformat()))
+        inside.races.clear()
+        bench(store).measure([unit("one", "a", "b")], 60.0, quiet)
+        assert len(inside.races) == races
+    assert {item.status for item in kept(store).values()} == {"ok"}
 
 
 # ---------------------------------------------------------------- how it ends

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.cli.tool import build, save
 from tests.plan.world import World, doubled, enter, folded
@@ -14,6 +16,7 @@ from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 from widthfold_onnx.plan import ground
 from widthfold_onnx.plan.assign import SMALLEST_GAIN
+from widthfold_onnx.plan.store import Store
 from widthfold_onnx.reports import wording
 from widthfold_onnx.results import OptimizeReport
 
@@ -184,8 +187,9 @@ def test_an_interrupt_decides_with_what_is_known(
             raise KeyboardInterrupt
         return doubled(layer, form)
 
-    enter(monkeypatch, World(alone, ALL))
+    world = enter(monkeypatch, World(alone, ALL))
     report = found(model)
+    assert len(world.compared) == 1  # the choice against the original, and no other trial
     assert report.search.interrupted
     assert report.search.accepted
     assert status(report)["second"] == "folded"
@@ -218,6 +222,33 @@ def test_layers_agree_where_the_whole_model_was_never_timed(
     report = found(model, measure=False)
     assert {(site.status, site.factor) for site in report.sites} == {("folded", 4)}
     assert report.search.whole is None
+
+
+def test_a_choice_that_was_timed_is_not_left_for_one_that_was_not(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a later `tune` finds between packed tensors makes another choice the best on paper."""
+
+    def alone(layer, form):
+        if (form["axis"], form["lift"], form["digit_major"]) != ("width", 0, False):
+            return "not in this test"
+        ratio = {2: 2.0, 4: 1.9}.get(form["factor"], 0.5)
+        if layer.get("inside"):
+            return "not yet"
+        return ratio, ratio
+
+    enter(monkeypatch, World(alone, ALL))
+    timed = found(model)
+    assert {(site.status, site.factor) for site in timed.sites} == {("folded", 2)}
+    with Store(model.with_name("store.sqlite")) as store:
+        for key, measured in store.items():
+            if measured.reason == "not yet":
+                four = json.loads(key.candidate)["factor"] == 4
+                fields = {"status": "ok", "reason": "", "ratio": 9.0, "low": 9.0, "high": 9.0}
+                store.put(key, replace(measured, **fields) if four else measured)
+    again = found(model, measure=False)
+    assert {(site.status, site.factor) for site in again.sites} == {("folded", 2)}
+    assert again.search.whole == timed.search.whole
 
 
 @pytest.mark.parametrize("changes", [{"threads": 0}, {"threads": 2000}, {"time_budget": math.nan}])

@@ -318,7 +318,7 @@ def test_making_the_store_is_no_race(tmp_path: Path) -> None:
 
 
 def test_a_put_is_brought_to_the_disk_itself(path: Path) -> None:
-    with contextlib.closing(database.open_database(path)) as connection:
+    with contextlib.closing(database.open_database(path).connection) as connection:
         assert connection.execute("PRAGMA synchronous").fetchone() == (2,)  # full
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 

@@ -47,6 +47,8 @@ LAYERS = {
         op="ConvTranspose",
     ),
     "mirrored": conv([1, 2, 6, 8], (2, 3, 3, 3), pads=[1, 1, 1, 1], op="ConvTranspose"),
+    "depthwise": conv([1, 6, 5, 7], (6, 1, 3, 2), pads=[1, 0, 1, 1], group=6),
+    "block-diagonal": conv([1, 6, 5, 8], (4, 6, 3, 3), pads=[1, 1, 1, 1], blocks=2),
     "fp16": conv([1, 1, 4, 16], (4, 1, 3, 3), pads=[1, 1, 1, 1], dtype=np.float16),
 }
 
@@ -122,7 +124,11 @@ def test_the_kinds_that_exist_are_tried() -> None:
     assert "blocked" in kinds("pointwise")
     assert {"sub-pixel", "sub-pixel+lifted", "interleaved+sub-pixel"} <= kinds("transposed")
     assert {"batch+sub-pixel", "whole"} <= kinds("transposed 1-D")
-    assert {"mirrored", "interleaved"} <= kinds("mirrored")
+    assert {"mirrored", "interleaved", "padded"} <= kinds("mirrored")
+    assert {"dense", "grouped", "dense+padded"} <= kinds("depthwise")
+    assert {"grouped", "padded"} <= kinds("block-diagonal")
+    assert "grouped" not in kinds("same")
+    assert {"sub-pixel+dense", "sub-pixel+dense+padded"} <= kinds("transposed 1-D")
     for rank in ("1-D", "3-D"):
         assert not any("lifted" in kind for kind in kinds(rank))
 
@@ -149,6 +155,31 @@ def test_a_form_is_found_again_by_its_key(name: str) -> None:
         for field in ("kind", "axis", "factor", "in_shape", "out_shape", "is_view", "flops_ratio"):
             assert getattr(again, field) == getattr(form, field)
     assert {form_key(site, form) for form in forms} == {f.key for f in unit(LAYERS[name]).forms}
+
+
+def test_channels_are_padded_to_what_kernels_ask_for() -> None:
+    def channels(inputs: int, outputs: int) -> set[tuple[int, int]]:
+        found = unit(conv([1, inputs, 5, 6], (outputs, inputs, 3, 3)))
+        pairs = (tuple(json.loads(form.key)["channels"]) for form in found.forms)
+        return set(pairs) - {(inputs, outputs)}
+
+    assert channels(3, 12) == {
+        *((4, 12), (8, 12), (3, 16), (8, 16), (16, 12), (16, 16)),
+    }
+    assert channels(16, 16) == set()
+
+
+def test_layers_of_one_shape_differ_where_their_weights_fall_into_groups() -> None:
+    shape, weight = [1, 6, 5, 8], (6, 6, 1, 1)
+    found = {unit(conv(shape, weight, blocks=n)).subject for n in (1, 2, 3, 6)}
+    assert len(found) == 4
+    assert {json.loads(subject).get("groups") for subject in found} == {None, 2, 3, 6}
+    dense = site_of(conv(shape, weight))
+    for form in every_form(site_of(conv(shape, weight, blocks=2)), FOLD):
+        if form.kind == "grouped":
+            refusal = form_of(dense, form_key(dense, form), FOLD)
+            assert isinstance(refusal, Refusal)
+            assert refusal.code == "joined-channels"
 
 
 def test_no_form_breaks_the_limits() -> None:

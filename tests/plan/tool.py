@@ -30,11 +30,18 @@ def conv(
     behind: Sequence[tuple[str, Sequence[np.ndarray], Mapping[str, object]]] = (),
     output: str = "y",
     op: str = "Conv",
+    blocks: int = 1,
     **attributes: Any,
 ) -> onnx.ModelProto:
-    """A Conv or ConvTranspose of small integers; operators behind it take further constants."""
+    """A Conv or ConvTranspose of small integers; operators behind it take further constants.
+
+    Its weight is zero outside of so many blocks of channels.
+    """
     rng = np.random.default_rng(seed)
     constants = {"w": rng.integers(-2, 3, weight)}
+    if blocks > 1:
+        inside = np.kron(np.eye(blocks), np.ones([n // blocks for n in weight[:2]]))
+        constants["w"][inside == 0] = 0
     if bias:
         group = attributes.get("group", 1)
         outputs = weight[0] if op == "Conv" else weight[1] * group

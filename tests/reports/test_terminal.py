@@ -17,7 +17,9 @@ def test_no_line_begins_like_a_command_to_a_log(capsys: pytest.CaptureFixture[st
     )
     counts = OptimizeSummary(folded=0, kept=0, refused=1, bytes_before=1, bytes_after=1)
     show_optimize(
-        OptimizeReport(model="m", sites=[site], summary=counts, written=None, verification=None)
+        OptimizeReport(
+            model="m", sites=[site], regions=[], summary=counts, written=None, verification=None
+        )
     )
     say("  ::stop-commands::x")
     out = capsys.readouterr().out

@@ -260,20 +260,3 @@ def test_a_weight_that_depends_on_an_input_is_refused_with_its_root() -> None:
     assert result == model
     assert site.code == "weight-not-constant"
     assert site.reason == "the weight v is no constant: w is an input"
-
-
-def test_a_convolution_that_the_runtime_computes_in_integers_is_left_to_it() -> None:
-    model = parsed(
-        """(float[1, 2, 7, 8] x) => (float[1, 3, 7, 8] y) {
-          q = QuantizeLinear (x, sx, zx)
-          d = DequantizeLinear (q, sx, zx)
-          v = DequantizeLinear <axis = 0> (w, k)
-          [c] r = Conv <pads = [1, 2, 1, 2]> (d, v)
-          s = QuantizeLinear (r, sy, zx)
-          y = DequantizeLinear (s, sy, zx)
-        }""",
-        {"w": WQ, "k": STEP, "sx": np.float32(0.02), "sy": np.float32(0.2), "zx": np.uint8(120)},
-    )
-    result, (site,) = fold_model(model, FoldOptions(factor=4))
-    assert result == model
-    assert site.code == "quantized"

@@ -185,8 +185,8 @@ def test_a_transposed_convolution_in_a_function(tmp_path: Path) -> None:
 
 def test_products_in_functions(tmp_path: Path) -> None:
     """Twice the same function, whose weight is an argument, and one with attributes of its own."""
-    text = f"""{HEADER} main (float[2, 12, 5] x, float[28, 7] t)
-      => (float[2, 12, 3] y, float[2, 12, 3] z, float[28, 3] r) {{
+    text = f"""{HEADER} main (float[2, 12, 5] x, float[32, 7] t)
+      => (float[2, 12, 3] y, float[2, 12, 3] z, float[32, 3] r) {{
       y = loc.twice <scale = 0.5> (x, v)
       z = loc.twice <scale = 0.5> (x, u)
       r = loc.scaled <scale = -1.5> (t, c, b)

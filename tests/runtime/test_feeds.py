@@ -25,10 +25,10 @@ def test_floats_are_normal_and_never_zero(dtype):
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
-def test_integers_of_8_bits_use_them_all(dtype):
-    array = random_feeds([Port("x", dtype, ())], 0, {"x": (4000,)})["x"]
+def test_integers_of_8_bits_are_over_their_range(dtype):
+    array = random_feeds([Port("x", dtype, ())], 0, {"x": (10000,)})["x"]
     assert array.dtype == dtype
-    assert set(array.tolist()) == set(range(np.iinfo(dtype).min, np.iinfo(dtype).max + 1))
+    assert len(set(array.tolist())) == 256
 
 
 @pytest.mark.parametrize("dtype", ["int16", "uint16", "int64", "uint64", "bool"])

@@ -24,6 +24,7 @@ def suite(report: ModuleType):
     cells = {
         "factor 8": report.Cell(note="as it is"),
         "auto": report.Cell(note="faster", ratio=2.0, folded=1, **timed),
+        "channel pad": report.Cell(note="slower", ratio=0.5, folded=3, **timed | {"low": 0.4}),
         "OpenVINO": report.Cell(note="does not run: a | b"),
     }
     ranks = report.Ranks(forms=9, overall=0.8, layers={"a": 0.9, "b": 0.5, "c": None}, scale=1.2)
@@ -33,7 +34,10 @@ def suite(report: ModuleType):
 
 def test_a_line_per_model_with_intervals_or_the_reason(report: ModuleType) -> None:
     text = suite(report).markdown()
-    row = "| chain | 4 | 2.000 | as it is | 2.00x [1.90, 2.10] | does not run: a / b | 1.01 |"
+    row = (
+        "| chain | 4 | 2.000 | as it is | 2.00x [1.90, 2.10] | 0.50x [0.40, 2.10] "
+        "| does not run: a / b | 1.01 |"
+    )
     assert row in text.splitlines()
     assert "rank correlation 0.80, within 2 layers 0.70 in the mean" in text
 

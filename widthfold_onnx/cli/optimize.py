@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from widthfold_onnx.cli.common import (
+    INTERRUPTED,
     MODEL,
     guarded,
     leave,
@@ -96,5 +97,7 @@ def optimize_command(
         again += [word for shape in shapes for word in ("--input-shape", shape)]
         with printing():
             say(f"not timed; to see if it pays: {shlex.join(again)}", command=True)
+    if result.search is not None and result.search.interrupted:
+        leave("interrupted; decided with what had been measured", INTERRUPTED)
     if check and result.summary.folded:
         leave(f"{result.summary.folded} nodes would be folded", CheckFailedError.exit_code)

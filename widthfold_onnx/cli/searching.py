@@ -74,7 +74,7 @@ def search_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
             default=SearchOptions.time_budget,
             show_default=True,
             help="Seconds that measuring layers may take; deciding with the whole model comes on "
-            "top. Ctrl-C ends measuring too.",
+            "top. Ctrl-C ends measuring too, and the exit code is 130 then.",
         ),
         STORE,
         click.option(

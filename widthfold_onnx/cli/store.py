@@ -98,6 +98,7 @@ def import_command(path: Path | None, file: Path) -> None:
     chosen = path or default_path()
     with reading(str(file)), _opened(file) as stream, Store(chosen) as store:
         lines = iter(lambda: stream.readline(LONGEST_LINE + 1), b"")
+        store.check_writable()
         added, skipped = import_lines(store, lines)
     with printing():
         say(f"took {added} measurement(s) into {chosen}, left out {skipped} that are not newer")
@@ -115,6 +116,8 @@ def clear_command(path: Path | None, machine: str | None, yes: bool) -> None:
     what = "every measurement" if machine is None else f"what was measured on {machine}"
     with _existing(path) as (store, found), printing():
         if yes or _agreed(f"Remove {what} from {found}?"):
+            if len(store):
+                store.check_writable()
             say(f"removed {store.clear(machine=machine)} measurement(s) from {found}")
         else:
             say("removed nothing")

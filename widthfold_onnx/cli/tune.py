@@ -64,6 +64,7 @@ def tune_command(
     from widthfold_onnx.plan.store import default_path
     from widthfold_onnx.plan.tuning import tune
     from widthfold_onnx.reports.tune import show_tune
+    from widthfold_onnx.reports.wording import UNKEPT
     from widthfold_onnx.results import TuneReport
 
     to = reporting.destinations(TuneReport, models)
@@ -78,7 +79,8 @@ def tune_command(
         result = tune(models, fold, options, jobs=jobs, dask=dask, on_progress=on_progress)
     deliver(result, to, models[0], show_tune)
     if result.interrupted:
-        leave("interrupted; what was measured is kept", INTERRUPTED)
+        kept = UNKEPT if result.store_read_only else "kept"
+        leave(f"interrupted; what was measured is {kept}", INTERRUPTED)
     broken = [model for model in result.models if model.reason]
     if broken:
         first = f"{len(broken)} of {len(models)} models could not be read; {broken[0].reason}"

@@ -49,6 +49,7 @@ class Chain:
         opset: of the default domain.
         reads: the state in which the first node finds the input; None for natural.
         returns: the state in which the last node leaves the output.
+        zero: the value that stands for 0 in the data, which a Pad appends; "" for 0 itself.
     """
 
     before: Sequence[onnx.NodeProto]
@@ -59,6 +60,7 @@ class Chain:
     opset: int
     reads: State | None = None
     returns: State | None = None
+    zero: str = ""
 
 
 class Mismatch(Exception):  # noqa: N818 - it is a finding, not a fault
@@ -71,9 +73,10 @@ def replay(
     opset: int,
     labels: Labels,
 ) -> Labels:
-    """Run moves on labels, by onnx's reference implementation."""
+    """Run moves on labels, by onnx's reference implementation; what a Pad appends is label 0."""
     if not nodes:
         return labels
+    nodes = [_with_zeros(node) if node.op_type == "Pad" else node for node in nodes]
     start, end = nodes[0].input[0], nodes[-1].output[0]
     used = {name for node in nodes for name in node.input[1:]}
     kind = helper.np_dtype_to_tensor_dtype(labels.dtype)
@@ -116,8 +119,21 @@ def unpacked(labels: Labels, state: State, shape: tuple[int, ...]) -> Labels:
     raise Mismatch(f"an output of {list(labels.shape)} does not fit its state")
 
 
-def check_moves(nodes: Sequence[onnx.NodeProto], allowed: Collection[str]) -> None:
+def _with_zeros(pad: onnx.NodeProto) -> onnx.NodeProto:
+    """A Pad without the value that it appends."""
+    plain = onnx.NodeProto()
+    plain.CopyFrom(pad)
+    del plain.input[2:]
+    return plain
+
+
+def check_moves(nodes: Sequence[onnx.NodeProto], allowed: Collection[str], zero: str = "") -> None:
     """Check that nodes are a straight line of moves.
+
+    Args:
+        nodes: the nodes.
+        allowed: their operators.
+        zero: the value that a Pad appends; "" for 0.
 
     Raises:
         Mismatch: one of them is something else.
@@ -125,17 +141,17 @@ def check_moves(nodes: Sequence[onnx.NodeProto], allowed: Collection[str]) -> No
     for node in nodes:
         if node.op_type not in allowed or node.domain not in ("", "ai.onnx"):
             raise Mismatch(f"{printable(node.op_type)} does more than move elements")
-        if node.op_type == "Pad" and not _appends_zeros(node):
+        if node.op_type == "Pad" and not _appends(node, zero):
             raise Mismatch("a Pad adds something else than zeros")
     for first, second in pairwise(nodes):
         if list(first.output) != [second.input[0]]:
             raise Mismatch("the new nodes do not follow each other")
 
 
-def _appends_zeros(node: onnx.NodeProto) -> bool:
+def _appends(node: onnx.NodeProto, zero: str) -> bool:
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     plain = attributes.get("mode", b"constant") == b"constant" and not attributes.get("value", 0.0)
-    return plain and not any(node.input[2:])
+    return plain and list(filter(None, node.input[2:])) == list(filter(None, [zero]))
 
 
 def labels_of(shape: tuple[int, ...]) -> Labels:

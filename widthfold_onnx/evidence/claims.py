@@ -99,8 +99,15 @@ def content(array: Array) -> tuple[str, tuple[int, ...], bytes]:
     return (array.dtype.str, array.shape, array.tobytes())
 
 
-def placed(parameters: Sequence[Array], labels: Sequence[Labels]) -> list[Array]:
-    """The numbers of weight and bias where labels stand (index + 1), zero where there is none.
+def placed(
+    parameters: Sequence[Array], labels: Sequence[Labels], zero: npt.ArrayLike = 0
+) -> list[Array]:
+    """The numbers of weight and bias where labels stand (index + 1), `zero` where there is none.
+
+    Args:
+        parameters: weight and bias.
+        labels: of each.
+        zero: one number, or one per output channel, broadcasting.
 
     Raises:
         Mismatch: a label stands for no number.
@@ -109,7 +116,11 @@ def placed(parameters: Sequence[Array], labels: Sequence[Labels]) -> list[Array]
     for array, places in zip(parameters, labels, strict=True):
         if places.min(initial=0) < 0 or places.max(initial=0) > array.size:
             raise Mismatch("the fold holds something else than the original's numbers")
-        result.append(np.append(np.zeros(1, array.dtype), array)[places])
+        numbers = np.append(np.zeros(1, array.dtype), array)[places]
+        gaps = places == 0
+        if np.any(zero) and gaps.any():
+            numbers[gaps] = np.broadcast_to(np.asarray(zero, array.dtype), places.shape)[gaps]
+        result.append(numbers)
     return result
 
 

@@ -1,8 +1,8 @@
 """Outside the folded sites nothing changed: what the proofs of the sites add up to rests on that.
 
 Nodes are compared as messages, without the graphs that they hold, which are compared themselves;
-constants as bytes. Left out are constants that only an original Conv read, and what computed them
-from others.
+constants as bytes. Left out are constants that only an original Conv read or only a new one reads,
+and what computes them from others.
 """
 
 from __future__ import annotations
@@ -54,19 +54,20 @@ def _in_graph(
 ) -> str:
     assert before.proto is not None
     assert after.proto is not None
-    computed = {name for node in after.proto.node for name in node.output}
-    gone = {
-        value.name
-        for node in before.graph
-        for value in node.outputs[:1]
-        if value.name not in computed and not isinstance(old.constant(value), Refusal)
-    }
+    gone, fresh = _constants_of(old, before, after), _constants_of(new, after, before)
+    second = [
+        node
+        for node in after.proto.node
+        if (after.path, _first(node)) not in added and _first(node) not in fresh
+    ]
+    # What new nodes stand for in another state may be there as well, as it was.
+    still = {_first(node) for node in second}
     first = [
         node
         for node in before.proto.node
-        if (before.path, _first(node)) not in replaced and _first(node) not in gone
+        if ((before.path, _first(node)) not in replaced or _first(node) in still)
+        and _first(node) not in gone
     ]
-    second = [node for node in after.proto.node if (after.path, _first(node)) not in added]
     # By what they return, not by their order: a graph may be written in several.
     known = {tuple(node.output): node for node in first}
     for node in second:
@@ -75,6 +76,21 @@ def _in_graph(
     if len(first) != len(second):
         return f"{len(second)} nodes instead of {len(first)}"
     return _constants(old, before.proto, new, after.proto, second)
+
+
+def _constants_of(document: Document, scope: Scope, other: Scope) -> set[str | None]:
+    """What the nodes of a graph compute of constants alone under names that another lacks.
+
+    What is read by nodes that are the same in both has its name in both.
+    """
+    assert other.proto is not None
+    computed = {name for node in other.proto.node for name in node.output}
+    return {
+        value.name
+        for node in scope.graph
+        for value in node.outputs[:1]
+        if value.name not in computed and not isinstance(document.constant(value), Refusal)
+    }
 
 
 def _constants(

@@ -8,97 +8,42 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Container
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy.typing as npt
 
 from widthfold_onnx.errors import NoKernelError
-from widthfold_onnx.evidence.chain import Chain, Geometry, Labels, Mismatch, labels_of
+from widthfold_onnx.evidence.chain import Chain, Mismatch
 from widthfold_onnx.evidence.claims import (
-    FREE_POSITIONS,
-    FREE_SAMPLES,
-    MAX_AXES,
-    MAX_ELEMENTS,
     check_extents,
     content,
-    placed,
-    read,
-    too_large,
 )
 from widthfold_onnx.evidence.patterns import patterns, sentence
-from widthfold_onnx.evidence.probe import TRIALS, Side, first_difference
+from widthfold_onnx.evidence.probe import TRIALS, Side, first_difference, small_integers
+from widthfold_onnx.evidence.probe_quantized import (
+    constants_of,
+    draw_bytes,
+    given_to,
+    own_scales,
+    zero_of,
+)
 from widthfold_onnx.evidence.provenance import prove
 from widthfold_onnx.evidence.rewritten import Rewritten, label
+from widthfold_onnx.evidence.wanted import Wanted, check_passed_on, numbers_at, read_wanted
 from widthfold_onnx.fold.axis import ConvAxis
-from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
-from widthfold_onnx.model.graph import Document, Node
+from widthfold_onnx.model.graph import Node
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import ExactSite
-from widthfold_onnx.rewrite.record import FOLD_KEY, FoldRecord, fold_again, read_record
+from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.rules import LINEAR
-from widthfold_onnx.rules.base import Site
 from widthfold_onnx.rules.conv_site import conv_axes
 from widthfold_onnx.rules.reading import group_of
-from widthfold_onnx.rules.windowed import FOLDED_OP, WindowedSite
+from widthfold_onnx.rules.windowed import FOLDED_OPS
 from widthfold_onnx.text import printable
 
 Array = npt.NDArray[Any]
-
-
-@dataclass(frozen=True)
-class _Fold:
-    """What the original and the record say a site must be."""
-
-    site: WindowedSite
-    fold: ConvFold
-    record: FoldRecord
-    parameters: list[Array]
-
-    @property
-    def axes(self) -> tuple[ConvAxis, ...]:
-        """Geometry of the original, at the extents of the record."""
-        return self.site.axes
-
-    @property
-    def shapes(self) -> list[tuple[int, ...]]:
-        """Input extents of the probe; more than one where the plan leaves some open."""
-        channels = self.site.channels[0]
-        shapes = []
-        for samples, positions in zip(FREE_SAMPLES, FREE_POSITIONS, strict=True):
-            spatial = (
-                axis.length or axis.dilation * axis.kernel + 2 * axis.stride + positions
-                for axis in self.axes
-            )
-            shapes.append((self.record.samples or samples, channels, *spatial))
-        return list(dict.fromkeys(shapes))
-
-    def geometry(self, shape: tuple[int, ...]) -> Geometry:
-        """The original Conv on an input of these extents."""
-        lengths = zip(self.axes, shape[2:], strict=True)
-        axes = tuple(replace(axis, length=extent) for axis, extent in lengths)
-        return Geometry(shape, axes, self.site.group)
-
-    def out_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Output extents for an input of these extents."""
-        lengths = (axis.out_length or 0 for axis in self.geometry(shape).axes)
-        return (shape[0], self.site.channels[1], *lengths)
-
-    def labels(self) -> list[Labels]:
-        """Folded weight and bias as labels: index in the original + 1, 0 for a structural zero.
-
-        The index is that in the canonical weight.
-        """
-        weight, *bias = (labels_of(p.shape) for p in self.canonical(self.parameters))
-        return [fold_weight(weight, self.fold), *(fold_per_channel(b, self.fold) for b in bias)]
-
-    def canonical(self, parameters: list[Array]) -> list[Array]:
-        """Weight and bias as the original stores them, the weight made canonical."""
-        weight, *bias = parameters
-        return [self.site.canonical(weight), *bias]
 
 
 def check_conv(graph: Rewritten, conv: Node, options: VerifyOptions) -> ExactSite:
@@ -115,7 +60,7 @@ def check_conv(graph: Rewritten, conv: Node, options: VerifyOptions) -> ExactSit
     node = graph.original(conv)
     if node is None or not _is(node, LINEAR) or FOLD_KEY in node.metadata_props:
         raise Mismatch("the original has no such node")
-    if not _is(conv, (FOLDED_OP,)):
+    if not _is(conv, (FOLDED_OPS[node.op_type],)):
         raise Mismatch(f"{printable(conv.op_type)} is no folded Conv")
     data, given = node.inputs[0], conv.inputs[0]
     if data is None or given is None:
@@ -125,18 +70,19 @@ def check_conv(graph: Rewritten, conv: Node, options: VerifyOptions) -> ExactSit
     start, end = graph.claim(source), graph.claim(target)
     if start is None or end is None or (start.value, end.value) != _ports(node):
         raise Mismatch("the new nodes do not stand where the original node stood")
-    wanted = _fold_of(graph, node, conv)
+    wanted = read_wanted(graph, node, conv)
+    check_passed_on(graph, wanted, conv)
     for shape in wanted.shapes:
         fixed = (wanted.record.samples, 1, *(axis.length for axis in wanted.record.axes))
         check_extents(start, shape, fixed)
         check_extents(end, wanted.out_shape(shape), fixed)
     labels = wanted.labels()
-    stored = _parameters(new, conv)
-    expected = placed(wanted.canonical(wanted.parameters), labels)
+    stored = numbers_at(new, conv, wanted.places)
+    expected = wanted.folded(wanted.parameters, labels)
     if [content(a) for a in expected] != [content(a) for a in stored]:
         raise Mismatch("the stored weight or bias is not the fold of the original's")
-    line = [*before, conv, *after]
-    constants = graph.constants(line)
+    numbers = given_to(old, wanted)
+    constants = graph.constants([*before, *after], numbers) | constants_of(new, conv, numbers)
     chain = Chain(
         before=[new.message(n) for n in before],
         axes=lambda shape: _axes(conv, shape, expected[0].shape),
@@ -146,11 +92,25 @@ def check_conv(graph: Rewritten, conv: Node, options: VerifyOptions) -> ExactSit
         opset=new.opset,
         reads=start.state,
         returns=end.state,
+        zero=zero_of(conv),
     )
-    one = Side([old.message(node)], _constants_of(old, node), old.opset, _names(node))
-    messages = [new.message(n) for n in line]
-    other = Side(messages, constants, new.opset, _names(conv), start.state, end.state)
-    weight, *bias = labels
+    one = Side(
+        [own_scales(old.message(node))],
+        constants_of(old, node, numbers),
+        old.opset,
+        _names(node, wanted),
+    )
+    other = Side(
+        [*chain.before, own_scales(new.message(conv)), *chain.after],
+        constants,
+        new.opset,
+        _names(conv, wanted),
+        start.state,
+        end.state,
+    )
+    known = wanted.site.quantization
+    draw = small_integers if known is None or known.dequantized else draw_bytes(known)
+    weight, *others = labels
     certificates, unrun = [], ""
     for shape in wanted.shapes:
         certificates.append(
@@ -159,17 +119,19 @@ def check_conv(graph: Rewritten, conv: Node, options: VerifyOptions) -> ExactSit
                 wanted.site.weight_shape,
                 chain,
                 weight,
-                bias[0] if bias else None,
+                others,
             )
         )
         try:
             found = first_difference(
                 one,
                 other,
-                fold=lambda parameters: placed(wanted.canonical(parameters), labels),
+                fold=lambda parameters: wanted.folded(parameters, labels),
                 shape=shape,
-                terms=math.prod(wanted.site.weight_shape[1:]) + 1,
+                terms=wanted.terms,
                 options=options,
+                draw=draw,
+                kept=wanted.kept(),
             )
         except NoKernelError as error:
             found, unrun = "", str(error)
@@ -177,15 +139,14 @@ def check_conv(graph: Rewritten, conv: Node, options: VerifyOptions) -> ExactSit
             raise Mismatch(found)
     runs = f"{TRIALS * len(certificates)} runs on integers agree bit for bit"
     folded = patterns(wanted.fold, wanted.axes, wanted.record.samples)
-    inputs, outputs = wanted.site.channels
+    became = wanted.recorded.channels(*wanted.site.channels)
     return ExactSite(
         node=label(conv),
         verdict="proved" if unrun else "exact",
         reason=f"{certificates[0]}; the stored weight and bias are the fold of the original's, bit "
         f"for bit; {f'not run on integers: {unrun}' if unrun else runs}",
-        channels=f"{inputs} -> {outputs}, folded {inputs * wanted.fold.in_factor} -> "
-        f"{outputs * wanted.fold.out_factor}",
-        fold=sentence(wanted.fold, folded),
+        channels="{} -> {}, folded {} -> {}".format(*wanted.site.channels, *became),
+        fold=sentence(wanted.recorded, folded),
         axes=folded,
     )
 
@@ -207,50 +168,6 @@ def _axes(conv: Node, shape: tuple[int, ...], weight: tuple[int, ...]) -> tuple[
     return axes
 
 
-def _fold_of(graph: Rewritten, node: Node, conv: Node) -> _Fold:
-    record = read_record(conv.metadata_props[FOLD_KEY])
-    if not isinstance(record, FoldRecord):
-        raise Mismatch("its record is that of another operator")
-    _check_record(record)
-    assert graph.before is not None
-    dims = (record.samples, None, *(a.length for a in record.axes))
-    place = Site(node, graph.before, label(conv), node.op_type)
-    site = LINEAR[node.op_type](graph.old, place, lambda _: dims, lambda _: dims)
-    if not isinstance(site, WindowedSite):
-        why = site.reason if isinstance(site, Refusal) else "it is no Conv"
-        raise Mismatch(f"the fold cannot be repeated on the original: {why}")
-    fold = fold_again(record, site.axes, site.group)
-    if isinstance(fold, Refusal):
-        raise Mismatch(f"the fold cannot be repeated on the original: {fold.reason}")
-    wanted = _Fold(site, fold, record, _parameters(graph.old, node))
-    sizes = map(math.prod, [*wanted.shapes, fold.weight_shape(site.weight_shape)])
-    if max(sizes) > MAX_ELEMENTS:
-        raise too_large()
-    return wanted
-
-
-def _check_record(record: FoldRecord) -> None:
-    """The record comes from the model, so it may hold any number."""
-    numbers = [record.batch, 1 if record.samples is None else record.samples]
-    for axis in record.axes:
-        numbers += [axis.out_digits, axis.in_digits, 1 if axis.length is None else axis.length]
-    if min(numbers) < 1 or record.lift not in (0, 1):
-        raise Mismatch("its record holds a number out of range")
-    # Bounded one by one first: a product of numbers of any size takes any time.
-    if len(record.axes) > MAX_AXES or max(numbers) > MAX_ELEMENTS:
-        raise too_large()
-    if math.prod(axis.out_digits * axis.in_digits for axis in record.axes) > MAX_ELEMENTS:
-        raise too_large()
-
-
-def _parameters(document: Document, node: Node) -> list[Array]:
-    """Weight and, if there is one, bias."""
-    return [read(document, value) for value in node.inputs[1:] if value is not None]
-
-
-def _constants_of(document: Document, node: Node) -> dict[str, Array]:
-    return dict(zip(_names(node), _parameters(document, node), strict=True))
-
-
-def _names(node: Node) -> list[str]:
-    return [value.name or "" for value in node.inputs[1:] if value is not None]
+def _names(node: Node, wanted: Wanted) -> list[str]:
+    values = [node.inputs[place] for place in wanted.places]
+    return [value.name or "" for value in values if value is not None]

@@ -14,10 +14,10 @@ from typing import Literal
 
 from widthfold_onnx.errors import NoKernelError, UnverifiedError
 from widthfold_onnx.evidence.bisect import first_difference
-from widthfold_onnx.evidence.deployed import deployed_cells
+from widthfold_onnx.evidence.deployed import deployed_cells, stepped
 from widthfold_onnx.evidence.interface import interface_differences
 from widthfold_onnx.evidence.overflow import overflows
-from widthfold_onnx.evidence.parity import NOT_MEANINGFUL, compare
+from widthfold_onnx.evidence.parity import compare, meaningless
 from widthfold_onnx.evidence.rounds import (
     Report,
     attempt,
@@ -120,7 +120,8 @@ def compare_models(
     limits += [line for line in (missing, unused) if line]
     judge = Judge(options.tolerance, unsteady, truths)
     plain = judge.cells("disabled", reference, computed)
-    deployed, stopped = deployed_cells(original, rewritten, options, sets, reference, judge, report)
+    ends = deployed_cells(original, rewritten, options, sets, reference, judge, report)
+    plain, deployed = stepped(plain, reference, ends, judge), ends.cells
     if judge.failed(plain) or judge.failed(deployed):
         plain, deployed = judge.forgiven(plain, moved()), judge.forgiven(deployed, moved())
     doubtful = sorted(judge.failing(plain) | judge.failing(deployed))
@@ -135,11 +136,11 @@ def compare_models(
         smallest = min((number for number, _ in wrong), key=lambda i: elements(sets[i]))
         failures.append(first_difference(original, rewritten, sets[smallest], options, report))
     if not failures:
-        lines = stopped + [difference(c, sets[i].label) for i, c in judge.failed(deployed)]
+        lines = [*ends.stopped] + [difference(c, sets[i].label) for i, c in judge.failed(deployed)]
         failures = [f"only with the runtime's own optimizations: {line}" for line in lines]
     rows = merged(plain)
     doubts = [f"output {printable(name)} {UNSTEADY}" for name in sorted(unsteady)]
-    if rows and all(row.note.startswith(NOT_MEANINGFUL) for row in rows):
+    if meaningless(rows):
         doubts.append("no output shows anything on these inputs; pass --inputs with real ones")
     if len(overflown) == len(sets):
         doubts.append("the original overflows on every input set; pass --inputs with real ones")

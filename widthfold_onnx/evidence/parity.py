@@ -6,7 +6,7 @@ a NaN, and finite data alone cannot show it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import Any, Literal, TypeVar
 
@@ -36,6 +36,11 @@ The values are some tens of roundings (2**-53, 2**-24, 2**-11, 2**-8) of a value
 """
 
 NOT_MEANINGFUL = "not a meaningful check: "
+
+
+def meaningless(rows: Sequence[OutputParity]) -> bool:
+    """Whether outputs were compared and none of them shows anything."""
+    return bool(rows) and all(row.note.startswith(NOT_MEANINGFUL) for row in rows)
 
 
 def compare(

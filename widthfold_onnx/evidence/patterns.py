@@ -57,7 +57,13 @@ def _pattern(name: str, axis: ConvAxis, folded: FoldedAxis) -> AxisPattern:
 
 def sentence(fold: ConvFold, folded: Sequence[AxisPattern]) -> str:
     """What was done, in one sentence."""
+    before, after = fold.regrouping.before, fold.regrouping.after
     parts = []
+    if before != after:
+        parts.append(
+            f"{before.inputs} -> {before.outputs} channels (groups: {before.group}) became "
+            f"{after.inputs} -> {after.outputs} (groups: {after.group})"
+        )
     for axis in folded:
         if axis.axis == "batch":
             way = "one dense group" if fold.dense else f"{axis.in_digits} groups"

@@ -29,6 +29,9 @@ from widthfold_onnx.runtime.session import Level, open_session
 
 Array = npt.NDArray[Any]
 Fold = Callable[[list[Array]], list[Array]]
+Draw = Callable[[np.random.Generator, Sequence[Array], tuple[int, ...], int], list[Array]]
+"""(generator, original parameters, extents of the data, most terms of a sum) -> parameters and, as
+the last, data."""
 
 TRIALS = 2
 LARGEST = 61
@@ -62,6 +65,30 @@ class Side:
         return result if self.returns is None else self.returns.packed(result)
 
 
+def small_integers(
+    rng: np.random.Generator, originals: Sequence[Array], shape: tuple[int, ...], terms: int
+) -> list[Array]:
+    """Parameters and data of which no sum rounds; see `Draw`.
+
+    Raises:
+        UnverifiedError: no bound is known for the element type.
+    """
+    dtype = originals[0].dtype
+    if dtype.name not in EXACT_BELOW:
+        raise UnverifiedError(f"no bound is known below which {dtype.name} is exact")
+    limit = EXACT_BELOW[dtype.name]
+    parameters = [
+        rng.integers(1, LARGEST, p.shape, endpoint=True) * rng.choice([-1, 1], p.shape)
+        for p in originals
+    ]
+    largest = max(1, min(LARGEST, limit // (terms * LARGEST)))
+    data = rng.integers(-largest, largest, shape, endpoint=True)
+    # Where even -1..1 could reach the limit, most of the data is zero: a quarter of the limit
+    # is expected then, and four times the expectation is out of reach.
+    data *= rng.random(shape) < limit / (4 * terms * LARGEST)
+    return [array.astype(dtype) for array in (*parameters, data)]
+
+
 def first_difference(
     before: Side,
     after: Side,
@@ -70,6 +97,8 @@ def first_difference(
     shape: tuple[int, ...],
     terms: int,
     options: VerifyOptions,
+    draw: Draw = small_integers,
+    kept: Sequence[npt.NDArray[np.bool_]] | None = None,
 ) -> str:
     """Run both sides on integers.
 
@@ -80,6 +109,8 @@ def first_difference(
         shape: input extents.
         terms: most products and summands of one output element.
         options: where it runs.
+        draw: what it is run on.
+        kept: which numbers of weight and bias may be other than zero; None: all.
 
     Returns:
         Where the sides differ, or "".
@@ -89,23 +120,12 @@ def first_difference(
         NoKernelError: it has no kernel for it.
     """
     originals = [before.constants[name] for name in before.parameters]
-    dtype = originals[0].dtype
-    if dtype.name not in EXACT_BELOW:
-        raise UnverifiedError(f"no bound is known below which {dtype.name} is exact")
-    limit = EXACT_BELOW[dtype.name]
+    masks = [np.ones(p.shape, bool) for p in originals] if kept is None else kept
     for seed in range(TRIALS):
         rng = np.random.default_rng(seed)
-        parameters = [
-            rng.integers(1, LARGEST, p.shape, endpoint=True) * rng.choice([-1, 1], p.shape)
-            for p in originals
-        ]
-        largest = max(1, min(LARGEST, limit // (terms * LARGEST)))
-        data = rng.integers(-largest, largest, shape, endpoint=True)
-        # Where even -1..1 could reach the limit, most of the data is zero: a quarter of the limit
-        # is expected then, and four times the expectation is out of reach.
-        data *= rng.random(shape) < limit / (4 * terms * LARGEST)
-        small = [p.astype(dtype) for p in parameters]
-        found = difference(before, after, small, fold(small), data.astype(dtype), options)
+        *drawn, data = draw(rng, originals, shape, terms)
+        small = [(p * there).astype(p.dtype) for p, there in zip(drawn, masks, strict=True)]
+        found = difference(before, after, small, fold(small), data, options)
         if found:
             return found
     return ""

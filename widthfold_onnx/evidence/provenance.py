@@ -16,6 +16,8 @@ sits, the same for all c. What is left is to compare positions, once per output 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from widthfold_onnx.evidence.border import border
@@ -39,7 +41,7 @@ def prove(
     weight_shape: tuple[int, ...],
     chain: Chain,
     folded: Labels,
-    folded_bias: Labels | None,
+    per_channel: Sequence[Labels],
 ) -> str:
     """Show that original and chain form the same products.
 
@@ -48,7 +50,8 @@ def prove(
         weight_shape: [O, C/group, *kernel] of the original.
         chain: the new nodes.
         folded: the folded weight as labels: index in the original weight + 1, 0 elsewhere.
-        folded_bias: the folded bias as labels, if there is one.
+        per_channel: the folded bias as labels, if there is one, and all else that is there once
+            per output channel.
 
     Returns:
         A certificate in one sentence.
@@ -56,7 +59,7 @@ def prove(
     Raises:
         Mismatch: the products differ; the message says where.
     """
-    check_moves(chain.before, MOVES_BEFORE)
+    check_moves(chain.before, MOVES_BEFORE, chain.zero)
     check_moves(chain.after, MOVES_AFTER)
     inputs = labels_of(original.shape)
     if chain.reads is not None:
@@ -86,7 +89,7 @@ def prove(
         raise Mismatch(f"the output has shape {list(taken.shape)}, not {list(expected)}")
     if taken.min() < 1:
         raise Mismatch("an output element comes from nowhere")
-    _compare(original, conv, patterns, table, folded_bias, taken - 1, outputs)
+    _compare(original, conv, patterns, table, per_channel, taken - 1, outputs)
     products = int(np.prod(expected)) * int(np.prod(weight_shape[1:]))
     return (
         f"all {products} products (padding included) of {weight_shape[0]} x {weight_shape[1]} "
@@ -166,7 +169,7 @@ def _compare(
     conv: Geometry,
     patterns: Labels,
     table: Labels,
-    bias: Labels | None,
+    per_channel: Sequence[Labels],
     taken: Labels,
     outputs: int,
 ) -> None:
@@ -177,7 +180,7 @@ def _compare(
         conv: the Conv of the chain.
         patterns: see `_input_classes`.
         table: see `_tap_table`.
-        bias: folded bias as labels, if any.
+        per_channel: folded bias and the like, as labels.
         taken: for every original output element the folded one that it comes from.
         outputs: folded output channels.
     """
@@ -191,8 +194,8 @@ def _compare(
         source = table[new_o, 0]
         if np.any((source != o) & (source >= 0)):
             raise Mismatch(f"output channel {o} comes from another channel's weights")
-        if bias is not None and np.any(bias[new_o] != o + 1):
-            raise Mismatch(f"output channel {o} gets another channel's bias")
+        if any(np.any(numbers[new_o] != o + 1) for numbers in per_channel):
+            raise Mismatch(f"output channel {o} gets another channel's bias, scale or zero point")
         place += new_n * int(np.prod(produced))
         alike = (place.tobytes(), row_of[new_o].tobytes())
         if alike not in seen:

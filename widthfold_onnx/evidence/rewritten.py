@@ -1,7 +1,7 @@
 """One graph of the rewritten model beside that of the original: who claims what, and the moves.
 
 The proof goes by local steps. A tensor that no new node made is the value of its own name. The
-new nodes state in their metadata what they return (`rewrite.record`); each step - a folded Conv,
+new nodes state in their metadata what they return (`rewrite.record`); each step - a folded node,
 an op that was carried, a chain of moves - is checked to return what it claims if its inputs are
 what they claim. By induction in graph order every value that is read natural again is that of the
 original. Nothing else may read a packed tensor, and a packed tensor may not have the name of a
@@ -10,16 +10,18 @@ value of the original.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 from onnx import helper
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.chain import Mismatch, check_moves, replay
 from widthfold_onnx.evidence.claims import Claim, content, every_concrete, packed_claim, read
+from widthfold_onnx.model.constants import is_default
 from widthfold_onnx.model.graph import Document, Node, Scope, Value
 from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.model.shapes import ShapeTable
@@ -93,9 +95,15 @@ class Rewritten:
         return {node.metadata_props.get(ORIGIN_KEY, "") for node in stands}
 
     def is_passenger(self, node: Node) -> bool:
-        """Whether a node is an op that was carried, and neither a Conv nor a move."""
+        """Whether a node is an op that was carried, and neither a folded node nor a move."""
         keys = node.metadata_props
-        return STATE_KEY in keys and FOLD_KEY not in keys and node.op_type not in CONVERSIONS
+        kept = FOLD_KEY not in keys and node.op_type not in CONVERSIONS
+        return STATE_KEY in keys and kept and not self._ends_conversion(node)
+
+    def _ends_conversion(self, node: Node) -> bool:
+        """Whether a node quantizes again what was dequantized to be moved."""
+        given = node.inputs[0] if node.inputs else None
+        return node.op_type == "QuantizeLinear" and given is not None and self.claim(given) is None
 
     def claim(self, value: Value) -> Claim | None:
         """What a tensor claims to hold; None inside of a chain of moves.
@@ -161,7 +169,7 @@ class Rewritten:
                     raise Mismatch(f"{printable(user.op_type)} reads a packed tensor")
 
     def check_conversion(self, node: Node) -> None:
-        """Check the chain of moves that ends with a node, unless it belongs to a Conv.
+        """Check the chain of moves that ends with a node, unless it belongs to a folded node.
 
         Raises:
             Mismatch: it does not return what it claims.
@@ -176,12 +184,13 @@ class Rewritten:
         line = [*before, node]
         start, maker = self.claim(source), source.producer()
         if start is None and maker is not None and FOLD_KEY in maker.metadata_props:
-            return  # it belongs to that Conv
+            return  # it belongs to that node
         if start is None:
             raise Mismatch("it comes from nowhere")
         shapes = [claim.shape for claim in (start, end) if claim.state is not None]
         if start.value != end.value or not shapes or shapes[0] != shapes[-1]:
             raise Mismatch(f"it makes {printable(end.value)} of {printable(start.value)}")
+        line = self._bare(line)
         messages = [self.new.message(n) for n in line]
         check_moves(messages, CONVERSIONS)
         constants = self.constants(line)
@@ -191,23 +200,62 @@ class Rewritten:
             if labels.shape != expected.shape or (labels != expected).any():
                 raise Mismatch(f"it returns {printable(end.value)} in another state than it says")
 
-    def constants(self, nodes: Sequence[Node]) -> dict[str, Array]:
+    def _bare(self, line: list[Node]) -> list[Node]:
+        """A line of moves without the DequantizeLinear and QuantizeLinear around it.
+
+        Raises:
+            Mismatch: an integer does not come back from the two.
+        """
+        first, last = line[0], line[-1]
+        if not (
+            is_default(first, "DequantizeLinear")
+            and is_default(last, "QuantizeLinear")
+            and len(line) > 2
+        ):
+            return line
+        alike = list(first.inputs[1:]) == list(last.inputs[1:]) and len(first.inputs) == 3
+        if not alike or first.attributes or last.attributes:
+            raise Mismatch("integers are quantized again in another way")
+        scale, zero = (read(self.new, value) for value in first.inputs[1:] if value is not None)
+        if scale.size != 1 or zero.size != 1 or zero.dtype != np.int8:
+            raise Mismatch("integers are quantized again in another way")
+        every = np.arange(-128, 128, dtype=np.float32)
+        less = zero.reshape(()).astype(np.float32)
+        real = (every - less) * scale.reshape(())
+        if (np.rint(real / scale.reshape(())) + less != every).any():
+            raise Mismatch("integers do not come back when they are quantized again")
+        return line[1:-1]
+
+    def alike(self, old: Value, new: Value) -> bool:
+        """Whether a value that is read as it is is the same in both models."""
+        try:
+            return content(read(self.old, old)) == content(read(self.new, new))
+        except Mismatch:
+            return old.name == new.name
+
+    def constants(
+        self, nodes: Sequence[Node], given: Mapping[str, Array] | None = None
+    ) -> dict[str, Array]:
         """Everything but the first input of each new node, by name.
+
+        Args:
+            nodes: the new nodes.
+            given: what need not be constant.
 
         Raises:
             Mismatch: one is not constant.
         """
-        return {
-            value.name or "": read(self.new, value)
-            for node in nodes
-            for value in node.inputs[1:]
-            if value is not None
+        given = given or {}
+        values = [value for node in nodes for value in node.inputs[1:] if value is not None]
+        read_ones = {
+            value.name or "": read(self.new, value) for value in values if value.name not in given
         }
+        return {**read_ones, **given}
 
     def owner(self, node: Node) -> Node:
-        """The folded Conv to which a new node belongs: the nearest before it, else behind it.
+        """The folded node to which a new one belongs: the nearest before it, else behind it.
 
-        A node beside which no folded Conv stands belongs to itself.
+        A node beside which no folded one stands belongs to itself.
         """
         for backward in (True, False):
             for near in self._folded_around(node, backward=backward):

@@ -137,7 +137,7 @@ class Judge:
         }
 
     def _forgiven(self, cell: OutputParity, noise: float) -> OutputParity:
-        if cell.passed or self._chosen(cell) or cell.name in self.unsteady:
+        if cell.passed or self.is_chosen(cell.name) or cell.name in self.unsteady:
             return cell
         if cell.dtype not in DEFAULT_RTOL or not cell.nonfinite_match or cell.max_rel is None:
             return cell
@@ -150,15 +150,15 @@ class Judge:
         )
         return msgspec.structs.replace(cell, passed=True, tolerance=allowed, note=note)
 
-    def _chosen(self, cell: OutputParity) -> bool:
+    def is_chosen(self, name: str) -> bool:
         """Whether the caller said what is good enough for an output."""
-        return self.tolerance.rtol is not None or cell.name in self.tolerance.per_output
+        return self.tolerance.rtol is not None or name in self.tolerance.per_output
 
     def _strays(self, cell: OutputParity, noise: float) -> bool:
         """Whether the rewritten model is further from the truth than the original explains."""
         if cell.truth_original is None or cell.truth_rewritten is None:
             return False
-        if self._chosen(cell) or self.tolerance.atol:
+        if self.is_chosen(cell.name) or self.tolerance.atol:
             return False
         floor = TRUTH_ULPS * float(np.finfo(cell.dtype).eps)
         allowed = max(TRUTH_FACTOR * max(cell.truth_original, noise), floor)

@@ -9,6 +9,8 @@ Both keep the channels of a group together, so every fold works inside `group`. 
 n = F*n' + b and makes F times as many groups with the same weights, W' = 1_F (x) W per group; as
 one dense group it is the block-diagonal I_F (x) W.
 
+What is folded is the Conv of `fold.channels`: other groups, or more channels, come before the fold.
+
 What fills the gaps of a weight is the number that stands for 0: of a quantized weight its zero
 point, which may be another for every output channel.
 """
@@ -16,13 +18,14 @@ point, which may be another for every output channel.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.fold.axis import FoldedAxis
+from widthfold_onnx.fold.channels import Regrouping, regroup_bias, regroup_weight
 from widthfold_onnx.fold.conv_state import ConvState
 
 Array = npt.NDArray[Any]
@@ -34,12 +37,13 @@ class ConvFold:
 
     Attributes:
         axes: one entry per spatial axis; kept axes are the instance F = P = 1.
-        group: groups of the original Conv.
+        group: groups of the Conv that is folded.
         batch: samples moved into channels.
         dense: merge all groups of the folded Conv into one, with structural zeros between them.
         digit_major: channel order, see the module.
         lift: axes of extent 1 put before the spatial ones ([N, C, H, W] as [N, C, 1, H, W]): no
             arithmetic changes, but a runtime picks another kernel for another rank.
+        regrouping: what makes the Conv that is folded of the original.
     """
 
     axes: tuple[FoldedAxis, ...]
@@ -48,16 +52,22 @@ class ConvFold:
     dense: bool = False
     digit_major: bool = False
     lift: int = 0
+    regrouping: Regrouping = field(default_factory=Regrouping)
 
     @property
     def out_factor(self) -> int:
-        """Output channels after / before."""
+        """Positions that every output channel of the regrouped Conv takes in."""
         return self.batch * math.prod(a.out_digits for a in self.axes)
 
     @property
     def in_factor(self) -> int:
-        """Input channels after / before."""
+        """Positions that every input channel of the regrouped Conv takes in."""
         return self.batch * math.prod(a.in_digits for a in self.axes)
+
+    def channels(self, inputs: int, outputs: int) -> tuple[int, int]:
+        """Input and output channels after, for those of the original."""
+        inputs, outputs = self.regrouping.channels(inputs, outputs)
+        return inputs * self.in_factor, outputs * self.out_factor
 
     @property
     def in_state(self) -> ConvState:
@@ -83,13 +93,13 @@ class ConvFold:
 
     def weight_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of the folded weight for an original of `shape` [O, C/group, *kernel]."""
-        channels = shape[1] * self.group * self.in_factor
-        return (shape[0] * self.out_factor, channels // self.new_group, *self.kernel)
+        outputs, per_group = self.regrouping.shape(*shape[:2])
+        channels = per_group * self.group * self.in_factor
+        return (outputs * self.out_factor, channels // self.new_group, *self.kernel)
 
     def weight_growth(self) -> float:
         """Elements of the folded weight / elements of the original."""
-        per_axis = (a.out_digits * a.in_digits * a.kernel / a.original_kernel for a in self.axes)
-        return self.batch * (self.batch * self.group if self.dense else 1) * math.prod(per_axis)
+        return self._copies * self.regrouping.growth
 
     def flops_growth(self, stretch: float = 1.0) -> float:
         """Multiply-adds after / before.
@@ -102,8 +112,28 @@ class ConvFold:
 
     def structural_zeros(self) -> float:
         """Share of the folded weight that is zero whatever the original holds, 0 to 1."""
-        placed = self.batch * math.prod(a.k.size / a.original_kernel for a in self.axes)
-        return 1.0 - placed / self.weight_growth()
+        return 1.0 - self._placed * self.regrouping.kept / self.weight_growth()
+
+    def spread(self) -> float:
+        """Outputs that an Inf or NaN in one input may reach / those that it reached before.
+
+        As many times as many, in the mean, as the folded weight has elements for each that is no
+        structural zero; zeros that meet channels of padding spread nothing. Where a kernel reads
+        nothing but padding none was reached; the digits of an output count then.
+        """
+        met = self._copies * self.regrouping.met
+        return met / self._placed if self._placed else float(self.out_factor)
+
+    @property
+    def _copies(self) -> float:
+        """Elements of the folded weight / elements of that of the regrouped Conv."""
+        per_axis = (a.out_digits * a.in_digits * a.kernel / a.original_kernel for a in self.axes)
+        return self.batch * (self.batch * self.group if self.dense else 1) * math.prod(per_axis)
+
+    @property
+    def _placed(self) -> float:
+        """Of these, elements that are no structural zero."""
+        return self.batch * math.prod(a.k.size / a.original_kernel for a in self.axes)
 
 
 def fold_weight(weight: Array, fold: ConvFold, zero: npt.ArrayLike = 0) -> Array:
@@ -118,11 +148,12 @@ def fold_weight(weight: Array, fold: ConvFold, zero: npt.ArrayLike = 0) -> Array
         `fold.weight_shape(weight.shape)`, same dtype.
     """
     rank = len(fold.axes)
+    zeros = np.broadcast_to(np.asarray(zero, weight.dtype), (len(weight), *(1,) * (rank + 1)))
+    weight, zeros = regroup_weight(weight, fold.regrouping), zeros.ravel()
     out, per_group = weight.shape[:2]
     slots = [n for a in fold.axes for n in (a.out_digits, a.in_digits, a.kernel)]
-    zeros = np.broadcast_to(np.asarray(zero, weight.dtype), (out, *(1,) * (rank + 1))).ravel()
     placed = np.empty((out, per_group, *slots), weight.dtype)
-    placed[...] = zeros.reshape(out, *(1,) * (len(slots) + 1))
+    placed[...] = regroup_bias(zeros, fold.regrouping).reshape(out, *(1,) * (len(slots) + 1))
     # Axis i gets broadcasting dimension i, so that all combinations of taps are assigned at once.
     at = [_along(t, i, rank) for i, a in enumerate(fold.axes) for t in (a.g, a.f, a.q)]
     taken = [_along(a.k, i, rank) for i, a in enumerate(fold.axes)]
@@ -153,7 +184,7 @@ def fold_per_channel(numbers: Array, fold: ConvFold) -> Array:
         [O * fold.out_factor], same dtype.
     """
     digits = fold.out_factor // fold.batch
-    per_group = numbers.reshape(fold.group, -1)
+    per_group = regroup_bias(numbers, fold.regrouping).reshape(fold.group, -1)
     if fold.digit_major:
         repeated = np.tile(per_group, (1, digits))
     else:

@@ -50,15 +50,9 @@ class MatMulFold:
         *batches, rows, columns = shape
         return (*batches, rows * self.factor, columns * self.factor)
 
-    @property
-    def in_factor(self) -> int:
-        """Input channels after / before."""
-        return self.factor
-
-    @property
-    def out_factor(self) -> int:
-        """Output channels after / before."""
-        return self.factor
+    def channels(self, inputs: int, outputs: int) -> tuple[int, int]:
+        """Input and output channels after, for those of the original."""
+        return inputs * self.factor, outputs * self.factor
 
     @property
     def lift(self) -> int:
@@ -77,6 +71,10 @@ class MatMulFold:
     def state(self) -> RowState:
         """How data and result are packed."""
         return RowState(self.factor, self.left, self.merged)
+
+    def spread(self) -> float:
+        """Outputs that an Inf or NaN in one input may reach / those that it reached before."""
+        return float(self.factor)
 
     def folding(self, shape: Dims, *, transposed: bool = False) -> tuple[Step, ...]:
         """The moves that fold the data.

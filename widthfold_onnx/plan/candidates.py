@@ -8,7 +8,7 @@ from dataclasses import replace
 import msgspec
 
 from widthfold_onnx.fold.matmul import MatMulFold
-from widthfold_onnx.options import FACTORS, FoldOptions, Layout
+from widthfold_onnx.options import FACTORS, AxisName, FoldOptions, Layout
 from widthfold_onnx.plan.identity import canonical
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.record import (
@@ -24,6 +24,7 @@ from widthfold_onnx.rules.forms import forms, splits
 from widthfold_onnx.rules.legality import judge
 from widthfold_onnx.rules.matmul import MatMulForm
 from widthfold_onnx.rules.matmul_site import MatMulSite
+from widthfold_onnx.rules.regrouped import groupings
 from widthfold_onnx.rules.windowed import WindowedForm, WindowedSite
 
 MAX_WHOLE = 64
@@ -65,7 +66,7 @@ def form_of(site: LinearSite, key: str, options: FoldOptions) -> Reformulation |
         again = MatMulFold(factor=record.factor, left=site.left, merged=record.merged)
         return matmul.judge(site, options, again)
     assert isinstance(site, WindowedSite)
-    fold = fold_again(record, site.axes, site.group)
+    fold = fold_again(record, site.axes, site.grouping)
     if isinstance(fold, Refusal):
         return fold
     return judge(site, replace(options, ragged=True), fold, record.axis, record.factor, record.form)
@@ -74,7 +75,8 @@ def form_of(site: LinearSite, key: str, options: FoldOptions) -> Reformulation |
 def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation]:
     """Every legal form of a site, each once.
 
-    Extents need not be divisible: what extending and cutting cost is measured like the rest.
+    Extents need not be divisible: what extending and cutting cost is measured like the rest. Where
+    an axis is asked for, channels and groups stay as they are.
     """
     if isinstance(site, MatMulSite):
         yield from matmul.every_form(site, options)
@@ -99,3 +101,7 @@ def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation
                     if isinstance(form, Reformulation) and key not in seen:
                         seen.add(key)
                         yield form
+    for grouping in groupings(site) if options.axis is AxisName.AUTO else ():
+        for _, form in forms(site, options, (1,) * len(extents), grouping=grouping):
+            if isinstance(form, Reformulation):
+                yield form

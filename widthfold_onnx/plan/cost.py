@@ -8,8 +8,9 @@ There are two kinds of kernels. A *blocked* one (NCHWc on the CPU, an implicit G
 cores) computes whole tiles of output channels and keeps its tensors padded to blocks: staging
 copies the input into blocks, unless it may be read as it is, and the output out of them. A
 *lowered* one (the CPU at any other rank, groups that fit no block, ConvTranspose) multiplies
-columns (im2col, col2im): nothing is padded, but every column is written and read again; staging is
-that. A product of matrices on the CPU is read as it is and computes whole tiles of output channels.
+columns (im2col, col2im), as all integers of 8 bits do: nothing is padded, but every column is
+written and read again; staging is that. A product of matrices on the CPU is read as it is and
+computes whole tiles of output channels.
 
 Everything is in seconds and bytes of one run, one core or one GPU, with the runtime's own
 optimizations at their highest level. These are predictions: what they leave out (fusions across
@@ -106,6 +107,8 @@ def _is_blocked(work: Work, target: Target) -> bool:
     """
     if target.blocked_rank == 0:
         return True
+    if work.itemsize == 1:
+        return False
     inputs, outputs = work.channels
     if work.rank != target.blocked_rank or work.transposed:
         return False

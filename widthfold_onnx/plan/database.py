@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.atomic import writing
@@ -59,10 +60,18 @@ def unusable(path: Path | None, why: str) -> UsageError:
     return UsageError(f"the store {name} cannot be used: {printable(why)}; {ELSEWHERE}")
 
 
-def open_database(path: Path | None) -> sqlite3.Connection:
+class Opened(NamedTuple):
+    """A store that is open; one that may only be read forgets what is written when it is closed."""
+
+    connection: sqlite3.Connection
+    read_only: bool
+
+
+def open_database(path: Path | None) -> Opened:
     """Open the store, or make it, with its folder, where there is none.
 
-    Every statement is a transaction of its own, and on the disk when it returns.
+    Every statement is a transaction of its own, and on the disk when it returns. A file that may
+    be read but not written, as on a read-only mount, is copied into memory.
 
     Args:
         path: the file; None keeps everything in memory.
@@ -81,13 +90,45 @@ def open_database(path: Path | None) -> sqlite3.Connection:
             if path.exists() and 0 < path.stat().st_size < _SMALLEST:
                 raise unusable(path, "file is not a database")
     with using(path):
-        connection = sqlite3.connect(place, timeout=BUSY_SECONDS, isolation_level=None)
         try:
-            _prepare(connection, path)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+            return Opened(_connected(place, path), read_only=False)
+        except sqlite3.OperationalError as error:
+            if path is None or not path.is_file() or not _denied(error):
+                raise
+        return Opened(_copied(path), read_only=True)
+
+
+def _connected(place: str, path: Path | None) -> sqlite3.Connection:
+    connection = sqlite3.connect(place, timeout=BUSY_SECONDS, isolation_level=None)
+    try:
+        _prepare(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _copied(path: Path) -> sqlite3.Connection:
+    """The store in memory.
+
+    Where SQLite cannot make the files that a WAL needs, it has to be told that nobody writes.
+    """
+    memory = sqlite3.connect(":memory:", isolation_level=None)
+    for mode in ("mode=ro", "immutable=1"):
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True)) as source:
+            try:
+                _check(source, path)
+                source.backup(memory)
+            except sqlite3.OperationalError as error:
+                if mode == "immutable=1" or not _denied(error):
+                    raise
+                continue
+        return memory
+    raise AssertionError("the last mode returns or raises")
+
+
+def _denied(error: sqlite3.OperationalError) -> bool:
+    return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 
 
 def _prepare(connection: sqlite3.Connection, path: Path | None) -> None:
@@ -98,14 +139,7 @@ def _prepare(connection: sqlite3.Connection, path: Path | None) -> None:
             connection.execute(_TABLE)
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
             connection.execute(f"PRAGMA user_version = {FORMAT}")
-        application, version, empty = _look(connection)
-    if application != APPLICATION:
-        raise unusable(path, "it is a database of another program")
-    if version != FORMAT:
-        raise unusable(path, f"it has format {version}, this version of widthfold has {FORMAT}")
-    (health,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    if health != "ok":
-        raise unusable(path, f"it is damaged: {health}")
+    _check(connection, path)
     connection.execute("PRAGMA synchronous = FULL")
     try:
         connection.execute("PRAGMA journal_mode = WAL")
@@ -114,6 +148,24 @@ def _prepare(connection: sqlite3.Connection, path: Path | None) -> None:
         # speed alone. SQLite does not wait here, as it does everywhere else.
         if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
             raise
+    # Nothing so far has written, where the store was there: this would, and is taken back.
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        connection.execute(f"PRAGMA user_version = {FORMAT}")
+    finally:
+        connection.execute("ROLLBACK")
+
+
+def _check(connection: sqlite3.Connection, path: Path | None) -> None:
+    """Refuse what is no store of this version, or is damaged."""
+    application, version, _ = _look(connection)
+    if application != APPLICATION:
+        raise unusable(path, "it is a database of another program")
+    if version != FORMAT:
+        raise unusable(path, f"it has format {version}, this version of widthfold has {FORMAT}")
+    (health,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if health != "ok":
+        raise unusable(path, f"it is damaged: {health}")
 
 
 def _look(connection: sqlite3.Connection) -> tuple[int, int, bool]:

@@ -52,8 +52,6 @@ class Decision:
             )
         assert self.conv is not None
         inputs, outputs = self.conv.channels
-        fold = self.outcome.fold
-        became = f"{inputs * fold.in_factor} -> {outputs * fold.out_factor}"
         return SiteReport(
             node=node,
             graph=graph,
@@ -63,8 +61,7 @@ class Decision:
             factor=self.outcome.factor,
             form=self.outcome.form,
             code="folded",
-            reason=f"{inputs} -> {outputs} channels became {became}"
-            + (", with one more axis" if fold.lift else ""),
+            reason=f"{inputs} -> {outputs} channels became {self.outcome.became(inputs, outputs)}",
             flops_ratio=round(self.outcome.flops_ratio, 4),
             spread=1.0 if self.conv.is_finite else spread_of(self.outcome),
             gain=gain,
@@ -96,17 +93,20 @@ def plan(document: Document, options: FoldOptions, choose: Choose) -> list[Decis
 
 def applied(document: Document, decisions: Sequence[Decision]) -> onnx.ModelProto:
     """The model with every decision carried out; the document is used up."""
+    engine_of(document, decisions).finish()
+    model = document.finish()
+    forms = [d.outcome for d in decisions if d.conv is not None and not d.conv.is_finite]
+    note_spread(model, [form for form in forms if isinstance(form, Reformulation)])
+    return model
+
+
+def engine_of(document: Document, decisions: Sequence[Decision]) -> Engine:
+    """An engine that knows every decision; nothing is changed yet."""
     engine = Engine(document)
-    forms = []
     for decision in decisions:
         if decision.conv is not None and isinstance(decision.outcome, Reformulation):
             engine.apply(decision.conv, decision.outcome)
-            if not decision.conv.is_finite:
-                forms.append(decision.outcome)
-    engine.finish()
-    model = document.finish()
-    note_spread(model, forms)
-    return model
+    return engine
 
 
 def read_sites(

@@ -21,7 +21,7 @@ from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import LinearSite
-from widthfold_onnx.rules.dequantized_product import dequantizer
+from widthfold_onnx.rules.parameter import dequantizer
 
 Array = npt.NDArray[Any]
 

@@ -33,6 +33,9 @@ MEMORY_SHARE = 0.5
 MORE_TIME = 2.0
 """What was skipped for want of time gets another chance where there is so many times as much."""
 
+RETRY = datetime.timedelta(days=7)
+"""What was lost gets another chance after so long: memory or time may have lacked for a while."""
+
 Keep = Callable[[str, str, Measurement], None]
 """Gets subject, candidate and what was measured."""
 
@@ -81,6 +84,11 @@ class Bench:
         """How many measurements were kept."""
         return len(self.kept)
 
+    @property
+    def read_only(self) -> bool:
+        """Whether the store may only be read, so that measurements are forgotten."""
+        return self._store.read_only
+
     def known(self, subject: str, candidate: str) -> Measurement | None:
         """What the store holds."""
         return self._store.get(self._key(subject, candidate))
@@ -114,7 +122,7 @@ class Bench:
     def _missing(self, unit: Unit, seconds: float) -> Unit | None:
         own = self.known(unit.subject, AS_IS)
         if own is not None and own.status == "lost":
-            return None
+            return unit if outdated(own) and seconds > 0 else None
         known = {form: self.known(unit.subject, form.key) for form in unit.forms}
         forms = tuple(form for form, found in known.items() if not _settled(found, seconds))
         return replace(unit, forms=forms) if forms or own is None else None
@@ -203,6 +211,8 @@ def _settled(found: Measurement | None, seconds: float) -> bool:
     """Whether what is known of a form is all that there is to know in so many seconds."""
     if found is None:
         return False
+    if outdated(found) and seconds > 0:
+        return False
     return found.reason != NO_TIME or seconds < MORE_TIME * found.seconds
 
 
@@ -218,6 +228,12 @@ def _measurement(ran: Ran, budget: float) -> Measurement:
         reason=ran.reason,
         taken=now(),
     )
+
+
+def outdated(found: Measurement) -> bool:
+    """Whether it was lost so long ago that it should be tried again."""
+    age = datetime.datetime.now(datetime.UTC) - found.time
+    return found.status == "lost" and age > RETRY
 
 
 def lost(reason: str) -> Measurement:

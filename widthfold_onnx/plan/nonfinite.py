@@ -18,12 +18,8 @@ NONFINITE_KEY = "widthfold.nonfinite"
 
 
 def spread_of(form: Reformulation) -> float:
-    """Outputs that Inf or NaN in one input may reach / those that they reached before.
-
-    Where a kernel reads nothing but padding they reached none; the digits of an output count then.
-    """
-    placed = 1.0 - form.fold.structural_zeros()
-    return round(1.0 / placed, 2) if placed else float(form.fold.out_factor)
+    """Outputs that Inf or NaN in one input may reach / those that they reached before."""
+    return round(form.fold.spread(), 2)
 
 
 def note_spread(model: onnx.ModelProto, forms: Iterable[Reformulation]) -> None:

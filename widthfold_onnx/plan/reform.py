@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import onnx
-from onnx import helper
 from onnx.shape_inference import infer_shapes
 from onnx.utils import Extractor
 
@@ -27,8 +26,8 @@ def reformed(unit: Unit, key: str, options: FoldOptions) -> bytes | None:
     """
     proto = onnx.ModelProto.FromString(unit.model)
     # The end stays outside: it stands for whatever reads the natural tensor, and is not carried.
-    end, output = proto.graph.node.pop(), proto.graph.output[0].name
-    proto.graph.output[0].name = end.input[0]
+    end, output = proto.graph.node.pop(), proto.graph.output.pop()
+    proto.graph.output.add().name = end.input[0]
     document = Document(proto, None)
     site = only_site(document)
     form = form_of(site, key, options) if isinstance(site, LinearSite) else site
@@ -40,10 +39,9 @@ def reformed(unit: Unit, key: str, options: FoldOptions) -> bytes | None:
     result = document.finish()
     if unit.inside:
         result = _core(result)
-    element = result.graph.output[0].type.tensor_type.elem_type
     end.input[0] = result.graph.output[0].name
     result.graph.node.append(end)
-    result.graph.output[0].CopyFrom(helper.make_tensor_value_info(output, element, None))
+    result.graph.output[0].CopyFrom(output)
     return bytes(result.SerializeToString())
 
 
@@ -56,7 +54,10 @@ def _core(model: onnx.ModelProto) -> onnx.ModelProto:
     nodes = model.graph.node
     packed = [name for node in nodes if _has(node, STATE_KEY) for name in node.output]
     folded = next(node for node in nodes if _has(node, FOLD_KEY))
+    makers = {name: node for node in nodes for name in node.output}
     start = next((name for name in folded.input if name in packed), model.graph.input[0].name)
+    if start in makers and makers[start].op_type == "DequantizeLinear":
+        start = makers[start].input[0]
     end = packed[-1] if folded.output[0] in packed else model.graph.output[0].name
     return Extractor(infer_shapes(model)).extract_model([start], [end])
 

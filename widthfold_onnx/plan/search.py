@@ -94,7 +94,7 @@ class Search:
             interrupted = True
         best = {subject: self._gains.best(subject) for subject in self._layers.units}
         chosen = {s: b[0] for s, b in best.items() if b is not None and pays(b[1])}
-        whole = self._settle(chosen)
+        whole = self._settle(chosen, hurry=interrupted)
         return SearchReport(
             provider=self._options.provider.value,
             threads=self._options.threads,
@@ -106,6 +106,7 @@ class Search:
             left=self._left(),
             predicted=sum(b is not None and b[1].predicted for b in best.values()),
             interrupted=interrupted,
+            store_read_only=self._bench.read_only,
             whole=whole,
             accepted=bool(self._accepted),
             note=self._note,
@@ -130,11 +131,12 @@ class Search:
         missing = self._bench.missing(self._layers.in_order()) if self._options.measure else []
         return len(self._layers.behind(missing))
 
-    def _settle(self, chosen: Choice) -> Gain | None:
+    def _settle(self, chosen: Choice, *, hurry: bool) -> Gain | None:
         """Drop what does not help, and accept the rest if it is faster than the original.
 
         Where nothing is to be measured, what is not known does no harm, and layers agree where
-        that costs least: those that were measured.
+        that costs least: those that were measured, unless only what disagrees was timed. In a
+        `hurry` there is one trial: that of the rest.
         """
         with tempfile.TemporaryDirectory() as folder:
             trials = Trials(
@@ -146,21 +148,12 @@ class Search:
                 self._shapes,
                 Path(folder),
             )
-            known = self._bench.known
-            foreseen = {s: key for s, key in chosen.items() if known(s, AS_IS) is None}
-            agreed = {**foreseen, **assign(self._layers, known)}
-            if agreed != chosen:
-                self._say(Step(f"timing the whole model with {len(agreed)} layers that agree"))
-                trial = trials.compare(chosen, agreed, TRIAL_SECONDS)
-                if trial is None or trial.low > 1:
-                    chosen = agreed
-            for group in self._groups(chosen):
-                for subject in self._hurting(trials, chosen, group):
-                    chosen = {s: key for s, key in chosen.items() if s != subject}
+            if not hurry:
+                chosen = self._without_harm(trials, self._agreed(trials, chosen))
             if not chosen:
                 return None
             self._say(Step("timing the whole model"))
-            final = trials.compare({}, chosen, FINAL_SECONDS)
+            final = trials.compare({}, chosen, TRIAL_SECONDS if hurry else FINAL_SECONDS)
         if final is None:
             self._accepted = chosen
             return None
@@ -168,6 +161,26 @@ class Search:
         if judge(final.low, final.high, final.control, final.rounds, converged=True) == "faster":
             self._accepted = chosen
         return gain_of(final)
+
+    def _agreed(self, trials: Trials, chosen: Choice) -> Choice:
+        """The choice in which neighbours agree, if that is better."""
+        known = self._bench.known
+        foreseen = {s: key for s, key in chosen.items() if known(s, AS_IS) is None}
+        agreed = {**foreseen, **assign(self._layers, known)}
+        if agreed == chosen:
+            return chosen
+        self._say(Step(f"timing the whole model with {len(agreed)} layers that agree"))
+        trial = trials.compare(chosen, agreed, TRIAL_SECONDS)
+        if trial is None:
+            return chosen if trials.known({}, chosen) and not trials.known({}, agreed) else agreed
+        return agreed if trial.low > 1 else chosen
+
+    def _without_harm(self, trials: Trials, chosen: Choice) -> Choice:
+        """The choice without the layers that surely make the whole model slower."""
+        for group in self._groups(chosen):
+            for subject in self._hurting(trials, chosen, group):
+                chosen = {s: key for s, key in chosen.items() if s != subject}
+        return chosen
 
     def _groups(self, chosen: Choice) -> list[list[str]]:
         """The choices that are tried together: the weak ones; all others alone."""

@@ -36,6 +36,9 @@ class Store:
     """Measurements by key; a context manager, which closes the file at its end.
 
     Every method raises UsageError where the file cannot be read or written.
+
+    Attributes:
+        read_only: whether the file may only be read, so that what is put is forgotten.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -48,7 +51,7 @@ class Store:
             UsageError: no file can be made or read there, or it is no store of ours.
         """
         self._path = path
-        self._database = open_database(path)
+        self._database, self.read_only = open_database(path)
 
     def __enter__(self) -> Self:
         return self
@@ -60,6 +63,15 @@ class Store:
         trace: TracebackType | None,
     ) -> None:
         self._database.close()
+
+    def check_writable(self) -> None:
+        """Refuse to change a file that may only be read.
+
+        Raises:
+            UsageError: it may only be read.
+        """
+        if self.read_only:
+            raise unusable(self._path, "it may only be read")
 
     def __len__(self) -> int:
         with using(self._path):

@@ -16,7 +16,7 @@ from widthfold_onnx.model.writer import write_model
 from widthfold_onnx.options import SearchOptions, Shapes, VerifyOptions
 from widthfold_onnx.plan.identity import canonical
 from widthfold_onnx.plan.layers import Place
-from widthfold_onnx.plan.measure import Bench, lost, now
+from widthfold_onnx.plan.measure import Bench, lost, now, outdated
 from widthfold_onnx.plan.store import Measurement
 from widthfold_onnx.runtime.clock import Pairing
 from widthfold_onnx.runtime.worker import isolated
@@ -79,9 +79,8 @@ class Trials:
             The ratio time of base / time of other, lost where one of them does not run; None where
             it is not in the store and nothing is to be measured.
         """
-        candidate = canonical({"than": base, "is": other})
-        known = self._bench.known(self._subject, candidate)
-        if known is not None or not self._options.measure:
+        known = self.known(base, other)
+        if not self._options.measure or (known is not None and not outdated(known)):
             return known
         options = VerifyOptions(
             provider=self._options.provider,
@@ -98,8 +97,12 @@ class Trials:
             measured = _measurement(*isolated(ratio_of, *files, options, shapes, timeout=timeout))
         except UnverifiedError as error:
             measured = lost(str(error))
-        self._bench.keep(self._subject, candidate, measured)
+        self._bench.keep(self._subject, _candidate(base, other), measured)
         return measured
+
+    def known(self, base: Choice, other: Choice) -> Measurement | None:
+        """What the store holds of `compare`."""
+        return self._bench.known(self._subject, _candidate(base, other))
 
     def _file(self, choice: Choice) -> Path:
         if not choice:
@@ -130,6 +133,10 @@ def _measurement(pairing: Pairing, note: str) -> Measurement:
         control=pairing.control,
         note=note,
     )
+
+
+def _candidate(base: Choice, other: Choice) -> str:
+    return canonical({"than": base, "is": other})
 
 
 def _digest(content: bytes) -> str:

@@ -85,6 +85,7 @@ def tune(
             ],
             models=[_row(name, layers, crew.benches) for name, layers in read],
             interrupted=interrupted,
+            store_read_only=store.read_only,
         )
 
 

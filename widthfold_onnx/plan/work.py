@@ -67,10 +67,7 @@ class Work:
 
     def folded(self, form: Reformulation, shape: Sequence[int], out_shape: Sequence[int]) -> Work:
         """The work of a form at given shapes of input and output, which the form may extend."""
-        channels = (
-            self.channels[0] * form.fold.in_factor,
-            self.channels[1] * form.fold.out_factor,
-        )
+        channels = form.fold.channels(*self.channels)
         if not isinstance(form, WindowedForm):
             return replace(self, channels=channels)
         fold = form.fold

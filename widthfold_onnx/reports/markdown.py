@@ -154,6 +154,18 @@ class _Page:
                     for site in report.sites
                 ],
             ),
+            self._table(
+                "regions",
+                ["folded", "carried", "stops at"],
+                [
+                    [
+                        code(", ".join(region.folded), 200),
+                        code(", ".join(region.carried) or "nothing", 200),
+                        code("; ".join(f"{s.op} {s.node}: {s.reason}" for s in region.stops), 300),
+                    ]
+                    for region in report.regions
+                ],
+            ),
             *(self._verify(proof) if proof is not None else []),
         ]
 

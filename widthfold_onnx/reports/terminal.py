@@ -35,6 +35,8 @@ def show_optimize(report: OptimizeReport) -> None:
     else:
         line += f"; {report.written} is a copy of {report.model}"
     say(line)
+    for region in report.regions:
+        say(wording.region(region))
     if spread := wording.spread(report.sites):
         say(spread)
     if report.search is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from widthfold_onnx.reports.console import printing, say, table
+from widthfold_onnx.reports.wording import UNKEPT
 from widthfold_onnx.results import TunedModel, TuneReport
 
 
@@ -16,6 +17,8 @@ def show_tune(report: TuneReport) -> None:
     )
     for machine in report.machines:
         say(f"{machine.measured} measurement(s) on {machine.provider}: {machine.machine}")
+    if report.store_read_only and any(machine.measured for machine in report.machines):
+        say(UNKEPT)
 
 
 def _row(model: TunedModel) -> list[str]:

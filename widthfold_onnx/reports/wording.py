@@ -10,6 +10,7 @@ from widthfold_onnx.results import (
     Gain,
     InspectSite,
     OutputParity,
+    RegionReport,
     SearchReport,
     SiteReport,
     Timing,
@@ -20,6 +21,14 @@ from widthfold_onnx.text import printable
 _EPSILON = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 2**-23, "float64": 2**-52}
 _SHAPES = 120
 """Characters of the shapes that were timed."""
+
+UNKEPT = "not kept, because the store may only be read"
+
+_NAMES = 4
+"""Names of a list that are shown."""
+
+_STOP = 72
+"""Characters of one of them."""
 
 _NEAR_ZERO = 1000
 """So many times as many ULP as the largest error explains are those of tiny values."""
@@ -91,6 +100,22 @@ def spread(sites: Sequence[SiteReport]) -> str:
     )
 
 
+def region(found: RegionReport) -> str:
+    """A region in one line: its nodes, what it carries, and where it ends."""
+    where = f" in {found.graph}" if found.graph else ""
+    carried = _first(found.carried) if found.carried else "nothing"
+    stops = [f"{stop.op} {stop.node} ({stop.reason})" for stop in found.stops]
+    end = f"; stops at {_first(stops)}" if stops else ""
+    return f"region of {_first(found.folded)}{where}: carries {carried}{end}"
+
+
+def _first(names: Sequence[str]) -> str:
+    """The first of some names, and how many more there are."""
+    shown = ", ".join(short(name, _STOP) for name in names[:_NAMES])
+    more = len(names) - _NAMES
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
 def search(report: SearchReport) -> str:
     """What the search for the fastest forms found."""
     if not report.layers:
@@ -100,6 +125,8 @@ def search(report: SearchReport) -> str:
     if report.predicted:
         known = f"{counted(report.predicted, 'layer')} predicted for {report.target}, not measured"
     said = f"search: {counted(report.forms, 'form')} of {counted(report.layers, 'layer')}, {known}"
+    if report.measured and report.store_read_only:
+        said += f" and {UNKEPT}"
     if report.interrupted:
         said += ", ended early"
     if report.left:

@@ -16,7 +16,9 @@ from widthfold_onnx.results.sites import (
     InspectSite,
     OptimizeReport,
     OptimizeSummary,
+    RegionReport,
     SiteReport,
+    Stop,
 )
 from widthfold_onnx.results.store import Entry, Key, Measurement, StoreReport
 from widthfold_onnx.results.timing import NodeTime, Side, Timing
@@ -37,10 +39,12 @@ __all__ = [
     "OptimizeReport",
     "OptimizeSummary",
     "OutputParity",
+    "RegionReport",
     "Result",
     "SearchReport",
     "Side",
     "SiteReport",
+    "Stop",
     "StoreReport",
     "Timing",
     "TuneReport",

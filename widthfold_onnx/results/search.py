@@ -32,6 +32,7 @@ class SearchReport(Result, kw_only=True, frozen=True):
         left: layers that were to be measured, of which something is still not known.
         predicted: how many of the layers were judged by prediction, for want of measurements.
         interrupted: whether measuring was ended by hand.
+        store_read_only: whether the store may only be read, so that nothing measured is kept.
         whole: the whole model, folded where that pays, against the original at its strongest
             setting; None where no layer gained, or where nothing was to be measured.
         note: what else was seen of the original at its settings.
@@ -49,6 +50,7 @@ class SearchReport(Result, kw_only=True, frozen=True):
     left: int
     predicted: int
     interrupted: bool
+    store_read_only: bool
     whole: Gain | None
     accepted: bool
     note: str = ""

@@ -8,7 +8,7 @@ from widthfold_onnx.results.base import Result
 from widthfold_onnx.results.evidence import VerifyReport
 from widthfold_onnx.results.search import Gain, SearchReport
 
-OPTIMIZE_SCHEMA = "widthfold.optimize/5"
+OPTIMIZE_SCHEMA = "widthfold.optimize/6"
 INSPECT_SCHEMA = "widthfold.inspect/1"
 
 
@@ -47,6 +47,31 @@ class SiteReport(Result, kw_only=True, frozen=True):
     gain: Gain | None = None
 
 
+class Stop(Result, kw_only=True, frozen=True):
+    """A node at which a region ends: name, operator, and the reason in a word and a sentence."""
+
+    node: str
+    op: str
+    code: str
+    reason: str
+
+
+class RegionReport(Result, kw_only=True, frozen=True):
+    """Nodes between which nothing is unfolded.
+
+    Attributes:
+        graph: where they are: "" for the main graph, else the path of names to it.
+        folded: the folded nodes.
+        carried: the operators that run on folded tensors, each as its type and its name.
+        stops: where it ends, in the order in which the nodes before return.
+    """
+
+    graph: str
+    folded: list[str]
+    carried: list[str]
+    stops: list[Stop]
+
+
 class OptimizeSummary(Result, kw_only=True, frozen=True):
     """Counts over all sites, and the size of the model file in bytes."""
 
@@ -66,6 +91,7 @@ class OptimizeReport(Result, kw_only=True, frozen=True):
     schema: str = OPTIMIZE_SCHEMA
     model: str
     sites: list[SiteReport]
+    regions: list[RegionReport]
     summary: OptimizeSummary
     search: SearchReport | None = None
     written: str | None

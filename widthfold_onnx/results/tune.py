@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from widthfold_onnx.results.base import Result
 
-TUNE_SCHEMA = "widthfold.tune/1"
+TUNE_SCHEMA = "widthfold.tune/2"
 
 
 class TunedModel(Result, kw_only=True, frozen=True):
@@ -51,6 +51,7 @@ class TuneReport(Result, kw_only=True, frozen=True):
         machines: where it was measured; several kinds are possible on a cluster.
         models: in the order in which they were named.
         interrupted: whether measuring was ended by hand.
+        store_read_only: whether the store may only be read, so that nothing measured is kept.
     """
 
     schema: str = TUNE_SCHEMA
@@ -58,3 +59,4 @@ class TuneReport(Result, kw_only=True, frozen=True):
     machines: list[TunedMachine]
     models: list[TunedModel]
     interrupted: bool
+    store_read_only: bool

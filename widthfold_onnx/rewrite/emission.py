@@ -3,7 +3,9 @@
 A site becomes the folded node, an op of a region the same op on packed tensors. What reads a value
 in another state gets a chain of moves, at most one per value and state: a fold stands before the
 first node that reads it, an unfold behind the node that it belongs to. So between two sites that
-agree nothing is converted, and no fold ever meets its inverse. A tensor that is natural keeps its
+agree nothing is converted, and no fold ever meets its inverse. What a DequantizeLinear makes is
+converted before it: the integers are moved, and dequantized again in every state that is read, so
+that a runtime finds it beside the folded node. A tensor that is natural keeps its
 name; nodes keep theirs; what new nodes say of themselves is in `rewrite.record`.
 """
 
@@ -14,6 +16,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.graph import Document, Graph, Node, Value
 from widthfold_onnx.model.propagate import Dims
@@ -25,7 +28,8 @@ from widthfold_onnx.rewrite.regions import Passenger, Region
 from widthfold_onnx.rules.base import Ends, LinearSite, Reformulation
 from widthfold_onnx.rules.matmul import MatMulForm
 from widthfold_onnx.rules.matmul_site import MatMulSite
-from widthfold_onnx.rules.windowed import FOLDED_OP, WindowedForm, WindowedSite
+from widthfold_onnx.rules.parameter import dequantizer
+from widthfold_onnx.rules.windowed import FOLDED_OPS, WindowedForm, WindowedSite
 
 Array = npt.NDArray[Any]
 Plans = dict[Node, tuple[LinearSite, Reformulation]]
@@ -38,6 +42,7 @@ class Emission:
         document: the model.
         graph: the graph.
         plans: what becomes of its sites.
+        region: what is carried between them.
         parameters: the folded weights of the model.
     """
 
@@ -46,15 +51,14 @@ class Emission:
         document: Document,
         graph: Graph,
         plans: Plans,
+        region: Region,
         parameters: Parameters,
     ) -> None:
         self._document = document
         self._graph = graph
         self._plans = plans
         self._parameters = parameters
-        self._ends = {node: plan.ends(site) for node, (site, plan) in plans.items()}
-        self._nodes = list(document.nodes_of(graph))
-        self._region = Region(document, self._nodes, self._ends)
+        self._region = region
         self._made: dict[tuple[Value, State | None], Value] = {}
         self._natural: dict[Value, Value] = {}
         self._constants: dict[tuple[Value, State, tuple[int, ...]], Value] = {}
@@ -62,7 +66,7 @@ class Emission:
 
     def run(self) -> None:
         """Make them, and put them in the place of the old ones."""
-        for node in self._nodes:
+        for node in list(self._document.nodes_of(self._graph)):
             passenger = self._region.carried.get(node)
             if node in self._plans:
                 self._chains[node] = []
@@ -70,11 +74,13 @@ class Emission:
             elif passenger is not None:
                 self._chains[node] = []
                 self._carry(node, passenger)
+            elif self._region.is_superseded(node):
+                self._chains[node] = []
         self._document.replace(self._graph, self._chains, self._natural)
 
     def _fold(self, node: Node, site: LinearSite, plan: Reformulation) -> None:
         """The folded node with the moves that belong to it."""
-        ends = self._ends[node]
+        ends = self._region.sites[node]
         start = self._read(site.data, ends.reads, node)
         chain = Chain(self._document, start, node, node.outputs[0].name or "")
         if isinstance(site, WindowedSite) and isinstance(plan, WindowedForm):
@@ -96,16 +102,17 @@ class Emission:
             missing = _differing(plan.in_shape, site.planned)
             if missing:
                 ends_of = {i: wanted - actual for i, (wanted, actual) in missing.items()}
-                chain.extend(ends_of, len(site.planned))
+                known = site.quantization
+                chain.extend(ends_of, len(site.planned), None if known is None else known.zero)
             chain.steps(plan.input.steps(digit_major=fold.digit_major), "fold")
         record = encoded(record_of(site, plan))
         metadata = {FOLD_KEY: record}
         if ends.returns is not None:
             metadata |= state_record(ends.returns, [ends.out_shape])
         conv = chain.add(
-            FOLDED_OP,
+            FOLDED_OPS[site.op],
             "conv",
-            self._parameters.of(site, fold, record),
+            self._inputs(chain, site, fold, record),
             {
                 "dilations": [1] * lift + [a.dilation for a in fold.axes],
                 "group": fold.new_group,
@@ -125,25 +132,56 @@ class Emission:
                 chain.cut({i: actual for i, (_, actual) in surplus.items()})
         return conv
 
+    def _inputs(
+        self, chain: Chain, site: WindowedSite, fold: ConvFold, record: str
+    ) -> dict[str, Value | None]:
+        """What the folded Conv reads besides the data: what the original reads, folded.
+
+        What is dequantized for the original is dequantized again, so that a runtime sees integers.
+        """
+        inputs: dict[str, Value | None] = {}
+        for index, value in enumerate(site.node.inputs):
+            if index == site.data_index:
+                continue
+            maker = dequantizer(value) if site.is_dequantized else None
+            if maker is not None:
+                given = [
+                    None if v is None else self._parameters.of(site, fold, record, v)
+                    for v in maker.inputs
+                ]
+                per_channel = any(v in site.per_channel for v in maker.inputs[1:])
+                axis = {"axis": 0} if per_channel else {}
+                inputs[f"{index}"] = chain.beside("DequantizeLinear", given, axis)
+            elif value is not None:
+                inputs[f"{index}"] = self._parameters.of(site, fold, record, value)
+            else:
+                inputs[f"{index}"] = None
+        return inputs
+
     def _carry(self, node: Node, passenger: Passenger) -> None:
         """The op on packed tensors."""
+        new = self._packed(node, passenger, node)
+        _take_over(node, new)
+        self._return(node, new.outputs, passenger.state)
+
+    def _packed(self, node: Node, passenger: Passenger, reader: Node) -> Node:
+        """What does to packed tensors what a node does to natural ones, put before `reader`."""
         inputs: list[Value | None] = []
         for i, value in enumerate(node.inputs):
             if value is None:
                 inputs.append(None)
             elif i in passenger.data:
-                inputs.append(self._read(value, passenger.state, node))
+                inputs.append(self._read(value, passenger.state, reader))
             elif i in passenger.form.constants:
                 array = passenger.form.constants[i]
                 inputs.append(self._constant(value, passenger.state, array))
             else:
-                inputs.append(self._read(value, None, node))
+                inputs.append(self._read(value, None, reader))
         metadata = state_record(passenger.state, passenger.form.shapes)
         metadata[ORIGIN_KEY] = node.outputs[0].name or ""
         new = self._document.again(node, inputs, f"{base_name(node)}/packed", metadata)
-        _take_over(node, new)
-        self._chains[node].append(new)
-        self._return(node, new.outputs, passenger.state)
+        self._chains[reader].append(new)
+        return new
 
     def _read(self, value: Value, state: State | None, reader: Node) -> Value:
         """A value in a state; it is folded before `reader` if it was never needed there so far."""
@@ -151,7 +189,13 @@ class Emission:
             natural = self._natural.get(value, value)
             if state is None:
                 return natural
-            self._made[value, state] = self._convert(value, natural, state, reader, inverse=False)
+            again = self._region.dequantized.get((value, state))
+            maker = value.producer()
+            if again is not None and maker is not None:
+                self._made[value, state] = self._packed(maker, again, reader).outputs[0]
+            else:
+                made = self._convert(value, natural, state, reader, inverse=False)
+                self._made[value, state] = made
         return self._made[value, state]
 
     def _return(self, node: Node, results: Sequence[Value], state: State | None) -> None:
@@ -170,8 +214,14 @@ class Emission:
         """Fold a natural value into a state, or with `inverse` unfold it."""
         chain = Chain(self._document, start, owner, value.name or "")
         shape = self._region.shapes[value, state]
-        steps = state.steps(shape, inverse=inverse)
-        chain.steps(steps, "unfold" if inverse else "fold")
+        what = "unfold" if inverse else "fold"
+        signed = self._region.signed(value, state)
+        again = {} if signed is None else dict(zip(("scale", "zero"), signed, strict=True))
+        if again:
+            chain.add("DequantizeLinear", f"{what}_dequantize", again, {})
+        chain.steps(state.steps(shape, inverse=inverse), what)
+        if again:
+            chain.add("QuantizeLinear", f"{what}_quantize", again, {})
         if not inverse:
             chain.nodes[-1].metadata_props.update(state_record(state, [shape]))
         self._chains[owner] += chain.nodes

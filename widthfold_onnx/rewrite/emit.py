@@ -55,11 +55,12 @@ class Chain:
             else:
                 self.add("Transpose", f"{what}_transpose", {}, {"perm": step.order})
 
-    def extend(self, axis_ends: Mapping[int, int], rank: int) -> None:
-        """Append zeros: `axis_ends` maps an axis to how many positions."""
+    def extend(self, axis_ends: Mapping[int, int], rank: int, zero: Value | None) -> None:
+        """Append zeros: `axis_ends` maps an axis to how many positions; `zero` may be another."""
         pads = [0] * rank + [axis_ends.get(i, 0) for i in range(rank)]
         if self._document.opset >= 11:
-            self.add("Pad", "extend", {"pads": pads}, {})
+            value = {} if zero is None else {"value": zero}
+            self.add("Pad", "extend", {"pads": pads, **value}, {})
         else:
             self.add("Pad", "extend", {}, {"pads": pads})
 
@@ -84,10 +85,10 @@ class Chain:
     ) -> Node:
         """Append a node that reads `first`, the end of the chain and `constants`.
 
-        A constant of numbers becomes one of int64; None is an input that is left out.
+        A constant that is no Value becomes one of int64; None is an input that is left out.
         """
         name = f"{self._base}/{what}"
-        inputs = [*first, self.value]
+        inputs: list[Value | None] = [*first, self.value]
         for label, constant in constants.items():
             if constant is None or isinstance(constant, Value):
                 inputs.append(constant)
@@ -107,13 +108,8 @@ class Chain:
 
     def beside(self, op_type: str, inputs: Sequence[Value | None], attributes: Attributes) -> Value:
         """Put a node of constants before the next one of the chain; its output."""
-        node = self._document.node(
-            op_type,
-            inputs,
-            attributes,
-            name=f"{self._base}/{op_type.lower()}",
-            metadata={ORIGIN_KEY: self._origin},
-        )
+        name = f"{self._base}/{op_type.lower()}"
+        node = self._document.node(op_type, inputs, attributes, name=name, metadata={})
         self.nodes.append(node)
         return node.outputs[0]
 

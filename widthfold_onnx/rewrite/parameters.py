@@ -13,12 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.fold import matmul
-from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
+from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.matmul import MatMulFold
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.graph import Attributes, Document, Value
-from widthfold_onnx.rules.dequantized_product import axis_of, dequantizer
+from widthfold_onnx.rules.dequantized_product import axis_of
 from widthfold_onnx.rules.matmul_site import MatMulSite
+from widthfold_onnx.rules.parameter import dequantizer
 from widthfold_onnx.rules.quantized_product import is_single, per_channel
 from widthfold_onnx.rules.windowed import WindowedSite
 
@@ -32,21 +33,25 @@ class Parameters:
         self._document = document
         self._shared: dict[tuple[object, ...], Value] = {}
 
-    def of(self, site: WindowedSite, fold: ConvFold, record: str) -> dict[str, Value]:
-        """Weight and, if there is one, bias of a site; `record` tells its fold from others."""
-        key = f"{record} {site.op} {site.group} {site.axes}"
-        parameters = {
-            "weight": self._share(
-                site.weight,
-                f"weight {key}",
-                lambda array: fold_weight(site.canonical(array), fold, site.zero),
-            )
-        }
-        if site.bias is not None:
-            parameters["bias"] = self._share(
-                site.bias, f"bias {key}", lambda array: fold_per_channel(array, fold)
-            )
-        return parameters
+    def of(self, site: WindowedSite, fold: ConvFold, record: str, value: Value) -> Value:
+        """What the folded Conv of a site reads in the place of a value that it reads itself.
+
+        Args:
+            site: the site.
+            fold: its fold.
+            record: tells the fold from others.
+            value: a constant that changes if it is the weight, or there once per output channel.
+        """
+        weight = value is site.parameter
+        constant = site.weight if weight else site.per_channel.get(value)
+        if constant is None:
+            return value
+        what = f"weight {site.zero.tolist()}" if weight else "per channel"
+        return self._share(
+            constant,
+            f"{what} {record} {site.op} {site.group} {site.axes}",
+            lambda array: site.folded(value, array, fold),
+        )
 
     def of_product(self, site: MatMulSite, fold: MatMulFold, record: str, index: int) -> Value:
         """An input of a folded product, one of `site.parameters`."""

@@ -10,9 +10,9 @@ from widthfold_onnx.rewrite.emit import Chain
 from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rewrite.record import FOLD_KEY, encoded, product_record, state_record
 from widthfold_onnx.rules.base import Ends
-from widthfold_onnx.rules.dequantized_product import dequantizer
 from widthfold_onnx.rules.matmul import MatMulForm
 from widthfold_onnx.rules.matmul_site import MatMulSite
+from widthfold_onnx.rules.parameter import dequantizer
 
 
 def append_product(

@@ -15,6 +15,7 @@ import msgspec
 
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.fold.axis import ConvAxis, fold_axis, keep_axis
+from widthfold_onnx.fold.channels import Grouping, regroup
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv_state import ConvState
 from widthfold_onnx.fold.row_state import RowState
@@ -55,7 +56,11 @@ class ProductRecord(msgspec.Struct, frozen=True, tag="product", tag_field="kind"
 
 
 class FoldRecord(msgspec.Struct, frozen=True, tag="conv", tag_field="kind"):
-    """The fold of one Conv; `samples` is the batch that was planned with (None: any)."""
+    """The fold of one Conv.
+
+    `samples` is the batch that was planned with (None: any), `channels` and `group` what the Conv
+    that is folded has.
+    """
 
     axis: str
     factor: int
@@ -66,6 +71,8 @@ class FoldRecord(msgspec.Struct, frozen=True, tag="conv", tag_field="kind"):
     dense: bool
     digit_major: bool
     lift: int
+    channels: tuple[int, int]
+    group: int
     axes: list[AxisRecord]
 
 
@@ -132,6 +139,8 @@ def record_of(site: WindowedSite, plan: WindowedForm) -> FoldRecord:
         dense=plan.fold.dense,
         digit_major=plan.fold.digit_major,
         lift=plan.fold.lift,
+        channels=plan.fold.regrouping.channels(*site.channels),
+        group=plan.fold.group,
         axes=[
             AxisRecord(folded.out_digits, folded.in_digits, folded.blocked, axis.length)
             for folded, axis in zip(plan.fold.axes, site.axes, strict=True)
@@ -167,8 +176,13 @@ def _decoded(text: str, kind: Any, key: str) -> Any:
         raise InvalidModelError(f"{key} cannot be read: {error}") from error
 
 
-def fold_again(record: FoldRecord, axes: tuple[ConvAxis, ...], group: int) -> ConvFold | Refusal:
-    """The fold that a record describes, for the geometry of the original Conv."""
+def fold_again(
+    record: FoldRecord, axes: tuple[ConvAxis, ...], grouping: Grouping
+) -> ConvFold | Refusal:
+    """The fold that a record describes, for the geometry and the channels of the original Conv."""
+    regrouping = regroup(grouping, Grouping(*record.channels, record.group))
+    if isinstance(regrouping, Refusal):
+        return regrouping
     folded = []
     for axis, entry in zip(axes, record.axes, strict=True):
         kept = entry.out_digits * entry.in_digits * axis.base_dilation == 1
@@ -182,9 +196,10 @@ def fold_again(record: FoldRecord, axes: tuple[ConvAxis, ...], group: int) -> Co
         folded.append(result)
     return ConvFold(
         axes=tuple(folded),
-        group=group,
+        group=record.group,
         batch=record.batch,
         dense=record.dense,
         digit_major=record.digit_major,
         lift=record.lift,
+        regrouping=regrouping,
     )

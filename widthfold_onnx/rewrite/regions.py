@@ -1,7 +1,9 @@
 """Which ops between folded nodes run on packed tensors, so that a fold is paid once.
 
 First every op is taken along that can be: one of its inputs comes out of a folded node, or of an
-op that was taken along, and the others are there in the same state. Then those go back that cost
+op that was taken along, and the others are there in the same state. A DequantizeLinear costs
+nothing of its own: it stands before whatever reads its result, in each state in which that is
+read, so its result is where its integers are. Then those go back that cost
 more bytes moved by folds and unfolds than they save: in reverse order, where natural wins a tie,
 so that what follows a costly op is no reason to keep it; then in order, where packed wins a tie,
 because the runtime fuses a folded node only with what stands beside it.
@@ -9,16 +11,19 @@ because the runtime fuses a folded node only with what stands beside it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from widthfold_onnx.fold.state import State
+from widthfold_onnx.model.constants import Constant, is_default
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.propagate import Dims
+from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Ends
-from widthfold_onnx.rules.carry import Carried, carry
+from widthfold_onnx.rules.carry import carry
 from widthfold_onnx.rules.legality import elements
-from widthfold_onnx.rules.operand import Op
+from widthfold_onnx.rules.operand import Carried, Op
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,11 @@ class Region:
         sites: the folded nodes.
 
     Attributes:
+        nodes: of the graph.
+        sites: the folded nodes.
         carried: the ops that run on packed tensors.
+        refusals: why other ops cannot, of those that read one.
+        dequantized: by result and state the DequantizeLinear that make one in that state.
         shapes: natural extents of every tensor in a state that it has or could have, as far as
             fixed; a state fixes those of the axes that it folds.
     """
@@ -47,21 +56,26 @@ class Region:
     def __init__(
         self, document: Document, nodes: Iterable[Node], sites: Mapping[Node, Ends]
     ) -> None:
+        self.nodes = list(nodes)
+        self.sites = sites
         self.carried: dict[Node, Passenger] = {}
+        self.refusals: dict[Node, Refusal] = {}
+        self.dequantized: dict[tuple[Value, State], Passenger] = {}
         self.shapes: dict[tuple[Value, State], Dims] = {}
         self._document = document
-        self._sites = sites
+        self._sources = _sources(self.nodes)
         self._homes: dict[Value | None, State | None] = {}
         self._folded: set[tuple[Value, State]] = set()
         for node, ends in sites.items():
             self._homes[node.outputs[0]] = ends.returns
             data = node.inputs[ends.data]
             if ends.reads is not None and data is not None:
+                self._dequantize(data, ends.reads, ends.in_shape)
                 self.shapes[data, ends.reads] = ends.in_shape
                 self._folded.add((data, ends.reads))
             if ends.returns is not None:
                 self.shapes[node.outputs[0], ends.returns] = ends.out_shape
-        for node in nodes:
+        for node in self.nodes:
             if node not in sites:
                 self._take_along(node)
         candidates = list(self.carried.items())
@@ -73,21 +87,83 @@ class Region:
 
     def home(self, value: Value | None) -> State | None:
         """The state in which a value is made; None for natural."""
-        return self._homes.get(value)
+        source = None if value is None else self._sources.get(value)
+        if value is None or source is None:
+            return self._homes.get(value)
+        home = self._homes.get(source)
+        return home if home is not None and (value, home) in self.dequantized else None
+
+    def is_fixed(self, value: Value) -> bool:
+        """Whether something else than nodes of the graph reads a value, which so stays natural."""
+        return self._document.is_fixed(value)
 
     def needed(self, value: Value) -> set[State | None]:
         """The states in which a value is read; None for natural."""
-        states: set[State | None] = {None} if self._document.is_fixed(value) else set()
+        states: set[State | None] = {None} if self.is_fixed(value) else set()
         for node, index in value.uses():
-            passenger, site = self.carried.get(node), self._sites.get(node)
-            if passenger is not None:
+            passenger, site = self.carried.get(node), self.sites.get(node)
+            result = node.outputs[0]
+            if self._sources.get(result) is value and index == 0:
+                read = self.needed(result)
+                states |= {s if s and (result, s) in self.dequantized else None for s in read}
+            elif passenger is not None:
                 states.add(passenger.state if index in passenger.data else None)
             else:
                 states.add(site.reads if site is not None and index == site.data else None)
         return states
 
+    def is_superseded(self, node: Node) -> bool:
+        """Whether a DequantizeLinear is needed in other states only."""
+        states = self.needed(node.outputs[0]) if node.outputs[0] in self._sources else set()
+        return bool(states) and all(s and (node.outputs[0], s) in self.dequantized for s in states)
+
+    def signed(self, value: Value, state: State) -> tuple[Value, Value] | None:
+        """Scale and zero point of signed bytes that stand between (de)quantizers in a state.
+
+        ONNX Runtime on x86 computes in integers with unsigned bytes only, and makes them of signed
+        ones where a QuantizeLinear stands right before a DequantizeLinear (qdq_s8_to_u8.cc). So
+        such bytes are not moved between the two: they are dequantized, moved and quantized again.
+        """
+        maker = value.producer()
+        node = maker if maker in self.carried else None
+        for user, _ in value.uses():
+            if (user.outputs[0], state) in self.dequantized and self._sources.get(
+                user.outputs[0]
+            ) is value:
+                node = user
+        if node is None or node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
+            return None
+        if len(node.inputs) < 3:
+            return None
+        _, scale, zero = node.inputs[:3]
+        assert scale is not None
+        known = None if zero is None else self._document.constant(zero)
+        step = self._document.constant(scale)
+        if zero is None or not isinstance(known, Constant) or not isinstance(step, Constant):
+            return None
+        one = math.prod(known.shape) == math.prod(step.shape) == 1
+        return (scale, zero) if one and known.dtype == "INT8" else None
+
+    def _dequantize(self, value: Value, state: State, shape: Dims) -> None:
+        """Note that a DequantizeLinear makes a value in a state, if one can."""
+        source, node = self._sources.get(value), value.producer()
+        if source is None or node is None:
+            return
+        others = (None,) * (len(node.inputs) - 1)
+        form = carry(Op(self._document, node, state, (shape, *others)))
+        if isinstance(form, Carried):
+            self.dequantized[value, state] = Passenger(state, form, frozenset({0}))
+            self.shapes[source, state] = self.shapes[value, state] = shape
+            self._folded.add((source, state))
+
     def _take_along(self, node: Node) -> None:
         """Carry a node if it can be."""
+        if node.outputs[0] in self._sources:
+            source = self._sources[node.outputs[0]]
+            state = self._homes.get(source)
+            if state is not None:
+                self._dequantize(node.outputs[0], state, self.shapes[source, state])
+            return
         for state in dict.fromkeys(self.home(value) for value in node.inputs):
             if state is None:
                 continue
@@ -102,11 +178,14 @@ class Region:
                 for value, shape in zip(node.outputs, form.shapes, strict=True):
                     self.shapes[value, state] = shape
                 self._set(node, Passenger(state, form, frozenset(there)))
+                self.refusals.pop(node, None)
                 return
+            self.refusals[node] = form
 
     def _settle(self, node: Node, choice: Passenger | None) -> None:
         """Carry a node, or with None leave it natural, unless that moves more than now."""
         values = {value for value in (*node.inputs, *node.outputs) if value is not None}
+        values |= {self._sources[value] for value in values if value in self._sources}
         now = self.carried.get(node)
         before = sum(map(self._moved, values))
         self._set(node, choice)
@@ -125,7 +204,15 @@ class Region:
         """Elements that are copied so that a value is there in all states in which it is read."""
         home = self.home(value)
         others = self.needed(value) - {home}
+        if value in self._sources:  # what can be dequantized in a state costs what its integers do
+            others = {s for s in others if s is not None and (value, s) not in self.dequantized}
         if home is not None and others:
             others |= {None, home}  # every other state is folded from the natural tensor
         shapes = [(s, self.shapes[value, s]) for s in others if s is not None]
         return sum(elements(shape) for s, shape in shapes if not s.is_view(shape))
+
+
+def _sources(nodes: Iterable[Node]) -> dict[Value, Value]:
+    """The integers behind every result of a DequantizeLinear."""
+    makers = [node for node in nodes if is_default(node, "DequantizeLinear")]
+    return {node.outputs[0]: node.inputs[0] for node in makers if node.inputs[0] is not None}

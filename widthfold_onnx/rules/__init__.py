@@ -21,10 +21,12 @@ Reader = Callable[[Document, Site, Extents, Extents], LinearSite | Refusal]
 
 LINEAR: Mapping[str, Reader] = {
     "Conv": read_conv,
+    "ConvInteger": read_conv,
     "ConvTranspose": read_conv_transpose,
     "Gemm": read_matmul,
     "MatMul": read_matmul,
     "MatMulInteger": read_matmul,
+    "QLinearConv": read_conv,
     "QLinearMatMul": read_matmul,
 }
 """By operator of the default domain: what reads its nodes, from the extents that the model itself

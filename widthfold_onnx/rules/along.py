@@ -76,11 +76,27 @@ def _reduce(op: Op, shape: Dims) -> Changed | Refusal:
     return {axis % len(shape): 1 for axis in axes}
 
 
+SIZES = 3
+"""Index of the input of a Resize that names extents."""
+
+
 def _resize(op: Op, shape: Dims) -> Changed | Refusal:
     index = 2 if op.document.opset >= 11 else 1
-    plain = op.text("coordinate_transformation_mode", "") != "tf_crop_and_resize"
-    if len(op.node.inputs) != index + 1 or "axes" in op.node.attributes or not plain:
-        return Refusal("not-carried", "only scales of all axes are")
+    plain = (
+        op.text("coordinate_transformation_mode", "") != "tf_crop_and_resize"
+        and op.text("keep_aspect_ratio_policy", "stretch") == "stretch"
+        and "axes" not in op.node.attributes
+    )
+    if plain and len(op.node.inputs) == SIZES + 1 and op.node.inputs[2] is None:
+        sizes = op.constant(SIZES)
+        if isinstance(sizes, Refusal):
+            return sizes
+        if sizes.shape != (len(shape),):
+            return Refusal("inconsistent-attributes", f"{sizes.size} sizes for rank {len(shape)}")
+        ends = enumerate(zip(shape, sizes.tolist(), strict=True))
+        return {i: size for i, (extent, size) in ends if extent != size}
+    if len(op.node.inputs) != index + 1 or not plain:
+        return Refusal("not-carried", "only scales or sizes of all axes are")
     scales = op.constant(index)
     if isinstance(scales, Refusal):
         return scales

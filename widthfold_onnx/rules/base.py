@@ -16,6 +16,7 @@ from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.graph import Node, Scope, Value
 from widthfold_onnx.model.propagate import Dims
+from widthfold_onnx.refusal import Refusal
 
 Array = npt.NDArray[Any]
 
@@ -106,13 +107,8 @@ class LinearSite(Site, ABC):
 class Fold(Protocol):
     """What all folds say of themselves."""
 
-    @property
-    def in_factor(self) -> int:
-        """Input channels after / before."""
-
-    @property
-    def out_factor(self) -> int:
-        """Output channels after / before."""
+    def channels(self, inputs: int, outputs: int) -> tuple[int, int]:
+        """Input and output channels after, for those of the original."""
 
     @property
     def lift(self) -> int:
@@ -120,6 +116,9 @@ class Fold(Protocol):
 
     def structural_zeros(self) -> float:
         """Share of the folded weight that is zero whatever the original holds, 0 to 1."""
+
+    def spread(self) -> float:
+        """Outputs that an Inf or NaN in one input may reach / those that it reached before."""
 
     def weight_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of the folded weight."""
@@ -132,6 +131,8 @@ class Ends:
     Attributes:
         data: which input it reads.
         in_shape: extents of the input as far as they are fixed; `out_shape` likewise.
+        natural_because: why what was folded is unfolded at once; None where it is not, or nothing
+            was folded.
     """
 
     data: int
@@ -139,6 +140,7 @@ class Ends:
     returns: State | None
     in_shape: Dims
     out_shape: Dims
+    natural_because: Refusal | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -177,6 +179,11 @@ class Reformulation(ABC):
     @abstractmethod
     def ends(self, site: LinearSite) -> Ends:
         """States at both ends, where a state says what is read or returned."""
+
+    def became(self, inputs: int, outputs: int) -> str:
+        """For reports: what channels became, and the rank if that changed."""
+        text = "{} -> {}".format(*self.fold.channels(inputs, outputs))
+        return f"{text}, with one more axis" if self.fold.lift else text
 
     @property
     def form(self) -> str:

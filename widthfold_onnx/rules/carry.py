@@ -11,7 +11,6 @@ Refuses: what reads or writes along a folded axis, and operator sets below 7, in
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,8 @@ import numpy.typing as npt
 from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.along import ALONG
-from widthfold_onnx.rules.operand import Op
+from widthfold_onnx.rules.carry_along import along, concat, split
+from widthfold_onnx.rules.operand import Carried, Op, pointwise
 
 Array = npt.NDArray[Any]
 
@@ -38,19 +38,6 @@ BROADCASTING = frozenset({"Add", "Div", "Max", "Min", "Mul", "PRelu", "Pow", "Su
 """Several inputs that are broadcast; the same holds."""
 
 
-@dataclass(frozen=True)
-class Carried:
-    """The op in the folded form.
-
-    Attributes:
-        shapes: natural extents of every output.
-        constants: new numbers for inputs, by index; all other inputs stay, but for the packed.
-    """
-
-    shapes: tuple[Dims, ...]
-    constants: Mapping[int, Array] = field(default_factory=dict)
-
-
 Rule = Callable[[Op], Carried | Refusal]
 
 
@@ -58,7 +45,7 @@ def carry(op: Op) -> Carried | Refusal:
     """The op in the state, or why it must see the natural tensor."""
     node, rule = op.node, CARRY.get(op.node.op_type)
     if rule is None or node.domain not in ("", "ai.onnx"):
-        return Refusal("not-carried", f"{node.op_type} is not in the table")
+        return Refusal("not-carried", f"no rule carries {node.op_type}")
     if op.document.opset < MIN_OPSET:
         return Refusal("opset-too-old", f"opset {op.document.opset} is below {MIN_OPSET}")
     if node.device_configurations:
@@ -67,14 +54,6 @@ def carry(op: Op) -> Carried | Refusal:
     if isinstance(result, Carried) and len(result.shapes) != len(node.outputs):
         return Refusal("more-outputs", f"{node.op_type} has {len(node.outputs)} outputs")
     return result
-
-
-def _pointwise(op: Op) -> Carried | Refusal:
-    """Input 0 is data, all others are scalars by the definition of the operator."""
-    shape, *others = op.shapes
-    if shape is None or any(other is not None for other in others):
-        return Refusal("not-packed", "the input is not there in the state")
-    return Carried((shape,))
 
 
 def _broadcasting(op: Op) -> Carried | Refusal:
@@ -110,7 +89,7 @@ def _constant(op: Op, array: Array, shape: Dims) -> Array | Refusal | None:
 
 def _per_channel(op: Op, axis: int) -> Carried | Refusal:
     """Input 0 is data; all others hold one number, or one per position of an axis: the channels."""
-    result = _pointwise(op)
+    result = pointwise(op)
     if isinstance(result, Refusal):
         return result
     (shape,) = result.shapes
@@ -139,7 +118,7 @@ def _product(op: Op) -> Carried | Refusal:
 
 
 _OVERFLOW = Refusal(
-    "overflow", "the weight of the Conv before it would overflow if the runtime merges the two"
+    "overflow", "the weight of the layer before it would overflow if the runtime merges the two"
 )
 
 
@@ -159,58 +138,22 @@ def _normalization(op: Op) -> Carried | Refusal:
 
 def _quantization(op: Op) -> Carried | Refusal:
     if op.document.opset < 13:
-        return _pointwise(op)
+        return pointwise(op)
     if op.integer("block_size", 0):
         return Refusal("constant-varies", "the scale differs along blocks")
     return _per_channel(op, op.integer("axis", 1))
 
 
-def _concat(op: Op) -> Carried | Refusal:
-    shapes = [shape for shape in op.shapes if shape is not None]
-    if len(shapes) < len(op.shapes):
-        return Refusal("not-packed", "an input is not there in the state")
-    first = shapes[0]
-    joins = op.state.names_channels(op.integer("axis", 0), len(first))
-    if not joins or not op.state.channel_major:
-        return Refusal("other-axis", "it joins along another axis, or digits lie in between")
-    channel = op.state.channel_axis % len(first)
-    total = sum(shape[channel] or 0 for shape in shapes)
-    joined = {_with(shape, channel, total) for shape in shapes}
-    if len(joined) > 1:
-        return Refusal("shapes-differ", f"extents {[list(shape) for shape in shapes]}")
-    return Carried(tuple(joined))
-
-
-def _with(shape: Dims, axis: int, extent: int | None) -> Dims:
-    """The extents with another one at an axis."""
-    return (*shape[:axis], extent, *shape[axis + 1 :])
-
-
-def _along(op: Op) -> Carried | Refusal:
-    """It acts along axes that the state leaves alone; all but input 0 says how."""
-    result = _pointwise(op)
-    if isinstance(result, Refusal):
-        return result
-    (shape,) = result.shapes
-    if op.state.rank(len(shape)) != len(shape):
-        return Refusal("other-rank", "it counts its axes")
-    changed = ALONG[op.node.op_type](op, shape)
-    if isinstance(changed, Refusal):
-        return changed
-    if op.state.involved(len(shape)) & changed.keys():
-        return Refusal("along-folded-axis", f"it acts along the axes {sorted(changed)}")
-    return Carried((tuple(changed.get(axis, extent) for axis, extent in enumerate(shape)),))
-
-
 CARRY: Mapping[str, Rule] = {
-    **dict.fromkeys(sorted(UNARY), _pointwise),
+    **dict.fromkeys(sorted(UNARY), pointwise),
     **dict.fromkeys(sorted(BROADCASTING), _broadcasting),
-    **dict.fromkeys(ALONG, _along),
+    **dict.fromkeys(ALONG, along),
     "Mul": _product,
     "BatchNormalization": _normalization,
-    "Clip": _pointwise,
-    "Concat": _concat,
+    "Clip": pointwise,
+    "Concat": concat,
     "DequantizeLinear": _quantization,
     "QuantizeLinear": _quantization,
+    "Split": split,
 }
 """By operator: the rule that carries it."""

@@ -21,6 +21,8 @@ PROGRESS = (
     "blocks-do-not-cover",
     "factor-does-not-divide",
     "unguarded-extent",
+    "quantized",
+    "extension-unsupported",
     "several-unknown-extents",
     "mixes-samples",
     "structural-zeros",

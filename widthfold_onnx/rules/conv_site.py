@@ -1,4 +1,4 @@
-"""Conv: the canonical linear operator, read as it is."""
+"""Conv, QLinearConv and ConvInteger: the canonical linear operator, read as it is."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from widthfold_onnx.rules.reading import Operator, auto_pad_of, integers, read_w
 def read_conv(
     document: Document, site: Site, static: Extents, planned: Extents
 ) -> LinearSite | Refusal:
-    """Read a Conv; see `reading.read_windowed`."""
+    """Read such a node; see `reading.read_windowed`."""
     return read_windowed(document, site, static, planned, CONV)
 
 
@@ -95,4 +95,4 @@ def _sized(node: Node, axis: ConvAxis) -> bool:
     return axis.stride > 1 and auto_pad_of(node).startswith("SAME")
 
 
-CONV = Operator(axes=conv_axes, canonical=_as_it_is, sized=_sized)
+CONV = Operator(out_axis=0, axes=conv_axes, canonical=_as_it_is, sized=_sized)

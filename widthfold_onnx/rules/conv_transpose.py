@@ -132,4 +132,4 @@ def _sized(node: Node, axis: ConvAxis) -> bool:
     return bool(integers(node, "output_shape", []))
 
 
-CONV_TRANSPOSE = Operator(axes=_axes, canonical=_mirrored, sized=_sized)
+CONV_TRANSPOSE = Operator(out_axis=1, axes=_axes, canonical=_mirrored, sized=_sized)

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from widthfold_onnx.model.constants import Constant, is_default
+from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.parameter import dequantizer
 
 Array = npt.NDArray[Any]
 
@@ -28,12 +29,6 @@ ADDEND = 2
 INPUTS = 3
 """Of a DequantizeLinear with a zero point."""
 BITS_8_AND_16 = ("INT8", "UINT8", "INT16", "UINT16")
-
-
-def dequantizer(value: Value | None) -> Node | None:
-    """The DequantizeLinear that makes a value, if one does."""
-    node = None if value is None else value.producer()
-    return node if node is not None and is_default(node, "DequantizeLinear") else None
 
 
 def read_dequantized(

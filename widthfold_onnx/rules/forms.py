@@ -5,7 +5,8 @@ Requires: a WindowedSite; the factor divides the folded extents, unless `ragged`
 Rewrites: batch folds (grouped, no structural zeros), axis folds blocked, interleaved or of the
     whole axis, products of folds of several axes; at factor 1 space-to-depth of strided axes; all
     of them also lifted by one rank. Strided axes of a ConvTranspose that are not folded are there
-    in their sub-pixel form, which at factor 1 stands alone.
+    in their sub-pixel form, which at factor 1 stands alone. Other groups and channels (`regrouped`)
+    go with the kernel as it is, or in its sub-pixel form.
 Refuses: what would grow past the limits, mix samples, or spread Inf and NaN where that is refused.
 """
 
@@ -15,12 +16,14 @@ import math
 from collections.abc import Iterator, Sequence
 
 from widthfold_onnx.fold.axis import ConvAxis, FoldedAxis, fold_axis, keep_axis
+from widthfold_onnx.fold.channels import Grouping, regroup
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Reformulation
 from widthfold_onnx.rules.legality import judge
-from widthfold_onnx.rules.windowed import FOLDED_OP, WindowedSite, axis_names
+from widthfold_onnx.rules.regrouped import words
+from widthfold_onnx.rules.windowed import FOLDED_OPS, WindowedSite, axis_names
 
 Split = tuple[int, ...]
 """Factor per axis: the batch first, then every spatial axis; their product is the factor."""
@@ -48,6 +51,7 @@ def forms(
     *,
     lift: int = 0,
     digit_major: bool = False,
+    grouping: Grouping | None = None,
 ) -> Iterator[Outcome]:
     """Every form with a given factor per axis.
 
@@ -57,29 +61,36 @@ def forms(
         split: where nothing is folded, strides of the input may be.
         lift: axes of extent 1 put before the spatial ones.
         digit_major: the NHWC form, where the NCHW form is no view.
+        grouping: channels and groups of the Conv that is folded; its strides are not. None: those
+            of the site.
     """
+    regrouping = regroup(site.grouping, grouping or site.grouping)
+    assert not isinstance(regrouping, Refusal)
+    regrouped = words(regrouping.before, regrouping.after)
     names = axis_names(len(site.axes))
     label = "+".join(names[i + 1 if i else 0] for i, n in enumerate(split) if n > 1)
     factor = math.prod(split)
-    for kinds, axes in _axis_forms(site.axes, split[1:], strides=max(split) == 1):
-        kind = [*(["batch"] if split[0] > 1 else []), *kinds, *(["lifted"] if lift else [])]
-        if not kind and site.op == FOLDED_OP:
+    strides = max(split) == 1 and not regrouped
+    for kinds, axes in _axis_forms(site.axes, split[1:], strides=strides):
+        batch, lifted = ["batch"] if split[0] > 1 else [], ["lifted"] if lift else []
+        kind = [*batch, *kinds, *lifted, *regrouped]
+        if not kind and site.op in FOLDED_OPS.values():
             continue  # the node as it is
         if isinstance(axes, Refusal):
             yield label, axes
             continue
         # What strides alone fold has no axis in the split, and a lift folds none.
-        folded = label or "+".join(
-            name for name, axis in zip(names[2:], axes, strict=True) if axis.folded
-        )
+        changed = [bool(regrouped), *(axis.folded for axis in axes)]
+        folded = label or "+".join(n for n, is_ in zip(names[1:], changed, strict=True) if is_)
         for dense in (False, True) if split[0] > 1 else (False,):
             fold = ConvFold(
                 axes=axes,
-                group=site.group,
+                group=regrouping.after.group,
                 batch=split[0],
                 dense=dense,
                 digit_major=digit_major,
                 lift=lift,
+                regrouping=regrouping,
             )
             yield (
                 label,

@@ -47,18 +47,35 @@ def judge(
                 f"{'input' if actual is site.planned else 'output'} extent {actual[axis]} would "
                 f"have to be {extended[axis]}",
             )
-    if fold.dense and not options.mix_samples:
+    known = site.quantization
+    if known is not None and not known.extends and in_shape != site.planned:
+        return Refusal("extension-unsupported", "the operator set has no Pad of integers")
+    if site.is_dequantized:
+        if (in_shape, out_shape) != (site.planned, site.output):
+            return Refusal(
+                "quantized",
+                "to extend or cut would part the node from what quantizes and dequantizes, and the "
+                "runtime would no longer compute in integers",
+            )
+        if fold.group > 1:
+            fold = replace(fold, digit_major=False)  # no state of a region says it
+    if fold.dense and not (options.mix_samples or site.is_finite):
         return Refusal(
             "mixes-samples",
             "one dense group lets a NaN of one sample reach others (--mix-samples allows it)",
         )
+    after = fold.regrouping.after
+    if fold.regrouping.leaves_out and site.groups % after.group:
+        return Refusal("joined-channels", f"the weight is not zero between {after.group} groups")
     zeros = fold.structural_zeros()
-    if zeros and options.nonfinite is NonFinite.REFUSE:
+    if zeros and options.nonfinite is NonFinite.REFUSE and not site.is_finite:
         return Refusal(
             "structural-zeros", f"{zeros:.0%} of the weight would be zeros that spread Inf and NaN"
         )
+    if fold.regrouping.leaves_out and options.nonfinite is NonFinite.REFUSE:
+        return Refusal("zeros-left-out", "zeros that spread Inf and NaN would be left out")
     packings = [
-        pack(shape, digits, group=site.group, batch=fold.batch, lift=fold.lift)
+        pack(shape, digits, group=fold.group, batch=fold.batch, lift=fold.lift)
         for shape, digits in (
             (_kept(site, in_shape, fold), [(a.in_digits, a.blocked) for a in fold.axes]),
             (_kept(site, out_shape, fold), [(a.out_digits, a.blocked) for a in fold.axes]),
@@ -66,7 +83,8 @@ def judge(
     ]
     fits = (in_shape, out_shape) == (site.planned, site.output)
     views = all(p.is_view for p in packings)
-    multiplied = (site.positions[0], site.channels[1], *site.positions[1:])
+    produced = (out_shape[0], 1, *out_shape[2:])
+    multiplied = (site.positions[0], 1, *site.positions[1:])
     result = WindowedForm(
         fold=replace(fold, digit_major=fold.digit_major and not views),
         input=packings[0],
@@ -77,7 +95,7 @@ def judge(
         factor=factor,
         is_view=views and fits,
         kind=kind,
-        flops_ratio=fold.flops_growth(elements(out_shape) / elements(multiplied)),
+        flops_ratio=fold.flops_growth(elements(produced) / elements(multiplied)),
         bytes_ratio=_bytes_growth(site, fold, in_shape, out_shape),
     )
     return _unexpressible(site, result) or too_large(site, options, result) or result
@@ -89,7 +107,7 @@ def _extended(site: WindowedSite, fold: ConvFold, *, output: bool) -> Dims:
     lengths = [a.out_length if output else a.in_length for a in fold.axes]
     batch = None if shape[0] is None else -(-shape[0] // fold.batch) * fold.batch
     spatial = (s if e is None else e for s, e in zip(shape[2:], lengths, strict=True))
-    return (batch, site.channels[output], *spatial)
+    return (batch, fold.regrouping.channels(*site.channels)[output], *spatial)
 
 
 def _kept(site: WindowedSite, shape: Dims, fold: ConvFold) -> Dims:

@@ -70,7 +70,8 @@ class MatMulForm(Reformulation):
         state = self.fold.state
         reads = state if state.fits(self.shape) and not self.transposed else None
         returns = state if state.fits(self.result) and not self.flat else None
-        return Ends(site.data_index, reads, returns, self.shape, self.result)
+        why = Refusal("no-channels", "its result has no axis of channels") if self.flat else None
+        return Ends(site.data_index, reads, returns, self.shape, self.result, why)
 
 
 def every_form(site: MatMulSite, options: FoldOptions) -> Iterator[MatMulForm]:

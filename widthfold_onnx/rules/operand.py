@@ -1,8 +1,9 @@
-"""A node that may be carried, with what the rules ask of it."""
+"""A node that may be carried, with what the rules ask of it and answer."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -74,3 +75,24 @@ class Op:
                         if not np.isfinite(largest.astype(array.dtype)):
                             return True
         return False
+
+
+@dataclass(frozen=True)
+class Carried:
+    """The op in the folded form.
+
+    Attributes:
+        shapes: natural extents of every output.
+        constants: new numbers for inputs, by index; all other inputs stay, but for the packed.
+    """
+
+    shapes: tuple[Dims, ...]
+    constants: Mapping[int, Array] = field(default_factory=dict)
+
+
+def pointwise(op: Op) -> Carried | Refusal:
+    """Input 0 is data, all others are scalars by the definition of the operator."""
+    shape, *others = op.shapes
+    if shape is None or any(other is not None for other in others):
+        return Refusal("not-packed", "the input is not there in the state")
+    return Carried((shape,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.fold.axis import ConvAxis
-from widthfold_onnx.model.constants import Constant, is_default
-from widthfold_onnx.model.graph import Document, Node, Value
+from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Extents, Site
+from widthfold_onnx.rules.parameter import INPUTS, Parameter, read_parameter
+from widthfold_onnx.rules.quantized import Quantization, overflows, problem_of, read_quantization
 from widthfold_onnx.rules.windowed import WindowedSite
 
 Array = npt.NDArray[Any]
@@ -31,12 +33,15 @@ class Operator:
     """How nodes of one type are read as a Conv.
 
     Attributes:
+        out_axis: the axis of the stored weight that counts output channels, of one group where
+            groups divide another.
         axes: geometry of every spatial axis, from the node, the extents of its input (None where
             not known) and the canonical shape of its weight.
         canonical: the stored weight, of so many groups, as [O, C/group, *kernel].
         sized: whether the pads of an axis depend on the extent of the input.
     """
 
+    out_axis: int
     axes: Callable[[Node, Dims, tuple[int, ...]], tuple[ConvAxis, ...] | Refusal]
     canonical: Callable[[Array, int], Array]
     sized: Callable[[Node, ConvAxis], bool]
@@ -45,38 +50,34 @@ class Operator:
 def read_windowed(
     document: Document, site: Site, static: Extents, planned: Extents, operator: Operator
 ) -> WindowedSite | Refusal:
-    """Collect weight, bias, shapes and geometry of a node with inputs (data, weight, bias).
+    """Collect weight, bias, shapes and geometry of a node.
 
     Refuses a node that lies in a function, has another element type, a weight or bias that is not
-    constant, or an input whose rank is not known.
+    constant, or an input whose rank is not known; of quantized ones also what `rules.quantized`
+    cannot say in a fold, and sums that may leave int32.
     """
     node = site.node
     problem = common_problem(document, site)
     if problem is not None:
         return problem
-    data, weight, bias = _inputs(document, node)
-    if isinstance(weight, Refusal):
-        return Refusal(f"weight-{weight.code}", f"the weight {weight.reason}")
-    if isinstance(bias, Refusal):
-        return Refusal(f"bias-{bias.code}", f"the bias {bias.reason}")
-    if is_dequantized(node):
-        return Refusal(
-            "quantized",
-            f"input and weight are dequantized: the runtime computes such a {site.op} in integers, "
-            "which a fold of the float weight would end",
-        )
+    found = _parameters(document, node, operator)
+    if isinstance(found, Refusal):
+        return found
+    weight, bias, quantization = found
     annotated = [v for v in node.inputs[1:] if v is not None and document.is_annotated(v)]
-    if annotated:
+    if annotated or document.is_annotated(weight.value):
         return Refusal("weight-annotated", "a quantization annotation describes the weight")
-    if weight.dtype not in ITEMSIZE:
-        return Refusal("dtype-unsupported", f"ONNX has no {site.op} of {weight.dtype}")
+    stored, data = weight.constant, node.inputs[0]
+    if quantization is None and stored.dtype not in ITEMSIZE:
+        return Refusal("dtype-unsupported", f"ONNX has no {site.op} of {stored.dtype}")
+    assert data is not None
     shapes = [extents(data) for extents in (static, planned)]
     group = group_of(node)
     for dims in shapes:
-        problem = _shape_problem(dims, weight.shape, bias, group, operator)
+        problem = _shape_problem(dims, weight, bias, group, operator)
         if problem:
             return problem
-    shape = _canonical_shape(weight.shape, group, operator)
+    shape = _canonical_shape(stored.shape, group, operator)
     static_dims, planned_dims = ((d[0], shape[1] * group, *d[2:]) for d in shapes if d is not None)
     axes = operator.axes(node, planned_dims, shape)
     if isinstance(axes, Refusal):
@@ -89,6 +90,18 @@ def read_windowed(
         for i, (axis, fixed) in enumerate(zip(axes, static_dims[2:], strict=True))
         if fixed is None and operator.sized(node, axis)
     }
+    zero = np.zeros((), np.int8)
+    if weight.zero is not None:
+        zero = _per_channel(document.read(weight.zero[1]), shape)
+    per_channel = dict(weight.vectors)
+    if bias is not None:
+        per_channel |= {bias.value: bias.constant, **bias.vectors}
+    if quantization is not None:
+        numbers = operator.canonical(document.read(stored), group)
+        added = None if bias is None else document.read(bias.constant)
+        problem = overflows(document, quantization, numbers, zero, added)
+        if problem is not None:
+            return problem
     return WindowedSite(
         node=node,
         scope=site.scope,
@@ -96,21 +109,20 @@ def read_windowed(
         op=site.op,
         static=static_dims,
         planned=planned_dims,
-        weight=weight,
+        weight=stored,
         weight_shape=shape,
-        canonical=lambda stored: operator.canonical(stored, group),
-        bias=bias,
+        zero=zero,
+        canonical=lambda array: operator.canonical(array, group),
+        stored=lambda: document.read(stored),
+        parameter=weight.value,
+        bias=None if bias is None else bias.constant,
+        per_channel=per_channel,
+        quantization=quantization,
         group=group,
         axes=axes,
         sized_pads=frozenset(sized),
-        itemsize=ITEMSIZE[weight.dtype],
+        itemsize=ITEMSIZE.get(stored.dtype, 1),
     )
-
-
-def is_dequantized(node: Node) -> bool:
-    """Whether both operands of a node are dequantized."""
-    makers = [None if value is None else value.producer() for value in node.inputs[:2]]
-    return all(maker is not None and is_default(maker, "DequantizeLinear") for maker in makers)
 
 
 def common_problem(document: Document, site: Site) -> Refusal | None:
@@ -124,23 +136,44 @@ def common_problem(document: Document, site: Site) -> Refusal | None:
     return None
 
 
-def _inputs(
-    document: Document, node: Node
-) -> tuple[Value, Constant | Refusal, Constant | Refusal | None]:
-    data, weight, *rest = node.inputs
-    assert data is not None
+def _parameters(
+    document: Document, node: Node, operator: Operator
+) -> tuple[Parameter, Parameter | None, Quantization | None] | Refusal:
+    """Weight, bias, and what is known of the data if it is quantized."""
+    quantization = read_quantization(document, node)
+    if isinstance(quantization, Refusal):
+        return quantization
+    integers = quantization is not None and quantization.dequantized
+    inputs = INPUTS[node.op_type]
+    weight = read_parameter(document, node, inputs.weight, dequantized=integers)
+    bias = read_parameter(document, node, inputs.bias, dequantized=integers)
+    if isinstance(weight, Refusal):
+        return Refusal(f"weight-{weight.code}", f"the weight {weight.reason}")
+    if isinstance(bias, Refusal):
+        return Refusal(f"bias-{bias.code}", f"the bias {bias.reason}")
     assert weight is not None
-    bias = rest[0] if rest else None
-    return data, document.constant(weight), None if bias is None else document.constant(bias)
+    if quantization is not None:
+        problem = problem_of(document, node, quantization, weight, bias, operator.out_axis)
+        if problem is not None:
+            return problem
+    return weight, bias, quantization
+
+
+def _per_channel(numbers: Array, shape: tuple[int, ...]) -> Array:
+    """A zero point as it broadcasts against a weight of `shape`; one of a group serves them all."""
+    if numbers.size == 1:
+        return numbers.reshape(())
+    return np.tile(numbers, shape[0] // numbers.size).reshape(-1, *[1] * (len(shape) - 1))
 
 
 def _shape_problem(
     dims: Dims | None,
-    weight: tuple[int, ...],
-    bias: Constant | None,
+    parameter: Parameter,
+    bias: Parameter | None,
     group: int,
     operator: Operator,
 ) -> Refusal | None:
+    weight = parameter.constant.shape
     if dims is None:
         return Refusal("unknown-shape", "the rank of the input is not known")
     if len(dims) != len(weight) or not 3 <= len(dims) <= 5:
@@ -155,7 +188,10 @@ def _shape_problem(
     if consistent:
         outputs, per_group = _canonical_shape(weight, group, operator)[:2]
         consistent = dims[1] in (None, per_group * group)
-        consistent = consistent and (bias is None or bias.shape == (outputs,))
+        consistent = consistent and (bias is None or bias.constant.shape == (outputs,))
+        known = {1, outputs, weight[operator.out_axis]}
+        vectors = [*parameter.vectors.values(), *(() if bias is None else bias.vectors.values())]
+        consistent = consistent and all(math.prod(vector.shape) in known for vector in vectors)
     if not consistent:
         return Refusal(
             "inconsistent-shapes",

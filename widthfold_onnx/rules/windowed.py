@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import math
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.fold.axis import ConvAxis
-from widthfold_onnx.fold.conv import ConvFold
+from widthfold_onnx.fold.channels import Grouping, most_groups
+from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.fold.layout import Packing, Step
 from widthfold_onnx.model.constants import Constant
+from widthfold_onnx.model.graph import Value
 from widthfold_onnx.model.propagate import Dims
+from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Ends, LinearSite, Reformulation, product
+from widthfold_onnx.rules.parameter import INPUTS
+from widthfold_onnx.rules.quantized import Quantization
 
 Array = npt.NDArray[Any]
 
-FOLDED_OP = "Conv"
-"""What every such site becomes."""
+FOLDED_OPS = {op: "Conv" if op == "ConvTranspose" else op for op in INPUTS}
+"""What a node of each operator becomes."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -29,23 +37,59 @@ class WindowedSite(LinearSite):
 
     Attributes:
         canonical: makes a weight of `weight_shape` of the stored one; elements only move.
+        stored: reads the weight as it is stored.
+        parameter: the value that holds the stored weight: an input of the node, or what is
+            dequantized into one.
         bias: [O], or None.
+        per_channel: all that is there once per output channel, by value: the bias, and scales and
+            zero points of the weight.
+        quantization: what is known of the data; None where the node computes in floats.
         group: groups.
         axes: geometry of every spatial axis, lengths as planned.
         sized_pads: spatial axes whose pads depend on an extent that is only assumed.
     """
 
     canonical: Callable[[Array], Array]
+    stored: Callable[[], Array]
+    parameter: Value
     bias: Constant | None
+    per_channel: Mapping[Value, Constant]
+    quantization: Quantization | None
     group: int
     axes: tuple[ConvAxis, ...]
     sized_pads: frozenset[int]
+
+    @property
+    def is_finite(self) -> bool:
+        """Integers are finite, and so is what is dequantized by finite numbers."""
+        return self.quantization is not None and self.quantization.finite
+
+    @property
+    def is_dequantized(self) -> bool:
+        """Whether DequantizeLinear stand before data and weight."""
+        return self.quantization is not None and self.quantization.dequantized
 
     @property
     def channels(self) -> tuple[int, int]:
         """Input and output channels."""
         out, per_group = self.weight_shape[:2]
         return per_group * self.group, out
+
+    @property
+    def grouping(self) -> Grouping:
+        """Its channels and groups."""
+        return Grouping(*self.channels, self.group)
+
+    @cached_property
+    def groups(self) -> int:
+        """The groups into which it falls: more than `group` where its weight is zero between them.
+
+        The weight is read for this, unless its channels cannot be divided any further. Quantized
+        ones are left in their groups.
+        """
+        if self.quantization is not None or math.gcd(*self.channels) == self.group:
+            return self.group
+        return most_groups(self.canonical(self.stored()), self.grouping)
 
     @property
     def out_lengths(self) -> Dims:
@@ -69,18 +113,48 @@ class WindowedSite(LinearSite):
 
     @property
     def signature(self) -> dict[str, object]:
-        """Groups, and stride, dilation and pads of every axis."""
+        """Groups as declared and as found, and stride, dilation and pads of every axis."""
         axes = [
             (a.stride, a.dilation, a.pad_begin, a.pad_end)
             + ((a.base_dilation,) if a.base_dilation > 1 else ())
             for a in self.axes
         ]
-        return {"group": self.group, "axes": axes, "bias": self.bias is not None}
+        result: dict[str, object] = {
+            "group": self.group,
+            **({"groups": self.groups} if self.groups > self.group else {}),
+            "axes": axes,
+            "bias": self.bias is not None,
+        }
+        known = self.quantization
+        if known is not None:
+            # The runtime has a kernel of its own for some of these.
+            result |= {
+                "data": known.dtype,
+                "dequantized": known.dequantized,
+                "per_channel": len(self.per_channel) > (self.bias is not None),
+                "symmetric": not self.zero.any(),
+            }
+        return result
+
+    def folded(self, value: Value, numbers: Array, fold: ConvFold) -> Array:
+        """What the folded Conv reads in the place of a constant.
+
+        Args:
+            value: which constant.
+            numbers: its numbers.
+            fold: the fold.
+        """
+        if value is self.parameter:
+            return fold_weight(self.canonical(numbers), fold, self.zero)
+        if value in self.per_channel:
+            outputs = self.channels[1]
+            return fold_per_channel(np.tile(numbers, outputs // numbers.size), fold)
+        return numbers
 
     @property
     def geometry(self) -> Hashable:
         """Groups and axes."""
-        return (self.group, self.axes, self.sized_pads)
+        return (self.group, self.groups, self.axes, self.sized_pads)
 
     @property
     def attributes(self) -> str:
@@ -118,6 +192,12 @@ class WindowedForm(Reformulation):
     in_shape: Dims
     out_shape: Dims
 
+    def became(self, inputs: int, outputs: int) -> str:
+        """For reports: what channels became, with rank and groups if they changed."""
+        text, regrouping = super().became(inputs, outputs), self.fold.regrouping
+        changed = regrouping.before.group != regrouping.after.group
+        return f"{text}, in groups: {self.fold.new_group}" if changed else text
+
     @property
     def form(self) -> str:
         """For reports: view or move, the kind of fold, and the layout if it is not NCHW."""
@@ -143,7 +223,12 @@ class WindowedForm(Reformulation):
                 (fold.out_state, self.out_shape == site.output),
             )
         )
-        return Ends(site.data_index, reads, returns, self.input.shape, self.output.shape)
+        why = None
+        if self.out_shape != site.output:
+            why = Refusal("cut", f"{list(self.out_shape)} is cut to {list(site.output)}")
+        elif fold.digit_major and fold.group > 1:
+            why = Refusal("grouped-channels-last", "groups lie apart in the NHWC form")
+        return Ends(site.data_index, reads, returns, self.input.shape, self.output.shape, why)
 
 
 def axis_names(rank: int) -> tuple[str, ...]:

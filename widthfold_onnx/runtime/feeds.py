@@ -24,8 +24,8 @@ def random_feeds(
     """One array per input, the same for the same (seed, input name, kind).
 
     Floats are of that kind, by default normal: zeros would time faster and hide faults. Integers
-    of 8 bits are any, as they are pixels or quantized numbers; others are 0 or 1, which is a valid
-    index wherever two exist.
+    are 0 or 1, which is a valid index wherever two exist; those of 8 bits, which are no indices in
+    ONNX, are over their range.
 
     Args:
         inputs: of the model; overridable initializers keep their own values.
@@ -50,7 +50,7 @@ def _random(port: Port, seed: int, shape: tuple[int, ...], kind: Distribution) -
         return draw(kind, generator, shape).astype(port.dtype)
     if port.dtype in ("int8", "uint8"):
         limits = np.iinfo(port.dtype)
-        return generator.integers(limits.min, limits.max, shape, port.dtype, endpoint=True)
+        return np.asarray(generator.integers(limits.min, limits.max, shape, port.dtype, True))
     if port.dtype.removeprefix("u") in ("int16", "int32", "int64"):
         return np.asarray(generator.integers(0, 2, shape)).astype(port.dtype)
     raise UnverifiedError(

@@ -17,13 +17,15 @@ import numpy as np
 from tests.evidence.mutants.alter import Alter
 from tests.evidence.mutants.folded import Array
 from tests.evidence.mutants.weights import ARRAY, BIAS, WEIGHT
-from widthfold_onnx.evidence import folded as checking
+from widthfold_onnx.evidence import wanted as checking
+from widthfold_onnx.fold import conv
 from widthfold_onnx.fold.axis import ConvAxis, FoldedAxis, fold_axis
+from widthfold_onnx.fold.channels import Regrouping, regroup_weight
 from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.fold.layout import Packing, pack
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rewrite import parameters, record
-from widthfold_onnx.rules import conv_transpose, forms, legality
+from widthfold_onnx.rewrite import record
+from widthfold_onnx.rules import conv_transpose, forms, legality, windowed
 from widthfold_onnx.rules.conv_transpose import CONV_TRANSPOSE
 
 Planted = Callable[[], Any]
@@ -49,7 +51,7 @@ def weights(alter: Alter) -> Planted:
         altered = alter(right.copy())
         return right if altered is None else altered.astype(right.dtype)
 
-    return code((parameters, "fold_weight"), (checking, "fold_weight"), by=wrong)
+    return code((windowed, "fold_weight"), (checking, "fold_weight"), by=wrong)
 
 
 def biases(alter: Alter) -> Planted:
@@ -58,7 +60,15 @@ def biases(alter: Alter) -> Planted:
         altered = alter(right.copy())
         return right if altered is None else altered.astype(right.dtype)
 
-    return code((parameters, "fold_per_channel"), (checking, "fold_per_channel"), by=wrong)
+    return code((windowed, "fold_per_channel"), (checking, "fold_per_channel"), by=wrong)
+
+
+def regrouped(alter: Callable[[Array, Regrouping], Array]) -> Planted:
+    def wrong(weight: Array, found: Regrouping) -> Array:
+        right = regroup_weight(weight, found)
+        return right if found.before == found.after else alter(right, found)
+
+    return code((conv, "regroup_weight"), (checking, "regroup_weight"), by=wrong)
 
 
 def axes(alter: Callable[[FoldedAxis], dict[str, object]]) -> Planted:
@@ -132,6 +142,17 @@ VALUES: dict[str, Alter] = {
 FAULTS: dict[str, Planted] = {
     **{f"code.weight.{name}": weights(alter) for name, alter in (ARRAY | WEIGHT | VALUES).items()},
     **{f"code.bias.{name}": biases(alter) for name, alter in (ARRAY | BIAS | VALUES).items()},
+    **{
+        f"code.regroup.{name}": regrouped(alter)
+        for name, alter in {
+            "inputs_rotated": lambda w, found: np.roll(w, 1, 1),
+            "inputs_reversed": lambda w, found: np.flip(w, 1),
+            "outputs_rotated": lambda w, found: np.roll(w, 1, 0),
+            "next_block": lambda w, found: np.roll(w, len(w) // found.after.group, 0),
+            "first_input_lost": lambda w, found: np.concatenate([0 * w[:, :1], w[:, 1:]], 1),
+            "filled": lambda w, found: np.where(w == 0, w.flat[0], w),
+        }.items()
+    },
     **{
         f"code.axis.{name}": axes(alter)
         for name, alter in {

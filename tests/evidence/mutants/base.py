@@ -11,21 +11,24 @@ import onnx
 from onnx import helper, numpy_helper
 
 from widthfold_onnx import AxisName, FoldOptions
+from widthfold_onnx.fold.channels import Grouping
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.plan.decisions import plan
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.engine import Engine
 from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.conv import reformulate
-from widthfold_onnx.rules.forms import candidates
+from widthfold_onnx.rules.forms import candidates, forms
+from widthfold_onnx.rules.windowed import WindowedSite
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Base:
     """A node and how it is folded; of two `sites` the second reads x, and they are subtracted.
 
-    With no factor, strides alone are folded. With `computed` the model stores the weight transposed
-    and the bias in half the bits.
+    With no factor, strides alone are folded, or channels regrouped. The weight is zero outside of
+    so many `blocks` of channels. With `computed` the model stores the weight transposed and the
+    bias in half the bits.
     """
 
     shape: tuple[int | str, ...]
@@ -37,6 +40,8 @@ class Base:
     dtype: type[np.floating[Any]] = np.float32
     scale: float = 1.0
     dense: bool = False
+    grouping: Grouping | None = None
+    blocks: int = 1
     sites: int = 1
     computed: bool = False
     op: str = "Conv"
@@ -61,6 +66,9 @@ def original(base: Base) -> onnx.ModelProto:
     nodes, constants = [helper.make_node("Tanh", ["x"], ["z"], "first")], []
     for i in range(base.sites):
         arrays = {f"w{i}": rng.standard_normal(base.weight)}
+        if base.blocks > 1:
+            sizes = [n // base.blocks for n in base.weight[:2]]
+            arrays[f"w{i}"][np.kron(np.eye(base.blocks), np.ones(sizes)) == 0] = 0
         if base.bias:
             arrays[f"b{i}"] = rng.standard_normal(base.outputs)
         names = list(arrays)
@@ -111,5 +119,8 @@ def chosen(base: Base, site: LinearSite) -> Reformulation | Refusal:
     if factor is not None and not base.dense:
         return reformulate(site, base.options, factor)
     outcomes = candidates(site, base.options, factor or 1)
+    if base.grouping is not None:
+        assert isinstance(site, WindowedSite)
+        outcomes = forms(site, base.options, (1,) * len(base.shape[1:]), grouping=base.grouping)
     legal = [r for _, r in outcomes if isinstance(r, Reformulation)]
     return next((r for r in legal if r.fold.dense == base.dense), Refusal("none", "no form"))

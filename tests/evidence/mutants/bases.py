@@ -10,6 +10,7 @@ import numpy as np
 
 from tests.evidence.mutants.base import Base, fold
 from widthfold_onnx import AxisName, Layout
+from widthfold_onnx.fold.channels import Grouping
 
 H, W, N = AxisName.HEIGHT, AxisName.WIDTH, AxisName.BATCH
 
@@ -152,6 +153,35 @@ CONVS = {
         options=fold(4, W),
         attributes={"pads": [1, 1]},
         sites=2,
+    ),
+    "padded": Base(
+        shape=(2, 3, 5, 7),
+        weight=(5, 3, 3, 2),
+        options=fold(None, ragged=True),
+        attributes={"pads": [1, 0, 1, 1], "strides": [1, 2]},
+        grouping=Grouping(4, 8),
+    ),
+    "merged": Base(
+        shape=(1, 12, 9),
+        weight=(18, 2, 3),
+        options=fold(None, ragged=True),
+        attributes={"pads": [1, 1], "group": 6},
+        grouping=Grouping(12, 18, 2),
+    ),
+    "depthwise_dense": Base(
+        shape=(1, 5, 4, 6),
+        weight=(5, 1, 3, 2),
+        options=fold(None, ragged=True),
+        attributes={"pads": [1, 1, 1, 0], "group": 5},
+        grouping=Grouping(8, 5),
+    ),
+    "block_diagonal": Base(
+        shape=(1, 6, 11),
+        weight=(9, 6, 3),
+        options=fold(None, ragged=True),
+        attributes={"pads": [1, 2]},
+        grouping=Grouping(6, 9, 3),
+        blocks=3,
     ),
     "computed": Base(
         shape=(1, 2, 5, 12),

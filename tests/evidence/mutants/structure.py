@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx
@@ -17,21 +17,24 @@ OPS: dict[str, dict[str, Any]] = {
     "LeakyRelu": {"alpha": 0.9999},
     "Floor": {},
 }
-PLACES: dict[str, Callable[[Folded], onnx.NodeProto]] = {
-    "front": lambda folded: folded.chain[0],
-    "conv": lambda folded: folded.conv,
-    "unfold": lambda folded: folded.after[0],
-    "last_move": lambda folded: folded.after[-1],
+PLACES: dict[str, Callable[[Folded], Sequence[onnx.NodeProto]]] = {
+    "front": lambda folded: folded.chain[:1],
+    "conv": lambda folded: [folded.conv],
+    "unfold": lambda folded: folded.after[:1],
+    "last_move": lambda folded: folded.after[-1:],
 }
+"""One node each, none where nothing is moved behind the Conv."""
 
 
 def inserted(op: str, place: str, *, marked: bool) -> Fault:
     """A node more; unmarked it does not say that it belongs to the site."""
 
     def fault(folded: Folded) -> bool:
-        node = helper.make_node(op, [], [], "more", **OPS[op])
-        folded.insert(node, PLACES[place](folded), marked=marked)
-        return True
+        for where in PLACES[place](folded):
+            node = helper.make_node(op, [], [], "more", **OPS[op])
+            folded.insert(node, where, marked=marked)
+            return True
+        return False
 
     return fault
 
@@ -40,17 +43,19 @@ def reads(place: str, value: str) -> Fault:
     """One of the nodes reads another value."""
 
     def fault(folded: Folded) -> bool:
-        node = PLACES[place](folded)
-        old, node.input[0] = node.input[0], value
-        return old != value
+        for node in PLACES[place](folded):
+            old, node.input[0] = node.input[0], value
+            return old != value
+        return False
 
     return fault
 
 
 def unfold_reads_fold(folded: Folded) -> bool:
     """The Conv is left out."""
-    folded.after[0].input[0] = folded.conv.input[0]
-    return True
+    for node in folded.after[:1]:
+        node.input[0] = folded.conv.input[0]
+    return bool(folded.after)
 
 
 def second_conv(folded: Folded) -> bool:
@@ -61,8 +66,9 @@ def second_conv(folded: Folded) -> bool:
     again.input[0] = folded.conv.output[0]
     at = list(folded.graph.node).index(folded.conv)
     folded.graph.node.insert(at + 1, again)
-    folded.after[0].input[0] = "twice"
-    return True
+    for node in folded.after[:1]:
+        node.input[0] = "twice"
+    return bool(folded.after)
 
 
 def later_fold(folded: Folded) -> bool:

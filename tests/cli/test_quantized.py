@@ -1,0 +1,97 @@
+"""Quantized models end to end: those that ONNX Runtime's own quantizer makes, and a shared one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnxruntime import quantization  # noqa: TID251 - makes the models
+
+from tests.cli.tool import MODELS, widthfold
+from tests.rewrite.test_quantized import optimized
+from tests.shared import SHARED, needs_models
+
+PITCH = MODELS / "pitch_cnn.onnx"
+
+
+class Audio(quantization.CalibrationDataReader):
+    """Two seconds of noise."""
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(1)
+        feeds = [rng.standard_normal((1, 1, 16384)).astype(np.float32) for _ in range(2)]
+        self._feeds = iter([{"audio": array} for array in feeds])
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        return next(self._feeds, None)
+
+
+def quantized(form: str, path: Path) -> Path:
+    """The model of this repository, quantized."""
+    if form == "dynamic":
+        kinds = {"op_types_to_quantize": ["Conv"], "weight_type": quantization.QuantType.QUInt8}
+        quantization.quantize_dynamic(PITCH, path, **kinds)
+    else:
+        quantization.quantize_static(
+            PITCH,
+            path,
+            Audio(),
+            quant_format=quantization.QuantFormat[form],
+            per_channel=True,
+            activation_type=quantization.QuantType.QUInt8,
+            weight_type=quantization.QuantType.QInt8,
+        )
+    return path
+
+
+OPS = {"QDQ": "Conv", "QOperator": "QLinearConv", "dynamic": "ConvInteger"}
+
+
+@pytest.mark.parametrize("form", OPS)
+def test_a_model_quantized_by_the_runtime_folds_and_verifies(form: str, tmp_path: Path) -> None:
+    model, out = quantized(form, tmp_path / "model.onnx"), tmp_path / "out.onnx"
+    report = tmp_path / "report.json"
+    done = widthfold("optimize", model, out, "--factor", 4, "--report", report)
+    assert done.code == 0, done.err
+    found = json.loads(report.read_text())
+    assert [site["op"] for site in found["sites"]] == [OPS[form]] * 4
+    assert {site["status"] for site in found["sites"]} == {"folded"}
+    assert {site["spread"] for site in found["sites"]} == {1.0}
+    assert found["verification"]["verdict"] == "pass"
+    assert {site["verdict"] for site in found["verification"]["exact"]} == {"exact"}
+    # What a rewritten file says of itself is enough to verify it again.
+    again = widthfold("verify", model, out, "--no-timing", "--seeds", 2)
+    assert again.code == 0, again.err
+    assert widthfold("optimize", out, tmp_path / "twice.onnx", "--factor", 4).code == 0
+    assert (tmp_path / "twice.onnx").read_bytes() == out.read_bytes()
+
+
+def test_the_folded_convs_of_a_quantized_model_are_computed_in_integers(tmp_path: Path) -> None:
+    model, out = quantized("QDQ", tmp_path / "model.onnx"), tmp_path / "out.onnx"
+    assert widthfold("optimize", model, out, "--factor", 4, "--no-verify").code == 0
+    kernels = [optimized(onnx.load(path), tmp_path) for path in (model, out)]
+    assert [names.count("QLinearConv") for names in kernels] == [4, 4]
+    assert not {"Conv", "FusedConv"} & {*kernels[0], *kernels[1]}
+
+
+def test_plans_and_surveys_of_quantized_models(tmp_path: Path) -> None:
+    model = quantized("QOperator", tmp_path / "model.onnx")
+    dry = widthfold("optimize", model, "--dry-run", "--factor", 4)
+    assert (dry.code, "4 of 4 QLinearConv nodes" in dry.out) == (0, True)
+    assert widthfold("optimize", model, "--check", "--factor", 4).code == 1
+    listed = widthfold("inspect", model)
+    assert listed.code == 0
+    assert "QLinearConv" in listed.out
+
+
+@needs_models
+@pytest.mark.parametrize("factor", [2, 4, 8])
+def test_a_conv_of_dequantized_data_and_a_weight_of_floats(factor: int, tmp_path: Path) -> None:
+    model, out = SHARED / "models" / "TensorRT-polygraphy__qdq_conv.onnx", tmp_path / "out.onnx"
+    done = widthfold("optimize", model, out, "--factor", factor, "--ragged")
+    assert done.code == 0, done.err
+    assert "1 of 1 Conv nodes folded" in done.out
+    assert "1 of 1 rewritten nodes exact on integers" in done.out

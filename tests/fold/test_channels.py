@@ -1,0 +1,128 @@
+"""Regrouped Convs against the loop oracle, on integers, bit for bit."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.oracle import conv
+from widthfold_onnx.fold.axis import ConvAxis, keep_axis
+from widthfold_onnx.fold.channels import (
+    Grouping,
+    Regrouping,
+    most_groups,
+    regroup,
+    regroup_bias,
+    regroup_weight,
+)
+from widthfold_onnx.fold.conv import ConvFold
+from widthfold_onnx.refusal import Refusal
+
+
+@st.composite
+def regroupings(draw: st.DrawFn) -> Regrouping:
+    """Any number of groups to any other that divides the channels, perhaps of more channels."""
+    group, inner, outer = draw(st.integers(1, 6)), draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    before = Grouping(group * inner, group * outer, group)
+    inputs = before.inputs + draw(st.sampled_from([0, 0, 1, 5]))
+    outputs = before.outputs + draw(st.sampled_from([0, 0, 2, 3]))
+    common = math.gcd(inputs, outputs)
+    count = draw(st.sampled_from([n for n in range(1, common + 1) if common % n == 0]))
+    found = regroup(before, Grouping(inputs, outputs, count))
+    assert isinstance(found, Regrouping)
+    return found
+
+
+def in_one_group(weight: np.ndarray, group: int) -> np.ndarray:
+    """The weight [O, C, *kernel] of the same Conv without groups, block by block."""
+    out, inner = len(weight) // group, weight.shape[1]
+    dense = np.zeros((len(weight), group * inner, *weight.shape[2:]), weight.dtype)
+    for g in range(group):
+        rows = slice(g * out, (g + 1) * out)
+        dense[rows, g * inner : (g + 1) * inner] = weight[rows]
+    return dense
+
+
+@settings(max_examples=300, deadline=None)
+@given(regroupings(), st.integers(0, 2**32 - 1))
+def test_a_regrouped_conv_is_the_conv(found: Regrouping, seed: int) -> None:
+    """Where weights are left out it is the Conv in which those are zero."""
+    before, after = found.before, found.after
+    rng = np.random.default_rng(seed)
+    x = rng.integers(-99, 100, (2, before.inputs, 5))
+    w = rng.integers(1, 100, (before.outputs, before.inputs // before.group, 3))
+    b = rng.integers(-99, 100, before.outputs)
+    kept = np.zeros((after.outputs, after.inputs, 3), bool)
+    for g in range(after.group):
+        out, inner = after.outputs // after.group, after.inputs // after.group
+        kept[g * out : (g + 1) * out, g * inner : (g + 1) * inner] = True
+    kept = kept[: before.outputs, : before.inputs]
+    dense = np.where(kept, in_one_group(w, before.group), 0)
+    assert found.leaves_out == (np.count_nonzero(dense) < w.size)
+    assert found.kept == np.count_nonzero(dense) / w.size
+    assert found.met == np.count_nonzero(kept) / w.size
+    assert found.growth == after.outputs * after.inputs // after.group * 3 / w.size
+    wider = np.pad(x, [(0, 0), (0, after.inputs - before.inputs), (0, 0)])
+    weight, bias = regroup_weight(w, found), regroup_bias(b, found)
+    result = conv(wider, weight, bias, pads=[1, 2], group=after.group)
+    wanted = conv(x, dense, b, pads=[1, 2])
+    np.testing.assert_array_equal(result[:, : before.outputs], wanted)
+    assert not result[:, before.outputs :].any()  # channels of padding stay zero
+    assert found.channels(before.inputs, before.outputs) == (after.inputs, after.outputs)
+    assert found.shape(*w.shape[:2]) == weight.shape[:2]
+    fold = ConvFold(axes=(keep_axis(ConvAxis(length=5, kernel=3)),), regrouping=found)
+    zeros = weight.size - np.count_nonzero(weight)
+    assert fold.structural_zeros() == pytest.approx(zeros / weight.size)
+    assert fold.spread() == pytest.approx(np.count_nonzero(kept) / w.size)
+
+
+@given(regroupings(), st.integers(0, 2**32 - 1))
+def test_the_groups_of_a_weight_are_found_again(found: Regrouping, seed: int) -> None:
+    """A dense weight made of G groups falls into G groups, and into no more."""
+    before = found.before
+    w = np.random.default_rng(seed).integers(
+        1, 9, (before.outputs, before.inputs // before.group, 2)
+    )
+    dense = Grouping(before.inputs, before.outputs)
+    assert most_groups(in_one_group(w, before.group), dense) == before.group
+    assert most_groups(w, before) == before.group
+    assert most_groups(np.zeros_like(w), before) == math.gcd(before.inputs, before.outputs)
+
+
+def test_one_number_between_groups_joins_them() -> None:
+    weight = in_one_group(np.ones((6, 2, 3)), 3)
+    assert most_groups(weight, Grouping(6, 6)) == 3
+    for number in (1e-300, np.nan, np.inf):
+        weight[5, 0, 1] = number
+        assert most_groups(weight, Grouping(6, 6)) == 1
+    weight[5, 0, 1] = -0.0
+    assert most_groups(weight, Grouping(6, 6)) == 3
+
+
+def test_numbers_are_copied_bit_for_bit() -> None:
+    weight = np.array([np.nan, -np.inf, -0.0, 1e-45], np.float32).reshape(4, 1, 1)
+    weight.view(np.uint32)[0, 0, 0] = 0x7FC12345
+    after = regroup(Grouping(4, 4, 4), Grouping(5, 7))
+    assert isinstance(after, Regrouping)
+    result = regroup_weight(weight, after)
+    assert result.shape == (7, 5, 1)
+    assert result[np.arange(4), np.arange(4)].tobytes() == weight.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("after", "code"),
+    [
+        (Grouping(5, 4), "channels-lost"),
+        (Grouping(6, 3), "channels-lost"),
+        (Grouping(8, 4, 3), "groups-do-not-divide"),
+        (Grouping(9, 4, 2), "groups-do-not-divide"),
+    ],
+)
+def test_what_is_no_regrouping(after: Grouping, code: str) -> None:
+    found = regroup(Grouping(6, 4, 2), after)
+    assert isinstance(found, Refusal)
+    assert found.code == code

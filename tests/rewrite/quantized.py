@@ -1,0 +1,168 @@
+"""Quantized convolutions of random integers, and what the loop oracle says they return.
+
+Scales are powers of two and sums stay below 2**24, so that nothing rounds but the output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort  # noqa: TID251 - the tests run what the package made
+from onnx import helper, numpy_helper
+
+from tests.oracle import conv, conv_transpose
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One convolution; `op` is the operator, with "QDQ" before it between (de)quantizers.
+
+    Attributes:
+        kinds: element types of data and weight; the output has that of the data.
+        per_channel: scales and zero points of the weight are those of its output channels.
+        pads: as the attributes resolve them.
+    """
+
+    op: str
+    shape: tuple[int, ...]
+    weight: tuple[int, ...]
+    kinds: tuple[type[Any], type[Any]] = (np.uint8, np.int8)
+    per_channel: bool = True
+    bias: bool = True
+    attributes: dict[str, Any] = field(default_factory=dict)
+    pads: tuple[int, ...] = ()
+    opset: int = 17
+    open_axes: frozenset[int] = frozenset()
+    seed: int = 0
+
+    @property
+    def node(self) -> str:
+        return self.op.removeprefix("QDQ ")
+
+    @property
+    def group(self) -> int:
+        return int(self.attributes.get("group", 1))
+
+    @property
+    def outputs(self) -> int:
+        return self.weight[1] * self.group if self.node == "ConvTranspose" else self.weight[0]
+
+    @property
+    def out_axis(self) -> int:
+        return int(self.node == "ConvTranspose")
+
+    def data(self) -> Array:
+        return whole(self.kinds[0], np.random.default_rng(self.seed + 1), self.shape)
+
+    def constants(self) -> dict[str, Array]:
+        rng = np.random.default_rng(self.seed)
+        data, weight = self.kinds
+        count = self.weight[self.out_axis]
+        found: dict[str, Array] = {
+            "xs": np.array(0.25, np.float32),
+            "xz": whole(data, rng, ()),
+            "w": whole(weight, rng, self.weight),
+            "ws": 2.0 ** -rng.integers(1, 5, count).astype(np.float32),
+            "wz": distinct(weight, rng, count),
+            "ys": np.array(2.0 ** rng.integers(5, 9), np.float32),
+            "yz": whole(data, rng, ()),
+            "b": rng.integers(-9999, 9999, self.outputs).astype(np.int32),
+        }
+        if not self.per_channel:
+            found |= {"ws": found["ws"][0], "wz": found["wz"][0]}
+        return {name: np.asarray(array) for name, array in found.items()}
+
+    def model(self) -> onnx.ModelProto:
+        kept = self.constants()
+        bias = ["b"] if self.bias else []
+        if self.node == "ConvInteger":
+            nodes = [helper.make_node("ConvInteger", ["x", "w", "xz", "wz"], ["y"], "c")]
+        elif self.node == "QLinearConv":
+            given = ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz", *bias]
+            nodes = [helper.make_node("QLinearConv", given, ["y"], "c")]
+        else:
+            axis = {"axis": self.out_axis} if self.per_channel else {}
+            nodes = [
+                helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["xf"]),
+                helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wf"], **axis),
+                helper.make_node(self.node, ["xf", "wf", *(["bf"] if bias else [])], ["yf"], "c"),
+                helper.make_node("QuantizeLinear", ["yf", "ys", "yz"], ["y"]),
+            ]
+            if bias:
+                kept["bs"] = np.asarray(kept["xs"] * kept["ws"])
+                if self.per_channel:
+                    kept["bs"] = np.tile(kept["bs"], self.group if self.out_axis else 1)
+                along = {"axis": 0} if self.per_channel else {}
+                nodes.insert(0, helper.make_node("DequantizeLinear", ["b", "bs"], ["bf"], **along))
+        nodes[-1 if self.node == self.op else -2].attribute.extend(
+            helper.make_attribute(name, value) for name, value in self.attributes.items()
+        )
+        used = {name for node in nodes for name in node.input}
+        dims = [f"d{i}" if i in self.open_axes else n for i, n in enumerate(self.shape)]
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(self.kinds[0]))
+        out = helper.np_dtype_to_tensor_dtype(np.dtype(self.out_kind))
+        graph = helper.make_graph(
+            nodes,
+            "g",
+            [helper.make_tensor_value_info("x", kind, dims)],
+            [helper.make_tensor_value_info("y", out, [None] * len(dims))],
+            [numpy_helper.from_array(a, name) for name, a in kept.items() if name in used],
+        )
+        opset = helper.make_opsetid("", self.opset)
+        return helper.make_model(graph, opset_imports=[opset], ir_version=8)
+
+    @property
+    def out_kind(self) -> type[Any]:
+        return np.int32 if self.node == "ConvInteger" else self.kinds[0]
+
+    def sums(self, data: Array) -> Array:
+        """What the accumulators hold, by the oracle."""
+        kept = {name: array.astype(np.int64) for name, array in self.constants().items()}
+        x = data.astype(np.int64) - kept["xz"]
+        shape = [1] * len(self.weight)
+        if self.per_channel:
+            shape[self.out_axis] = -1
+        w = kept["w"] - kept["wz"].reshape(shape)
+        bias = kept["b"] if self.bias and self.node != "ConvInteger" else None
+        names = ("strides", "dilations", "group")
+        given = {name: self.attributes[name] for name in names if name in self.attributes}
+        function = conv_transpose if self.node == "ConvTranspose" else conv
+        return np.asarray(function(x, w, bias, pads=list(self.pads) or None, **given))
+
+    def expected(self, data: Array) -> Array:
+        """What the oracle returns for some data."""
+        sums, kept = self.sums(data), self.constants()
+        if self.node == "ConvInteger":
+            return sums.astype(np.int32)
+        assert np.abs(sums).max() < 1 << 24
+        scale = np.tile(kept["ws"].ravel(), self.outputs // kept["ws"].size)
+        real = sums * (scale * kept["xs"] / kept["ys"]).reshape(-1, *[1] * (sums.ndim - 2))
+        limits = np.iinfo(self.kinds[0])
+        stepped = np.rint(real) + kept["yz"].astype(np.int64)
+        return np.clip(stepped, limits.min, limits.max).astype(self.kinds[0])
+
+
+def whole(kind: type[Any], rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Integers over the whole range of a type."""
+    limits = np.iinfo(kind)
+    return np.asarray(rng.integers(limits.min, limits.max, shape, endpoint=True).astype(kind))
+
+
+def distinct(kind: type[Any], rng: np.random.Generator, count: int) -> Array:
+    """Zero points, no two of them alike."""
+    limits = np.iinfo(kind)
+    return np.asarray(rng.permutation(np.arange(limits.min, limits.max + 1))[:count].astype(kind))
+
+
+def run(model: onnx.ModelProto, x: Array, level: str = "ORT_DISABLE_ALL") -> Array:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
+    (y,) = ort.InferenceSession(model.SerializeToString(), options).run(None, {"x": x})
+    return np.asarray(y)

@@ -1,0 +1,157 @@
+"""The channels of a Conv regrouped: other groups, and channels of zeros behind the last one.
+
+A Conv of G groups is a Conv of one group with a block-diagonal weight [O, C, *kernel]: W[o, c] is
+zero unless floor(o / (O/G)) = floor(c / (C/G)). Extend that weight by zeros to O' >= O and C' >= C
+and keep the blocks of G' groups:
+
+    W'[o, c] = W[o, c]    where floor(o / (O'/G')) = floor(c / (C'/G'))
+
+Everything known by a name is an instance: G' = 1 makes a grouped Conv dense, G' > G gives its
+groups back to a dense one, C' > C pads the channels, as NVIDIA's guide advises. Where G' > G what
+lies outside of the blocks is left out; it must be zero.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from widthfold_onnx.refusal import Refusal
+
+Array = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """Channels of a Conv and the groups that they form."""
+
+    inputs: int = 1
+    outputs: int = 1
+    group: int = 1
+
+    @property
+    def size(self) -> int:
+        """Pairs of an output and an input channel between which the weight has elements."""
+        return self.outputs * (self.inputs // self.group)
+
+    def joins(self, output: npt.NDArray[np.intp], input_: npt.NDArray[np.intp]) -> Mask:
+        """Whether channels are of one group."""
+        groups = output // (self.outputs // self.group), input_ // (self.inputs // self.group)
+        return np.equal(*groups)
+
+
+@dataclass(frozen=True)
+class Regrouping:
+    """From one grouping to another; equal ones leave everything as it is."""
+
+    before: Grouping = Grouping()
+    after: Grouping = Grouping()
+
+    @property
+    def growth(self) -> float:
+        """Elements of the weight after / before."""
+        return self.after.size / self.before.size
+
+    @property
+    def kept(self) -> float:
+        """Share of the elements before that are there after."""
+        return _shares(self)[0]
+
+    @property
+    def met(self) -> float:
+        """Elements after that multiply channels which were there before / elements before."""
+        return _shares(self)[1]
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether elements are left out, which then must be zero."""
+        return self.kept < 1
+
+    def shape(self, outputs: int, per_group: int) -> tuple[int, int]:
+        """Extents [O', C'/G'] of the weight after, for those before."""
+        if self.before == self.after:
+            return outputs, per_group
+        return self.after.outputs, self.after.inputs // self.after.group
+
+    def channels(self, inputs: int, outputs: int) -> tuple[int, int]:
+        """Input and output channels after, for those before."""
+        before, after = self.before, self.after
+        return inputs + after.inputs - before.inputs, outputs + after.outputs - before.outputs
+
+
+def regroup(before: Grouping, after: Grouping) -> Regrouping | Refusal:
+    """From one grouping to another, or why there is no way."""
+    if after.inputs < before.inputs or after.outputs < before.outputs:
+        return Refusal("channels-lost", "channels can be added, none can be taken away")
+    if math.gcd(after.inputs, after.outputs) % after.group:
+        return Refusal(
+            "groups-do-not-divide",
+            f"{after.group} groups do not divide {after.inputs} -> {after.outputs} channels",
+        )
+    return Regrouping(before, after)
+
+
+def regroup_weight(weight: Array, regrouping: Regrouping) -> Array:
+    """The weight of the regrouped Conv; numbers are copied bit for bit, all else is zero.
+
+    Args:
+        weight: [O, C/G, *kernel], any dtype.
+        regrouping: to O' and C' channels in G' groups.
+
+    Returns:
+        [O', C'/G', *kernel], same dtype.
+    """
+    before, after = regrouping.before, regrouping.after
+    if before == after:
+        return weight
+    inner, outer = before.inputs // before.group, after.inputs // after.group
+    o, c = np.indices((after.outputs, outer))
+    c += o // (after.outputs // after.group) * outer
+    there = (o < before.outputs) & (c < before.inputs) & before.joins(o, c)
+    result = np.zeros((*there.shape, *weight.shape[2:]), weight.dtype)
+    result[there] = weight[o[there], c[there] % inner]
+    return result
+
+
+def regroup_bias(bias: Array, regrouping: Regrouping) -> Array:
+    """The bias of the regrouped Conv: [O] with zeros behind, same dtype."""
+    return np.pad(bias, (0, regrouping.after.outputs - regrouping.before.outputs))
+
+
+def most_groups(weight: Array, grouping: Grouping) -> int:
+    """Into how many groups a Conv falls because its weight is zero outside of them.
+
+    Args:
+        weight: [O, C/G, *kernel].
+        grouping: the channels and groups that the Conv has.
+
+    Returns:
+        The largest multiple of G for which no number but zero is left out, G if there is none.
+    """
+    inner = grouping.inputs // grouping.group
+    o, c = np.nonzero((weight != 0).reshape(*weight.shape[:2], -1).any(axis=2))
+    c += o // (grouping.outputs // grouping.group) * inner
+    most = math.gcd(grouping.inputs, grouping.outputs)
+    for count in range(most, grouping.group, -grouping.group):
+        finer = Grouping(grouping.inputs, grouping.outputs, count)
+        if most % count == 0 and finer.joins(o, c).all():
+            return count
+    return grouping.group
+
+
+@cache
+def _shares(regrouping: Regrouping) -> tuple[float, float]:
+    """See `Regrouping.kept` and `Regrouping.met`."""
+    before, after = regrouping.before, regrouping.after
+    if before == after:
+        return 1.0, 1.0
+    pairs = np.indices((before.outputs, before.inputs))
+    meeting = after.joins(*pairs)
+    kept, met = (int(np.sum(mask)) for mask in (meeting & before.joins(*pairs), meeting))
+    return kept / before.size, met / before.size

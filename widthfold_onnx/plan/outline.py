@@ -1,0 +1,33 @@
+"""What the decisions for a model make of its graph, for reports: regions, and where they end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from widthfold_onnx.model.graph import Document, Node
+from widthfold_onnx.plan.decisions import Decision, engine_of
+from widthfold_onnx.results import RegionReport, Stop
+from widthfold_onnx.rewrite.stretches import stretches
+
+
+def outline(document: Document, decisions: Sequence[Decision]) -> list[RegionReport]:
+    """The regions of all graphs; the document stays as it is."""
+    paths = {scope.graph: scope.path for scope in document.scopes}
+    names = {d.site.node: d.site.name for d in decisions}
+
+    def name(node: Node) -> str:
+        return names.get(node) or node.name or node.outputs[0].name or ""
+
+    return [
+        RegionReport(
+            graph=paths[graph],
+            folded=[name(node) for node in found.folded],
+            carried=[f"{node.op_type} {name(node)}" for node in found.carried],
+            stops=[
+                Stop(node=name(node), op=node.op_type, code=why.code, reason=why.reason)
+                for node, why in found.stops
+            ],
+        )
+        for graph, region in engine_of(document, decisions).regions().items()
+        for found in stretches(region)
+    ]

@@ -1,0 +1,100 @@
+"""What a region is, for people: nodes between which nothing is unfolded, and where each one ends.
+
+Two nodes are of one region if one reads packed what the other returns packed, or both read the same
+value folded alike. A region ends at every node that reads such a value otherwise, and at a folded
+node whose own output is not packed; each end has its reason.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from widthfold_onnx.fold.state import State
+from widthfold_onnx.model.graph import Node, Value
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rewrite.regions import Region
+
+Packed = tuple[Value, State]
+
+RETURNED = Refusal("output", "the graph returns what it makes")
+OTHERWISE = Refusal("another-fold", "it is folded in another way")
+IN_A_BODY = Refusal("in-a-body", "it stands in the body of another node")
+NO_GAIN = Refusal("moves-more", "carrying it would copy more elements than it saves")
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """One region.
+
+    Attributes:
+        folded: the folded nodes, in graph order.
+        carried: the ops that run on packed tensors, in graph order.
+        stops: nodes at which it ends, and why.
+    """
+
+    folded: tuple[Node, ...]
+    carried: tuple[Node, ...]
+    stops: tuple[tuple[Node, Refusal], ...]
+
+
+def stretches(region: Region) -> Iterator[Stretch]:
+    """The regions of a graph; folded nodes that never had a packed tensor make none."""
+    ends = {node: list(_ends(region, node)) for node in (*region.sites, *region.carried)}
+    joined: dict[Packed, list[Node]] = defaultdict(list)
+    for node, packed in ends.items():
+        for item in packed:
+            joined[item].append(node)
+    seen: set[Node] = set()
+    for start in ends:
+        if start in seen:
+            continue
+        seen.add(start)
+        group = [start]
+        for node in group:  # which grows meanwhile
+            fresh = dict.fromkeys(n for e in ends[node] for n in joined[e] if n not in seen)
+            seen.update(fresh)
+            group += fresh
+        members = set(group)
+        stops = dict.fromkeys(stop for node in group for stop in _stops(region, node))
+        if len(group) > 1 or stops:
+            yield Stretch(
+                tuple(n for n in region.nodes if n in members and n in region.sites),
+                tuple(n for n in region.nodes if n in members and n in region.carried),
+                tuple(stops),
+            )
+
+
+def _ends(region: Region, node: Node) -> Iterator[Packed]:
+    """The packed tensors that a node reads and returns."""
+    ends, passenger = region.sites.get(node), region.carried.get(node)
+    if ends is not None:
+        data = node.inputs[ends.data]
+        if ends.reads is not None and data is not None:
+            yield data, ends.reads
+        if ends.returns is not None:
+            yield node.outputs[0], ends.returns
+    if passenger is not None:
+        read = (node.inputs[index] for index in sorted(passenger.data))
+        yield from ((value, passenger.state) for value in (*read, *node.outputs) if value)
+
+
+def _stops(region: Region, node: Node) -> Iterator[tuple[Node, Refusal]]:
+    """Where what a node returns is not read as it is returned, and why."""
+    ends = region.sites.get(node)
+    if ends is not None and ends.natural_because is not None:
+        yield node, ends.natural_because
+    for value in node.outputs:
+        state = region.home(value)
+        if state is None:
+            continue
+        if region.is_fixed(value):
+            yield node, RETURNED
+        for user, index in value.uses():
+            if user in region.sites and index == region.sites[user].data:
+                if region.sites[user].reads != state:
+                    yield user, OTHERWISE
+            elif user not in region.carried or region.carried[user].state != state:
+                inside = user.graph is not node.graph
+                yield user, IN_A_BODY if inside else region.refusals.get(user, NO_GAIN)

@@ -1,0 +1,176 @@
+"""Quantized convolutions: which of their inputs are integers, zero points and scales.
+
+    QLinearConv, ConvInteger    multiply integers, and take zero points and scales as inputs
+    DequantizeLinear - Conv     says the same of two tensors of integers (QDQ): where a
+                                QuantizeLinear follows, a runtime computes it as a QLinearConv
+
+An integer q stands for (q - zero point) * scale. So what fills the gaps of a folded weight is the
+zero point of the weight, and what extends the data is the zero point of the data. What is there
+once per output channel is repeated for every digit; all other scales and zero points stay.
+
+A gap adds (zero - zero) * x = 0, so a sum in int32 is that of the original, and overflows where
+that does: `overflows` bounds it. A kernel that sums q * p and takes off afterwards what zero
+points added may leave int32 on the way, in the fold elsewhere than in the original. That is no
+fault, because it computes modulo 2**32, in which both come to the same sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from widthfold_onnx.model.constants import Constant, is_default
+from widthfold_onnx.model.graph import Document, Node, Value
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.parameter import INPUTS, Parameter, dequantizer, input_of
+
+Array = npt.NDArray[Any]
+
+BYTES = ("INT8", "UINT8")
+"""What QLinearConv and ConvInteger multiply (operator text)."""
+PADDED_SINCE = 11
+"""Before, Pad takes floats only (operator text)."""
+ACCUMULATOR = np.iinfo(np.int32).max
+
+
+@dataclass(frozen=True, eq=False)
+class Quantization:
+    """What is known of the data of a quantized convolution.
+
+    Attributes:
+        dequantized: DequantizeLinear stand before data and weight; else the operator itself takes
+            integers.
+        dtype: ONNX name of the element type of the integers that the data is.
+        zero: zero point of the data; None where that is 0.
+        finite: whether what the node reads is finite whatever the integers are.
+        extends: whether the operator set has a Pad of integers.
+    """
+
+    dequantized: bool
+    dtype: str
+    zero: Value | None
+    finite: bool
+    extends: bool
+
+
+def is_dequantized(node: Node) -> bool:
+    """Whether both operands of a node are dequantized."""
+    return all(dequantizer(value) is not None for value in node.inputs[:2])
+
+
+def read_quantization(document: Document, node: Node) -> Quantization | Refusal | None:
+    """What is known of the data of a convolution; None where it computes in floats."""
+    data, zero = node.inputs[0], input_of(node, INPUTS[node.op_type].data_zero)
+    maker = dequantizer(data) if is_dequantized(node) else None
+    if maker is None and node.op_type not in ("QLinearConv", "ConvInteger"):
+        return None
+    if maker is not None:
+        data, zero = maker.inputs[0], input_of(maker, 2)
+    dtype = _element_type(document, data, zero)
+    if isinstance(dtype, Refusal):
+        return dtype
+    finite = True
+    if maker is not None:
+        scale = document.constant(maker.inputs[1]) if maker.inputs[1] is not None else None
+        finite = isinstance(scale, Constant) and bool(np.isfinite(document.read(scale)).all())
+    extends = document.opset >= PADDED_SINCE
+    return Quantization(maker is not None, dtype, zero, finite, extends)
+
+
+def problem_of(
+    document: Document,
+    node: Node,
+    quantization: Quantization,
+    weight: Parameter,
+    bias: Parameter | None,
+    out_axis: int,
+) -> Refusal | None:
+    """Why a quantized convolution with such parameters does not fold, if so.
+
+    Args:
+        document: the model.
+        node: the convolution.
+        quantization: what is known of its data.
+        weight: its weight.
+        bias: its bias.
+        out_axis: the axis of the stored weight that counts output channels.
+    """
+    if not quantization.dequantized and weight.constant.dtype not in BYTES:
+        return Refusal(
+            "dtype-unsupported", f"ONNX has no {node.op_type} of {weight.constant.dtype}"
+        )
+    if weight.vectors and quantization.dequantized and weight.axis != out_axis:
+        return Refusal(
+            "quantized",
+            f"scale or zero point of the weight differ along axis {weight.axis}, which counts no "
+            "output channels",
+        )
+    for parameter in (weight, bias):
+        scale = None if parameter is None or parameter.scale is None else parameter.scale[1]
+        numbers = np.ones(1) if scale is None else document.read(scale).astype(np.float64)
+        if not (np.isfinite(numbers).all() and (numbers > 0).all()):
+            return Refusal("quantized", "a scale is not a positive number")
+    return None
+
+
+def overflows(
+    document: Document,
+    quantization: Quantization,
+    weight: Array,
+    zero: Array,
+    bias: Array | None,
+) -> Refusal | None:
+    """A refusal where a sum of products of 8 bits may leave int32 for some data.
+
+    Args:
+        document: the model.
+        quantization: of the data.
+        weight: integers [O, C/group, *kernel].
+        zero: its zero point, broadcasting.
+        bias: integers [O], or None.
+    """
+    if quantization.dtype not in BYTES or weight.dtype.itemsize > 1:
+        return None  # no runtime sums such products in int32
+    limits = np.iinfo(quantization.dtype.lower())
+    constant = None if quantization.zero is None else document.constant(quantization.zero)
+    low, high = limits.min, limits.max
+    if isinstance(constant, Constant):
+        low, high = (int(f(document.read(constant))) for f in (np.min, np.max))
+    elif quantization.zero is None:
+        low = high = 0
+    largest = max(limits.max - low, high - limits.min)
+    less = np.abs(weight.astype(np.int64) - zero.astype(np.int64))
+    sums = largest * less.sum(axis=tuple(range(1, weight.ndim)))
+    if bias is not None and bias.dtype.kind in "iu":
+        sums = sums + np.abs(bias.astype(np.int64))
+    if sums.max(initial=0) <= ACCUMULATOR:
+        return None
+    return Refusal(
+        "accumulator-overflow",
+        f"a sum may reach {int(sums.max())}, more than the {ACCUMULATOR} that int32 holds",
+    )
+
+
+def _element_type(document: Document, data: Value | None, zero: Value | None) -> str | Refusal:
+    """Element type of integers: that of their zero point, or what they or their maker say."""
+    for value in (zero, data):
+        constant = None if value is None else document.constant(value)
+        if isinstance(constant, Constant):
+            return constant.dtype
+        if value is not None and value.dtype is not None:
+            return value.dtype.name
+        maker = None if value is None else value.producer()
+        if maker is not None and _makes_bytes(maker):
+            return "UINT8"
+    return Refusal("unknown-type", "the element type of the data is not known")
+
+
+def _makes_bytes(node: Node) -> bool:
+    """Whether a node returns UINT8 by definition (operator texts)."""
+    plain = len(node.inputs) < 3 and "output_dtype" not in node.attributes
+    return is_default(node, "DynamicQuantizeLinear") or (
+        is_default(node, "QuantizeLinear") and plain
+    )
