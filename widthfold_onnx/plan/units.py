@@ -12,15 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import numpy.typing as npt
-import onnx
-from onnx import TensorProto, helper, numpy_helper
 
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.shapes import ShapeTable
+from widthfold_onnx.plan.alone import layer_model
 from widthfold_onnx.plan.candidates import form_key
 from widthfold_onnx.plan.cost import form_seconds, layer_seconds
 from widthfold_onnx.plan.decisions import read_site
@@ -30,7 +28,6 @@ from widthfold_onnx.plan.work import Work
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules import LINEAR
 from widthfold_onnx.rules.base import LinearSite, Reformulation, Site
-from widthfold_onnx.rules.parameter import INPUTS, dequantizer
 from widthfold_onnx.rules.windowed import WindowedSite
 
 Array = npt.NDArray[Any]
@@ -115,7 +112,7 @@ def cut(
         )
     shape = [int(d) for d in dims if d is not None]
     behind = _behind(document, site)
-    proto = _model(document, site, behind, shape)
+    proto = layer_model(document, site, behind, shape)
     site_again = only_site(Document(proto, None))
     if isinstance(site_again, Refusal):
         return site_again
@@ -161,75 +158,6 @@ def _behind(document: Document, site: LinearSite) -> list[Node]:
 
 def _constant(document: Document, values: Sequence[Value]) -> bool:
     return not any(isinstance(document.constant(value), Refusal) for value in values)
-
-
-def _model(
-    document: Document, site: LinearSite, behind: Sequence[Node], shape: Sequence[int]
-) -> onnx.ModelProto:
-    """The layer as it is, on data of some extents, with one more operator at the end."""
-    before, first = _before(site)
-    layer = [*before, site.node, *behind]
-    made = {value for node in layer for value in node.outputs}
-    constants: dict[str, Array] = {}
-    for node in layer:
-        for value in node.inputs:
-            if value is not None and value is not first and value not in made:
-                constant = document.constant(value)
-                constants[value.name or ""] = (
-                    _stand_in(site, value)
-                    if isinstance(constant, Refusal)
-                    else document.read(constant)
-                )
-    quantization = site.quantization if isinstance(site, WindowedSite) else None
-    kind = site.weight.dtype if quantization is None else quantization.dtype
-    nodes = [document.message(node) for node in layer]
-    start = first.name or ""
-    if kind == "INT8" and before:
-        # Without it the runtime would not compute signed bytes in integers (`Region.signed`).
-        data = dequantizer(site.data)
-        assert data is not None
-        scales = [value.name or "" for value in data.inputs[1:] if value is not None]
-        start, kind = document.fresh("real"), "FLOAT"
-        nodes.insert(0, helper.make_node("QuantizeLinear", [start, *scales], [first.name or ""]))
-    end, one = document.fresh("end"), document.fresh("one")
-    last = layer[-1].outputs[0].name or ""
-    if quantization is None or (quantization.dequantized and layer[-1].op_type != "QuantizeLinear"):
-        closing = helper.make_node("Neg", [last], [end])
-    else:
-        closing = helper.make_node("DequantizeLinear", [last, one], [end])
-        constants[one] = np.array(1, np.float32)
-    graph = helper.make_graph(
-        [*nodes, closing],
-        "unit",
-        [helper.make_tensor_value_info(start, TensorProto.DataType.Value(kind), shape)],
-        [onnx.ValueInfoProto(name=end)],
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    opset = helper.make_opsetid("", document.opset)
-    return helper.make_model(graph, opset_imports=[opset], ir_version=8)
-
-
-def _before(site: LinearSite) -> tuple[list[Node], Value]:
-    """What dequantizes the inputs of a node, and the data as it is before that."""
-    makers = [dequantizer(value) for value in site.node.inputs]
-    found = dict.fromkeys(node for node in makers if node is not None)
-    data = makers[site.data_index]
-    if not isinstance(site, WindowedSite) or not site.is_dequantized or data is None:
-        return [], site.data
-    first = data.inputs[0]
-    assert first is not None
-    return list(found), first
-
-
-def _stand_in(site: LinearSite, value: Value) -> Array:
-    """A scale or zero point in the place of one that is computed when the model runs."""
-    assert isinstance(site, WindowedSite)
-    assert site.quantization is not None
-    inputs = INPUTS[site.op]
-    index = list(site.node.inputs).index(value)
-    if index in (inputs.data_scale, inputs.out_scale):
-        return np.ones((), np.float32)
-    return np.zeros((), site.quantization.dtype.lower())
 
 
 def only_site(document: Document) -> LinearSite | Refusal:
