@@ -71,10 +71,12 @@ class Wanted:
         shapes = []
         for samples, positions in zip(FREE_SAMPLES, FREE_POSITIONS, strict=True):
             spatial = (
-                axis.length or axis.dilation * axis.kernel + 2 * axis.stride + positions
-                for axis in self.axes
+                axis.length
+                or folded.in_digits * (axis.dilation * axis.kernel + 2 * axis.stride + positions)
+                for axis, folded in zip(self.axes, self.fold.axes, strict=True)
             )
-            shapes.append((self.record.samples or samples, channels, *spatial))
+            batch = self.record.samples or self.fold.batch * samples
+            shapes.append((batch, channels, *spatial))
         return list(dict.fromkeys(shapes))
 
     def geometry(self, shape: tuple[int, ...]) -> Geometry:

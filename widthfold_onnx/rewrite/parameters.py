@@ -62,12 +62,10 @@ class Parameters:
         if site.addend is None:
             return weight, None
         rows, columns = site.output
-        assert rows is not None
-        assert columns is not None
         addend = self._share(
             site.addend,
             f"addend {key} {rows} {columns}",
-            lambda array: matmul.fold_addend(array, fold, (rows, columns)),
+            lambda array: matmul.fold_addend(array, fold, (rows or 0, columns or 0)),
         )
         return weight, addend
 
