@@ -99,8 +99,9 @@ def pad_channels(model: Path, out: Path) -> int:
 
     loaded = load(model)
     document = Document(loaded.proto, loaded.folder)
-    decisions = plan(document, FoldOptions(input_shapes=SHAPES.get(model.stem, {})), choose)
-    out.write_bytes(applied(document, decisions).SerializeToString())
+    options = FoldOptions(input_shapes=SHAPES.get(model.stem, {}))
+    decisions = plan(document, options, choose)
+    out.write_bytes(applied(document, decisions, options).SerializeToString())
     return sum(isinstance(decision.outcome, Reformulation) for decision in decisions)
 
 

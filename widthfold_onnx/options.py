@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -26,6 +26,10 @@ MAX_TRUTH_BUDGET = 1e6
 MAX_THREADS = 1024
 
 
+FINITE, EXTENTS = "finite", "extents"
+"""What guards are for."""
+
+
 class Layout(StrEnum):
     """The emitted form: which copies the runtime can cancel (docstring of `fold.layout`).
 
@@ -40,10 +44,12 @@ class Layout(StrEnum):
 class NonFinite(StrEnum):
     """What becomes of Inf and NaN in the input of a fold that has structural zeros.
 
-    SPREAD lets them reach more outputs of the same sample, REFUSE makes no such fold.
+    SPREAD lets them reach more outputs of the same sample, REFUSE makes no such fold, GUARD has
+    the original nodes compute where there are any.
     """
 
     SPREAD = "spread"
+    GUARD = "guard"
     REFUSE = "refuse"
 
 
@@ -80,6 +86,8 @@ class FoldOptions:
         ragged: fold extents that the factor does not divide (zero-extend, then cut).
         mix_samples: allow batch folds with structural zeros across samples.
         nonfinite: what a fold may do to Inf and NaN.
+        guard_shapes: fold extents that the model leaves open, and have the original nodes compute
+            at sizes that the fold is not good for.
         max_channels: a site with at least this many channels on both sides is left alone.
         max_flops_growth: most multiply-adds of the new site, as a multiple of the old.
         max_bytes_growth: most bytes of input, weight and output, as a multiple of the old.
@@ -94,6 +102,7 @@ class FoldOptions:
     ragged: bool = False
     mix_samples: bool = False
     nonfinite: NonFinite = NonFinite.SPREAD
+    guard_shapes: bool = False
     max_channels: int = 32
     max_flops_growth: float = 32.0
     max_bytes_growth: float = 32.0
@@ -122,6 +131,18 @@ class FoldOptions:
             raise UsageError(f"max_channels is {self.max_channels}; it must be at least 1")
         if isinstance(self.axis, int) and self.axis not in (0, 2, 3, 4):
             raise UsageError(f"axis {self.axis}: a Conv input folds along 0, 2, 3 or 4")
+
+    @property
+    def guards(self) -> str:
+        """What folds are guarded for, in words joined by "+"; "" for nothing."""
+        asked = {FINITE: self.nonfinite is NonFinite.GUARD, EXTENTS: self.guard_shapes}
+        return "+".join(word for word, wanted in asked.items() if wanted)
+
+    @property
+    def unguarded(self) -> FoldOptions:
+        """The same without guards."""
+        nonfinite = NonFinite.SPREAD if self.nonfinite is NonFinite.GUARD else self.nonfinite
+        return replace(self, nonfinite=nonfinite, guard_shapes=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -89,17 +89,17 @@ def optimize(
             search = Search(loaded, options, search_options, store, on_progress)
             found = search.run()
             decisions = plan(document, options, search.choose)
-            sites = [d.report(search.gain(d.conv)) for d in decisions]
+            sites = [d.report(options, search.gain(d.conv)) for d in decisions]
     else:
         choose = functools.partial(reformulate, options=options, factor=options.factor)
         decisions = plan(document, options, choose)
-        sites = [decision.report() for decision in decisions]
+        sites = [decision.report(options) for decision in decisions]
     folded = sum(site.status == "folded" for site in sites)
     size = model.stat().st_size
     report = OptimizeReport(
         model=model.name,
         sites=sites,
-        regions=outline(document, decisions),
+        regions=outline(document, decisions, options),
         summary=OptimizeSummary(
             folded=folded,
             kept=sum(site.status == "kept" for site in sites),
@@ -120,7 +120,7 @@ def optimize(
     if verify_options is not None:
         shapes = {**options.input_shapes, **verify_options.input_shapes}
         verify_options = dataclasses.replace(verify_options, input_shapes=shapes)
-    proto = applied(document, decisions)
+    proto = applied(document, decisions, options)
     verification: list[VerifyReport] = []
 
     def check(written: Path) -> None:
@@ -221,10 +221,10 @@ def fold_model(
     document = Document(copy, folder)
     choose = functools.partial(reformulate, options=options, factor=options.factor)
     decisions = plan(document, options, choose)
-    sites = [decision.report() for decision in decisions]
+    sites = [decision.report(options) for decision in decisions]
     if not any(site.status == "folded" for site in sites):
         return copy, sites
-    return applied(document, decisions), sites
+    return applied(document, decisions, options), sites
 
 
 def verify(

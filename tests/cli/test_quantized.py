@@ -11,6 +11,7 @@ import pytest
 from onnxruntime import quantization  # noqa: TID251 - makes the models
 
 from tests.cli.tool import MODELS, widthfold
+from tests.rewrite.quantized import Case
 from tests.rewrite.test_quantized import optimized
 from tests.shared import SHARED, needs_models
 
@@ -95,3 +96,26 @@ def test_a_conv_of_dequantized_data_and_a_weight_of_floats(factor: int, tmp_path
     assert done.code == 0, done.err
     assert "1 of 1 Conv nodes folded" in done.out
     assert "1 of 1 rewritten nodes exact on integers" in done.out
+
+
+LINE = {"shape": (2, 3, 20), "weight": (5, 3, 4), "attributes": {"pads": [2, 1]}, "pads": (2, 1)}
+
+
+def test_types_without_a_kernel_are_proved_and_not_verified(tmp_path: Path) -> None:
+    """The runtime has no QLinearConv of signed data and weights without a sign."""
+    model, out = tmp_path / "model.onnx", tmp_path / "out.onnx"
+    case = Case(op="QLinearConv", kinds=(np.int8, np.uint8), **LINE)
+    onnx.save(case.model(), model)
+    done = widthfold("optimize", model, out, "--factor", 4)
+    assert (done.code, out.exists()) == (0, True), done.err
+    assert "unverified" in done.out
+    assert widthfold("verify", model, out, "--no-timing").code == 4
+
+
+def test_zero_points_that_no_kernel_takes_are_not_verified(tmp_path: Path) -> None:
+    """The runtime's ConvInteger takes one zero point, ONNX's one per output channel as well."""
+    model, out = tmp_path / "model.onnx", tmp_path / "out.onnx"
+    onnx.save(Case(op="ConvInteger", **LINE).model(), model)
+    done = widthfold("optimize", model, out, "--factor", 4)
+    assert (done.code, out.exists()) == (4, False)
+    assert "Non per-tensor quantization is not supported" in done.line

@@ -214,7 +214,7 @@ def test_refusals() -> None:
         assert isinstance(result, Refusal)
         return result.code
 
-    assert code(ConvAxis(length=None, kernel=1), 2, 2) == "unknown-extent"
+    assert code(ConvAxis(length=None, kernel=3), 4, 4) == "unknown-extent"
     assert code(ConvAxis(length=2, kernel=5), 2, 2) == "empty-tensor"
     same = ConvAxis(length=12, kernel=3, pad_begin=1, pad_end=1)
     assert code(same, 2, 2, blocked=True) == "taps-cross-blocks"

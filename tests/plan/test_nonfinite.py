@@ -102,6 +102,6 @@ def test_both_flags_mean_the_same_and_the_last_one_counts(tmp_path: Path) -> Non
 
 
 def test_an_unknown_policy_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="nonfinite is 'maybe', none of spread, refuse"):
+    with pytest.raises(UsageError, match="nonfinite is 'maybe', none of spread, guard, refuse"):
         FoldOptions(nonfinite="maybe")
     assert FoldOptions(nonfinite="refuse").nonfinite == NonFinite.REFUSE

@@ -9,6 +9,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from tests.rewrite.graphs import Builder
+from tests.rewrite.test_quantized import qdq_chain
 from widthfold_onnx import AxisName, FoldOptions
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.plan.decisions import plan
@@ -31,7 +32,7 @@ def regions(model: onnx.ModelProto, options: FoldOptions = WIDTH) -> list[Region
     decisions = plan(
         document, options, functools.partial(reformulate, options=options, factor=factor)
     )
-    found = outline(document, decisions)
+    found = outline(document, decisions, options)
     assert model.SerializeToString() == before
     return found
 
@@ -127,3 +128,10 @@ def test_what_a_body_reads_ends_a_region() -> None:
 def test_nothing_folded_is_no_region() -> None:
     g = builder(1, 3, 7, 11)
     assert regions(g.model([g.conv("x", 2, [3, 3])])) == []
+
+
+def test_dequantizers_stand_inside_of_a_region() -> None:
+    (found,) = regions(qdq_chain())
+    assert found.folded == ["conv0", "conv1"]
+    assert found.carried == ["QuantizeLinear q0", "QuantizeLinear q1"]
+    assert stops(found) == [("q1", "output")]

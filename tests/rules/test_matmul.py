@@ -56,7 +56,7 @@ REFUSALS: dict[str, tuple[Product, FoldOptions, str, str]] = {
         OPEN,
         FoldOptions(factor=8),
         "unknown-extent",
-        "rows: ? rows: whether 8 divides their number is not known (--input-shape may settle it)",
+        "rows: ? rows: whether 8 divides their number is not known",
     ),
     "open rows may be samples": (
         OPEN,

@@ -96,14 +96,19 @@ def fold_options(
             type=click.Choice([str(v) for v in NonFinite]),
             default="spread",
             show_default=True,
-            help="Inf and NaN may reach more outputs of their sample (spread), or no fold may have "
-            "structural zeros, so that they reach just those they reached (refuse).",
+            help="Inf and NaN may reach more outputs of their sample (spread), the original nodes "
+            "compute where there are any (guard), or no fold may have structural zeros (refuse).",
         ),
         click.option(
             "--ieee-strict",
             "nonfinite",
             flag_value="refuse",
             help="The same as --nonfinite refuse.",
+        ),
+        click.option(
+            "--guard-shapes",
+            is_flag=True,
+            help="Fold open extents too: at sizes a fold is not good for the original nodes run.",
         ),
         click.option(
             "--max-channels",
@@ -153,6 +158,7 @@ def fold_options(
         "ragged",
         "mix_samples",
         "nonfinite",
+        "guard_shapes",
         "max_channels",
         "max_flops_growth",
         "max_bytes_growth",

@@ -4,6 +4,8 @@ Every tensor that a new node returns claims to be a value of the original, perha
 (`evidence.rewritten`). The folded Convs are proved by `evidence.folded`, the folded products by
 `evidence.folded_product`, the ops between them by `evidence.carried`, the moves by
 `evidence.rewritten`; a fault of an op or a move counts to the folded node that it belongs to.
+Where guards choose between folded and original nodes, all this is said of the model in which they
+chose the folded ones; that they choose well is shown by `evidence.guarded`.
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.evidence.branches import FOLDED, choices, taken
 from widthfold_onnx.evidence.carried import check_passenger
 from widthfold_onnx.evidence.chain import Mismatch
 from widthfold_onnx.evidence.elsewhere import Place, first_change
 from widthfold_onnx.evidence.folded import check_conv
 from widthfold_onnx.evidence.folded_product import check_product
+from widthfold_onnx.evidence.guarded import check_guards
 from widthfold_onnx.evidence.rewritten import Rewritten, label
 from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.model.loader import load
@@ -49,8 +53,14 @@ def probe_sites(
         changes outside the folds.
     """
     before, after = load(original), load(rewritten)
-    old, new = Document(before.proto, before.folder), Document(after.proto, after.folder)
+    old = Document(before.proto, before.folder)
+    guarded = any(True for _ in choices(after.proto.graph))
+    try:
+        new = Document(taken(after.proto, FOLDED) if guarded else after.proto, after.folder)
+    except Mismatch as error:
+        return [ExactSite(node="guards", verdict="different", reason=str(error))], []
     graphs = {scope.path: scope for scope in old.scopes}
+    rewritten_graphs: dict[str, Rewritten] = {}
     sites: list[ExactSite] = []
     limits: list[str] = []
     replaced: set[Place] = set()
@@ -58,6 +68,7 @@ def probe_sites(
     for scope in new.scopes:
         if scope.proto is not None:
             graph = Rewritten(old, new, graphs.get(scope.path), scope)
+            rewritten_graphs[scope.path] = graph
             sites += _graph_sites(graph, options, report)
             added |= {(scope.path, node.outputs[0].name or "") for node in graph.nodes}
             replaced |= {(scope.path, name) for name in graph.replaced}
@@ -68,6 +79,10 @@ def probe_sites(
     changed = first_change(old, new, replaced, added) if sites else ""
     if changed:
         limits.append(f"the models differ outside the folds ({changed}): compared by values only")
+    if guarded:
+        report("exact check of the guards")
+    if sites or guarded:
+        sites += check_guards(old, after.proto, after.folder, rewritten_graphs)
     return sites, limits
 
 

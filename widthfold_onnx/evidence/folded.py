@@ -14,11 +14,12 @@ from typing import Any
 import numpy.typing as npt
 
 from widthfold_onnx.errors import NoKernelError
-from widthfold_onnx.evidence.chain import Chain, Mismatch
+from widthfold_onnx.evidence.chain import Chain, Labels, Mismatch
 from widthfold_onnx.evidence.claims import (
     check_extents,
     content,
 )
+from widthfold_onnx.evidence.passed import check_passed_on
 from widthfold_onnx.evidence.patterns import patterns, sentence
 from widthfold_onnx.evidence.probe import TRIALS, Side, first_difference, small_integers
 from widthfold_onnx.evidence.probe_quantized import (
@@ -30,7 +31,7 @@ from widthfold_onnx.evidence.probe_quantized import (
 )
 from widthfold_onnx.evidence.provenance import prove
 from widthfold_onnx.evidence.rewritten import Rewritten, label
-from widthfold_onnx.evidence.wanted import Wanted, check_passed_on, numbers_at, read_wanted
+from widthfold_onnx.evidence.wanted import Wanted, numbers_at, read_wanted
 from widthfold_onnx.fold.axis import ConvAxis
 from widthfold_onnx.model.graph import Node
 from widthfold_onnx.options import VerifyOptions
@@ -100,43 +101,14 @@ def check_conv(graph: Rewritten, conv: Node, options: VerifyOptions) -> ExactSit
         old.opset,
         _names(node, wanted),
     )
-    other = Side(
-        [*chain.before, own_scales(new.message(conv)), *chain.after],
-        constants,
-        new.opset,
-        _names(conv, wanted),
-        start.state,
-        end.state,
-    )
-    known = wanted.site.quantization
-    draw = small_integers if known is None or known.dequantized else draw_bytes(known)
+    messages = [*chain.before, own_scales(new.message(conv)), *chain.after]
+    other = Side(messages, constants, new.opset, _names(conv, wanted), start.state, end.state)
     weight, *others = labels
     certificates, unrun = [], ""
     for shape in wanted.shapes:
-        certificates.append(
-            prove(
-                wanted.geometry(shape),
-                wanted.site.weight_shape,
-                chain,
-                weight,
-                others,
-            )
-        )
-        try:
-            found = first_difference(
-                one,
-                other,
-                fold=lambda parameters: wanted.folded(parameters, labels),
-                shape=shape,
-                terms=wanted.terms,
-                options=options,
-                draw=draw,
-                kept=wanted.kept(),
-            )
-        except NoKernelError as error:
-            found, unrun = "", str(error)
-        if found:
-            raise Mismatch(found)
+        geometry = wanted.geometry(shape)
+        certificates.append(prove(geometry, wanted.site.weight_shape, chain, weight, others))
+        unrun = _probe(wanted, labels, one, other, shape, options) or unrun
     runs = f"{TRIALS * len(certificates)} runs on integers agree bit for bit"
     folded = patterns(wanted.fold, wanted.axes, wanted.record.samples)
     became = wanted.recorded.channels(*wanted.site.channels)
@@ -149,6 +121,38 @@ def check_conv(graph: Rewritten, conv: Node, options: VerifyOptions) -> ExactSit
         fold=sentence(wanted.recorded, folded),
         axes=folded,
     )
+
+
+def _probe(
+    wanted: Wanted,
+    labels: list[Labels],
+    one: Side,
+    other: Side,
+    shape: tuple[int, ...],
+    options: VerifyOptions,
+) -> str:
+    """Why the runtime has no kernel to run both sides, "" if they agree.
+
+    Raises:
+        Mismatch: they do not.
+    """
+    known = wanted.site.quantization
+    try:
+        found = first_difference(
+            one,
+            other,
+            fold=lambda parameters: wanted.folded(parameters, labels),
+            shape=shape,
+            terms=wanted.terms,
+            options=options,
+            draw=small_integers if known is None or known.dequantized else draw_bytes(known),
+            kept=wanted.kept(),
+        )
+    except NoKernelError as error:
+        return str(error)
+    if found:
+        raise Mismatch(found)
+    return ""
 
 
 def _is(node: Node, kinds: Container[str]) -> bool:

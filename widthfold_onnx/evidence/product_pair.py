@@ -18,7 +18,7 @@ from widthfold_onnx.evidence.claims import (
     read,
     too_large,
 )
-from widthfold_onnx.evidence.requantized import without_pair
+from widthfold_onnx.evidence.requantized_product import without_pair
 from widthfold_onnx.evidence.rewritten import Rewritten, label
 from widthfold_onnx.fold.matmul import MatMulFold, fold_addend, fold_weight
 from widthfold_onnx.fold.state import State
@@ -125,7 +125,8 @@ def shapes_of(
 ) -> list[tuple[int, ...]]:
     """Shapes of the stored data at which a product is checked.
 
-    An open batch that meets one of the weight can be that or 1, and nothing else runs.
+    An open batch that meets one of the weight can be that or 1, and nothing else runs. Open
+    positions divide there.
 
     Raises:
         Mismatch: the record does not fit.
@@ -141,7 +142,29 @@ def shapes_of(
         pairs = zip(given[:leading], met, extents, strict=True)
         filled = (n if e is None and m != 1 else e for e, m, n in pairs)
         shapes += every_concrete((*filled, *given[leading:]))
-    return list(dict.fromkeys(shapes))
+    grown, rest = open_positions(graph, old, new, record)
+    every = dict.fromkeys(shapes)
+    return [tuple(e * rest if i == grown else e for i, e in enumerate(s)) for s in every]
+
+
+def open_positions(
+    graph: Rewritten, old: Node, new: Node, record: ProductRecord
+) -> tuple[int | None, int]:
+    """The axis of the stored data that is open among the positions, and what must divide it.
+
+    Raises:
+        Mismatch: the record does not fit.
+    """
+    _check_record(record)
+    site = _original(graph, old, new, tuple(record.shape))
+    end = len(record.shape) - (0 if site.left else 1)
+    stored = list(range(len(record.shape)))
+    if site.transposed:
+        stored[-2:] = stored[:-3:-1]
+    span = [stored[i] for i in range(end - record.merged, end)]
+    known = math.prod(record.shape[axis] or 1 for axis in span)
+    grown = next((axis for axis in span if record.shape[axis] is None), None)
+    return grown, record.factor // math.gcd(record.factor, known)
 
 
 def _original(graph: Rewritten, old: Node, new: Node, shape: Dims) -> MatMulSite:

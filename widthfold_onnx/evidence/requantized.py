@@ -1,44 +1,46 @@
-"""What quantizes folded data again (`rules.dequantized_product`) changes nothing."""
+"""Integers that are dequantized, moved and quantized again (`Region.signed`) are only moved.
+
+Every integer of the type comes back from the two: all 256 are tried, in the float32 of the runtime.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from widthfold_onnx.evidence.chain import Mismatch
-from widthfold_onnx.evidence.claims import content, read
-from widthfold_onnx.evidence.rewritten import Rewritten
+from widthfold_onnx.evidence.claims import read
 from widthfold_onnx.model.constants import is_default
-from widthfold_onnx.model.graph import Node
-
-PAIR = ("QuantizeLinear", "DequantizeLinear")
+from widthfold_onnx.model.graph import Document, Node
 
 
-def without_pair(graph: Rewritten, maker: Node, line: Sequence[Node]) -> list[Node]:
-    """The moves before a product of dequantized data, without the pair at their end.
-
-    The site was read, so `maker` gives back every number that is quantized with its own scale and
-    zero point. Moves make no other numbers. So the pair changes nothing if it has the same two.
+def moves_of(document: Document, line: Sequence[Node]) -> list[Node]:
+    """A line of moves without the DequantizeLinear and QuantizeLinear around it, if they are there.
 
     Args:
-        graph: both graphs.
-        maker: the DequantizeLinear of the original.
-        line: the new nodes before the folded product.
+        document: the rewritten model.
+        line: new nodes, each of which reads the one before.
 
     Raises:
-        Mismatch: the pair is not there, or it has other numbers.
+        Mismatch: an integer does not come back from the two.
     """
-    moves, pair = list(line[:-2]), line[-2:]
-    kinds = [node.op_type for node in pair]
-    if kinds != list(PAIR):
-        raise Mismatch("folded data is not quantized again")
-    for node, op_type in zip(pair, PAIR, strict=True):
-        if not is_default(node, op_type):
-            raise Mismatch(f"{op_type} is of another domain")
-        if node.attributes or len(node.inputs) != len(maker.inputs):
-            raise Mismatch(f"{op_type} has other attributes or inputs")
-        for one, other in zip(maker.inputs[1:], node.inputs[1:], strict=True):
-            if one is None or other is None:
-                raise Mismatch(f"{op_type} lacks an input")
-            if content(read(graph.old, one)) != content(read(graph.new, other)):
-                raise Mismatch(f"{op_type} has another scale or zero point")
-    return moves
+    first, last = line[0], line[-1]
+    if not (
+        is_default(first, "DequantizeLinear")
+        and is_default(last, "QuantizeLinear")
+        and len(line) > 2
+    ):
+        return list(line)
+    alike = list(first.inputs[1:]) == list(last.inputs[1:]) and len(first.inputs) == 3
+    if not alike or first.attributes or last.attributes:
+        raise Mismatch("integers are quantized again in another way")
+    scale, zero = (read(document, value) for value in first.inputs[1:] if value is not None)
+    if scale.size != 1 or zero.size != 1 or zero.dtype != np.int8:
+        raise Mismatch("integers are quantized again in another way")
+    every = np.arange(-128, 128, dtype=np.float32)
+    less = zero.reshape(()).astype(np.float32)
+    real = (every - less) * scale.reshape(())
+    if (np.rint(real / scale.reshape(())) + less != every).any():
+        raise Mismatch("integers do not come back when they are quantized again")
+    return list(line[1:-1])

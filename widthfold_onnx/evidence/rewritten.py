@@ -14,14 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 from onnx import helper
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.chain import Mismatch, check_moves, replay
 from widthfold_onnx.evidence.claims import Claim, content, every_concrete, packed_claim, read
-from widthfold_onnx.model.constants import is_default
+from widthfold_onnx.evidence.requantized import moves_of
 from widthfold_onnx.model.graph import Document, Node, Scope, Value
 from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.model.shapes import ShapeTable
@@ -190,7 +189,7 @@ class Rewritten:
         shapes = [claim.shape for claim in (start, end) if claim.state is not None]
         if start.value != end.value or not shapes or shapes[0] != shapes[-1]:
             raise Mismatch(f"it makes {printable(end.value)} of {printable(start.value)}")
-        line = self._bare(line)
+        line = moves_of(self.new, line)
         messages = [self.new.message(n) for n in line]
         check_moves(messages, CONVERSIONS)
         constants = self.constants(line)
@@ -199,32 +198,6 @@ class Rewritten:
             expected = end.labels(shape)
             if labels.shape != expected.shape or (labels != expected).any():
                 raise Mismatch(f"it returns {printable(end.value)} in another state than it says")
-
-    def _bare(self, line: list[Node]) -> list[Node]:
-        """A line of moves without the DequantizeLinear and QuantizeLinear around it.
-
-        Raises:
-            Mismatch: an integer does not come back from the two.
-        """
-        first, last = line[0], line[-1]
-        if not (
-            is_default(first, "DequantizeLinear")
-            and is_default(last, "QuantizeLinear")
-            and len(line) > 2
-        ):
-            return line
-        alike = list(first.inputs[1:]) == list(last.inputs[1:]) and len(first.inputs) == 3
-        if not alike or first.attributes or last.attributes:
-            raise Mismatch("integers are quantized again in another way")
-        scale, zero = (read(self.new, value) for value in first.inputs[1:] if value is not None)
-        if scale.size != 1 or zero.size != 1 or zero.dtype != np.int8:
-            raise Mismatch("integers are quantized again in another way")
-        every = np.arange(-128, 128, dtype=np.float32)
-        less = zero.reshape(()).astype(np.float32)
-        real = (every - less) * scale.reshape(())
-        if (np.rint(real / scale.reshape(())) + less != every).any():
-            raise Mismatch("integers do not come back when they are quantized again")
-        return line[1:-1]
 
     def alike(self, old: Value, new: Value) -> bool:
         """Whether a value that is read as it is is the same in both models."""

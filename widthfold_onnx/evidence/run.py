@@ -13,6 +13,7 @@ from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.evidence.environment import Before, environment
 from widthfold_onnx.evidence.exact import probe_sites
 from widthfold_onnx.evidence.gate import gate
+from widthfold_onnx.evidence.guard_runs import has_guards, run_guards
 from widthfold_onnx.evidence.models import compare_models
 from widthfold_onnx.evidence.placement import alarms
 from widthfold_onnx.evidence.rows import ILL_CONDITIONED
@@ -76,6 +77,10 @@ def _verify(
     limits: list[str] = []
     if options.exact and parity.provider:
         exact, limits = probe_sites(original, rewritten, options, report)
+    guards: list[str] = []
+    if parity.verdict == "pass" and parity.shapes and has_guards(rewritten):
+        guards, unseen = run_guards(original, rewritten, options, parity.shapes, report)
+        limits += unseen
     timing: Timing | None = None
     outcome, speed = "pass", list[str]()
     if options.timing and parity.verdict == "pass":
@@ -107,7 +112,7 @@ def _verify(
             "both models compute the same function"
             for name in dict.fromkeys(doubts)
         ]
-    if wrong or outcome == "fail":
+    if wrong or guards or outcome == "fail":
         verdict = "fail"
     elif (unknown or outcome == "unverified") and verdict == "pass":
         verdict = "unverified"
@@ -121,7 +126,7 @@ def _verify(
         exact=exact,
         timing=timing,
         verdict=verdict,
-        reasons=[*wrong, *causes, *unknown, *speed, *parity.limits, *limits],
+        reasons=[*wrong, *guards, *causes, *unknown, *speed, *parity.limits, *limits],
         input_sets=parity.input_sets,
         environment=environment(options, before),
         unrun=parity.unrun if known else "",

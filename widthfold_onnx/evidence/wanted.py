@@ -15,7 +15,6 @@ from widthfold_onnx.evidence.claims import (
     FREE_SAMPLES,
     MAX_AXES,
     MAX_ELEMENTS,
-    content,
     placed,
     read,
     too_large,
@@ -29,9 +28,8 @@ from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.record import FOLD_KEY, FoldRecord, fold_again, read_record
 from widthfold_onnx.rules import LINEAR
 from widthfold_onnx.rules.base import Site
-from widthfold_onnx.rules.parameter import INPUTS, dequantizer, input_of
+from widthfold_onnx.rules.parameter import INPUTS, dequantizer
 from widthfold_onnx.rules.windowed import WindowedSite
-from widthfold_onnx.text import printable
 
 Array = npt.NDArray[Any]
 
@@ -73,10 +71,12 @@ class Wanted:
         shapes = []
         for samples, positions in zip(FREE_SAMPLES, FREE_POSITIONS, strict=True):
             spatial = (
-                axis.length or axis.dilation * axis.kernel + 2 * axis.stride + positions
-                for axis in self.axes
+                axis.length
+                or folded.in_digits * (axis.dilation * axis.kernel + 2 * axis.stride + positions)
+                for axis, folded in zip(self.axes, self.fold.axes, strict=True)
             )
-            shapes.append((self.record.samples or samples, channels, *spatial))
+            batch = self.record.samples or self.fold.batch * samples
+            shapes.append((batch, channels, *spatial))
         return list(dict.fromkeys(shapes))
 
     def geometry(self, shape: tuple[int, ...]) -> Geometry:
@@ -229,31 +229,3 @@ def numbers_at(document: Document, node: Node, places: list[int]) -> list[Array]
     if None in values:
         raise Mismatch("it lacks an input")
     return [read(document, value) for value in values if value is not None]
-
-
-def check_passed_on(graph: Rewritten, wanted: Wanted, conv: Node) -> None:
-    """Check what a folded node reads besides data and what is folded: all that the original reads.
-
-    Where weight or bias are dequantized, the integers, scales and zero points must be the fold of
-    the original's one by one: other integers with other scales may give the same floats.
-
-    Raises:
-        Mismatch: something else is read.
-    """
-    node, site = wanted.site.node, wanted.site
-    for index in range(max(len(node.inputs), len(conv.inputs))):
-        if index == site.data_index:
-            continue
-        one, other = input_of(node, index), input_of(conv, index)
-        olds, news = leaves(site, one), leaves(site, other)
-        if [v is None for v in olds] != [v is None for v in news]:
-            raise Mismatch(f"input {index} is not made of what the original's is made of")
-        for old, new in zip(olds, news, strict=True):
-            if old is None or new is None or (len(olds) == 1 and index in wanted.places):
-                continue
-            if old is site.parameter or old in site.per_channel:
-                folded = site.folded(old, read(graph.old, old), wanted.fold)
-                if content(folded) != content(read(graph.new, new)):
-                    raise Mismatch(f"{printable(new.name or '')} is not the fold of the original's")
-            elif not graph.alike(old, new):
-                raise Mismatch(f"{printable(old.name or '')} is another on both sides")

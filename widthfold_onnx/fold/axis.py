@@ -26,7 +26,7 @@ of one axis".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -76,7 +76,7 @@ class FoldedAxis:
     Tap n takes the original weight at `k[n]` to output digit `g[n]`, input digit `f[n]`, kernel
     position `q[n]`. `in_length` and `out_length` are the extents that the fold needs: the input
     is zero-extended to `in_length` before it, the output cut back from `out_length` after it
-    (None: the axis is kept and its extent does not matter).
+    (None: the axis is kept and its extent does not matter, or is not known).
     """
 
     original_kernel: int
@@ -99,6 +99,12 @@ class FoldedAxis:
     def folded(self) -> bool:
         """Whether any position moves into channels."""
         return self.out_digits * self.in_digits > 1
+
+    @property
+    def geometry(self) -> tuple[object, ...]:
+        """All but the extents."""
+        numbers = (self.kernel, self.stride, self.dilation, self.pad_begin, self.pad_end)
+        return (*numbers, *(taps.tobytes() for taps in (self.g, self.f, self.q, self.k)))
 
 
 def keep_axis(axis: ConvAxis) -> FoldedAxis:
@@ -133,10 +139,11 @@ def fold_axis(
 ) -> FoldedAxis | Refusal:
     """Fold one axis by F = `out_digits` on the output and P = `in_digits` on the input.
 
-    The extents need not be divisible: the result says to which lengths they must be extended.
+    The extents need not be divisible: the result says to which lengths they must be extended. Where
+    the length is not known the fold is that of every multiple of P.
 
     Args:
-        axis: the axis; its length must be known.
+        axis: the axis.
         out_digits: F >= 1.
         in_digits: P >= 1.
         blocked: digits are the outer part of the index.
@@ -146,7 +153,7 @@ def fold_axis(
     """
     length, count = axis.length, axis.out_length
     if length is None or count is None:
-        return Refusal("unknown-extent", "the extent of the axis is not known")
+        return _fold_any(axis, out_digits, in_digits, blocked=blocked)
     if length < 1 or count < 1:
         return Refusal("empty-tensor", f"the axis goes from {length} to {count} positions")
     out_rest = -(-count // out_digits)
@@ -187,6 +194,34 @@ def fold_axis(
         live = (first_inside < in_rest) & (first_inside <= q + last) & (between == 0)
     g, f, q, k = g[live], f[live], q[live], k[live]
     return _place(axis, out_digits, in_digits, blocked, stride, in_rest, out_rest, (g, f, q, k))
+
+
+def _fold_any(
+    axis: ConvAxis, out_digits: int, in_digits: int, *, blocked: bool
+) -> FoldedAxis | Refusal:
+    """The fold of an axis of P, 2P, 3P, ... positions, if it is the same for all of them.
+
+    Both extents grow linearly, J by F for every P where it stays divisible, so that taps and pads
+    of two neighbouring lengths are those of all others: the shorter one has room for all taps.
+    """
+    reach = axis.dilation * axis.kernel + abs(axis.pad_begin) + abs(axis.pad_end)
+    found = []
+    for rest in (reach + 2, reach + 3):
+        known = replace(axis, length=in_digits * rest)
+        fold = fold_axis(known, out_digits, in_digits, blocked=blocked)
+        if isinstance(fold, Refusal):
+            return fold
+        if (fold.in_length, fold.out_length) != (known.length, known.out_length):
+            return Refusal(
+                "unknown-extent",
+                f"the extent is not known, and {known.length} positions, which {in_digits} "
+                f"divides, become {known.out_length}, which {out_digits} does not",
+            )
+        found.append(replace(fold, in_length=None, out_length=None))
+    first, second = found
+    if first.geometry != second.geometry:
+        return Refusal("unknown-extent", "where the taps go depends on the extent")
+    return first
 
 
 def _place(

@@ -80,6 +80,7 @@ class Document:
         self._trained = set(_named_by_training(proto))
         self._names |= self._trained
         self._touched: set[int] = set()
+        self._staying: set[Value] = set()
         graphs = [(scope.graph, scope.proto) for scope in self.scopes if scope.proto is not None]
         self._constants = Constants(
             folder,
@@ -229,8 +230,26 @@ class Document:
         """Whether something else than nodes refers to a value, so that it must stay."""
         return value.is_graph_output() or value.name in self._trained or self.is_annotated(value)
 
+    def reads(self, node: Node) -> Iterator[Value]:
+        """What a node and the nodes of the graphs in it read."""
+        yield from (value for value in node.inputs if value is not None)
+        for attribute in node.attributes.values():
+            if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+                single = attribute.type == ir.AttributeType.GRAPH
+                for body in [attribute.as_graph()] if single else attribute.as_graphs():
+                    for inner in ir.traversal.RecursiveGraphIterator(body):
+                        yield from (value for value in inner.inputs if value is not None)
+
+    def path_of(self, graph: ir.Graph) -> str:
+        """The path of a graph of the model."""
+        return next(scope.path for scope in self.scopes if scope.graph is graph)
+
     def replace(
-        self, graph: ir.Graph, chains: Mapping[Node, Sequence[Node]], values: Mapping[Value, Value]
+        self,
+        graph: ir.Graph,
+        chains: Mapping[Node, Sequence[Node]],
+        values: Mapping[Value, Value],
+        kept: Iterable[Node],
     ) -> None:
         """Put chains of new nodes in the place of nodes.
 
@@ -239,18 +258,20 @@ class Document:
             chains: new nodes by the node that goes.
             values: for outputs of nodes that go and are still read, what takes over their name and
                 users; no other output may be read by a node that stays.
+            kept: nodes that go, but will be there again, so that their constants must stay.
         """
         for old, new in values.items():
             new.name = old.name
         old_values, new_values = list(values), list(values.values())
         ir.convenience.replace_all_uses_with(old_values, new_values, replace_graph_outputs=True)
         inputs = [value for node in chains for value in node.inputs if value is not None]
-        kept = [value for value in inputs if value.producer() not in chains]
+        self._staying |= {value for node in kept for value in node.inputs if value is not None}
+        read = [value for value in inputs if value.producer() not in chains]
         for node, chain in chains.items():
             graph.insert_after(node, chain)
         graph.remove(chains, safe=True)
         self._touched.add(id(graph))
-        for value in dict.fromkeys(kept):
+        for value in dict.fromkeys(read):
             self._drop_unused(value)
 
     def _drop_unused(self, value: Value) -> None:
@@ -259,6 +280,8 @@ class Document:
         while waiting:
             value = waiting.pop()
             if value.uses() or value.is_graph_output() or value.is_graph_input():
+                continue
+            if value in self._staying:
                 continue
             producer = value.producer()
             if producer is None and value.is_initializer() and isinstance(value.graph, ir.Graph):

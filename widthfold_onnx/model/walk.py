@@ -51,6 +51,18 @@ def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
             yield from all_graphs(inner)
 
 
+def placed_graphs(graph: onnx.GraphProto, path: str = "") -> Iterator[tuple[str, onnx.GraphProto]]:
+    """Yield a graph and all graphs in it, each with its path, see `body_path`."""
+    yield path, graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            single = attribute.HasField("g")
+            for i, body in enumerate(attribute_graphs(attribute)):
+                yield from placed_graphs(
+                    body, body_path(path, node, attribute.name, None if single else i)
+                )
+
+
 def body_path(path: str, node: onnx.NodeProto, attribute: str, index: int | None) -> str:
     """Name a subgraph by what leads to it: ``y/then_branch``, within the subgraph `path`.
 

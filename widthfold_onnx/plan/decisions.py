@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -13,14 +13,17 @@ from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.plan.hints import Hints
 from widthfold_onnx.plan.nonfinite import note_spread, spread_of
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Gain, SiteReport
 from widthfold_onnx.rewrite.emit import FOLDED_OUTPUT
 from widthfold_onnx.rewrite.engine import Engine
+from widthfold_onnx.rewrite.guards import is_original
 from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.rules import LINEAR
 from widthfold_onnx.rules.base import Extents, LinearSite, Reformulation, Site
+from widthfold_onnx.rules.guarding import guard_of, guard_problem
 from widthfold_onnx.text import quoted
 
 Choose = Callable[[LinearSite], Reformulation | Refusal]
@@ -37,8 +40,13 @@ class Decision:
     conv: LinearSite | None
     outcome: Reformulation | Refusal
 
-    def report(self, gain: Gain | None = None) -> SiteReport:
-        """The line of the report, with what was measured of the site alone."""
+    def report(self, options: FoldOptions, gain: Gain | None = None) -> SiteReport:
+        """The line of the report.
+
+        Args:
+            options: what was to be guarded.
+            gain: what was measured of the site alone.
+        """
         node, graph, op = self.site.name, self.site.scope.path, self.site.op
         if isinstance(self.outcome, Refusal):
             return SiteReport(
@@ -52,6 +60,7 @@ class Decision:
             )
         assert self.conv is not None
         inputs, outputs = self.conv.channels
+        guard = guard_of(self.conv, self.outcome, options)
         return SiteReport(
             node=node,
             graph=graph,
@@ -61,9 +70,11 @@ class Decision:
             factor=self.outcome.factor,
             form=self.outcome.form,
             code="folded",
-            reason=f"{inputs} -> {outputs} channels became {self.outcome.became(inputs, outputs)}",
+            reason=f"{inputs} -> {outputs} channels became {self.outcome.became(inputs, outputs)}"
+            + (f", guarded ({guard})" if guard else ""),
             flops_ratio=round(self.outcome.flops_ratio, 4),
-            spread=1.0 if self.conv.is_finite else spread_of(self.outcome),
+            spread=spread_of(self.conv, self.outcome, options),
+            guard=guard,
             gain=gain,
         )
 
@@ -80,29 +91,44 @@ def plan(document: Document, options: FoldOptions, choose: Choose) -> list[Decis
         UsageError: a node pattern matches no site, or an assumed input shape does not fit.
     """
     decisions = []
+    hints = Hints(document, options)
     for site, conv in read_sites(document, options):
         if isinstance(conv, Refusal):
-            decisions.append(Decision(site, None, conv))
+            decisions.append(Decision(site, None, _hinted(hints, site, None, conv)))
             continue
         outcome = choose(conv)
+        if isinstance(outcome, Refusal):
+            outcome = _hinted(hints, site, conv, outcome)
         if isinstance(outcome, Reformulation):
-            outcome = _finite(document, conv) or outcome
+            problem = guard_problem(conv, outcome, options, document.opset)
+            outcome = _finite(document, conv) or problem or outcome
         decisions.append(Decision(site, conv, outcome))
     return decisions
 
 
-def applied(document: Document, decisions: Sequence[Decision]) -> onnx.ModelProto:
-    """The model with every decision carried out; the document is used up."""
-    engine_of(document, decisions).finish()
-    model = document.finish()
-    forms = [d.outcome for d in decisions if d.conv is not None and not d.conv.is_finite]
-    note_spread(model, [form for form in forms if isinstance(form, Reformulation)])
+def _hinted(hints: Hints, site: Site, conv: LinearSite | None, refusal: Refusal) -> Refusal:
+    """A refusal, with what would unlock the site where that is an open extent."""
+    hint = hints.of(site, conv, refusal)
+    return replace(refusal, reason=f"{refusal.reason}; {hint}") if hint else refusal
+
+
+def applied(
+    document: Document, decisions: Sequence[Decision], options: FoldOptions
+) -> onnx.ModelProto:
+    """The model with every decision carried out, guarded as asked; the document is used up."""
+    model = engine_of(document, decisions, options).finish()
+    spreads = [
+        spread_of(d.conv, d.outcome, options)
+        for d in decisions
+        if d.conv is not None and isinstance(d.outcome, Reformulation)
+    ]
+    note_spread(model, max(spreads, default=1.0))
     return model
 
 
-def engine_of(document: Document, decisions: Sequence[Decision]) -> Engine:
+def engine_of(document: Document, decisions: Sequence[Decision], options: FoldOptions) -> Engine:
     """An engine that knows every decision; nothing is changed yet."""
-    engine = Engine(document)
+    engine = Engine(document, options)
     for decision in decisions:
         if decision.conv is not None and isinstance(decision.outcome, Reformulation):
             engine.apply(decision.conv, decision.outcome)
@@ -150,12 +176,15 @@ def was_folded(node: Node) -> bool:
 def find_sites(document: Document, options: FoldOptions) -> list[Site]:
     """Every linear node, in the main graph, in bodies and functions; nameless ones get a name.
 
+    The originals that guards keep are none: what stands for them was folded.
+
     Raises:
         UsageError: a node pattern matches none.
     """
     sites = [
         Site(node, scope, node.name or f"{node.op_type} -> {node.outputs[0].name}", node.op_type)
         for scope, node in document.nodes(LINEAR)
+        if scope.proto is None or not is_original(scope.proto.name)
     ]
     for pattern in (*options.nodes, *options.skip):
         if not any(fnmatchcase(site.name, pattern) for site in sites):

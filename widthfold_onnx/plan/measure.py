@@ -128,6 +128,9 @@ class Bench:
         return replace(unit, forms=forms) if forms or own is None else None
 
     def _key(self, subject: str, candidate: str) -> Key:
+        guards = self.setup.fold.guards
+        if guards and candidate != AS_IS:
+            candidate = f"{candidate} guarded: {guards}"  # which costs something
         return Key(
             subject=subject,
             candidate=candidate,

@@ -2,29 +2,30 @@
 
 A structural zero times Inf is NaN, so a non-finite input reaches every output that shares its
 reduction, within its sample: as many times as many outputs, in the mean, as the folded weight has
-elements for each that is no structural zero.
+elements for each that is no structural zero. Not so where a guard stands around the fold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import onnx
 
-from widthfold_onnx.rules.base import Reformulation
+from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.rules.guarding import needs_finite
 
 NONFINITE_KEY = "widthfold.nonfinite"
 """Metadata of a model: ``spread:F`` where folds may spread Inf and NaN, F times at most."""
 
 
-def spread_of(form: Reformulation) -> float:
+def spread_of(site: LinearSite, form: Reformulation, options: FoldOptions) -> float:
     """Outputs that Inf or NaN in one input may reach / those that they reached before."""
+    if site.is_finite or needs_finite(site, form, options):
+        return 1.0
     return round(form.fold.spread(), 2)
 
 
-def note_spread(model: onnx.ModelProto, forms: Iterable[Reformulation]) -> None:
-    """Write into a model how far its folds may spread, those of earlier runs included."""
-    largest = max((spread_of(form) for form in forms), default=1.0)
+def note_spread(model: onnx.ModelProto, largest: float) -> None:
+    """Write into a model how far its folds may spread at most, those of earlier runs included."""
     for entry in model.metadata_props:
         if entry.key == NONFINITE_KEY:
             entry.value = _larger(entry.value, largest)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from widthfold_onnx.model.graph import Document, Node
+from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.plan.decisions import Decision, engine_of
 from widthfold_onnx.results import RegionReport, Stop
 from widthfold_onnx.rewrite.stretches import stretches
 
 
-def outline(document: Document, decisions: Sequence[Decision]) -> list[RegionReport]:
+def outline(
+    document: Document, decisions: Sequence[Decision], options: FoldOptions
+) -> list[RegionReport]:
     """The regions of all graphs; the document stays as it is."""
     paths = {scope.graph: scope.path for scope in document.scopes}
     names = {d.site.node: d.site.name for d in decisions}
@@ -28,6 +31,6 @@ def outline(document: Document, decisions: Sequence[Decision]) -> list[RegionRep
                 for node, why in found.stops
             ],
         )
-        for graph, region in engine_of(document, decisions).regions().items()
+        for graph, region in engine_of(document, decisions, options).regions().items()
         for found in stretches(region)
     ]

@@ -206,7 +206,7 @@ class Search:
     def _built(self, choice: Choice) -> tuple[onnx.ModelProto, set[str]]:
         document = self._document()
         decisions = plan(document, self._fold, lambda site: self._form(site, choice))
-        return applied(document, decisions), document.external_names
+        return applied(document, decisions, self._fold), document.external_names
 
     def _form(self, site: LinearSite, choice: Choice) -> Reformulation | Refusal:
         wide = is_wide(site, self._fold)

@@ -29,6 +29,8 @@ class SiteReport(Result, kw_only=True, frozen=True):
         flops_ratio: multiply-adds after / before; None unless folded.
         spread: outputs of its sample that an Inf or NaN in one input may reach / those that it
             reached before, in the mean; None unless folded.
+        guard: what data the fold is for, where the nodes of the original compute on all other:
+            "finite", "extents" (sizes that the fold is good for), or both joined by "+"; else "".
         gain: of its best form, measured alone, or predicted, which it says; None where nothing
             is known.
     """
@@ -44,6 +46,7 @@ class SiteReport(Result, kw_only=True, frozen=True):
     reason: str
     flops_ratio: float | None = None
     spread: float | None = None
+    guard: str = ""
     gain: Gain | None = None
 
 

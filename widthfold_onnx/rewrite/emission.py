@@ -21,10 +21,12 @@ from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.graph import Document, Graph, Node, Value
 from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.rewrite.emit import Chain, base_name
+from widthfold_onnx.rewrite.guard_groups import GuardGroups, Plans
+from widthfold_onnx.rewrite.guards import Guard
 from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rewrite.product import append_product
 from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, encoded, record_of, state_record
-from widthfold_onnx.rewrite.regions import Passenger, Region
+from widthfold_onnx.rewrite.regions import Passenger
 from widthfold_onnx.rules.base import Ends, LinearSite, Reformulation
 from widthfold_onnx.rules.matmul import MatMulForm
 from widthfold_onnx.rules.matmul_site import MatMulSite
@@ -32,7 +34,6 @@ from widthfold_onnx.rules.parameter import dequantizer
 from widthfold_onnx.rules.windowed import FOLDED_OPS, WindowedForm, WindowedSite
 
 Array = npt.NDArray[Any]
-Plans = dict[Node, tuple[LinearSite, Reformulation]]
 
 
 class Emission:
@@ -42,7 +43,7 @@ class Emission:
         document: the model.
         graph: the graph.
         plans: what becomes of its sites.
-        region: what is carried between them.
+        groups: what is carried between them, and what is guarded.
         parameters: the folded weights of the model.
     """
 
@@ -51,21 +52,21 @@ class Emission:
         document: Document,
         graph: Graph,
         plans: Plans,
-        region: Region,
+        groups: GuardGroups,
         parameters: Parameters,
     ) -> None:
         self._document = document
         self._graph = graph
         self._plans = plans
         self._parameters = parameters
-        self._region = region
+        self._region, self._groups = groups.region, groups.groups
         self._made: dict[tuple[Value, State | None], Value] = {}
         self._natural: dict[Value, Value] = {}
         self._constants: dict[tuple[Value, State, tuple[int, ...]], Value] = {}
         self._chains: dict[Node, list[Node]] = {}
 
-    def run(self) -> None:
-        """Make them, and put them in the place of the old ones."""
+    def run(self) -> list[Guard]:
+        """Make them, and put them in the place of the old ones; returns what is to be guarded."""
         for node in list(self._document.nodes_of(self._graph)):
             passenger = self._region.carried.get(node)
             if node in self._plans:
@@ -76,7 +77,23 @@ class Emission:
                 self._carry(node, passenger)
             elif self._region.is_superseded(node):
                 self._chains[node] = []
-        self._document.replace(self._graph, self._chains, self._natural)
+        kept = [node for group in self._groups for node in group.nodes]
+        originals = {node: self._document.message(node) for node in kept}
+        self._document.replace(self._graph, self._chains, self._natural, kept)
+        path = self._document.path_of(self._graph)
+        return [
+            Guard(
+                path,
+                base_name(group.nodes[0]),
+                frozenset(
+                    new.outputs[0].name or "" for old in group.nodes for new in self._chains[old]
+                ),
+                tuple(originals[node] for node in group.nodes),
+                group.finite,
+                group.extents,
+            )
+            for group in self._groups
+        ]
 
     def _fold(self, node: Node, site: LinearSite, plan: Reformulation) -> None:
         """The folded node with the moves that belong to it."""

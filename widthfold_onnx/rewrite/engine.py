@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import onnx
+
 from widthfold_onnx.model.graph import Document, Graph, graph_of
-from widthfold_onnx.rewrite.emission import Emission, Plans
+from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.rewrite.emission import Emission
+from widthfold_onnx.rewrite.guard_groups import GuardGroups, Plans
+from widthfold_onnx.rewrite.guards import put_guards
 from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rewrite.regions import Region
 from widthfold_onnx.rules.base import LinearSite, Reformulation
 
 
 class Engine:
-    """Applies reformulations to a document, all at once, so that neighbours know of each other."""
+    """Applies reformulations to a document, all at once, so that neighbours know of each other.
 
-    def __init__(self, document: Document) -> None:
+    Args:
+        document: the model.
+        options: what is to be guarded.
+    """
+
+    def __init__(self, document: Document, options: FoldOptions) -> None:
         self._document = document
+        self._options = options
         self._plans: dict[Graph, Plans] = {}
 
     def apply(self, site: LinearSite, plan: Reformulation) -> None:
@@ -22,15 +33,21 @@ class Engine:
 
     def regions(self) -> dict[Graph, Region]:
         """Of every graph in which something is to be replaced, before it is."""
-        return {graph: self._region(graph, plans) for graph, plans in self._plans.items()}
+        return {graph: self._groups(graph, plans).region for graph, plans in self._plans.items()}
 
-    def finish(self) -> None:
-        """Replace all sites, and the ops between them."""
-        parameters = Parameters(self._document)
+    def finish(self) -> onnx.ModelProto:
+        """Replace all sites, and the ops between them; the document is used up."""
+        document = self._document
+        parameters = Parameters(document)
+        guards = []
         for graph, plans in self._plans.items():
-            region = self._region(graph, plans)  # of values as the graphs before it left them
-            Emission(self._document, graph, plans, region, parameters).run()
+            groups = self._groups(graph, plans)  # of values as the graphs before it left them
+            guards += Emission(document, graph, plans, groups, parameters).run()
+        model = document.finish()
+        put_guards(model, guards, document.fresh)
+        return model
 
-    def _region(self, graph: Graph, plans: Plans) -> Region:
+    def _groups(self, graph: Graph, plans: Plans) -> GuardGroups:
+        nodes = list(self._document.nodes_of(graph))
         ends = {node: plan.ends(site) for node, (site, plan) in plans.items()}
-        return Region(self._document, self._document.nodes_of(graph), ends)
+        return GuardGroups(self._document, nodes, plans, ends, self._options)

@@ -69,12 +69,10 @@ class Parameters:
             return self._share(constant, f"beside {key}", lambda array: per_channel(array, fold))
         rows, columns = site.output
         assert site.addend is not None
-        assert rows is not None
-        assert columns is not None
         return self._share(
             site.addend,
             f"addend {key} {rows} {columns}",
-            lambda array: matmul.fold_addend(array, fold, (rows, columns)),
+            lambda array: matmul.fold_addend(array, fold, (rows or 0, columns or 0)),
         )
 
     def of_dequantizer(

@@ -117,6 +117,18 @@ class Region:
         states = self.needed(node.outputs[0]) if node.outputs[0] in self._sources else set()
         return bool(states) and all(s and (node.outputs[0], s) in self.dequantized for s in states)
 
+    def origin(self, value: Value, state: State) -> Value:
+        """Where a value in a state comes from: its integers if it is dequantized, else itself."""
+        return self._sources[value] if (value, state) in self.dequantized else value
+
+    def forms(self, value: Value, state: State) -> list[Value]:
+        """A value in a state, and what is dequantized from it there."""
+        results = [user.outputs[0] for user, _ in value.uses()]
+        return [
+            value,
+            *(r for r in results if r in self._sources and self.origin(r, state) is value),
+        ]
+
     def signed(self, value: Value, state: State) -> tuple[Value, Value] | None:
         """Scale and zero point of signed bytes that stand between (de)quantizers in a state.
 

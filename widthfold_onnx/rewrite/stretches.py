@@ -72,12 +72,14 @@ def _ends(region: Region, node: Node) -> Iterator[Packed]:
     if ends is not None:
         data = node.inputs[ends.data]
         if ends.reads is not None and data is not None:
-            yield data, ends.reads
+            yield region.origin(data, ends.reads), ends.reads
         if ends.returns is not None:
             yield node.outputs[0], ends.returns
     if passenger is not None:
         read = (node.inputs[index] for index in sorted(passenger.data))
-        yield from ((value, passenger.state) for value in (*read, *node.outputs) if value)
+        state = passenger.state
+        packed = (value for value in (*read, *node.outputs) if value is not None)
+        yield from ((region.origin(value, state), state) for value in packed)
 
 
 def _stops(region: Region, node: Node) -> Iterator[tuple[Node, Refusal]]:
@@ -89,9 +91,12 @@ def _stops(region: Region, node: Node) -> Iterator[tuple[Node, Refusal]]:
         state = region.home(value)
         if state is None:
             continue
-        if region.is_fixed(value):
+        forms = region.forms(value, state)
+        if any(map(region.is_fixed, forms)):
             yield node, RETURNED
-        for user, index in value.uses():
+        for user, index in (use for form in forms for use in form.uses()):
+            if user.outputs[0] in forms:
+                continue  # it dequantizes, in whatever state that is read
             if user in region.sites and index == region.sites[user].data:
                 if region.sites[user].reads != state:
                     yield user, OTHERWISE

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.rules.guarding import EXACT, needed_extents
 from widthfold_onnx.rules.outcomes import candidates
 from widthfold_onnx.rules.windowed import WindowedSite
 
@@ -15,11 +16,11 @@ from widthfold_onnx.rules.windowed import WindowedSite
 PROGRESS = (
     "empty-tensor",
     "one-position",
-    "unknown-extent",
     "stride-mismatch",
     "taps-cross-blocks",
     "blocks-do-not-cover",
     "factor-does-not-divide",
+    "unknown-extent",
     "unguarded-extent",
     "quantized",
     "extension-unsupported",
@@ -35,8 +36,9 @@ PROGRESS = (
 def reformulate(site: LinearSite, options: FoldOptions, factor: int) -> Reformulation | Refusal:
     """The cheapest legal form at a factor, or why there is none.
 
-    Cheapest: a view before a move, one axis before several, then the fewest multiply-adds, then
-    the fewest copies.
+    Cheapest: one that every run can use before one that a guard keeps for some sizes, and of those
+    one that leaves the batch alone, which mostly is 1; then a view before a move, one axis before
+    several, then the fewest multiply-adds, then the fewest copies.
     """
     wide = is_wide(site, options)
     if wide is not None:
@@ -44,11 +46,17 @@ def reformulate(site: LinearSite, options: FoldOptions, factor: int) -> Reformul
     outcomes = list(candidates(site, options, factor))
     legal = [r for _, r in outcomes if isinstance(r, Reformulation)]
     if legal:
-        return min(legal, key=cost)
+        return min(legal, key=lambda form: (_untold(site, form, options), *cost(form)))
     refusals = [(axis, r) for axis, r in outcomes if isinstance(r, Refusal)]
     if not refusals:
         return Refusal("no-such-axis", f"{site.op} folds along no axis {options.axis}")
     return _summary(site, refusals)
+
+
+def _untold(site: LinearSite, form: Reformulation, options: FoldOptions) -> int:
+    """0 where no guard has to test what nobody told, 1 for a spatial extent, 2 for the batch."""
+    needed = needed_extents(site, form, options)
+    return max((2 - min(axis, 1) for axis, e in needed.items() if e.modulus != EXACT), default=0)
 
 
 def is_wide(site: LinearSite, options: FoldOptions) -> Refusal | None:
@@ -87,9 +95,6 @@ def _summary(site: LinearSite, refusals: Sequence[tuple[str, Refusal]]) -> Refus
     """One refusal for the site."""
     by_axis = furthest(refusals)
     code = next(iter(by_axis.values())).code
-    hint = ""
-    if code == "factor-does-not-divide" and isinstance(site, WindowedSite):
-        hint = " (--ragged extends and cuts)"
-    if code == "unknown-extent":
-        hint = " (--input-shape may settle it)"
+    ragged = code == "factor-does-not-divide" and isinstance(site, WindowedSite)
+    hint = " (--ragged extends and cuts)" if ragged else ""
     return Refusal(code, "; ".join(f"{axis}: {r.reason}" for axis, r in by_axis.items()) + hint)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from widthfold_onnx.fold.axis import ConvAxis, FoldedAxis, fold_axis, keep_axis
 from widthfold_onnx.fold.channels import Grouping, regroup
@@ -142,10 +143,13 @@ def _axis_forms(
         yield [], ()
         return
     for rest_kinds, rest in _axis_forms(axes[1:], split[1:], strides=strides):
-        name = axis_names(len(axes))[2]
-        for kind, first in _forms(axes[0], name, split[0], strides=strides):
+        for kind, first in _forms(axes[0], split[0], strides=strides):
             if isinstance(rest, Refusal):
                 yield rest_kinds, rest
+            elif isinstance(first, Refusal) and split[0] == 1:
+                # Its strides stand in the way of folds of all others.
+                where = f"along {axis_names(len(axes))[2]}, {first.reason}"
+                yield kind, replace(first, reason=where)
             elif isinstance(first, Refusal):
                 yield kind, first
             else:
@@ -153,14 +157,9 @@ def _axis_forms(
 
 
 def _forms(
-    axis: ConvAxis, name: str, factor: int, *, strides: bool
+    axis: ConvAxis, factor: int, *, strides: bool
 ) -> Iterator[tuple[list[str], FoldedAxis | Refusal]]:
     if factor == 1:
-        if axis.base_dilation > 1 and axis.length is None:
-            # This axis stands in the way of folds of all others: only its strides would be folded.
-            reason = f"the extent of {name}, which is strided, is not known"
-            yield ["sub-pixel"], Refusal("unknown-extent", reason)
-            return
         if axis.base_dilation > 1:
             yield ["sub-pixel"], fold_axis(axis, axis.base_dilation, 1)
             return

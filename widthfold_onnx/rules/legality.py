@@ -14,7 +14,7 @@ from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import LinearSite, Reformulation
-from widthfold_onnx.rules.windowed import WindowedForm, WindowedSite
+from widthfold_onnx.rules.windowed import WindowedForm, WindowedSite, axis_names
 
 MAX_WEIGHT_BYTES = 256 << 20
 # Stands for a spatial extent that is not known where sizes are compared; a batch counts as 1.
@@ -34,9 +34,9 @@ def judge(
         factor: positions that become channels.
         kind: how each axis is folded.
     """
-    batch = site.planned[0]
-    if fold.batch > 1 and batch is None:
-        return Refusal("unknown-extent", "the batch size is not known")
+    unknown = _unknown(site, fold)
+    if unknown is not None and not (options.guard_shapes and site.quantization is None):
+        return unknown
     in_shape = _extended(site, fold, output=False)
     out_shape = _extended(site, fold, output=True)
     for actual, extended in ((site.planned, in_shape), (site.output, out_shape)):
@@ -74,18 +74,57 @@ def judge(
         )
     if fold.regrouping.leaves_out and options.nonfinite is NonFinite.REFUSE:
         return Refusal("zeros-left-out", "zeros that spread Inf and NaN would be left out")
+    result = _form(site, fold, label, factor, kind, in_shape, out_shape, assumed=False)
+    problem = _unexpressible(site, options, result)
+    if problem is not None and options.guard_shapes:
+        # With all assumed extents written and tested, there are fewer to infer.
+        result = _form(site, fold, label, factor, kind, in_shape, out_shape, assumed=True)
+        problem = _unexpressible(site, options, result)
+    return problem or too_large(site, options, result) or result
+
+
+def _unknown(site: WindowedSite, fold: ConvFold) -> Refusal | None:
+    """A refusal where an extent that would have to be divisible is not known."""
+    names = axis_names(len(site.axes))
+    for axis, digits in enumerate(fold.in_state.factors):
+        if digits > 1 and site.planned[axis] is None:
+            return Refusal(
+                "unknown-extent",
+                f"the extent of the {names[axis]} is not known; {digits} would have to divide it",
+            )
+    return None
+
+
+def _form(
+    site: WindowedSite,
+    fold: ConvFold,
+    label: str,
+    factor: int,
+    kind: str,
+    in_shape: Dims,
+    out_shape: Dims,
+    *,
+    assumed: bool,
+) -> WindowedForm:
+    """The form of a fold; with `assumed` all extents that are only assumed are written too."""
     packings = [
         pack(shape, digits, group=fold.group, batch=fold.batch, lift=fold.lift)
         for shape, digits in (
-            (_kept(site, in_shape, fold), [(a.in_digits, a.blocked) for a in fold.axes]),
-            (_kept(site, out_shape, fold), [(a.out_digits, a.blocked) for a in fold.axes]),
+            (
+                _kept(site, in_shape, fold, assumed=assumed),
+                [(a.in_digits, a.blocked) for a in fold.axes],
+            ),
+            (
+                _kept(site, out_shape, fold, assumed=assumed),
+                [(a.out_digits, a.blocked) for a in fold.axes],
+            ),
         )
     ]
     fits = (in_shape, out_shape) == (site.planned, site.output)
     views = all(p.is_view for p in packings)
     produced = (out_shape[0], 1, *out_shape[2:])
     multiplied = (site.positions[0], 1, *site.positions[1:])
-    result = WindowedForm(
+    return WindowedForm(
         fold=replace(fold, digit_major=fold.digit_major and not views),
         input=packings[0],
         output=packings[1],
@@ -98,7 +137,6 @@ def judge(
         flops_ratio=fold.flops_growth(elements(produced) / elements(multiplied)),
         bytes_ratio=_bytes_growth(site, fold, in_shape, out_shape),
     )
-    return _unexpressible(site, result) or too_large(site, options, result) or result
 
 
 def _extended(site: WindowedSite, fold: ConvFold, *, output: bool) -> Dims:
@@ -110,24 +148,26 @@ def _extended(site: WindowedSite, fold: ConvFold, *, output: bool) -> Dims:
     return (batch, fold.regrouping.channels(*site.channels)[output], *spatial)
 
 
-def _kept(site: WindowedSite, shape: Dims, fold: ConvFold) -> Dims:
-    """The shape that may be written into the graph: extents of kept axes only if static."""
-    batch = shape[0] if fold.batch > 1 or site.static[0] is not None else None
+def _kept(site: WindowedSite, shape: Dims, fold: ConvFold, *, assumed: bool) -> Dims:
+    """The shape that may be written into the graph: of kept axes only if static, or `assumed`."""
+    batch = shape[0] if assumed or fold.batch > 1 or site.static[0] is not None else None
     spatial = (
-        extent if axis.folded or fixed is not None else None
+        extent if assumed or axis.folded or fixed is not None else None
         for extent, axis, fixed in zip(shape[2:], fold.axes, site.static[2:], strict=True)
     )
     return (batch, shape[1], *spatial)
 
 
-def _unexpressible(site: WindowedSite, result: WindowedForm) -> Refusal | None:
+def _unexpressible(
+    site: WindowedSite, options: FoldOptions, result: WindowedForm
+) -> Refusal | None:
     """Refuse what constant Reshapes cannot say.
 
     A Reshape copies dimensions and infers one. And where an assumed extent is folded, the first
-    Reshape must fail, not infer, when the real extent differs.
+    Reshape must fail, not infer, when the real extent differs; unless a guard tests it.
     """
-    fold = result.fold
-    if any(not fold.axes[i].folded for i in site.sized_pads):
+    fold, guarded = result.fold, options.guard_shapes
+    if not guarded and any(not fold.axes[i].folded for i in site.sized_pads):
         return Refusal(
             "unguarded-extent",
             "SAME padding at a stride depends on an assumed extent that is not folded",
@@ -150,7 +190,7 @@ def _unexpressible(site: WindowedSite, result: WindowedForm) -> Refusal | None:
             "several-unknown-extents",
             "more than one extent beside the folded axis is not known; a Reshape infers one",
         )
-    if assumed and (len(assumed) > 1 or inferred[0]):
+    if assumed and not guarded and (len(assumed) > 1 or inferred[0]):
         return Refusal(
             "unguarded-extent",
             "at another size than the assumed one the fold would go wrong unnoticed",

@@ -49,6 +49,15 @@ class MatMulForm(Reformulation):
     flat: bool
 
     @property
+    def rests(self) -> tuple[int, ...]:
+        """Per axis of the data what must divide its extent where that is open; 1 for any."""
+        end = len(self.shape) - (0 if self.fold.left else 1)
+        span = range(end - self.fold.merged, end)
+        known = math.prod(self.shape[i] or 1 for i in span)
+        rest = self.fold.factor // math.gcd(self.fold.factor, known)
+        return tuple(rest if i in span else 1 for i in range(len(self.shape)))
+
+    @property
     def folding(self) -> tuple[Step, ...]:
         """The Reshapes and Transposes of the data."""
         return self.fold.folding(self.shape, transposed=self.transposed)
@@ -93,15 +102,15 @@ def candidates(site: MatMulSite, options: FoldOptions, factor: int) -> Iterator[
         factor: positions that become channels, F >= 2.
     """
     if options.axis is AxisName.AUTO:
-        merged = _fewest(site, factor)
+        merged = _fewest(site, options, factor)
         fold = MatMulFold(factor=factor, left=site.left, merged=merged)
         yield COLUMNS if site.left else ROWS, judge(site, options, fold)
 
 
-def _fewest(site: MatMulSite, factor: int) -> int:
+def _fewest(site: MatMulSite, options: FoldOptions, factor: int) -> int:
     """How many axes make up the positions: as few as the factor divides; 1 if it divides none."""
     for merged in range(1, _most(site) + 1):
-        if _written(site, factor, merged) is not None:
+        if _written(site, options, factor, merged) is not None:
             return merged
     return 1
 
@@ -109,11 +118,11 @@ def _fewest(site: MatMulSite, factor: int) -> int:
 def judge(site: MatMulSite, options: FoldOptions, fold: MatMulFold) -> MatMulForm | Refusal:
     """Check divisibility, samples, non-finite policy and limits."""
     span, what = _span(site, fold.merged), COLUMNS if site.left else ROWS
-    written = _written(site, fold.factor, fold.merged)
+    written = _written(site, options, fold.factor, fold.merged)
     if written is None:
         return _indivisible(site, fold.factor, what)
     assumed = zip(written, site.static[span], strict=True)
-    if sum(w is not None and e is None for w, e in assumed) > 1:
+    if not options.guard_shapes and sum(w is not None and e is None for w, e in assumed) > 1:
         return Refusal(
             "unguarded-extent", f"more than one of the extents of the {what} is only assumed"
         )
@@ -150,18 +159,28 @@ def judge(site: MatMulSite, options: FoldOptions, fold: MatMulFold) -> MatMulFor
     return too_large(site, options, result) or result
 
 
-def _written(site: MatMulSite, factor: int, merged: int) -> Dims | None:
+def _written(site: MatMulSite, options: FoldOptions, factor: int, merged: int) -> Dims | None:
     """Extents of the positions as they are written into the graph; None if they do not divide.
 
     Those that the model fixes are enough if they make up a multiple of the factor; one other is
-    inferred then. Else all must be planned: the Reshape fails where the real ones differ.
+    inferred then. Else all must be planned: the Reshape fails where the real ones differ. Or a
+    guard tests whether the one that is inferred is good for the fold.
     """
     span = _span(site, merged)
     for extents, open_ones in ((site.static[span], 1), (site.planned[span], 0)):
         known = [e for e in extents if e is not None]
         if len(extents) - len(known) <= open_ones and math.prod(known) % factor == 0:
             return extents
-    return None
+    guarded = options.guard_shapes and site.static[span].count(None) == 1
+    return site.static[span] if guarded and not _varies(site) else None
+
+
+def _varies(site: MatMulSite) -> bool:
+    """Whether C differs between positions: then it fixes how many there are."""
+    if site.addend is None:
+        return False
+    extents = (1, 1, *site.addend.shape)[-2:]
+    return extents[-1 if site.left else -2] > 1
 
 
 def _span(site: MatMulSite, merged: int) -> slice:

@@ -214,13 +214,18 @@ class WindowedForm(Reformulation):
         return self.output.steps(digit_major=self.fold.digit_major, inverse=True)
 
     def ends(self, site: LinearSite) -> Ends:
-        """States at both ends; none where the tensor is extended or cut, or groups interleave."""
+        """States at both ends.
+
+        None where the tensor is extended or cut, a folded extent is open, or groups interleave.
+        """
         fold = self.fold
         reads, returns = (
-            None if not fits or state.is_natural or (fold.digit_major and fold.group > 1) else state
-            for state, fits in (
-                (fold.in_state, self.in_shape == site.planned),
-                (fold.out_state, self.out_shape == site.output),
+            state
+            if shape == natural and state.fits(shape) and not (fold.digit_major and fold.group > 1)
+            else None
+            for state, shape, natural in (
+                (fold.in_state, self.in_shape, site.planned),
+                (fold.out_state, self.out_shape, site.output),
             )
         )
         why = None

@@ -100,7 +100,7 @@ def original(base: Base) -> onnx.ModelProto:
 def folded(base: Base, model: onnx.ModelProto | None = None) -> onnx.ModelProto:
     """A model, by default the original, with every node folded as the base says."""
     document = Document(original(base) if model is None else model, None)
-    engine, count = Engine(document), 0
+    engine, count = Engine(document, base.options), 0
     for decision in plan(document, base.options, partial(chosen, base)):
         if decision.conv is None:
             continue
@@ -109,8 +109,7 @@ def folded(base: Base, model: onnx.ModelProto | None = None) -> onnx.ModelProto:
         engine.apply(decision.conv, outcome)
         count += 1
     assert count == base.sites
-    engine.finish()
-    return document.finish()
+    return engine.finish()
 
 
 def chosen(base: Base, site: LinearSite) -> Reformulation | Refusal:

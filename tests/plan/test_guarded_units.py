@@ -1,0 +1,84 @@
+"""What is guarded is measured with its guard, and kept apart from what is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.plan.races import kept, quiet
+from tests.plan.races import unit as raced
+from tests.plan.tool import conv, integers, run, unit
+from tests.rewrite.guarded import guards
+from widthfold_onnx.options import FoldOptions, NonFinite, Provider
+from widthfold_onnx.plan import measure
+from widthfold_onnx.plan.measure import AS_IS, Bench
+from widthfold_onnx.plan.race import Began, Done, Ran, Setup
+from widthfold_onnx.plan.reform import reformed
+from widthfold_onnx.plan.store import Store
+
+GUARD = FoldOptions(nonfinite=NonFinite.GUARD)
+LAYER = conv([1, 2, 6, 16], (3, 2, 3, 3), pads=[1, 1, 1, 1])
+
+
+def test_forms_with_structural_zeros_race_with_their_guard() -> None:
+    found = unit(LAYER, GUARD)
+    x = integers(found.model)
+    expected = run(found.model, x)
+    count = 0
+    for form in found.forms:
+        model = reformed(found, form.key, GUARD)
+        assert model is not None
+        np.testing.assert_array_equal(run(model, x), expected)
+        count += len(guards(onnx.ModelProto.FromString(model)))
+        plain = reformed(found, form.key, FoldOptions())
+        assert plain is not None
+        assert not guards(onnx.ModelProto.FromString(plain))
+    # All but the lift of the layer as it is.
+    assert count == len(found.forms) - 1
+
+
+def test_between_packed_tensors_there_is_no_guard() -> None:
+    found = unit(LAYER, GUARD)
+    between = next(f for f in found.forms if f.reads is not None and f.returns is not None)
+    model = reformed(replace(found, inside=True), between.key, GUARD)
+    assert model is not None
+    assert not guards(onnx.ModelProto.FromString(model))
+
+
+@pytest.mark.parametrize(
+    ("fold", "mark"),
+    [
+        (FoldOptions(), ""),
+        (GUARD, " guarded: finite"),
+        (FoldOptions(guard_shapes=True), " guarded: extents"),
+        (
+            FoldOptions(nonfinite=NonFinite.GUARD, guard_shapes=True),
+            " guarded: finite+extents",
+        ),
+    ],
+)
+def test_the_store_keeps_them_apart(
+    fold: FoldOptions, mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def isolated(function, units, setup, seconds, *, on_progress, **limits) -> None:
+        for one in units:
+            on_progress(Began(one.subject, ""))
+            on_progress(Ran(one.subject, "", 1.0, 1.0, 1.0, 1.0, 4))
+            for form in one.forms:
+                on_progress(Ran(one.subject, form.key, 2.0, 2.0, 2.0, 1.0, 4))
+            on_progress(Done(one.subject))
+
+    monkeypatch.setattr(measure, "isolated", isolated)
+    with Store(tmp_path / "store.sqlite") as store:
+        bench = Bench(Setup(Provider.CPU, (), 1, fold), store, "setting", "machine")
+        bench.measure([raced("one", "a")], measure.time.monotonic() + 60, quiet)
+        assert kept(store).keys() == {("one", AS_IS), ("one", f"a{mark}")}
+        assert bench.known("one", "a") is not None
+        other = FoldOptions() if mark else GUARD
+        plain = Bench(Setup(Provider.CPU, (), 1, other), store, "setting", "machine")
+        assert plain.known("one", "a") is None
+        assert plain.known("one", AS_IS) is not None

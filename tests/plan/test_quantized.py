@@ -1,0 +1,76 @@
+"""Layers of quantized convolutions: cut out with what dequantizes and quantizes, in every form."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.plan.tool import FOLD, layers, run, unit
+from tests.rewrite.quantized import Case
+from tests.rewrite.test_quantized import qdq_chain
+from widthfold_onnx.plan.reform import reformed
+
+LINE = {"shape": (4, 3, 24), "weight": (5, 3, 4), "attributes": {"pads": [2, 1]}, "pads": (2, 1)}
+CASES = {
+    "qlinear": Case(op="QLinearConv", **LINE),
+    "integer": Case(op="ConvInteger", per_channel=False, kinds=(np.int8, np.uint8), **LINE),
+    "qdq": Case(op="QDQ Conv", **LINE),
+    "qdq_without_bias": Case(op="QDQ Conv", bias=False, per_channel=False, **LINE),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_form_is_the_layer_bit_for_bit(name: str) -> None:
+    case = CASES[name]
+    found = unit(case.model())
+    x = case.data()
+    expected = case.expected(x).astype(np.float32)
+    np.testing.assert_array_equal(run(found.model, x), expected)
+    assert {json.loads(form.key)["factor"] for form in found.forms} >= {2, 4, 8}
+    assert found.predicted > 0
+    for form in found.forms:
+        model = reformed(found, form.key, FOLD)
+        assert model is not None
+        np.testing.assert_array_equal(run(model, x), expected, err_msg=form.key)
+
+
+def test_dequantized_layers_take_their_quantizers_along() -> None:
+    model = onnx.ModelProto.FromString(unit(CASES["qdq"].model()).model)
+    ops = [node.op_type for node in model.graph.node]
+    assert ops == [*["DequantizeLinear"] * 3, "Conv", "QuantizeLinear", "DequantizeLinear"]
+    assert model.graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.UINT8
+
+
+def test_signed_bytes_are_quantized_in_the_layer() -> None:
+    """Where no QuantizeLinear stands before it, the runtime computes with floats."""
+    model = Case(op="QDQ Conv", kinds=(np.int8, np.int8), **LINE).model()
+    found = onnx.ModelProto.FromString(unit(model).model)
+    assert found.graph.node[0].op_type == "QuantizeLinear"
+    assert found.graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+
+
+def test_layers_that_take_other_times_have_other_subjects() -> None:
+    cases = [
+        Case(op="QLinearConv", kinds=kinds, per_channel=several, **LINE)
+        for kinds in ((np.uint8, np.int8), (np.uint8, np.uint8), (np.int8, np.int8))
+        for several in (False, True)
+    ]
+    cases += [Case(op="QDQ Conv", **LINE), Case(op="ConvInteger", per_channel=False, **LINE)]
+    assert len({unit(case.model()).subject for case in cases}) == len(cases)
+    one, other = (Case(op="QLinearConv", seed=seed, **LINE) for seed in (1, 2))
+    assert unit(one.model()).subject == unit(other.model()).subject
+
+
+def test_layers_between_quantizers_share_a_link() -> None:
+    found = layers(qdq_chain())
+    assert len(found.units) == 2
+    assert any(link.makers and link.readers for link in found.links)
+    assert found.inside
+    for between in found.inside.values():
+        for form in between.forms:
+            model = onnx.ModelProto.FromString(reformed(between, form.key, FOLD) or b"")
+            assert "Conv" in {node.op_type for node in model.graph.node}
+            assert model.graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.UINT8

@@ -1,0 +1,230 @@
+"""`--guard-shapes`: what was folded for some sizes runs at every size that the original runs at."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.rewrite.guarded import draw, folded, guards, mask, opened, parsed, watched
+from widthfold_onnx import FoldOptions, NonFinite, VerifyOptions, fold_model, optimize
+
+OPEN = FoldOptions(factor=4, guard_shapes=True)
+HEAD = '<ir_version: 8, opset_import: ["" : 17]>'
+SAME = "pads = [1, 1, 1, 1]"
+
+
+def one(dims: str, call: str, out: str, **weights: tuple) -> onnx.ModelProto:
+    text = f"{HEAD} main (float[{dims}] x) => (float[{out}] y) {{ y = {call} }}"
+    return parsed(text, **weights)
+
+
+CASES = {
+    "height": (
+        one("1, 3, H, 28", f"Conv <{SAME}> (x, w, b)", "1, 5, H, 28", w=(5, 3, 3, 3), b=(5,)),
+        replace(OPEN, axis="height"),
+        {(1, 3, 7, 28): False, (1, 3, 8, 28): True, (1, 3, 1, 28): False, (1, 3, 44, 28): True},
+    ),
+    "width of the last axis": (
+        one("2, 1, L", "Conv <pads = [15, 15]> (x, w)", "2, 1, L", w=(1, 1, 31)),
+        replace(OPEN, factor=8),
+        {(2, 1, 11): False, (2, 1, 8): True, (2, 1, 168): True, (2, 1, 169): False},
+    ),
+    "height and width open": (
+        one("1, 3, H, W", "Conv (x, w, b)", "1, 5, H, W", w=(5, 3, 1, 1), b=(5,)),
+        OPEN,
+        {(1, 3, 7, 28): False, (1, 3, 8, 13): True, (1, 3, 5, 13): False},
+    ),
+    "batch": (
+        one("N, 3, 11, 13", f"Conv <{SAME}> (x, w)", "N, 5, 11, 13", w=(5, 3, 3, 3)),
+        replace(OPEN, axis="batch"),
+        {(4, 3, 11, 13): True, (7, 3, 11, 13): False, (1, 3, 11, 13): False, (12, 3, 11, 13): True},
+    ),
+    "batch and height": (
+        one("N, 3, H, 13", f"Conv <{SAME}> (x, w)", "N, 5, H, 13", w=(5, 3, 3, 3)),
+        replace(OPEN, axis="height"),
+        {(2, 3, 8, 13): True, (3, 3, 9, 13): False, (7, 3, 12, 13): True},
+    ),
+    "stride": (
+        one(
+            "1, 3, L, 7",
+            f"Conv <{SAME}, strides = [2, 1]> (x, w)",
+            "1, 5, M, 7",
+            w=(5, 3, 3, 3),
+        ),
+        replace(OPEN, factor=2, axis="height"),
+        {(1, 3, 16, 7): True, (1, 3, 14, 7): False, (1, 3, 13, 7): False},
+    ),
+    "transposed": (
+        one(
+            "2, 3, L",
+            "ConvTranspose <strides = [2], pads = [1, 1]> (x, w)",
+            "2, 5, M",
+            w=(3, 5, 4),
+        ),
+        OPEN,
+        {(2, 3, 11): False, (2, 3, 16): True, (2, 3, 4): True},
+    ),
+    "assumed": (
+        one("1, 3, H, W", f"Conv <{SAME}> (x, w)", "1, 5, H, W", w=(5, 3, 3, 3)),
+        replace(OPEN, axis="width", input_shapes={"x": (1, 3, 7, 28)}),
+        {(1, 3, 7, 28): True, (1, 3, 7, 32): False, (1, 3, 9, 28): True, (1, 3, 5, 27): False},
+    ),
+    "both assumed": (
+        one("1, 3, H, W", f"Conv <{SAME}> (x, w)", "1, 5, H, W", w=(5, 3, 3, 3)),
+        replace(OPEN, input_shapes={"x": (1, 3, 6, 14)}),
+        {(1, 3, 6, 14): True, (1, 3, 6, 28): False, (1, 3, 12, 14): False},
+    ),
+    "rows": (
+        one("1, M, 3", "MatMul (x, w)", "1, M, 5", w=(3, 5)),
+        replace(OPEN, factor=8),
+        {(1, 16, 3): True, (1, 13, 3): False},
+    ),
+    "columns of a product from the left": (
+        one("1, 3, M", "MatMul (w, x)", "1, 5, M", w=(5, 3)),
+        replace(OPEN, factor=8),
+        {(1, 3, 16): True, (1, 3, 13): False},
+    ),
+    "rows of a transposed Gemm": (
+        one("3, M", "Gemm <transA = 1> (x, w, b)", "M, 5", w=(3, 5), b=(5,)),
+        replace(OPEN, factor=8, max_bytes_growth=99.0),
+        {(3, 16): True, (3, 13): False},
+    ),
+}
+
+
+@pytest.mark.parametrize("level", ["ORT_DISABLE_ALL", "ORT_ENABLE_ALL"])
+@pytest.mark.parametrize("case", CASES)
+def test_every_size_runs_and_the_right_nodes_compute(case: str, level: str) -> None:
+    model, options, sizes = CASES[case]
+    result = folded(model, options, 1)
+    before, after = opened(model, level), opened(watched(result), level)
+    for shape, taken in sizes.items():
+        x = draw(shape)
+        (wanted,), (found, chosen) = before.run(None, {"x": x}), after.run(None, {"x": x})
+        assert bool(chosen) == taken, shape
+        if taken:
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+        else:
+            np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("case", ["height", "batch", "both assumed", "rows of a transposed Gemm"])
+def test_both_branches_are_proved_and_run(case: str, tmp_path: Path) -> None:
+    model, options, _ = CASES[case]
+    (tmp_path / "in.onnx").write_bytes(model.SerializeToString())
+    prove = VerifyOptions(thorough=False, timing=False, seeds=1)
+    report = optimize(tmp_path / "in.onnx", tmp_path / "out.onnx", options, prove)
+    assert report.verification is not None
+    assert (report.verification.verdict, report.verification.reasons) == ("pass", [])
+    assert [site.verdict for site in report.verification.exact] == ["exact", "exact"]
+    assert [site.guard for site in report.sites] == ["extents"]
+
+
+def test_no_samples_at_all() -> None:
+    model, options, _ = CASES["batch"]
+    x = draw((0, 3, 11, 13))
+    assert opened(folded(model, options, 1)).run(None, {"x": x})[0].shape == (0, 5, 11, 13)
+
+
+def test_several_layers_share_a_test_of_what_a_region_reads() -> None:
+    text = f"""{HEAD} main (float[1, 3, H, W] x) => (float[1, 3, H, W] y) {{
+      c = Conv <{SAME}> (x, u, b)
+      r = Relu (c)
+      y = Conv <{SAME}> (r, w, b)
+    }}"""
+    model = parsed(text, u=(3, 3, 3, 3), w=(3, 3, 3, 3), b=(3,))
+    options = replace(OPEN, axis="width", input_shapes={"x": (1, 3, 7, 28)})
+    result = folded(model, options, 2)
+    (guard,) = guards(result)
+    assert [n.op_type for n in result.graph.node if n.op_type == "Shape"] == ["Shape"]
+    assert guard.attribute[0].name == "else_branch"
+    before, after = opened(model), opened(watched(result))
+    for shape, taken in (((1, 3, 7, 28), True), ((1, 3, 11, 29), False)):
+        x = draw(shape)
+        found, chosen = after.run(None, {"x": x})
+        np.testing.assert_allclose(found, before.run(None, {"x": x})[0], rtol=1e-4, atol=1e-4)
+        assert bool(chosen) == taken
+
+
+def test_both_guards_are_one() -> None:
+    model, options, sizes = CASES["height"]
+    result = folded(model, replace(options, nonfinite=NonFinite.GUARD), 1)
+    (guard,) = guards(result)
+    assert guard.metadata_props[0].value == "finite+extents"
+    before, after = opened(model), opened(watched(result))
+    for value in (1.0, np.nan, -np.inf):
+        for shape, divides in sizes.items():
+            x = draw(shape)
+            x[0, 0, 0, 27] = value
+            (wanted,), (found, chosen) = before.run(None, {"x": x}), after.run(None, {"x": x})
+            np.testing.assert_array_equal(mask(found), mask(wanted))
+            assert bool(chosen) == (divides and np.isfinite(value))
+
+
+def test_what_every_run_can_use_goes_before_what_a_guard_keeps_for_some() -> None:
+    """An open batch mostly is 1, where a fold of the batch would never compute."""
+    weights = {"w": (5, 3, 3, 3)}
+    for dims, axis, kind in (("N, 3, H, 28", "width", ""), ("N, 3, H, 27", "height", "extents")):
+        model = one(dims, f"Conv <{SAME}> (x, w)", dims.replace("3, H", "5, H"), **weights)
+        _, (site,) = fold_model(model, OPEN)
+        assert (site.axis, site.guard) == (axis, kind)
+
+
+def test_known_extents_need_no_guard() -> None:
+    model = one("1, 3, 8, 28", f"Conv <{SAME}> (x, w)", "1, 5, 8, 28", w=(5, 3, 3, 3))
+    assert not guards(folded(model, OPEN, 1))
+
+
+@pytest.mark.parametrize("opset", [10, 11, 13, 18, 21, 23])
+def test_every_operator_set_from_10_on_can_say_it(opset: int) -> None:
+    model, options, sizes = CASES["height"]
+    model = onnx.ModelProto.FromString(model.SerializeToString())
+    model.opset_import[0].version = opset
+    session = opened(watched(folded(model, options, 1)))
+    for shape, taken in sizes.items():
+        assert bool(session.run(None, {"x": draw(shape)})[1]) == taken
+
+
+def test_opset_9_has_no_mod() -> None:
+    model, options, _ = CASES["height"]
+    old = onnx.ModelProto()
+    old.CopyFrom(model)
+    old.opset_import[0].version = 9
+    _, (site,) = fold_model(old, options)
+    assert site.code == "opset-too-old"
+    assert "below 10" in site.reason
+
+
+def test_a_second_run_changes_nothing() -> None:
+    for model, options, _ in CASES.values():
+        result = folded(model, options, 1)
+        again, sites = fold_model(result, options)
+        assert again == result
+        assert [site.code for site in sites] == ["already-folded"]
+
+
+def test_in_a_loop_and_in_a_function() -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : 17, "loc" : 1]>
+    main (float[1, 3, H, 7] x, int64 m, bool go) => (float[1, 3, H, 7] y, float[1, 5, H, 7] z) {{
+      y = Loop (m, go, x) <body = turn (int64 i, bool c, float[1, 3, L, 7] s)
+        => (bool d, float[1, 3, L, 7] t) {{
+          d = Identity (c)
+          t = Conv <{SAME}> (s, u)
+      }}>
+      z = loc.conv (x, w)
+    }}
+    <domain: "loc", opset_import: ["" : 17]>
+    conv (p, v) => (q) {{ q = Conv <{SAME}> (p, v) }}"""
+    model = parsed(text, u=(3, 3, 3, 3), w=(5, 3, 3, 3))
+    result, sites = fold_model(model, replace(OPEN, axis="height"))
+    assert [site.status for site in sites] == ["folded", "folded"]
+    for extent in (7, 8):
+        feeds = {"x": draw((1, 3, extent, 7)), "m": np.array(2), "go": np.array(True)}
+        for a, b in zip(
+            opened(model).run(None, feeds), opened(result).run(None, feeds), strict=True
+        ):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3)

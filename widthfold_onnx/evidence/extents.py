@@ -1,0 +1,102 @@
+"""What the extents of a folded node's data must be where the original leaves them open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import onnx
+
+from widthfold_onnx.evidence.branches import FOLDED, choices
+from widthfold_onnx.evidence.chain import Mismatch
+from widthfold_onnx.evidence.elsewhere import Place
+from widthfold_onnx.evidence.product_pair import open_positions
+from widthfold_onnx.evidence.rewritten import Rewritten, label
+from widthfold_onnx.model.constants import Constant
+from widthfold_onnx.model.graph import Node, Value
+from widthfold_onnx.model.propagate import Dims
+from widthfold_onnx.model.shapes import ShapeTable
+from widthfold_onnx.options import EXTENTS
+from widthfold_onnx.results import ExactSite
+from widthfold_onnx.rewrite.record import FOLD_KEY, FoldRecord, read_record
+from widthfold_onnx.rules.guarding import EXACT, Extent
+
+Shapes = Callable[[], ShapeTable]
+"""Makes the table of what the original fixes, where it is needed."""
+
+
+def unguarded_folds(
+    shapes: Shapes,
+    model: onnx.ModelProto,
+    folded: Mapping[Place, tuple[Rewritten, Node]],
+) -> Iterator[ExactSite]:
+    """Folds that need a divisible extent, of which the model says nothing and no guard tests it."""
+    guarded = {
+        (choice.path, node.output[0])
+        for choice in choices(model.graph)
+        if EXTENTS in choice.purpose
+        for node in choice.nodes(FOLDED)
+    }
+    for place, (graph, node) in folded.items():
+        if place in guarded or FOLD_KEY not in node.metadata_props:
+            continue
+        try:
+            known = graph.original(node)
+            value = (
+                None if known is None or not known.inputs else graph.claim(source_of(graph, node))
+            )
+            if value is None or value.state is not None:
+                continue
+            needed = needed_by_fold(shapes, graph, node, value.value)
+        except Mismatch:
+            continue  # it is said of the node itself
+        for axis, extent in needed.items():
+            if extent.modulus != EXACT:
+                reason = f"nothing tests that {extent.modulus} divides axis {axis} of its data"
+                yield ExactSite(node=label(node), verdict="different", reason=reason)
+
+
+def source_of(graph: Rewritten, node: Node) -> Value:
+    """The value that a folded node reads, before the moves that belong to it."""
+    data, *others = node.inputs
+    if data is not None and isinstance(graph.new.constant(data), Constant):
+        data = others[0]  # a product with its weight on the left
+    if data is None:
+        raise Mismatch("it reads nothing")
+    return graph.line_to(data)[0]
+
+
+def needed_by_fold(shapes: Shapes, graph: Rewritten, node: Node, value: str) -> dict[int, Extent]:
+    """What the extents of the data must be by the record of a folded node, where they are open.
+
+    Raises:
+        Mismatch: the record does not fit.
+    """
+    record = read_record(node.metadata_props[FOLD_KEY])
+    if isinstance(record, FoldRecord):
+        digits = [record.batch, 1, *(axis.in_digits for axis in record.axes)]
+        planned = [record.samples, None, *(axis.length for axis in record.axes)]
+        moved = [record.batch, 1, *(axis.in_digits * axis.out_digits for axis in record.axes)]
+    else:
+        known = graph.original(node)
+        if known is None:
+            raise Mismatch("the original has no such node")
+        axis, rest = open_positions(graph, known, node, record)
+        planned = list(record.shape)
+        digits = [rest if i == axis else 1 for i in range(len(planned))]
+        moved = [
+            rest if extent is None else 2 for extent, rest in zip(planned, digits, strict=True)
+        ]
+    needed = {
+        axis: Extent(0, digits[axis]) if extent is None else Extent(extent, EXACT)
+        for axis, extent in enumerate(planned)
+        if moved[axis] > 1 and (extent is not None or digits[axis] > 1)
+    }
+    fixed = fixed_extents(shapes, graph, value, len(digits)) if needed else ()
+    return {axis: extent for axis, extent in needed.items() if fixed[axis] is None}
+
+
+def fixed_extents(shapes: Shapes, graph: Rewritten, value: str, rank: int) -> Dims:
+    """Extents of a value that the original itself fixes."""
+    assert graph.before is not None
+    dims = shapes().get(graph.before.path, value)
+    return (None,) * rank if dims is None or len(dims) != rank else dims

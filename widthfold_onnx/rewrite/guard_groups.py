@@ -1,0 +1,192 @@
+"""Which folded nodes are guarded together, and what their guard tests.
+
+Nodes that share a packed tensor belong together: the original nodes know natural tensors only. What
+is guarded runs as one, so no way may lead out of a group and back into it, and inside of it no
+finite data may become Inf: a structural zero would meet it there unseen. Where that is not known,
+every Conv of the group runs by itself, between natural tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
+
+import numpy as np
+
+from widthfold_onnx.model.graph import Document, Node, Value
+from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.rewrite.conditions import Finite
+from widthfold_onnx.rewrite.regions import Region
+from widthfold_onnx.rules.base import Ends, LinearSite, Reformulation
+from widthfold_onnx.rules.bounds import largest_data
+from widthfold_onnx.rules.guarding import EXACT, Extent, needed_extents, needs_finite, stored
+
+Plans = dict[Node, tuple[LinearSite, Reformulation]]
+
+LEAST = 2.0**64
+"""A guard of several Convs is for data whose magnitudes add up to this at least: all real data."""
+
+HALVES = ("FLOAT16", "BFLOAT16")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Nodes that are guarded together, in an order in which they run, and what is tested."""
+
+    nodes: tuple[Node, ...]
+    finite: Finite | None
+    extents: Mapping[str, Mapping[int, Extent]]
+
+
+class GuardGroups:
+    """The guarded groups of one graph.
+
+    Args:
+        document: the model.
+        nodes: all nodes of the graph, in an order in which they can run.
+        plans: what becomes of its sites.
+        ends: what each folded node reads and returns.
+        options: what is to be guarded.
+
+    Attributes:
+        ends: the same, natural where a Conv has to run by itself.
+        region: with these ends.
+        groups: what is guarded.
+    """
+
+    def __init__(
+        self,
+        document: Document,
+        nodes: Sequence[Node],
+        plans: Plans,
+        ends: Mapping[Node, Ends],
+        options: FoldOptions,
+    ) -> None:
+        self._document = document
+        self._nodes = nodes
+        self._plans = plans
+        self._options = options
+        self.ends = dict(ends)
+        while True:
+            self.region = Region(document, nodes, self.ends)
+            members = [group for group in self._connected() if self._is_guarded(group)]
+            known = {group: self._group(group) for group in members}
+            alone = [group for group, made in known.items() if made is None]
+            alone += self._on_a_cycle(members)
+            if not alone:
+                break
+            loose = [node for group in alone for node in group if node in plans]
+            self.ends |= {n: replace(self.ends[n], reads=None, returns=None) for n in loose}
+        self.groups = [made for made in known.values() if made is not None]
+
+    def _is_guarded(self, group: Iterable[Node]) -> bool:
+        return any(self._finite(node) or self._extents(node) for node in group)
+
+    def _finite(self, node: Node) -> bool:
+        return node in self._plans and needs_finite(*self._plans[node], self._options)
+
+    def _extents(self, node: Node) -> dict[int, Extent]:
+        return needed_extents(*self._plans[node], self._options) if node in self._plans else {}
+
+    def _connected(self) -> list[tuple[Node, ...]]:
+        """Folded and carried nodes, those together that share a packed tensor."""
+        leader: dict[object, object] = {}
+
+        def find(item: object) -> object:
+            while leader.setdefault(item, item) is not item:
+                item = leader[item]
+            return item
+
+        members = [n for n in self._nodes if n in self._plans or n in self.region.carried]
+        for node in members:
+            for tensor in self._packed(node):
+                leader[find(tensor)] = find(node)
+        groups: dict[object, list[Node]] = {}
+        for node in members:
+            groups.setdefault(find(node), []).append(node)
+        return [tuple(group) for group in groups.values()]
+
+    def _packed(self, node: Node) -> list[tuple[Value | None, object]]:
+        """The packed tensors that a folded or carried node reads and returns."""
+        passenger = self.region.carried.get(node)
+        if passenger is None:
+            ends = self.ends[node]
+            tensors = [(node.inputs[ends.data], ends.reads), (node.outputs[0], ends.returns)]
+            return [(value, state) for value, state in tensors if state is not None]
+        values = [*(node.inputs[i] for i in passenger.data), *node.outputs]
+        return [(value, passenger.state) for value in values]
+
+    def _data(self, node: Node) -> list[Value]:
+        """What flows through a folded or carried node."""
+        passenger = self.region.carried.get(node)
+        if passenger is None:
+            return [self._plans[node][0].data]
+        return [value for i in sorted(passenger.data) if (value := node.inputs[i]) is not None]
+
+    def _group(self, nodes: tuple[Node, ...]) -> Group | None:
+        """What a group has to test; None where its Convs must run by themselves."""
+        tensors = [tensor for node in nodes for tensor in self._packed(node)]
+        if any(tensor in self.region.dequantized for tensor in tensors):
+            return None  # the integers are packed there, and no natural tensor is left to test
+        made = {value for node in nodes for value in node.outputs}
+        border = list(dict.fromkeys(v for node in nodes for v in self._data(node) if v not in made))
+        sites = {node: self._plans[node][0] for node in nodes if node in self._plans}
+        extents = self._group_extents(nodes, border)
+        if extents is None:
+            return None
+        finite = None
+        if any(self._finite(node) for node in nodes):
+            kind = next(iter(sites.values())).weight.dtype
+            below = largest_data(self._document, nodes, sites)
+            if below is None and len(nodes) > 1:
+                return None
+            dtype = "float64" if kind == "DOUBLE" else "float32"
+            if below is None or not below >= LEAST:
+                if any(self._finite(node) and self._plans[node][0].data in made for node in nodes):
+                    return None
+                below = float(np.finfo(dtype).max)
+            finite = Finite(tuple(v.name or "" for v in border), below, dtype, kind in HALVES)
+        return Group(nodes, finite, extents)
+
+    def _group_extents(
+        self, nodes: tuple[Node, ...], border: Sequence[Value]
+    ) -> dict[str, dict[int, Extent]] | None:
+        """What the extents at the border must be; None where those inside do not follow."""
+        needed = [self._extents(node) for node in nodes]
+        if not any(needed):
+            return {}
+        if len(nodes) == 1:
+            return {border[0].name or "": needed[0]}
+        axes = sorted({axis for one in needed for axis in one})
+        sites = [self._plans[node][0] for node in nodes if node in self._plans]
+        shapes = {site.data: [site.planned[axis] for axis in stored(site)] for site in sites}
+        result = {}
+        for value in border:
+            planned = shapes.get(value)
+            if planned is None or len(planned) <= axes[-1]:
+                return None
+            if None in (planned[axis] for axis in axes):
+                return None
+            result[value.name or ""] = {axis: Extent(planned[axis] or 0, EXACT) for axis in axes}
+        return result
+
+    def _on_a_cycle(self, groups: Sequence[tuple[Node, ...]]) -> list[tuple[Node, ...]]:
+        """Groups that what they return leads back into, directly or through others."""
+        if not groups:
+            return []
+        belongs = {node: group for group in groups for node in group}
+        makers = {v: node for node in self._nodes for v in node.outputs}
+        order: TopologicalSorter[object] = TopologicalSorter()
+        for node in self._nodes:
+            here = belongs.get(node, node)
+            for value in self._document.reads(node):
+                maker = makers.get(value)
+                before = None if maker is None else belongs.get(maker, maker)
+                if before is not None and before is not here:
+                    order.add(here, before)
+        try:
+            order.prepare()
+        except CycleError as error:
+            return [group for group in groups if len(group) > 1 and group in error.args[1]]
+        return []

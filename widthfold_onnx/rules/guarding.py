@@ -1,0 +1,96 @@
+"""When a fold must not be used: what a guard has to test before it takes the folded nodes.
+
+A structural zero times Inf is NaN, so under `--nonfinite guard` what a fold reads must be finite.
+And under `--guard-shapes` an extent that the model leaves open must be one that the fold is good
+for: the planned one, or where none was planned a multiple of the digits.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from widthfold_onnx.options import EXTENTS, FINITE, FoldOptions, NonFinite
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.rules.matmul import MatMulForm
+from widthfold_onnx.rules.matmul_site import MatMulSite
+from widthfold_onnx.rules.windowed import WindowedForm, WindowedSite
+
+EXACT = 1 << 62
+"""A modulus that no extent reaches: only the offset itself is left over."""
+
+FINITE_OPSET, EXTENT_OPSET = 7, 10
+"""Less and And broadcast from 7 on; there is no Mod below 10 (ONNX changelog)."""
+
+
+class Extent(NamedTuple):
+    """An extent must leave no rest: (extent - offset) mod modulus = 0."""
+
+    offset: int
+    modulus: int
+
+
+def needs_finite(site: LinearSite, plan: Reformulation, options: FoldOptions) -> bool:
+    """Whether a fold may only read finite numbers: it adds zeros, or leaves some out."""
+    if options.nonfinite is not NonFinite.GUARD or site.is_finite:
+        return False
+    leaves_out = isinstance(plan, WindowedForm) and plan.fold.regrouping.leaves_out
+    return plan.fold.structural_zeros() > 0 or leaves_out
+
+
+def needed_extents(
+    site: LinearSite, plan: Reformulation, options: FoldOptions
+) -> dict[int, Extent]:
+    """What the extents of the data must be, by axis of the data as it is stored."""
+    if not options.guard_shapes:
+        return {}
+    if isinstance(site, WindowedSite) and isinstance(plan, WindowedForm):
+        written, rest = plan.input.shape, plan.fold.in_state.factors
+        tested = {i for i, extent in enumerate(written) if extent is not None}
+        planned = site.planned
+        tested |= {i + 2 for i in site.sized_pads}
+    else:
+        assert isinstance(site, MatMulSite)
+        assert isinstance(plan, MatMulForm)
+        planned, rest = plan.shape, plan.rests
+        tested = {i for i, extent in enumerate(planned) if extent is not None}
+    needed = {
+        i: Extent(planned[i] or 0, EXACT) if i in tested else Extent(0, rest[i])
+        for i, fixed in enumerate(site.static)
+        if fixed is None
+    }
+    axes = stored(site)
+    return {axes[i]: extent for i, extent in needed.items() if extent.modulus > 1}
+
+
+def stored(site: LinearSite) -> list[int]:
+    """Which axis of the data as it is stored every axis is that the site reads."""
+    axes = list(range(len(site.static)))
+    if isinstance(site, MatMulSite) and site.transposed:
+        axes[-2:] = axes[:-3:-1]
+    return axes
+
+
+def guard_of(site: LinearSite, plan: Reformulation, options: FoldOptions) -> str:
+    """What a fold is guarded for, in words joined by "+"; "" where nothing is to be guarded."""
+    needed = {
+        FINITE: needs_finite(site, plan, options),
+        EXTENTS: bool(needed_extents(site, plan, options)),
+    }
+    return "+".join(word for word, needs in needed.items() if needs)
+
+
+def guard_problem(
+    site: LinearSite, plan: Reformulation, options: FoldOptions, opset: int
+) -> Refusal | None:
+    """A refusal where no guard can be made, or the operator set cannot say what it has to test."""
+    extents = needed_extents(site, plan, options)
+    if extents and isinstance(site, WindowedSite) and site.quantization is not None:
+        return Refusal("unguarded-extent", "a quantized layer is not guarded for its extents")
+    least = max(
+        FINITE_OPSET if needs_finite(site, plan, options) else 0,
+        EXTENT_OPSET if extents else 0,
+    )
+    if opset >= least:
+        return None
+    return Refusal("opset-too-old", f"opset {opset} is below {least}, which the guard needs")
