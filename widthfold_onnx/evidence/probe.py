@@ -125,7 +125,11 @@ def first_difference(
         rng = np.random.default_rng(seed)
         *drawn, data = draw(rng, originals, shape, terms)
         small = [(p * there).astype(p.dtype) for p, there in zip(drawn, masks, strict=True)]
-        first = after.packed(run_side(before, small, data, options))
+        plain = run_side(before, small, data, options)
+        try:
+            first = after.packed(plain)
+        except ValueError:
+            return f"an output of {list(plain.shape)} does not fit the state that is claimed"
         try:
             second = run_side(after, fold(small), data, options)
         except UnverifiedError as error:
