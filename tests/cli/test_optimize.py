@@ -67,7 +67,11 @@ def test_a_pipe_gets_plain_text_one_line_per_site(model: Path, out: Path) -> Non
     run = process("optimize", model, out, "--factor", 8, *FAST, env={"FORCE_COLOR": "1"})
     assert (run.code, run.err) == (0, "")
     assert "\x1b" not in run.out
-    head, first, second, total, spread, verdict, *_ = run.out.splitlines()
+    head, first, second, total, region, spread, verdict, *_ = run.out.splitlines()
+    assert region == (
+        "region of first, second: carries Relu relu; stops at Conv second (the graph returns what "
+        "it makes)"
+    )
     assert spread.startswith("Inf and NaN may spread within a sample: at 2 folds, to up to 8 times")
     assert head.split()[:4] == ["node", "status", "axis", "factor"]
     assert first.split()[:2] == ["first", "folded"]

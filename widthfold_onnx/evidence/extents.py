@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import onnx
 
+from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.branches import FOLDED, choices
 from widthfold_onnx.evidence.chain import Mismatch
 from widthfold_onnx.evidence.elsewhere import Place
@@ -47,7 +48,7 @@ def unguarded_folds(
             if value is None or value.state is not None:
                 continue
             needed = needed_by_fold(shapes, graph, node, value.value)
-        except Mismatch:
+        except (Mismatch, UnverifiedError):
             continue  # it is said of the node itself
         for axis, extent in needed.items():
             if extent.modulus != EXACT:

@@ -152,7 +152,11 @@ def difference(
     Returns:
         Where the sides differ, or ""; the errors are those of `first_difference`.
     """
-    first = after.packed(run_side(before, parameters, data, options))
+    plain = run_side(before, parameters, data, options)
+    try:
+        first = after.packed(plain)
+    except ValueError:
+        return f"an output of {list(plain.shape)} does not fit the state that is claimed"
     try:
         second = run_side(after, folded, data, options)
     except UnverifiedError as error:

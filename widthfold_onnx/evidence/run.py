@@ -77,10 +77,9 @@ def _verify(
     limits: list[str] = []
     if options.exact and parity.provider:
         exact, limits = probe_sites(original, rewritten, options, report)
-    guards: list[str] = []
+    guards, unseen = list[str](), list[str]()
     if parity.verdict == "pass" and parity.shapes and has_guards(rewritten):
         guards, unseen = run_guards(original, rewritten, options, parity.shapes, report)
-        limits += unseen
     timing: Timing | None = None
     outcome, speed = "pass", list[str]()
     if options.timing and parity.verdict == "pass":
@@ -126,7 +125,7 @@ def _verify(
         exact=exact,
         timing=timing,
         verdict=verdict,
-        reasons=[*wrong, *guards, *causes, *unknown, *speed, *parity.limits, *limits],
+        reasons=[*wrong, *guards, *causes, *unknown, *speed, *parity.limits, *limits, *unseen],
         input_sets=parity.input_sets,
         environment=environment(options, before),
         unrun=parity.unrun if known else "",
