@@ -135,6 +135,31 @@ SOURCES = {
             [point_relu] y = Relu (p)
         }""",
     ),
+    "quantized_cnn": Source(
+        "Three convolutions of 1 -> 4 -> 4 -> 1 channels between quantizers, in 8-bit integers.",
+        """(float[1,1,32,512] x) => (float[1,1,32,512] y) <
+            float fine = {0.03}, uint8 middle = {128}, float coarse = {0.04}, uint8 low = {0},
+            float weight_scale = {0.004}, int8 weight_zero = {0},
+            int8[4,1,3,15] w1, int8[4,4,3,15] w2, int8[1,4,3,3] w3
+        > {
+            qx = QuantizeLinear (x, fine, middle)
+            dx = DequantizeLinear (qx, fine, middle)
+            dw1 = DequantizeLinear (w1, weight_scale, weight_zero)
+            [first] c1 = Conv <pads = [1,7,1,7]> (dx, dw1)
+            [first_relu] r1 = Relu (c1)
+            q1 = QuantizeLinear (r1, coarse, low)
+            d1 = DequantizeLinear (q1, coarse, low)
+            dw2 = DequantizeLinear (w2, weight_scale, weight_zero)
+            [second] c2 = Conv <pads = [1,7,1,7]> (d1, dw2)
+            [second_relu] r2 = Relu (c2)
+            q2 = QuantizeLinear (r2, coarse, low)
+            d2 = DequantizeLinear (q2, coarse, low)
+            dw3 = DequantizeLinear (w3, weight_scale, weight_zero)
+            [third] c3 = Conv <pads = [1,1,1,1]> (d2, dw3)
+            q3 = QuantizeLinear (c3, fine, middle)
+            y = DequantizeLinear (q3, fine, middle)
+        }""",
+    ),
     "dynamic_batch": Source(
         "A strided convolution with automatic padding whose batch size is known only at run time.",
         """(float[batch,3,64,64] image) => (float[batch,6,32,32] y) <float[6,3,3,3] w, float[6] b> {
@@ -206,6 +231,12 @@ def near_normal(seed: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
     return weights
 
 
+def integers(seed: str, shape: tuple[int, ...]) -> npt.NDArray[np.int8]:
+    """Weights of 8 bits, all values alike."""
+    stream = hashlib.shake_256(seed.encode()).digest(math.prod(shape))
+    return np.frombuffer(stream, np.int8).reshape(shape)
+
+
 def build(name: str, source: Source) -> onnx.ModelProto:
     """The checked model of one source, its weights filled in."""
     model = onnx.parser.parse_model(f"{HEADER}\n{name} {source.text}")
@@ -213,7 +244,8 @@ def build(name: str, source: Source) -> onnx.ModelProto:
     graph.doc_string = source.shows
     for declared in graph.value_info:
         shape = tuple(dim.dim_value for dim in declared.type.tensor_type.shape.dim)
-        weight = near_normal(f"{name}/{declared.name}", shape)
+        integer = declared.type.tensor_type.elem_type == onnx.TensorProto.INT8
+        weight = (integers if integer else near_normal)(f"{name}/{declared.name}", shape)
         graph.initializer.append(onnx.numpy_helper.from_array(weight, declared.name))
     del graph.value_info[:]
     onnx.checker.check_model(model, full_check=True)

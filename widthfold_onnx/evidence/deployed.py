@@ -13,7 +13,7 @@ import msgspec
 
 from widthfold_onnx.evidence.parity import compare
 from widthfold_onnx.evidence.rounds import Report, attempt
-from widthfold_onnx.evidence.rows import NOISE_FACTOR, NOISE_LIMIT, Cells, Judge, Outputs, both
+from widthfold_onnx.evidence.rows import NOISE_LIMIT, TRUTH_FACTOR, Cells, Judge, Outputs, both
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.results import OutputParity
 from widthfold_onnx.runtime.session import Level
@@ -109,7 +109,7 @@ def stepped(cells: Cells, plain: Sequence[Outputs], deployed: Deployed, judge: J
 
 
 def _allowed(cell: OutputParity, own: float) -> OutputParity:
-    limit = NOISE_FACTOR * own
+    limit = TRUTH_FACTOR * own  # sums in another order move both, by one distribution
     if cell.passed or not cell.nonfinite_match or cell.max_rel is None:
         return cell
     if not cell.max_rel <= limit <= NOISE_LIMIT:
