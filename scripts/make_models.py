@@ -142,22 +142,22 @@ SOURCES = {
             float weight_scale = {0.004}, int8 weight_zero = {0},
             int8[4,1,3,15] w1, int8[4,4,3,15] w2, int8[1,4,3,3] w3
         > {
-            qx = QuantizeLinear (x, fine, middle)
-            dx = DequantizeLinear (qx, fine, middle)
-            dw1 = DequantizeLinear (w1, weight_scale, weight_zero)
+            [quantize] qx = QuantizeLinear (x, fine, middle)
+            [dequantize] dx = DequantizeLinear (qx, fine, middle)
+            [first_weight] dw1 = DequantizeLinear (w1, weight_scale, weight_zero)
             [first] c1 = Conv <pads = [1,7,1,7]> (dx, dw1)
             [first_relu] r1 = Relu (c1)
-            q1 = QuantizeLinear (r1, coarse, low)
-            d1 = DequantizeLinear (q1, coarse, low)
-            dw2 = DequantizeLinear (w2, weight_scale, weight_zero)
+            [first_quantize] q1 = QuantizeLinear (r1, coarse, low)
+            [first_dequantize] d1 = DequantizeLinear (q1, coarse, low)
+            [second_weight] dw2 = DequantizeLinear (w2, weight_scale, weight_zero)
             [second] c2 = Conv <pads = [1,7,1,7]> (d1, dw2)
             [second_relu] r2 = Relu (c2)
-            q2 = QuantizeLinear (r2, coarse, low)
-            d2 = DequantizeLinear (q2, coarse, low)
-            dw3 = DequantizeLinear (w3, weight_scale, weight_zero)
+            [second_quantize] q2 = QuantizeLinear (r2, coarse, low)
+            [second_dequantize] d2 = DequantizeLinear (q2, coarse, low)
+            [third_weight] dw3 = DequantizeLinear (w3, weight_scale, weight_zero)
             [third] c3 = Conv <pads = [1,1,1,1]> (d2, dw3)
-            q3 = QuantizeLinear (c3, fine, middle)
-            y = DequantizeLinear (q3, fine, middle)
+            [third_quantize] q3 = QuantizeLinear (c3, fine, middle)
+            [third_dequantize] y = DequantizeLinear (q3, fine, middle)
         }""",
     ),
     "dynamic_batch": Source(
