@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from widthfold_onnx.errors import InvalidModelError
+from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Node
-from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.plan.decisions import read_site, was_folded

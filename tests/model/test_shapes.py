@@ -11,9 +11,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.model import propagate
+from widthfold_onnx.model import propagate, small_constants
+from widthfold_onnx.model.declared import dims_of, shapes_of
 from widthfold_onnx.model.graph import Document
-from widthfold_onnx.model.propagate import dims_of, shapes_of
 from widthfold_onnx.model.shapes import ShapeTable
 
 
@@ -357,11 +357,11 @@ def test_a_transposed_convolution_with_an_output_smaller_than_its_input(wanted):
 
 
 def test_the_number_of_evaluations_is_bounded(monkeypatch):
-    monkeypatch.setattr(propagate, "MAX_EVALUATIONS", 10)
+    monkeypatch.setattr(small_constants, "MAX_EVALUATIONS", 10)
     monkeypatch.setattr(propagate, "ROUNDS", 2)
     seen = []
-    run = propagate._run
-    monkeypatch.setattr(propagate, "_run", lambda *args: seen.append(1) or run(*args))
+    run = small_constants._run
+    monkeypatch.setattr(small_constants, "_run", lambda *args: seen.append(1) or run(*args))
     nodes = "\n".join(f"v{i + 1} = Add (v{i}, v{i})" for i in range(50))
     model = parsed(f"(float[1] x) => (float[1] y) {{ {nodes}\n y = Relu (x) }}", v0=np.int64([1]))
     ShapeTable(model, {})
@@ -369,9 +369,9 @@ def test_the_number_of_evaluations_is_bounded(monkeypatch):
 
 
 def test_failures_of_the_evaluator_are_bounded_too(monkeypatch):
-    monkeypatch.setattr(propagate, "MAX_EVALUATIONS", 10)
+    monkeypatch.setattr(small_constants, "MAX_EVALUATIONS", 10)
     seen = []
-    monkeypatch.setattr(propagate, "_run", lambda *args: seen.append(1))
+    monkeypatch.setattr(small_constants, "_run", lambda *args: seen.append(1))
     nodes = "\n".join(f"v{i + 1} = Add (v0, v0)" for i in range(50))
     model = parsed(f"(float[1] x) => (float[1] y) {{ {nodes}\n y = Relu (x) }}", v0=np.int64([1]))
     ShapeTable(model, {})
@@ -496,6 +496,6 @@ def test_a_size_that_the_model_only_declares_is_not_believed(monkeypatch):
         """
     )
     made = []
-    monkeypatch.setattr(propagate, "_run", lambda node, *rest: made.append(node.op_type))
+    monkeypatch.setattr(small_constants, "_run", lambda node, *rest: made.append(node.op_type))
     ShapeTable(model, {})
     assert not made

@@ -19,6 +19,7 @@ from onnx.reference import ReferenceEvaluator
 
 from widthfold_onnx.fold.axis import ConvAxis
 from widthfold_onnx.fold.state import State
+from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.text import printable
 
 Labels = npt.NDArray[np.signedinteger[Any]]
@@ -139,7 +140,7 @@ def check_moves(nodes: Sequence[onnx.NodeProto], allowed: Collection[str], zero:
         Mismatch: one of them is something else.
     """
     for node in nodes:
-        if node.op_type not in allowed or node.domain not in ("", "ai.onnx"):
+        if not is_default(node, *allowed):
             raise Mismatch(f"{printable(node.op_type)} does more than move elements")
         if node.op_type == "Pad" and not _appends(node, zero):
             raise Mismatch("a Pad adds something else than zeros")

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.chain import Labels, Mismatch, labels_of
 from widthfold_onnx.fold.state import State
+from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Value
-from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.record import StateRecord
 

@@ -13,8 +13,8 @@ from widthfold_onnx.evidence.elsewhere import Place
 from widthfold_onnx.evidence.product_pair import open_positions
 from widthfold_onnx.evidence.rewritten import Rewritten, label
 from widthfold_onnx.model.constants import Constant
+from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Node, Value
-from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import EXTENTS
 from widthfold_onnx.results import ExactSite

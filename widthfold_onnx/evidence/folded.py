@@ -8,17 +8,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
 from typing import Any
 
 import numpy.typing as npt
 
 from widthfold_onnx.errors import NoKernelError
 from widthfold_onnx.evidence.chain import Chain, Labels, Mismatch
-from widthfold_onnx.evidence.claims import (
-    check_extents,
-    content,
-)
+from widthfold_onnx.evidence.claims import check_extents, content
 from widthfold_onnx.evidence.passed import check_passed_on
 from widthfold_onnx.evidence.patterns import patterns, sentence
 from widthfold_onnx.evidence.probe import TRIALS, Side, first_difference, small_integers
@@ -33,6 +29,7 @@ from widthfold_onnx.evidence.provenance import prove
 from widthfold_onnx.evidence.rewritten import Rewritten, label
 from widthfold_onnx.evidence.wanted import Wanted, numbers_at, read_wanted
 from widthfold_onnx.fold.axis import ConvAxis
+from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.graph import Node
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.refusal import Refusal
@@ -59,9 +56,9 @@ def check_conv(graph: Rewritten, conv: Node, options: VerifyOptions) -> ExactSit
     """
     old, new = graph.old, graph.new
     node = graph.original(conv)
-    if node is None or not _is(node, LINEAR) or FOLD_KEY in node.metadata_props:
+    if node is None or not is_default(node, *LINEAR) or FOLD_KEY in node.metadata_props:
         raise Mismatch("the original has no such node")
-    if not _is(conv, (FOLDED_OPS[node.op_type],)):
+    if not is_default(conv, FOLDED_OPS[node.op_type]):
         raise Mismatch(f"{printable(conv.op_type)} is no folded Conv")
     data, given = node.inputs[0], conv.inputs[0]
     if data is None or given is None:
@@ -153,10 +150,6 @@ def _probe(
     if found:
         raise Mismatch(found)
     return ""
-
-
-def _is(node: Node, kinds: Container[str]) -> bool:
-    return node.op_type in kinds and node.domain in ("", "ai.onnx")
 
 
 def _ports(node: Node) -> tuple[str | None, str | None]:

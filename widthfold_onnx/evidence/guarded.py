@@ -32,8 +32,8 @@ from widthfold_onnx.evidence.extents import (
 )
 from widthfold_onnx.evidence.rewritten import CONVERSIONS, Rewritten, label
 from widthfold_onnx.model.constants import Constant
+from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Graph, Node
-from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import EXTENTS, FINITE
 from widthfold_onnx.refusal import Refusal

@@ -22,8 +22,8 @@ from widthfold_onnx.evidence.requantized_product import without_pair
 from widthfold_onnx.evidence.rewritten import Rewritten, label
 from widthfold_onnx.fold.matmul import MatMulFold, fold_addend, fold_weight
 from widthfold_onnx.fold.state import State
+from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Node, Value
-from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.record import ProductRecord
 from widthfold_onnx.rules import LINEAR

@@ -11,7 +11,7 @@ import numpy as np
 
 from widthfold_onnx.evidence.chain import Mismatch
 from widthfold_onnx.evidence.claims import read
-from widthfold_onnx.model.constants import is_default
+from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.graph import Document, Node
 
 

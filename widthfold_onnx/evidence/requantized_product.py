@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from widthfold_onnx.evidence.chain import Mismatch
 from widthfold_onnx.evidence.claims import content, read
 from widthfold_onnx.evidence.rewritten import Rewritten
-from widthfold_onnx.model.constants import is_default
+from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.graph import Node
 
 PAIR = ("QuantizeLinear", "DequantizeLinear")

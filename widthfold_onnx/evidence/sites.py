@@ -19,7 +19,7 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.rounds import opened
 from widthfold_onnx.evidence.rows import Outputs
 from widthfold_onnx.fold.state import State
-from widthfold_onnx.model.propagate import Dims
+from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.walk import all_nodes, subgraphs
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, STATE_KEY, read_state

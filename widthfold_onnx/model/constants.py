@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir  # noqa: TID251 - a part of model.graph, the door
 
+from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.evaluate import FOLDABLE, MAX_ELEMENTS, Array, dense, too_large
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.text import printable
@@ -176,13 +177,6 @@ class Constants:
 def computed_from(value: ir.Value) -> list[ir.Value]:
     """The inputs of the node behind a value that makes constants of constants; else nothing."""
     node = value.producer()
-    if node is None or node.domain not in ("", "ai.onnx"):
-        return []
-    if node.op_type not in FOLDABLE and node.op_type != "Identity":
+    if node is None or not is_default(node, *FOLDABLE, "Identity"):
         return []
     return [source for source in node.inputs if source is not None]
-
-
-def is_default(node: ir.Node, op_type: str) -> bool:
-    """Whether a node is this operator of the default domain."""
-    return node.op_type == op_type and node.domain in ("", "ai.onnx")

@@ -19,7 +19,8 @@ import onnx
 import onnx_ir as ir  # noqa: TID251 - this module is the door
 
 from widthfold_onnx.errors import InvalidModelError
-from widthfold_onnx.model.constants import Constant, Constants, computed_from, is_default
+from widthfold_onnx.model.constants import Constant, Constants, computed_from
+from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.evaluate import evaluated
 from widthfold_onnx.model.inlining import inlined
 from widthfold_onnx.model.reduced import reduced
@@ -122,7 +123,7 @@ class Document:
                 scope.graph if scope.proto else ir.traversal.RecursiveGraphIterator(scope.graph)
             )
             for node in inside:
-                if any(is_default(node, op_type) for op_type in op_types):
+                if is_default(node, *op_types):
                     yield scope, node
 
     def constant(self, value: Value) -> Constant | Refusal:

@@ -10,6 +10,7 @@ import onnx
 from onnx.inliner import inline_selected_functions
 
 from widthfold_onnx.errors import InvalidModelError
+from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.functions import call_key, check_inlined_size, function_key
 from widthfold_onnx.model.walk import all_nodes
 from widthfold_onnx.text import printable
@@ -53,7 +54,7 @@ def _holding_sites(model: onnx.ModelProto) -> set[tuple[str, str]]:
     waiting = []
     for function in model.functions:
         nodes = list(all_nodes(function.node))
-        if any(n.op_type in SITES and n.domain in ("", "ai.onnx") for n in nodes):
+        if any(is_default(node, *SITES) for node in nodes):
             waiting.append(function)
         for key in {call_key(node) for node in nodes}:
             called_by.setdefault(key, []).append(function)

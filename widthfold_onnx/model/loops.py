@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 
 import onnx
 
-from widthfold_onnx.model.propagate import Dims, dims_of, infer, shapes_of
+from widthfold_onnx.model.declared import Dims, dims_of, shapes_of
+from widthfold_onnx.model.propagate import infer
 from widthfold_onnx.model.walk import subgraphs
 
 CARRIED_FROM = 2

@@ -12,8 +12,9 @@ from collections.abc import Collection, Mapping
 import onnx
 
 from widthfold_onnx.errors import UsageError
+from widthfold_onnx.model.declared import Dims, dims_of, elements_of, shapes_of
 from widthfold_onnx.model.loops import settle_loops
-from widthfold_onnx.model.propagate import Dims, dims_of, elements_of, infer, shapes_of
+from widthfold_onnx.model.propagate import infer
 from widthfold_onnx.model.skeleton import skeleton
 from widthfold_onnx.model.walk import body_path
 from widthfold_onnx.options import Shapes

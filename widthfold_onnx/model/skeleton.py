@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import onnx
 from onnx import TensorProto, helper
 
+from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.external import is_external
 from widthfold_onnx.model.functions import domain_name
 from widthfold_onnx.model.scope import Scope, function_scope, graph_scope
@@ -93,7 +94,7 @@ def _is_large(tensor: TensorProto) -> bool:
 
 def _large_constant(node: onnx.NodeProto) -> TensorProto | None:
     """Return the tensor of a Constant node, if it is large."""
-    if node.op_type != "Constant" or node.domain not in ("", "ai.onnx"):
+    if not is_default(node, "Constant"):
         return None
     if len(node.attribute) != 1 or len(node.output) != 1 or node.input:
         return None

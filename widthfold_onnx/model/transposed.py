@@ -12,6 +12,8 @@ from collections.abc import Mapping
 
 import onnx
 
+from widthfold_onnx.model.domain import is_default
+
 Dims = tuple[int | None, ...]
 
 
@@ -32,7 +34,7 @@ def settle_transposed(
     Returns:
         Whether anything was changed.
     """
-    if node.op_type != "ConvTranspose" or node.domain not in ("", "ai.onnx"):
+    if not is_default(node, "ConvTranspose"):
         return False
     given = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     wanted = given.get("output_shape")

@@ -11,8 +11,8 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import product
 
+from widthfold_onnx.model.declared import Dims, dims_of
 from widthfold_onnx.model.graph import Document
-from widthfold_onnx.model.propagate import Dims, dims_of
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import FoldOptions, Shapes
 from widthfold_onnx.refusal import Refusal

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.graph import Document, Graph, Node, Value, graph_of
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.carry import CARRY
@@ -49,9 +50,7 @@ def _links(document: Document, graph: Graph, subjects: Mapping[Node, str]) -> It
     nodes = list(document.nodes_of(graph))
     layers = dict.fromkeys(node for node in nodes if node in subjects)
     carried = dict.fromkeys(
-        node
-        for node in nodes
-        if node not in subjects and node.op_type in CARRY and node.domain in ("", "ai.onnx")
+        node for node in nodes if node not in subjects and is_default(node, *CARRY)
     )
     joined = [[value] for node in layers for value in _data(document, node)]
     joined += [list(_data(document, node)) for node in carried]

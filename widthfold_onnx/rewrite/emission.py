@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.state import State
+from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Graph, Node, Value
-from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.rewrite.emit import Chain, base_name
 from widthfold_onnx.rewrite.guard_groups import GuardGroups, Plans
 from widthfold_onnx.rewrite.guards import Guard

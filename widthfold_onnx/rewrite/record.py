@@ -20,7 +20,7 @@ from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv_state import ConvState
 from widthfold_onnx.fold.row_state import RowState
 from widthfold_onnx.fold.state import State
-from widthfold_onnx.model.propagate import Dims
+from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.matmul import MatMulForm
 from widthfold_onnx.rules.matmul_site import MatMulSite

@@ -16,9 +16,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from widthfold_onnx.fold.state import State
-from widthfold_onnx.model.constants import Constant, is_default
+from widthfold_onnx.model.constants import Constant
+from widthfold_onnx.model.declared import Dims
+from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.graph import Document, Node, Value
-from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Ends
 from widthfold_onnx.rules.carry import carry

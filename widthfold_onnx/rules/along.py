@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from widthfold_onnx.fold.axis import ConvAxis
-from widthfold_onnx.model.propagate import Dims
+from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.operand import Op
 

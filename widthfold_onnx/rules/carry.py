@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from widthfold_onnx.model.propagate import Dims
+from widthfold_onnx.model.declared import Dims
+from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.along import ALONG
 from widthfold_onnx.rules.carry_along import along, concat, split
@@ -44,7 +45,7 @@ Rule = Callable[[Op], Carried | Refusal]
 def carry(op: Op) -> Carried | Refusal:
     """The op in the state, or why it must see the natural tensor."""
     node, rule = op.node, CARRY.get(op.node.op_type)
-    if rule is None or node.domain not in ("", "ai.onnx"):
+    if rule is None or not is_default(node, *CARRY):
         return Refusal("not-carried", f"no rule carries {node.op_type}")
     if op.document.opset < MIN_OPSET:
         return Refusal("opset-too-old", f"opset {op.document.opset} is below {MIN_OPSET}")

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.fold.layout import Reshape, Step
-from widthfold_onnx.model.propagate import Dims
+from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.along import ALONG, SIZES
 from widthfold_onnx.rules.operand import Carried, Op, pointwise

@@ -7,8 +7,8 @@ from typing import Any
 import numpy.typing as npt
 
 from widthfold_onnx.fold.axis import ConvAxis
+from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Node
-from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Extents, LinearSite, Site
 from widthfold_onnx.rules.reading import Operator, auto_pad_of, integers, read_windowed

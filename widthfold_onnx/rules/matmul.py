@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from widthfold_onnx.fold.layout import Reshape, Step
 from widthfold_onnx.fold.matmul import MatMulFold
-from widthfold_onnx.model.propagate import Dims
+from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.options import FACTORS, AxisName, FoldOptions, NonFinite
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Ends, LinearSite, Reformulation

@@ -6,8 +6,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from widthfold_onnx.model.constants import Constant
+from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Node
-from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.rules.base import LinearSite, product
 from widthfold_onnx.rules.dequantized_product import ADDEND
 from widthfold_onnx.rules.quantized_product import INTEGERS, SLOTS

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.fold.state import State
+from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Node
-from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules import LINEAR
 

@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from widthfold_onnx.model.constants import Constant, is_default
+from widthfold_onnx.model.constants import Constant
+from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.parameter import INPUTS, Parameter, dequantizer, input_of

@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from widthfold_onnx.fold.matmul import MatMulFold, fold_per_channel
 from widthfold_onnx.model.constants import Constant
+from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Node
-from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Extents, product
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from widthfold_onnx.model.declared import Dims, dims_of
 from widthfold_onnx.model.graph import Document
-from widthfold_onnx.model.propagate import Dims, dims_of
 
 
 @dataclass(frozen=True)

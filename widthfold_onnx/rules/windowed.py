@@ -16,8 +16,8 @@ from widthfold_onnx.fold.channels import Grouping, most_groups
 from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.fold.layout import Packing, Step
 from widthfold_onnx.model.constants import Constant
+from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Value
-from widthfold_onnx.model.propagate import Dims
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Ends, LinearSite, Reformulation, product
 from widthfold_onnx.rules.parameter import INPUTS

@@ -1,0 +1,143 @@
+"""Small constants that an exporter computes from constants and known extents, evaluated.
+
+With onnx's reference implementation, one node at a time and only where the inferred size is small.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import ChainMap
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from widthfold_onnx.model.declared import Dims, shapes_of
+from widthfold_onnx.model.domain import is_default
+from widthfold_onnx.model.walk import subgraphs
+
+SMALL_ELEMENTS = 256
+MAX_EVALUATIONS = 10_000
+# Deterministic, without state, and fast on small tensors.
+SHAPE_ARITHMETIC = {
+    *("Add", "Cast", "Concat", "ConstantOfShape", "Div", "Expand", "Gather", "Identity", "Mul"),
+    *("Neg", "Reshape", "Slice", "Squeeze", "Sub", "Transpose", "Unsqueeze"),
+}
+
+MADE_BY_SHAPE = {"ConstantOfShape": 0, "Expand": 1}
+"""Which input says how large the output is."""
+
+Array = npt.NDArray[np.generic]
+
+
+@dataclass
+class SmallConstants:
+    """What is known of a model where one of its graphs is looked at.
+
+    Attributes:
+        shapes: by value name, inner graphs first.
+        constants: numbers by value name, inner graphs first.
+        tried: how many nodes were evaluated so far.
+    """
+
+    shapes: ChainMap[str, Dims]
+    constants: ChainMap[str, onnx.TensorProto]
+    tried: int = 0
+
+    def run(self, graph: onnx.GraphProto, inferred: onnx.GraphProto) -> int:
+        """Replace nodes of small constants by their results; return how many.
+
+        Args:
+            graph: where they are replaced, and in the graphs inside of its nodes.
+            inferred: the same graph with shapes.
+        """
+        self.shapes.maps.insert(0, shapes_of(inferred))
+        self.constants.maps.insert(0, stored_numbers(graph))
+        kept: list[onnx.NodeProto] = []
+        results: list[onnx.TensorProto] = []
+        found = 0
+        for node, described in zip(graph.node, inferred.node, strict=True):
+            result = self._result(node)
+            if result is not None:
+                tensor = numpy_helper.from_array(result, node.output[0])
+                self.constants[tensor.name] = tensor
+                results.append(tensor)
+                continue
+            kept.append(node)
+            for body, outline in zip(subgraphs(node), subgraphs(described), strict=True):
+                found += self.run(body, outline)
+        if results:
+            del graph.node[:]
+            graph.node.extend(kept)
+            graph.initializer.extend(results)
+        self.shapes.maps.pop(0)
+        self.constants.maps.pop(0)
+        return found + len(results)
+
+    def _result(self, node: onnx.NodeProto) -> Array | None:
+        if self.tried >= MAX_EVALUATIONS:
+            return None
+        if is_default(node, "Shape"):
+            return _extents(node, self.shapes)
+        if not _is_small_constant(node, self.constants, self.shapes):
+            return None
+        self.tried += 1
+        return _run(node, self.constants, self.shapes[node.output[0]])
+
+
+def _extents(node: onnx.NodeProto, shapes: Mapping[str, Dims]) -> Array | None:
+    """What a Shape node gives, where all that it gives is known."""
+    dims = shapes.get(node.input[0])
+    if dims is None:
+        return None
+    # Indices count as those of a slice do (ONNX operator text, Shape-15).
+    bounds = {a.name: a.i for a in node.attribute}
+    wanted = dims[bounds.get("start", 0) : bounds.get("end", len(dims))]
+    return None if None in wanted else np.array(wanted, np.int64)
+
+
+def stored_numbers(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
+    """Numbers that stand in the graph, by value name."""
+    known = {t.name: t for t in graph.initializer}
+    for node in graph.node:
+        for attribute in node.attribute if is_default(node, "Constant") else ():
+            if attribute.HasField("t"):
+                known[node.output[0]] = attribute.t
+    return {name: t for name, t in known.items() if t.data_type != onnx.TensorProto.STRING}
+
+
+def _is_small_constant(
+    node: onnx.NodeProto, known: Mapping[str, onnx.TensorProto], shapes: Mapping[str, Dims]
+) -> bool:
+    if not is_default(node, *SHAPE_ARITHMETIC):
+        return False
+    if len(node.output) != 1 or not all(name in known for name in node.input if name):
+        return False
+    if node.op_type in MADE_BY_SHAPE:
+        # What the model declares of the output is no bound; what will be made is.
+        wanted = numpy_helper.to_array(known[node.input[MADE_BY_SHAPE[node.op_type]]])
+        if not 0 <= math.prod(int(n) for n in wanted.ravel()) <= SMALL_ELEMENTS:
+            return False
+    sizes = [shapes.get(node.output[0]), *(tuple(known[n].dims) for n in node.input if n)]
+    return all(
+        dims is not None
+        and None not in dims
+        and math.prod(d for d in dims if d is not None) <= SMALL_ELEMENTS
+        for dims in sizes
+    )
+
+
+def _run(node: onnx.NodeProto, known: Mapping[str, onnx.TensorProto], shape: Dims) -> Array | None:
+    feeds = {name: numpy_helper.to_array(known[name]) for name in node.input if name}
+    try:
+        (result,) = ReferenceEvaluator(node).run(None, feeds)
+    except Exception:
+        # The evaluator raises whatever numpy raises on nonsense; then the value stays unknown.
+        return None
+    array = np.asarray(result)
+    # The evaluator takes the newest form of an operator; inference takes the model's.
+    return array if array.shape == shape else None
