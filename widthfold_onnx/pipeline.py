@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from pathlib import Path
 
-import msgspec
 import onnx
 
-from widthfold_onnx.errors import CheckFailedError, UsageError
-from widthfold_onnx.evidence.parity import meaningless
+from widthfold_onnx.delivery import Planned, write_verified
+from widthfold_onnx.errors import UsageError
 from widthfold_onnx.evidence.run import verify_files
 from widthfold_onnx.model.atomic import check_target
 from widthfold_onnx.model.check import check_model
 from widthfold_onnx.model.external import check_external, external_tensors
 from widthfold_onnx.model.graph import Document
-from widthfold_onnx.model.loader import load
-from widthfold_onnx.model.writer import copy_model, write_model
+from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.options import FoldOptions, SearchOptions, VerifyOptions
-from widthfold_onnx.plan.decisions import applied, find_sites, plan
+from widthfold_onnx.plan.decisions import Decision, applied, find_sites, plan
 from widthfold_onnx.plan.layouts import settled
 from widthfold_onnx.plan.outline import outline
 from widthfold_onnx.plan.search import Search
@@ -80,6 +77,22 @@ def optimize(
     protected = [model, *(loaded.folder / location for location in sorted(data))]
     if out is not None:
         check_target(out, protected)  # not after minutes of measuring
+    planned = _planned(model, loaded, options, search_options, on_progress)
+    if out is None or (require_fold and not planned.report.summary.folded):
+        return planned.report
+    return write_verified(
+        planned, out, verify_options, protected=protected, on_progress=on_progress
+    )
+
+
+def _planned(
+    model: Path,
+    loaded: LoadedModel,
+    options: FoldOptions,
+    search_options: SearchOptions,
+    on_progress: Progress,
+) -> Planned:
+    """What becomes of every site: as measured, or at a fixed factor whatever is legal."""
     document = Document(loaded.proto, loaded.folder)
     options = settled(options, search_options.provider_options)
     on_progress(Step("planning"))
@@ -91,17 +104,14 @@ def optimize(
             decisions = plan(document, options, search.choose)
             sites = [d.report(options, search.gain(d.conv)) for d in decisions]
     else:
-        choose = functools.partial(reformulate, options=options, factor=options.factor)
-        decisions = plan(document, options, choose)
-        sites = [decision.report(options) for decision in decisions]
-    folded = sum(site.status == "folded" for site in sites)
+        decisions, sites = _at_factor(document, options, options.factor)
     size = model.stat().st_size
     report = OptimizeReport(
         model=model.name,
         sites=sites,
         regions=outline(document, decisions, options),
         summary=OptimizeSummary(
-            folded=folded,
+            folded=sum(site.status == "folded" for site in sites),
             kept=sum(site.status == "kept" for site in sites),
             refused=sum(site.status == "refused" for site in sites),
             bytes_before=size,
@@ -111,88 +121,16 @@ def optimize(
         written=None,
         verification=None,
     )
-    if out is None or (require_fold and not folded):
-        return report
-    if not folded:
-        copy_model(model, out, proto=loaded.proto)
-        return msgspec.structs.replace(report, written=out.name)
-
-    if verify_options is not None:
-        shapes = {**options.input_shapes, **verify_options.input_shapes}
-        verify_options = dataclasses.replace(verify_options, input_shapes=shapes)
-    proto = applied(document, decisions, options)
-    verification: list[VerifyReport] = []
-
-    def check(written: Path) -> None:
-        load(written)
-        if verify_options is not None:
-            result = verify_files(
-                model,
-                written,
-                verify_options,
-                lambda line: on_progress(Step(line.replace(written.name, out.name))),
-            )
-            result = _renamed(result, written.name, out.name)
-            verification.append(result)
-            # A fixed factor asks no questions; auto writes only what was run.
-            proved = result.unrun and options.factor is not None
-            if result.verdict != "pass" and not proved:
-                raise CheckFailedError(result.verdict)
-
-    on_progress(Step("writing"))
-    try:
-        write_model(
-            proto,
-            out,
-            source_folder=loaded.folder,
-            check=check,
-            protected=protected,
-            externalize=document.external_names,
-        )
-    except CheckFailedError:
-        result = verification[0]
-        blind = result.verdict == "unverified" and meaningless(
-            [row for row in result.outputs if row.level == "disabled"]
-        )
-        if options.factor is None and blind:
-            copy_model(model, out, proto=loaded.proto)
-            report = _left_alone(report, result.reasons[0], out.name)
-        return msgspec.structs.replace(report, verification=result)
-    summary = msgspec.structs.replace(report.summary, bytes_after=out.stat().st_size)
-    return msgspec.structs.replace(
-        report,
-        summary=summary,
-        written=out.name,
-        verification=verification[0] if verification else None,
-    )
+    return Planned(model, loaded, document, options, decisions, report)
 
 
-def _left_alone(report: OptimizeReport, why: str, written: str) -> OptimizeReport:
-    """The report of a model that stays as it is, although layers would be faster."""
-    assert report.search is not None
-    sites = [
-        SiteReport(
-            node=site.node,
-            graph=site.graph,
-            op=site.op,
-            status="kept",
-            code="not-comparable",
-            reason=why,
-            gain=site.gain,
-        )
-        if site.status == "folded"
-        else site
-        for site in report.sites
-    ]
-    counts = report.summary
-    return msgspec.structs.replace(
-        report,
-        sites=sites,
-        regions=[],
-        summary=msgspec.structs.replace(counts, folded=0, kept=counts.kept + counts.folded),
-        search=msgspec.structs.replace(report.search, accepted=False),
-        written=written,
-    )
+def _at_factor(
+    document: Document, options: FoldOptions, factor: int
+) -> tuple[list[Decision], list[SiteReport]]:
+    """The decisions at a fixed factor, and their lines of the report."""
+    choose = functools.partial(reformulate, options=options, factor=factor)
+    decisions = plan(document, options, choose)
+    return decisions, [decision.report(options) for decision in decisions]
 
 
 def fold_model(
@@ -219,9 +157,7 @@ def fold_model(
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     document = Document(copy, folder)
-    choose = functools.partial(reformulate, options=options, factor=options.factor)
-    decisions = plan(document, options, choose)
-    sites = [decision.report(options) for decision in decisions]
+    decisions, sites = _at_factor(document, options, options.factor)
     if not any(site.status == "folded" for site in sites):
         return copy, sites
     return applied(document, decisions, options), sites
@@ -277,9 +213,3 @@ def inspect(model: Path | str, options: FoldOptions) -> InspectReport:
         nodes=len(loaded.proto.graph.node),
         sites=survey(document, find_sites(document, options), options, options.factor),
     )
-
-
-def _renamed(report: VerifyReport, temporary: str, final: str) -> VerifyReport:
-    """The report of a file that will be renamed, under its final name."""
-    reasons = [reason.replace(temporary, final) for reason in report.reasons]
-    return msgspec.structs.replace(report, rewritten=final, reasons=reasons)

@@ -1,0 +1,160 @@
+"""What was planned becomes a file, once it is verified."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from widthfold_onnx.errors import CheckFailedError
+from widthfold_onnx.evidence.parity import meaningless
+from widthfold_onnx.evidence.run import verify_files
+from widthfold_onnx.model.graph import Document
+from widthfold_onnx.model.loader import LoadedModel, load
+from widthfold_onnx.model.writer import copy_model, write_model
+from widthfold_onnx.options import FoldOptions, VerifyOptions
+from widthfold_onnx.plan.decisions import Decision, applied
+from widthfold_onnx.progress import Progress, Step
+from widthfold_onnx.results import OptimizeReport, SiteReport, VerifyReport
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A model that nothing was written of yet, and what becomes of it.
+
+    Attributes:
+        path: the model file.
+        loaded: what it holds.
+        document: its graph, still as it was.
+        options: what was asked for; the layout is settled.
+        decisions: one for every site.
+        report: of these decisions.
+    """
+
+    path: Path
+    loaded: LoadedModel
+    document: Document
+    options: FoldOptions
+    decisions: Sequence[Decision]
+    report: OptimizeReport
+
+    def copy(self, out: Path) -> None:
+        """Write the model as it was, byte for byte."""
+        copy_model(self.path, out, proto=self.loaded.proto)
+
+
+def write_verified(
+    planned: Planned,
+    out: Path,
+    verify_options: VerifyOptions | None,
+    *,
+    protected: Sequence[Path],
+    on_progress: Progress,
+) -> OptimizeReport:
+    """Carry out what was planned, and replace `out` if the result passes.
+
+    Args:
+        planned: it is used up, except where nothing is folded.
+        out: where the result goes; a copy of the model where nothing is folded.
+        verify_options: how the result is verified; None writes it unverified.
+        protected: files of the model, which must not be overwritten.
+        on_progress: gets what is being done.
+
+    Returns:
+        The report of the plan, with what was written and how that was verified.
+
+    Raises:
+        UsageError: a path or an option that does not fit.
+        InvalidModelError: the result is no model that could be read again.
+        UnverifiedError: nothing can be said for want of a runtime.
+    """
+    report = planned.report
+    if not report.summary.folded:
+        planned.copy(out)
+        return msgspec.structs.replace(report, written=out.name)
+    measured = planned.options.factor is None
+    verification: list[VerifyReport] = []
+
+    def check(written: Path) -> None:
+        load(written)
+        if verify_options is not None:
+            result = _verified(planned, written, out.name, verify_options, on_progress)
+            verification.append(result)
+            # A fixed factor asks no questions; auto writes only what was run.
+            proved = result.unrun and not measured
+            if result.verdict != "pass" and not proved:
+                raise CheckFailedError(result.verdict)
+
+    proto = applied(planned.document, planned.decisions, planned.options)
+    on_progress(Step("writing"))
+    try:
+        write_model(
+            proto,
+            out,
+            source_folder=planned.loaded.folder,
+            check=check,
+            protected=protected,
+            externalize=planned.document.external_names,
+        )
+    except CheckFailedError:
+        result = verification[0]
+        blind = result.verdict == "unverified" and meaningless(
+            [row for row in result.outputs if row.level == "disabled"]
+        )
+        if measured and blind:
+            planned.copy(out)
+            report = _left_alone(report, result.reasons[0], out.name)
+        return msgspec.structs.replace(report, verification=result)
+    summary = msgspec.structs.replace(report.summary, bytes_after=out.stat().st_size)
+    return msgspec.structs.replace(
+        report,
+        summary=summary,
+        written=out.name,
+        verification=verification[0] if verification else None,
+    )
+
+
+def _verified(
+    planned: Planned, written: Path, final: str, options: VerifyOptions, on_progress: Progress
+) -> VerifyReport:
+    """The report on a file that will be renamed, under its final name."""
+    shapes = {**planned.options.input_shapes, **options.input_shapes}
+    report = verify_files(
+        planned.path,
+        written,
+        dataclasses.replace(options, input_shapes=shapes),
+        lambda line: on_progress(Step(line.replace(written.name, final))),
+    )
+    reasons = [reason.replace(written.name, final) for reason in report.reasons]
+    return msgspec.structs.replace(report, rewritten=final, reasons=reasons)
+
+
+def _left_alone(report: OptimizeReport, why: str, written: str) -> OptimizeReport:
+    """The report of a model that stays as it is, although layers would be faster."""
+    assert report.search is not None
+    sites = [
+        SiteReport(
+            node=site.node,
+            graph=site.graph,
+            op=site.op,
+            status="kept",
+            code="not-comparable",
+            reason=why,
+            gain=site.gain,
+        )
+        if site.status == "folded"
+        else site
+        for site in report.sites
+    ]
+    counts = report.summary
+    return msgspec.structs.replace(
+        report,
+        sites=sites,
+        regions=[],
+        summary=msgspec.structs.replace(counts, folded=0, kept=counts.kept + counts.folded),
+        search=msgspec.structs.replace(report.search, accepted=False),
+        written=written,
+    )
