@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import click
@@ -50,6 +51,91 @@ class FactorType(click.ParamType[int | None]):
             self.fail(f"{printable(value)!r} is neither auto nor a whole number", param, ctx)
 
 
+OPTIONS = (
+    click.option(
+        "--axis",
+        type=AxisType(),
+        default="auto",
+        show_default=True,
+        help="Axis to fold: auto, batch, height, width, depth, or its index.",
+    ),
+    click.option(
+        "--layout",
+        type=click.Choice([str(v) for v in Layout]),
+        default="auto",
+        show_default=True,
+        help="Emitted form: nhwc where the runtime absorbs the Transposes into its own "
+        "layout; auto measures both (with a fixed factor nchw, under prefer_nhwc=1 nhwc).",
+    ),
+    click.option("--ragged", is_flag=True, help="Extend and cut extents the factor leaves over."),
+    click.option(
+        "--mix-samples",
+        is_flag=True,
+        help="Allow batch folds as one dense group, where a NaN of one sample reaches others.",
+    ),
+    click.option(
+        "--nonfinite",
+        type=click.Choice([str(v) for v in NonFinite]),
+        default="spread",
+        show_default=True,
+        help="Inf and NaN may reach more outputs of their sample (spread), the original nodes "
+        "compute where there are any (guard), or no fold may have structural zeros (refuse).",
+    ),
+    click.option(
+        "--ieee-strict",
+        "nonfinite",
+        flag_value="refuse",
+        help="The same as --nonfinite refuse.",
+    ),
+    click.option(
+        "--guard-shapes",
+        is_flag=True,
+        help="Fold open extents too: at sizes a fold is not good for the original nodes run.",
+    ),
+    click.option(
+        "--max-channels",
+        type=int,
+        default=32,
+        show_default=True,
+        help="Leave layers alone that have this many channels on both sides.",
+    ),
+    click.option(
+        "--max-flops-growth",
+        type=float,
+        default=32.0,
+        show_default=True,
+        help="Leave a layer alone if its multiply-adds would grow more than this many times.",
+    ),
+    click.option(
+        "--max-bytes-growth",
+        type=float,
+        default=32.0,
+        show_default=True,
+        help="The same for the bytes of input, weight and output together.",
+    ),
+    click.option(
+        "--nodes",
+        multiple=True,
+        metavar="GLOB",
+        help="Only nodes whose name matches; may be given several times.",
+    ),
+    click.option(
+        "--skip",
+        multiple=True,
+        metavar="GLOB",
+        help="Not these nodes; may be given several times.",
+    ),
+    click.option(
+        "--input-shape",
+        "input_shapes",
+        type=ShapeType(),
+        multiple=True,
+        help="Assume sizes for planning, e.g. x:1,3,224,224; the interface keeps its symbols.",
+    ),
+)
+"""Of every command that plans a fold, in the order of `--help`: the fields of FoldOptions."""
+
+
 def fold_options(
     default_factor: str | None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -66,106 +152,8 @@ def fold_options(
         help="How many times as many output channels, and as many fewer positions; auto: "
         "whatever was measured to pay.",
     )
-    decorators = [
-        *([] if default_factor is None else [factor]),
-        click.option(
-            "--axis",
-            type=AxisType(),
-            default="auto",
-            show_default=True,
-            help="Axis to fold: auto, batch, height, width, depth, or its index.",
-        ),
-        click.option(
-            "--layout",
-            type=click.Choice([str(v) for v in Layout]),
-            default="auto",
-            show_default=True,
-            help="Emitted form: nhwc where the runtime absorbs the Transposes into its own "
-            "layout; auto measures both (with a fixed factor nchw, under prefer_nhwc=1 nhwc).",
-        ),
-        click.option(
-            "--ragged", is_flag=True, help="Extend and cut extents the factor leaves over."
-        ),
-        click.option(
-            "--mix-samples",
-            is_flag=True,
-            help="Allow batch folds as one dense group, where a NaN of one sample reaches others.",
-        ),
-        click.option(
-            "--nonfinite",
-            type=click.Choice([str(v) for v in NonFinite]),
-            default="spread",
-            show_default=True,
-            help="Inf and NaN may reach more outputs of their sample (spread), the original nodes "
-            "compute where there are any (guard), or no fold may have structural zeros (refuse).",
-        ),
-        click.option(
-            "--ieee-strict",
-            "nonfinite",
-            flag_value="refuse",
-            help="The same as --nonfinite refuse.",
-        ),
-        click.option(
-            "--guard-shapes",
-            is_flag=True,
-            help="Fold open extents too: at sizes a fold is not good for the original nodes run.",
-        ),
-        click.option(
-            "--max-channels",
-            type=int,
-            default=32,
-            show_default=True,
-            help="Leave layers alone that have this many channels on both sides.",
-        ),
-        click.option(
-            "--max-flops-growth",
-            type=float,
-            default=32.0,
-            show_default=True,
-            help="Leave a layer alone if its multiply-adds would grow more than this many times.",
-        ),
-        click.option(
-            "--max-bytes-growth",
-            type=float,
-            default=32.0,
-            show_default=True,
-            help="The same for the bytes of input, weight and output together.",
-        ),
-        click.option(
-            "--nodes",
-            multiple=True,
-            metavar="GLOB",
-            help="Only nodes whose name matches; may be given several times.",
-        ),
-        click.option(
-            "--skip",
-            multiple=True,
-            metavar="GLOB",
-            help="Not these nodes; may be given several times.",
-        ),
-        click.option(
-            "--input-shape",
-            "input_shapes",
-            type=ShapeType(),
-            multiple=True,
-            help="Assume sizes for planning, e.g. x:1,3,224,224; the interface keeps its symbols.",
-        ),
-    ]
-    names = [
-        *([] if default_factor is None else ["factor"]),
-        "axis",
-        "layout",
-        "ragged",
-        "mix_samples",
-        "nonfinite",
-        "guard_shapes",
-        "max_channels",
-        "max_flops_growth",
-        "max_bytes_growth",
-        "nodes",
-        "skip",
-        "input_shapes",
-    ]
+    asked = () if default_factor is None else (factor,)
+    names = [f.name for f in fields(FoldOptions) if f.name != "factor" or asked]
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
@@ -176,7 +164,7 @@ def fold_options(
             chosen["input_shapes"] = dict(chosen["input_shapes"])
             return command(fold=FoldOptions(**chosen), **arguments)
 
-        for decorator in reversed(decorators):
+        for decorator in reversed((*asked, *OPTIONS)):
             collect = decorator(collect)
         return collect
 
