@@ -13,7 +13,8 @@ from pathlib import Path
 import onnx
 from onnx import numpy_helper
 
-from widthfold_onnx.model.graph import Document, Scope
+from widthfold_onnx.model.graph import Document
+from widthfold_onnx.model.messages import Scope
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.text import quoted
 

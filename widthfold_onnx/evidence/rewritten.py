@@ -22,7 +22,8 @@ from widthfold_onnx.evidence.chain import Mismatch, check_moves, replay
 from widthfold_onnx.evidence.claims import Claim, content, every_concrete, packed_claim, read
 from widthfold_onnx.evidence.requantized import moves_of
 from widthfold_onnx.model.declared import Dims
-from widthfold_onnx.model.graph import Document, Node, Scope, Value
+from widthfold_onnx.model.graph import Document, Node, Value
+from widthfold_onnx.model.messages import Scope
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, STATE_KEY, read_state

@@ -2,15 +2,13 @@
 
 onnx_ir gives the linked graph (producers, users, captured values); the ModelProto stays the truth.
 Only graphs that were changed are written back, node by node: an untouched node, initializer or
-field is the very message that was read. So nothing is lost that onnx_ir does not carry
-(reference/peers.md, section 5, lists what that would be).
+field is the very message that was read (`model.messages`). So nothing is lost that onnx_ir does not
+carry: sparse tensors, training_info, map types (`model.reduced`).
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,40 +16,18 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir  # noqa: TID251 - this module is the door
 
-from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model.constants import Constant, Constants, computed_from
 from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.evaluate import evaluated
 from widthfold_onnx.model.inlining import inlined
-from widthfold_onnx.model.reduced import reduced
-from widthfold_onnx.model.walk import all_graphs, body_path
+from widthfold_onnx.model.messages import Scope, linked, message_of, repeat, scopes_of, write_back
+from widthfold_onnx.model.names import Names
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.text import printable
 
 Node = ir.Node
 Value = ir.Value
 Graph = ir.Graph
 Attributes = Mapping[str, int | float | str | Sequence[int]]
-# The library warns of what it cannot carry; here nothing has to be carried.
-logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
-_SOURCE = "widthfold.source"  # key in Node.meta: the NodeProto that the node was read from
-_PATTERN = "widthfold.pattern"  # the same of the node that it repeats on other inputs
-
-
-@dataclass(frozen=True)
-class Scope:
-    """A graph of the model: the main one, a body of If/Loop/Scan, or a local function.
-
-    Attributes:
-        path: "" for the main graph; else the outputs and attributes that lead to it, e.g.
-            ``y/then_branch``.
-        graph: the linked graph.
-        proto: the message it was read from; None for a function, which is never written.
-    """
-
-    path: str
-    graph: ir.Graph | ir.Function
-    proto: onnx.GraphProto | None
 
 
 class Document:
@@ -72,49 +48,28 @@ class Document:
         self.proto = proto
         self.folder = folder
         self.external_names: set[str] = set()
-        self._model = _linked(proto)
+        self._model = linked(proto)
         imports = self._model.opset_imports
         self.opset = imports.get("", imports.get("ai.onnx", 1))
-        self.scopes = list(self._walk())
-        self._names = {n for scope in self.scopes for n in _names_in(scope.graph)}
-        self._names |= {v.name for s in self.scopes if s.proto for v in s.proto.value_info}
-        self._trained = set(_named_by_training(proto))
-        self._names |= self._trained
+        self.scopes = list(scopes_of(self._model, proto))
+        self._names = Names(proto, self.scopes)
         self._touched: set[int] = set()
         self._staying: set[Value] = set()
         graphs = [(scope.graph, scope.proto) for scope in self.scopes if scope.proto is not None]
         self._constants = Constants(
             folder,
-            trained=self._trained,
+            trained=self._names.trained,
             overridable=proto.ir_version >= 4,
             sparse={
                 (id(graph), sparse.values.name): sparse
                 for graph, message in graphs
                 for sparse in message.sparse_initializer
             },
-            evaluate=lambda node, inputs: evaluated(_message(node), inputs, self.opset),
+            evaluate=lambda node, inputs: evaluated(message_of(node), inputs, self.opset),
         )
         self._annotated = {
             a.tensor_name for s in self.scopes if s.proto for a in s.proto.quantization_annotation
         }
-
-    def _walk(self) -> Iterator[Scope]:
-        stack = [Scope("", self._model.graph, self.proto.graph)]
-        while stack:
-            scope = stack.pop()
-            yield scope
-            assert scope.proto is not None
-            for node, message in zip(scope.graph, scope.proto.node, strict=True):
-                node.meta[_SOURCE] = message
-                for attribute in message.attribute:
-                    single = attribute.HasField("g")
-                    for i, body in enumerate([attribute.g] if single else attribute.graphs):
-                        value = node.attributes[attribute.name].value
-                        index = None if single else i
-                        path = body_path(scope.path, message, attribute.name, index)
-                        stack.append(Scope(path, value if single else value[i], body))
-        for function in self._model.functions.values():
-            yield Scope(f"function {function.domain}:{function.name}", function, None)
 
     def nodes(self, op_types: Iterable[str]) -> Iterator[tuple[Scope, Node]]:
         """All nodes of some operators of the default domain, with the scope that holds each."""
@@ -140,16 +95,11 @@ class Document:
 
     def message(self, node: Node) -> onnx.NodeProto:
         """A node as ONNX message: the one that was read, if it is unchanged."""
-        return _message(node)
+        return message_of(node)
 
     def fresh(self, base: str) -> str:
         """A name that no value and no node of the model has yet: `base`, or `base`_2, ..."""
-        name, count = base, 1
-        while name in self._names:
-            count += 1
-            name = f"{base}_{count}"
-        self._names.add(name)
-        return name
+        return self._names.fresh(base)
 
     def add_constant(
         self, array: npt.NDArray[Any], name: str, owner: ir.Graph, *, external: bool = False
@@ -206,7 +156,7 @@ class Document:
             num_outputs=len(node.outputs),
             metadata_props=dict(metadata),
         )
-        new.meta[_PATTERN] = _message(node)
+        repeat(new, node)
         for output in new.outputs:
             output.name = self.fresh(name)
         return new
@@ -229,7 +179,9 @@ class Document:
 
     def is_fixed(self, value: Value) -> bool:
         """Whether something else than nodes refers to a value, so that it must stay."""
-        return value.is_graph_output() or value.name in self._trained or self.is_annotated(value)
+        return (
+            value.is_graph_output() or value.name in self._names.trained or self.is_annotated(value)
+        )
 
     def reads(self, node: Node) -> Iterator[Value]:
         """What a node and the nodes of the graphs in it read."""
@@ -302,95 +254,11 @@ class Document:
         for scope in reversed(self.scopes):
             if scope.proto is not None and id(scope.graph) in self._touched:
                 assert isinstance(scope.graph, ir.Graph)
-                _write_back(scope.graph, scope.proto)
+                write_back(scope.graph, scope.proto)
         return self.proto
-
-
-def _linked(proto: onnx.ModelProto) -> ir.Model:
-    sparse = any(graph.sparse_initializer for graph in all_graphs(proto.graph))
-    # The library has no common base class for what it cannot read.
-    try:
-        return ir.from_proto(reduced(proto) if sparse else proto)
-    except Exception:
-        try:
-            return ir.from_proto(reduced(proto))
-        except Exception as error:
-            cause: BaseException = error
-            while cause.__cause__ is not None:
-                cause = cause.__cause__
-            raise InvalidModelError(f"cannot be represented: {printable(str(cause))}") from error
-
-
-def _named_by_training(proto: onnx.ModelProto) -> Iterator[str]:
-    """Values that training reads or sets, and its own: all graphs together are one name space."""
-    for training in proto.training_info:
-        for binding in (*training.initialization_binding, *training.update_binding):
-            yield from (binding.key, binding.value)
-        for outermost in (training.initialization, training.algorithm):
-            for graph in all_graphs(outermost):
-                yield from (v.name for v in (*graph.input, *graph.output, *graph.initializer))
-                for node in graph.node:
-                    yield from (node.name, *node.input, *node.output)
 
 
 def graph_of(node: Node) -> ir.Graph:
     """The graph that holds a node of a model being rewritten; functions are never rewritten."""
     assert isinstance(node.graph, ir.Graph)
     return node.graph
-
-
-def _write_back(graph: ir.Graph, message: onnx.GraphProto) -> None:
-    nodes = [_message(node) for node in graph]
-    written = {name for node in message.node for name in node.output}
-    del message.node[:]
-    message.node.extend(nodes)
-    sparse = {tensor.values.name for tensor in message.sparse_initializer}
-    before = {tensor.name for tensor in message.initializer} | sparse
-    gone = before - set(graph.initializers)
-    added = [v for name, v in graph.initializers.items() if name not in before]
-    if gone:
-        kept = [tensor for tensor in message.initializer if tensor.name not in gone]
-        del message.initializer[:]
-        message.initializer.extend(kept)
-        thin = [t for t in message.sparse_initializer if t.values.name not in gone]
-        del message.sparse_initializer[:]
-        message.sparse_initializer.extend(thin)
-    gone |= written - {name for node in nodes for name in node.output}
-    if any(value.name in gone for value in message.value_info):
-        described = [v for v in message.value_info if v.name not in gone]
-        del message.value_info[:]
-        message.value_info.extend(described)
-    for value in added:
-        assert value.const_value is not None
-        tensor = ir.to_proto(value.const_value)
-        assert isinstance(tensor, onnx.TensorProto)
-        message.initializer.append(tensor)
-
-
-def _message(node: Node) -> onnx.NodeProto:
-    source: onnx.NodeProto | None = node.meta.get(_SOURCE)
-    pattern: onnx.NodeProto | None = node.meta.get(_PATTERN)
-    if source is not None:
-        return source
-    return ir.to_proto(node) if pattern is None else _repeated(node, pattern)
-
-
-def _repeated(node: Node, pattern: onnx.NodeProto) -> onnx.NodeProto:
-    """The message of `pattern` with the inputs, outputs and metadata of `node`."""
-    message = onnx.NodeProto()
-    message.CopyFrom(pattern)
-    message.input[:] = ["" if value is None else value.name or "" for value in node.inputs]
-    message.output[:] = [value.name or "" for value in node.outputs]
-    del message.metadata_props[:]
-    for key, text in node.metadata_props.items():
-        message.metadata_props.add(key=key, value=text)
-    return message
-
-
-def _names_in(graph: ir.Graph | ir.Function) -> Iterator[str]:
-    for node in graph:
-        yield node.name or ""
-        yield from (value.name or "" for value in node.outputs)
-    yield from (value.name or "" for value in graph.inputs)
-    if isinstance(graph, ir.Graph):
-        yield from graph.initializers

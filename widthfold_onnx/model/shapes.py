@@ -22,7 +22,7 @@ from widthfold_onnx.text import printable
 
 
 class ShapeTable:
-    """Shapes by scope path (`model.graph.Scope.path`) and value name.
+    """Shapes by scope path (`model.messages.Scope.path`) and value name.
 
     Raises:
         UsageError: a pin names no input, or contradicts the model.

@@ -29,7 +29,7 @@ class Guard:
     """Nodes that are to be guarded together.
 
     Attributes:
-        path: of the graph that holds them (`model.graph.Scope.path`).
+        path: of the graph that holds them (`model.messages.Scope.path`).
         base: what the names of its own nodes begin with.
         new: first outputs of the folded nodes.
         originals: the nodes in whose place they stand.

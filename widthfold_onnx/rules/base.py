@@ -15,7 +15,8 @@ from widthfold_onnx.fold.layout import Step
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.declared import Dims
-from widthfold_onnx.model.graph import Node, Scope, Value
+from widthfold_onnx.model.graph import Node, Value
+from widthfold_onnx.model.messages import Scope
 from widthfold_onnx.refusal import Refusal
 
 Array = npt.NDArray[Any]

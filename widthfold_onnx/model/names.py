@@ -1,0 +1,59 @@
+"""The names that a model uses: values, nodes, and what training reads or sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import onnx
+import onnx_ir as ir  # noqa: TID251 - a part of model.graph, the door
+
+from widthfold_onnx.model.messages import Scope
+from widthfold_onnx.model.walk import all_graphs
+
+
+class Names:
+    """The names of a model, of which new ones must differ.
+
+    Attributes:
+        trained: names of values that training reads or sets, and its own.
+
+    Args:
+        proto: the model.
+        scopes: its graphs.
+    """
+
+    def __init__(self, proto: onnx.ModelProto, scopes: Sequence[Scope]) -> None:
+        self.trained = frozenset(_named_by_training(proto))
+        self._used = {n for scope in scopes for n in _names_in(scope.graph)}
+        self._used |= {v.name for s in scopes if s.proto for v in s.proto.value_info}
+        self._used |= self.trained
+
+    def fresh(self, base: str) -> str:
+        """A name that no value and no node of the model has yet: `base`, or `base`_2, ..."""
+        name, count = base, 1
+        while name in self._used:
+            count += 1
+            name = f"{base}_{count}"
+        self._used.add(name)
+        return name
+
+
+def _named_by_training(proto: onnx.ModelProto) -> Iterator[str]:
+    """Values that training reads or sets, and its own: all graphs together are one name space."""
+    for training in proto.training_info:
+        for binding in (*training.initialization_binding, *training.update_binding):
+            yield from (binding.key, binding.value)
+        for outermost in (training.initialization, training.algorithm):
+            for graph in all_graphs(outermost):
+                yield from (v.name for v in (*graph.input, *graph.output, *graph.initializer))
+                for node in graph.node:
+                    yield from (node.name, *node.input, *node.output)
+
+
+def _names_in(graph: ir.Graph | ir.Function) -> Iterator[str]:
+    for node in graph:
+        yield node.name or ""
+        yield from (value.name or "" for value in node.outputs)
+    yield from (value.name or "" for value in graph.inputs)
+    if isinstance(graph, ir.Graph):
+        yield from graph.initializers
