@@ -15,7 +15,12 @@ from widthfold_onnx.model.functions import call_key, check_inlined_size, functio
 from widthfold_onnx.model.walk import all_nodes
 from widthfold_onnx.text import printable
 
-SITES = frozenset({"Conv", "ConvInteger", "ConvTranspose", "Gemm", "MatMul", "QLinearConv"})
+SITES = frozenset(
+    {
+        *("Conv", "ConvInteger", "ConvTranspose", "Gemm", "MatMul", "MatMulInteger"),
+        *("QLinearConv", "QLinearMatMul"),
+    }
+)
 """Operators that may be folded."""
 MAX_NODES = 100_000
 MAX_BYTES = 1 << 30
