@@ -82,8 +82,8 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True):
             lines.append(
                 f"Prediction and measurement of {self.ranks.forms} forms: rank correlation "
                 f"{self.ranks.overall:.2f}, within {len(each)} layers "
-                f"{sum(each) / max(len(each), 1):.2f} in the mean; layers take "
-                f"{self.ranks.scale:.2f} times as long as predicted in the median."
+                f"{sum(each) / max(len(each), 1):.2f} in the mean;\n"
+                f"layers take {self.ranks.scale:.2f} times as long as predicted in the median."
             )
         return "\n".join(lines) + "\n"
 

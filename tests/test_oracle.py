@@ -1,6 +1,6 @@
 import numpy as np
 import onnx
-import onnxruntime as ort  # noqa: TID251
+import onnxruntime as ort  # noqa: TID251 - the runtime is the oracle
 import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator

@@ -75,7 +75,6 @@ def write_verified(
     if not report.summary.folded:
         planned.copy(out)
         return msgspec.structs.replace(report, written=out.name)
-    measured = planned.options.factor is None
     verification: list[VerifyReport] = []
 
     def check(written: Path) -> None:
@@ -84,7 +83,7 @@ def write_verified(
             result = _verified(planned, written, out.name, verify_options, on_progress)
             verification.append(result)
             # A fixed factor asks no questions; auto writes only what was run.
-            proved = result.unrun and not measured
+            proved = result.unrun and planned.options.factor is not None
             if result.verdict != "pass" and not proved:
                 raise CheckFailedError(result.verdict)
 
@@ -100,14 +99,7 @@ def write_verified(
             externalize=planned.document.external_names,
         )
     except CheckFailedError:
-        result = verification[0]
-        blind = result.verdict == "unverified" and meaningless(
-            [row for row in result.outputs if row.level == "disabled"]
-        )
-        if measured and blind:
-            planned.copy(out)
-            report = _left_alone(report, result.reasons[0], out.name)
-        return msgspec.structs.replace(report, verification=result)
+        return _rejected(planned, out, verification[0])
     summary = msgspec.structs.replace(report.summary, bytes_after=out.stat().st_size)
     return msgspec.structs.replace(
         report,
@@ -130,6 +122,18 @@ def _verified(
     )
     reasons = [reason.replace(written.name, final) for reason in report.reasons]
     return msgspec.structs.replace(report, rewritten=final, reasons=reasons)
+
+
+def _rejected(planned: Planned, out: Path, result: VerifyReport) -> OptimizeReport:
+    """The report where verification did not pass; `auto` copies a model of which nothing shows."""
+    report = planned.report
+    blind = result.verdict == "unverified" and meaningless(
+        [row for row in result.outputs if row.level == "disabled"]
+    )
+    if planned.options.factor is None and blind:
+        planned.copy(out)
+        report = _left_alone(report, result.reasons[0], out.name)
+    return msgspec.structs.replace(report, verification=result)
 
 
 def _left_alone(report: OptimizeReport, why: str, written: str) -> OptimizeReport:

@@ -28,7 +28,7 @@ class Runtime:
     def SessionOptions(self):  # noqa: N802 - the runtime's own name
         return SimpleNamespace(add_session_config_entry=self.entries.__setitem__)
 
-    def InferenceSession(self, model, options, providers, enable_fallback):  # noqa: N802
+    def InferenceSession(self, model, options, providers, enable_fallback):  # noqa: N802 - its name
         assert enable_fallback == 0
         assert NAMES[Provider.CPU] not in [name for name, _ in providers]
         if self.runs_on is None:
@@ -125,7 +125,7 @@ def test_options_belong_to_the_provider_and_not_to_what_stands_in_for_it():
 class Choosy(Runtime):
     """Takes one option."""
 
-    def InferenceSession(self, model, options, providers, enable_fallback):  # noqa: N802
+    def InferenceSession(self, model, options, providers, enable_fallback):  # noqa: N802 - its name
         _, given = providers[0]
         unknown = given.keys() - CUDA_OPTIONS.keys()
         if unknown:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as ort  # noqa: TID251
+import onnxruntime as ort  # noqa: TID251 - the tests run what the script made
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]

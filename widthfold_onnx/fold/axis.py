@@ -20,8 +20,7 @@ remainder it never reads anything, and is dropped. For a fixed g distinct k give
 every weight is placed once and none is added. Everything known by a name is an instance: K = 1 is
 block-diagonal (the width folding of the paper), K > 1 Toeplitz, F = 1 with P = s space-to-depth,
 F = u with P = 1 sub-pixel convolution, F = J with P = L the whole axis (only j' = 0 exists, so
-stride' is free and taps that always read padding are dropped). Derivation: DESIGN, "The algebra
-of one axis".
+stride' is free and taps that always read padding are dropped).
 """
 
 from __future__ import annotations

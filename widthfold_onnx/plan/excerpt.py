@@ -3,8 +3,8 @@
 It is the layer at its real shapes with the operators behind it that a runtime fuses into it, and
 one more operator at the end (a Neg, or a Cast of what no Neg takes), so that no form pays for
 writing a graph output: a Reshape in the middle of a graph is free, one that makes an output is a
-copy (reference: DESIGN, section 4). A layer whose data and weight are dequantized stands between
-what quantizes both its ends, because that is what a runtime needs to compute it in integers.
+copy. A layer whose data and weight are dequantized stands between what quantizes both its ends,
+because that is what a runtime needs to compute it in integers.
 """
 
 from __future__ import annotations

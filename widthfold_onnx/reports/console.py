@@ -44,7 +44,8 @@ _NAME_WIDTH = 36
 def printing() -> Iterator[None]:
     """Print whatever the encoding; a reader that left early is no fault, a full disk is one."""
     if sys.stdout is None:  # the caller closed it: there is nobody to print for
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+        # The whole process keeps it open.
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - no path of ours
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
