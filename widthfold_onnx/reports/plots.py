@@ -71,7 +71,7 @@ def latency(timing: Timing) -> Markup:
                 axes.axvline(value, color=colour, ls=line, lw=1.5)
         for line, label in (("-", "p50"), ("--", "p90"), (":", "p99")):
             axes.plot([], [], color=INK, ls=line, lw=1.5, label=label)
-        left_out = f"; {cut} slower runs are beyond the right edge" if cut else ""
+        left_out = f"; slower, beyond the right edge: {cut}" if cut else ""
         axes.set(xlabel=f"ms per run{left_out}", ylabel="runs")
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=5, fontsize=7,
                     columnspacing=1, handlelength=1.6)  # fmt: skip
