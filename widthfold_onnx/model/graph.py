@@ -196,13 +196,14 @@ class Document:
     def again(
         self, node: Node, inputs: Sequence[Value | None], name: str, metadata: Mapping[str, str]
     ) -> Node:
-        """A node that does to `inputs` what `node` does to its own; its outputs get fresh names."""
+        """A node that does to `inputs` what `node` does to its own; all its names are fresh."""
         new = ir.Node(
             node.domain,
             node.op_type,
             inputs,
             node.attributes.values(),
             num_outputs=len(node.outputs),
+            name=self.fresh(name),
             metadata_props=dict(metadata),
         )
         new.meta[_PATTERN] = _message(node)
@@ -375,9 +376,10 @@ def _message(node: Node) -> onnx.NodeProto:
 
 
 def _repeated(node: Node, pattern: onnx.NodeProto) -> onnx.NodeProto:
-    """The message of `pattern` with the inputs, outputs and metadata of `node`."""
+    """The message of `pattern` with the inputs, outputs, name and metadata of `node`."""
     message = onnx.NodeProto()
     message.CopyFrom(pattern)
+    message.name = node.name or ""
     message.input[:] = ["" if value is None else value.name or "" for value in node.inputs]
     message.output[:] = [value.name or "" for value in node.outputs]
     del message.metadata_props[:]
