@@ -9,7 +9,9 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.evidence.mutants.proof import difference
 from tests.rewrite.guarded import draw, folded, guards, mask, opened, parsed, watched
+from tests.rewrite.quantized import Case
 from widthfold_onnx import FoldOptions, NonFinite, VerifyOptions, fold_model, optimize
 
 OPEN = FoldOptions(factor=4, guard_shapes=True)
@@ -122,6 +124,49 @@ def test_both_branches_are_proved_and_run(case: str, tmp_path: Path) -> None:
     assert (report.verification.verdict, report.verification.reasons) == ("pass", [])
     assert [site.verdict for site in report.verification.exact] == ["exact", "exact"]
     assert [site.guard for site in report.sites] == ["extents"]
+
+
+@pytest.mark.parametrize("op", ["QLinearConv", "ConvInteger", "QDQ Conv"])
+def test_quantized_layers_are_guarded_and_proved(op: str, tmp_path: Path) -> None:
+    shape, pads = (2, 3, 7, 16), (1, 1, 1, 1)
+    case = Case(
+        op=op,
+        shape=shape,
+        weight=(5, 3, 3, 3),
+        per_channel=op != "ConvInteger",
+        attributes={"pads": list(pads)},
+        pads=pads,
+        open_axes=frozenset({3}),
+    )
+    options = replace(OPEN, axis="width", input_shapes={"x": shape})
+    result = folded(case.model(), options, 1)
+    assert len(guards(result)) == 1
+    assert difference(case.model(), result, tmp_path) == ""
+    session = opened(watched(result))
+    for width in (16, 13, 1):
+        data = replace(case, shape=(*shape[:3], width))
+        y, fits = session.run(None, {"x": data.data()})
+        np.testing.assert_array_equal(y, data.expected(data.data()))
+        assert fits == (width == 16)
+
+
+def test_a_product_of_dequantized_operands_is_guarded_and_proved(tmp_path: Path) -> None:
+    rng = np.random.default_rng(7)
+    w = rng.integers(-64, 64, (3, 5))
+    model = parsed(f"""{HEAD} main (uint8[N, 3] x) => (float[N, 5] y)
+    <float s = {{0.25}}, uint8 z = {{31}}, int8[3, 5] w = {{{", ".join(map(str, w.ravel()))}}}> {{
+      d = DequantizeLinear (x, s, z)
+      m = DequantizeLinear (w, s)
+      y = MatMul (d, m)
+    }}""")
+    result = folded(model, OPEN, 1)
+    assert difference(model, result, tmp_path) == ""
+    session = opened(watched(result))
+    for rows in (8, 7):
+        x = rng.integers(0, 256, (rows, 3)).astype(np.uint8)
+        y, fits = session.run(None, {"x": x})
+        np.testing.assert_array_equal(y, (x - 31.0) @ w / 16)
+        assert fits == (rows == 8)
 
 
 def test_no_samples_at_all() -> None:
