@@ -169,6 +169,46 @@ def test_a_product_of_dequantized_operands_is_guarded_and_proved(tmp_path: Path)
         assert fits == (rows == 8)
 
 
+def test_what_is_dequantized_behind_a_guarded_layer_is_outside_of_its_guard() -> None:
+    model = parsed(
+        f"""{HEAD} main (float[B, T, 3] x) => (float[B, T, 5] y)
+        <float s = {{0.25}}, uint8 z = {{131}}> {{
+          c = MatMul (x, u)
+          q = QuantizeLinear (c, s, z)
+          d = DequantizeLinear (q, s, z)
+          a = Abs (d)
+          y = Softmax (a)
+        }}""",
+        u=(3, 5),
+    )
+    result = folded(model, replace(OPEN, input_shapes={"x": (2, 16, 3)}), 1)
+    assert [list(guard.output) for guard in guards(result)] == [["c"]]
+    for rows in (16, 13):
+        x = draw((2, rows, 3))
+        before, after = (opened(m).run(None, {"x": x})[0] for m in (model, result))
+        np.testing.assert_array_equal(before, after)
+
+
+def test_a_quantized_product_with_its_weight_on_the_left_is_guarded_and_proved(
+    tmp_path: Path,
+) -> None:
+    w = np.random.default_rng(7).integers(64, 192, (5, 3))
+    model = parsed(f"""{HEAD} main (uint8[3, L] x) => (uint8[5, L] y)
+    <float s = {{0.25}}, float e = {{16}}, uint8 z = {{31}}, uint8 v = {{128}},
+     uint8[5, 3] w = {{{", ".join(map(str, w.ravel()))}}}> {{
+      y = QLinearMatMul (w, s, v, x, s, z, e, v)
+    }}""")
+    result = folded(model, replace(OPEN, mix_samples=True), 1)
+    assert difference(model, result, tmp_path) == ""
+    session = opened(watched(result))
+    for columns in (8, 7):
+        x = np.random.default_rng(5).integers(0, 256, (3, columns)).astype(np.uint8)
+        y, fits = session.run(None, {"x": x})
+        expected = np.rint((w - 128) @ (x - 31.0) / 256) + 128
+        np.testing.assert_array_equal(y, np.clip(expected, 0, 255))
+        assert fits == (columns == 8)
+
+
 def test_no_samples_at_all() -> None:
     model, options, _ = CASES["batch"]
     x = draw((0, 3, 11, 13))

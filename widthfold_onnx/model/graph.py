@@ -203,12 +203,11 @@ class Document:
             inputs,
             node.attributes.values(),
             num_outputs=len(node.outputs),
-            name=self.fresh(name),
             metadata_props=dict(metadata),
         )
         new.meta[_PATTERN] = _message(node)
-        for output in new.outputs:
-            output.name = self.fresh(name)
+        for named in (*new.outputs, new):
+            named.name = self.fresh(name)
         return new
 
     def nodes_of(self, graph: ir.Graph) -> Iterator[Node]:
