@@ -19,10 +19,21 @@ from tests.rewrite.test_guards import SEVERAL, WEIGHTS, chain
 from widthfold_onnx import NonFinite
 from widthfold_onnx.evidence.branches import FOLDED, taken
 
+DEQUANTIZED = """<ir_version: 8, opset_import: ["" : 17]>
+main (float[1, 3, 7, 20] x) => (float[1, 3, 7, 20] y)
+<int8[3, 3, 1, 3] w = {NUMBERS}, float t = {0.5}> {
+  q, s, z = DynamicQuantizeLinear (x)
+  d = DequantizeLinear (q, s, z)
+  m = DequantizeLinear (w, t)
+  y = Conv <pads = [0, 1, 0, 1]> (d, m)
+}""".replace("NUMBERS", ", ".join(str(i - 13) for i in range(27)))
+"""A scale that is computed may be Inf."""
+
 GUARD = {key: CASES[key][0] for key in ("height", "batch", "both assumed", "rows")} | {
     "chain": chain(),
     "several": parsed(SEVERAL, **WEIGHTS),
     "both": CASES["height"][0],
+    "dequantized": parsed(DEQUANTIZED),
 }
 """Originals by name."""
 
@@ -34,7 +45,7 @@ def right(base: str) -> onnx.ModelProto:
     if base == "both":
         options = replace(CASES["height"][1], nonfinite=NonFinite.GUARD)
         return folded(GUARD[base], options, 1)
-    return folded(GUARD[base], FINITE, 3)
+    return folded(GUARD[base], FINITE, 1 if base == "dequantized" else 3)
 
 
 def copied(base: str) -> onnx.ModelProto:
@@ -146,6 +157,27 @@ def one_axis(model: onnx.ModelProto) -> None:
     node_of(model, "guard_sum").attribute.append(helper.make_attribute("axes", [3]))
 
 
+def folded_integer(model: onnx.ModelProto) -> None:
+    tensor = next(t for t in body(model, "then_branch").initializer if t.data_type == 3)
+    array = numpy_helper.to_array(tensor).copy()
+    array[tuple(np.argwhere(array)[-1])] += 1
+    tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+
+
+def constant_result(model: onnx.ModelProto) -> None:
+    """The branch returns what it has dequantized for the folded node."""
+    branch = body(model, "then_branch")
+    made = next(n for n in branch.node if n.op_type == "DequantizeLinear")
+    branch.output[0].name = made.output[0]
+
+
+def more_nodes(model: onnx.ModelProto) -> None:
+    branch = body(model, "then_branch")
+    node = helper.make_node("Relu", [branch.output[0].name], ["more"])
+    branch.node.append(node)
+    branch.output[0].name = "more"
+
+
 FINITE_FAULTS = {
     "bound": constant("guard_bound", lambda a: np.float32(3e38)),
     "infinite_bound": constant("guard_bound", lambda a: np.float32(np.inf)),
@@ -180,7 +212,12 @@ ANY_FAULTS = {
     "folded_weight": weight_of("then_branch"),
 }
 FAULTS = {
-    **{(base, name): f for base in GUARD for name, f in ANY_FAULTS.items()},
+    **{
+        (base, name): fault
+        for base in GUARD
+        for name, fault in ANY_FAULTS.items()
+        if base != "dequantized" or not name.endswith("weight")  # no branch holds one of floats
+    },
     **{("chain", name): fault for name, fault in FINITE_FAULTS.items()},
     **{
         (base, name): fault
@@ -188,6 +225,9 @@ FAULTS = {
         for name, fault in EXTENT_FAULTS.items()
         if (base, name) != ("both assumed", "without")  # it fails loudly, as without the option
     },
+    ("dequantized", "folded_integer"): folded_integer,
+    ("dequantized", "a constant is returned"): constant_result,
+    ("dequantized", "more is computed"): more_nodes,
     ("several", "one input is not tested"): first_only,
     ("several", "either input is tested"): either,
     ("several", "one input is tested twice"): read("guard_sum_2", "x"),

@@ -9,7 +9,9 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.evidence.mutants.proof import difference
 from tests.rewrite.guarded import draw, folded, guards, mask, opened, parsed, watched
+from tests.rewrite.quantized import Case
 from widthfold_onnx import FoldOptions, NonFinite, VerifyOptions, fold_model, optimize
 
 OPEN = FoldOptions(factor=4, guard_shapes=True)
@@ -122,6 +124,89 @@ def test_both_branches_are_proved_and_run(case: str, tmp_path: Path) -> None:
     assert (report.verification.verdict, report.verification.reasons) == ("pass", [])
     assert [site.verdict for site in report.verification.exact] == ["exact", "exact"]
     assert [site.guard for site in report.sites] == ["extents"]
+
+
+@pytest.mark.parametrize("op", ["QLinearConv", "ConvInteger", "QDQ Conv"])
+def test_quantized_layers_are_guarded_and_proved(op: str, tmp_path: Path) -> None:
+    shape, pads = (2, 3, 7, 16), (1, 1, 1, 1)
+    case = Case(
+        op=op,
+        shape=shape,
+        weight=(5, 3, 3, 3),
+        per_channel=op != "ConvInteger",
+        attributes={"pads": list(pads)},
+        pads=pads,
+        open_axes=frozenset({3}),
+    )
+    options = replace(OPEN, axis="width", input_shapes={"x": shape})
+    result = folded(case.model(), options, 1)
+    assert len(guards(result)) == 1
+    assert difference(case.model(), result, tmp_path) == ""
+    session = opened(watched(result))
+    for width in (16, 13, 1):
+        data = replace(case, shape=(*shape[:3], width))
+        y, fits = session.run(None, {"x": data.data()})
+        np.testing.assert_array_equal(y, data.expected(data.data()))
+        assert fits == (width == 16)
+
+
+def test_a_product_of_dequantized_operands_is_guarded_and_proved(tmp_path: Path) -> None:
+    rng = np.random.default_rng(7)
+    w = rng.integers(-64, 64, (3, 5))
+    model = parsed(f"""{HEAD} main (uint8[N, 3] x) => (float[N, 5] y)
+    <float s = {{0.25}}, uint8 z = {{31}}, int8[3, 5] w = {{{", ".join(map(str, w.ravel()))}}}> {{
+      d = DequantizeLinear (x, s, z)
+      m = DequantizeLinear (w, s)
+      y = MatMul (d, m)
+    }}""")
+    result = folded(model, OPEN, 1)
+    assert difference(model, result, tmp_path) == ""
+    session = opened(watched(result))
+    for rows in (8, 7):
+        x = rng.integers(0, 256, (rows, 3)).astype(np.uint8)
+        y, fits = session.run(None, {"x": x})
+        np.testing.assert_array_equal(y, (x - 31.0) @ w / 16)
+        assert fits == (rows == 8)
+
+
+def test_what_is_dequantized_behind_a_guarded_layer_is_outside_of_its_guard() -> None:
+    model = parsed(
+        f"""{HEAD} main (float[B, T, 3] x) => (float[B, T, 5] y)
+        <float s = {{0.25}}, uint8 z = {{131}}> {{
+          c = MatMul (x, u)
+          q = QuantizeLinear (c, s, z)
+          d = DequantizeLinear (q, s, z)
+          a = Abs (d)
+          y = Softmax (a)
+        }}""",
+        u=(3, 5),
+    )
+    result = folded(model, replace(OPEN, input_shapes={"x": (2, 16, 3)}), 1)
+    assert [list(guard.output) for guard in guards(result)] == [["c"]]
+    for rows in (16, 13):
+        x = draw((2, rows, 3))
+        before, after = (opened(m).run(None, {"x": x})[0] for m in (model, result))
+        np.testing.assert_array_equal(before, after)
+
+
+def test_a_quantized_product_with_its_weight_on_the_left_is_guarded_and_proved(
+    tmp_path: Path,
+) -> None:
+    w = np.random.default_rng(7).integers(64, 192, (5, 3))
+    model = parsed(f"""{HEAD} main (uint8[3, L] x) => (uint8[5, L] y)
+    <float s = {{0.25}}, float e = {{16}}, uint8 z = {{31}}, uint8 v = {{128}},
+     uint8[5, 3] w = {{{", ".join(map(str, w.ravel()))}}}> {{
+      y = QLinearMatMul (w, s, v, x, s, z, e, v)
+    }}""")
+    result = folded(model, replace(OPEN, mix_samples=True), 1)
+    assert difference(model, result, tmp_path) == ""
+    session = opened(watched(result))
+    for columns in (8, 7):
+        x = np.random.default_rng(5).integers(0, 256, (3, columns)).astype(np.uint8)
+        y, fits = session.run(None, {"x": x})
+        expected = np.rint((w - 128) @ (x - 31.0) / 256) + 128
+        np.testing.assert_array_equal(y, np.clip(expected, 0, 255))
+        assert fits == (columns == 8)
 
 
 def test_no_samples_at_all() -> None:

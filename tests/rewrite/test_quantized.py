@@ -132,6 +132,22 @@ def test_a_dequantizer_that_something_else_reads_stays() -> None:
         np.testing.assert_array_equal(actual, expected)
 
 
+@pytest.mark.parametrize("read", [False, True], ids=["folded nodes", "something else"])
+def test_a_dequantizer_that_stands_in_several_states_gives_its_name_to_one_node(read: bool) -> None:
+    model = qdq_chain()
+    for i, node in enumerate(model.graph.node):
+        node.name = f"{node.op_type}_{i}"
+    if read:
+        end = helper.make_tensor_value_info("xf", TensorProto.FLOAT, [None] * 4)
+        model.graph.output.append(end)
+    folded, _ = fold_model(model, FOLD)
+    names = [node.name for node in folded.graph.node]
+    assert len(set(names)) == len(names)
+    made = {node.name: list(node.output) for node in folded.graph.node}
+    # The node that stays keeps its name; if none stays, the one on packed integers has it.
+    assert (made["DequantizeLinear_1"] == ["xf"]) is read
+
+
 def test_integers_are_extended_by_their_zero_point() -> None:
     case = Case(op="QLinearConv", **LINE)
     folded, (site,) = fold_model(

@@ -20,6 +20,7 @@ from widthfold_onnx.options import EXTENTS
 from widthfold_onnx.results import ExactSite
 from widthfold_onnx.rewrite.record import FOLD_KEY, FoldRecord, read_record
 from widthfold_onnx.rules.guarding import EXACT, Extent
+from widthfold_onnx.rules.quantized_product import SLOTS
 
 Shapes = Callable[[], ShapeTable]
 """Makes the table of what the original fixes, where it is needed."""
@@ -58,12 +59,12 @@ def unguarded_folds(
 
 def source_of(graph: Rewritten, node: Node) -> Value:
     """The value that a folded node reads, before the moves that belong to it."""
-    data, *others = node.inputs
-    if data is not None and isinstance(graph.new.constant(data), Constant):
-        data = others[0]  # a product with its weight on the left
-    if data is None:
-        raise Mismatch("it reads nothing")
-    return graph.line_to(data)[0]
+    slots = SLOTS[node.op_type].operands if node.op_type in SLOTS else (0,)
+    for value in (node.inputs[slot] for slot in slots if slot < len(node.inputs)):
+        # Of a product the weight may be on the left.
+        if value is not None and not isinstance(graph.new.constant(value), Constant):
+            return graph.line_to(value)[0]
+    raise Mismatch("it reads nothing")
 
 
 def needed_by_fold(shapes: Shapes, graph: Rewritten, node: Node, value: str) -> dict[int, Extent]:

@@ -131,11 +131,17 @@ class _Guard:
         self._old = old
         self._shapes = shapes
         self._choice = choice
-        names = [(choice.path, node.output[0]) for node in choice.nodes(FOLDED)]
-        self._nodes = [folded[name] for name in names if name in folded]
-        if len(self._nodes) < len(names) or not names:
+        made = [node.output[0] for node in choice.nodes(FOLDED)]
+        self._nodes = [folded[choice.path, n] for n in made if (choice.path, n) in folded]
+        others = {name for name in made if (choice.path, name) not in folded}
+        if not self._nodes or others & {*choice.node.output} or others - self._constants():
             raise Mismatch("its first branch holds more than folded nodes")
         self._graph = self._nodes[0][0]
+
+    def _constants(self) -> set[str]:
+        """The constants that folded nodes read: a weight is dequantized beside them."""
+        read = ((graph, value) for graph, node in self._nodes for value in node.inputs if value)
+        return {v.name or "" for graph, v in read if isinstance(graph.new.constant(v), Constant)}
 
     def check(self) -> str:
         """What the guard is for.

@@ -147,7 +147,7 @@ class Document:
     def again(
         self, node: Node, inputs: Sequence[Value | None], name: str, metadata: Mapping[str, str]
     ) -> Node:
-        """A node that does to `inputs` what `node` does to its own; its outputs get fresh names."""
+        """A node that does to `inputs` what `node` does to its own; all its names are fresh."""
         new = ir.Node(
             node.domain,
             node.op_type,
@@ -157,8 +157,8 @@ class Document:
             metadata_props=dict(metadata),
         )
         repeat(new, node)
-        for output in new.outputs:
-            output.name = self.fresh(name)
+        for named in (*new.outputs, new):
+            named.name = self.fresh(name)
         return new
 
     def nodes_of(self, graph: ir.Graph) -> Iterator[Node]:

@@ -120,9 +120,10 @@ def message_of(node: ir.Node) -> onnx.NodeProto:
 
 
 def _repeated(node: ir.Node, pattern: onnx.NodeProto) -> onnx.NodeProto:
-    """The message of `pattern` with the inputs, outputs and metadata of `node`."""
+    """The message of `pattern` with the inputs, outputs, name and metadata of `node`."""
     message = onnx.NodeProto()
     message.CopyFrom(pattern)
+    message.name = node.name or ""
     message.input[:] = ["" if value is None else value.name or "" for value in node.inputs]
     message.output[:] = [value.name or "" for value in node.outputs]
     del message.metadata_props[:]

@@ -209,7 +209,11 @@ class Emission:
             again = self._region.dequantized.get((value, state))
             maker = value.producer()
             if again is not None and maker is not None:
-                self._made[value, state] = self._packed(maker, again, reader).outputs[0]
+                new = self._packed(maker, again, reader)
+                is_first = not any(other is value for other, _ in self._made)
+                if is_first and self._region.is_superseded(maker):
+                    _take_over(maker, new)
+                self._made[value, state] = new.outputs[0]
             else:
                 made = self._convert(value, natural, state, reader, inverse=False)
                 self._made[value, state] = made

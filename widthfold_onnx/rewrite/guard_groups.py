@@ -14,6 +14,7 @@ from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 
+from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rewrite.conditions import Finite
@@ -100,22 +101,23 @@ class GuardGroups:
 
         members = [n for n in self._nodes if n in self._plans or n in self.region.carried]
         for node in members:
-            for tensor in self._packed(node):
-                leader[find(tensor)] = find(node)
+            for value, state in self._packed(node):
+                # What is dequantized there stands between its integers and its readers.
+                leader[find((self.region.origin(value, state), state))] = find(node)
         groups: dict[object, list[Node]] = {}
         for node in members:
             groups.setdefault(find(node), []).append(node)
         return [tuple(group) for group in groups.values()]
 
-    def _packed(self, node: Node) -> list[tuple[Value | None, object]]:
+    def _packed(self, node: Node) -> list[tuple[Value, State]]:
         """The packed tensors that a folded or carried node reads and returns."""
         passenger = self.region.carried.get(node)
         if passenger is None:
             ends = self.ends[node]
             tensors = [(node.inputs[ends.data], ends.reads), (node.outputs[0], ends.returns)]
-            return [(value, state) for value, state in tensors if state is not None]
+            return [(value, state) for value, state in tensors if value and state]
         values = [*(node.inputs[i] for i in passenger.data), *node.outputs]
-        return [(value, passenger.state) for value in values]
+        return [(value, passenger.state) for value in values if value]
 
     def _data(self, node: Node) -> list[Value]:
         """What flows through a folded or carried node."""

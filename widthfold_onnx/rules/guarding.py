@@ -85,8 +85,6 @@ def guard_problem(
 ) -> Refusal | None:
     """A refusal where no guard can be made, or the operator set cannot say what it has to test."""
     extents = needed_extents(site, plan, options)
-    if extents and isinstance(site, WindowedSite) and site.quantization is not None:
-        return Refusal("unguarded-extent", "a quantized layer is not guarded for its extents")
     least = max(
         FINITE_OPSET if needs_finite(site, plan, options) else 0,
         EXTENT_OPSET if extents else 0,
