@@ -157,8 +157,9 @@ class Document:
             metadata_props=dict(metadata),
         )
         repeat(new, node)
-        for named in (*new.outputs, new):
-            named.name = self.fresh(name)
+        for output in new.outputs:
+            output.name = self.fresh(name)
+        new.name = self.fresh(name)
         return new
 
     def nodes_of(self, graph: ir.Graph) -> Iterator[Node]:
