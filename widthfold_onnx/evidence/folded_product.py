@@ -8,7 +8,7 @@
 3. Does each weight multiply the same input elements (`evidence.products`)?
 4. Do the very nodes compute on small integers what the original computes (`evidence.probe`)? Alpha
    and beta are 2 and 3 there: by no other numbers do integers stay integers. For quantized ones
-   see `evidence.quantized_probe`.
+   see `evidence.probe_quantized_product`.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from widthfold_onnx.evidence.chain import (
 )
 from widthfold_onnx.evidence.claims import content, placed, read
 from widthfold_onnx.evidence.probe import TRIALS, Side, first_difference
+from widthfold_onnx.evidence.probe_quantized_product import quantized_difference
 from widthfold_onnx.evidence.product_pair import (
     ProductPair,
     parameters,
@@ -40,7 +41,6 @@ from widthfold_onnx.evidence.product_pair import (
     shapes_of,
 )
 from widthfold_onnx.evidence.products import Product, prove_product
-from widthfold_onnx.evidence.quantized_probe import quantized_difference
 from widthfold_onnx.evidence.rewritten import CONVERSIONS, Rewritten, label
 from widthfold_onnx.model.graph import Node, Value
 from widthfold_onnx.options import VerifyOptions
