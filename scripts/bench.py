@@ -58,14 +58,14 @@ SHAPES: dict[str, Shapes] = {"swift-f0__model": {"input_audio": (1, 16000)}}
 def measure(model: Path, search: SearchOptions, budget: float) -> tuple[Row, list[Compared]]:
     """All columns of one model, and what prediction and measurement say of its layers."""
     shapes = SHAPES.get(model.stem, {})
-    row, ranks = Row(model=model.stem, convs=0), []
+    row, ranks = Row(model=model.stem, layers=0), []
     with tempfile.TemporaryDirectory() as folder:
         for name, factor in ((f"factor {FACTOR}", FACTOR), ("auto", None)):
             options = FoldOptions(factor=factor, input_shapes=shapes)
             out = Path(folder) / f"{factor}.onnx"
             try:
                 report = optimize(model, out, options, search_options=search)
-                row = msgspec.structs.replace(row, convs=len(report.sites))
+                row = msgspec.structs.replace(row, layers=len(report.sites))
                 folded = report.summary.folded
                 wrong = folded and report.written is None
                 cell = timed(model, out, None if wrong else folded, budget, shapes)

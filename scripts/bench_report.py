@@ -10,7 +10,7 @@ from widthfold_onnx.results import Environment
 
 COLUMNS = ("factor 8", "auto", "channel pad", "OpenVINO")
 HEAD = [
-    f"| model | Conv | original ms | {' | '.join(COLUMNS)} | A/A control |",
+    f"| model | layers | original ms | {' | '.join(COLUMNS)} | A/A control |",
     f"|---|---|---|{'---|' * len(COLUMNS)}---|",
 ]
 
@@ -40,7 +40,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One model: how many Conv it has, and a cell per column."""
 
     model: str
-    convs: int
+    layers: int
     cells: dict[str, Cell] = {}
 
 
@@ -100,7 +100,7 @@ def table(rows: list[Row]) -> list[str]:
             *map(str, cells),
             f"{1 + max(noise):.2f}" if noise else "",
         ]
-        lines.append(f"| {row.model} | {row.convs} | {' | '.join(figures)} |")
+        lines.append(f"| {row.model} | {row.layers} | {' | '.join(figures)} |")
     return lines
 
 

@@ -29,8 +29,10 @@ def cases(draw: st.DrawFn, op: str):
     one, other = (draw(st.integers(1, 3)) for _ in range(2))
     kernel = draw(st.lists(st.integers(1, 4), min_size=rank, max_size=rank))
     weight = (group * one, other) if op == "QDQ ConvTranspose" else (group * other, one)
-    strides = [draw(st.integers(1, 3)) for _ in range(rank)]
     transposed = op == "QDQ ConvTranspose"
+    # Its results have as many positions as strides divide, or it is refused, every other time.
+    most = draw(st.sampled_from([1, 3])) if transposed else 3
+    strides = [draw(st.integers(1, most)) for _ in range(rank)]
     same = not transposed and draw(st.integers(0, 3)) == 0
     dilations = [1 if same else draw(st.integers(1, 3)) for _ in range(rank)]
     factor, axis = draw(st.integers(2, 6)), draw(st.sampled_from([0, *range(2, rank + 2)]))
@@ -47,25 +49,26 @@ def cases(draw: st.DrawFn, op: str):
         attributes["auto_pad"] = draw(st.sampled_from(["SAME_UPPER", "SAME_LOWER"]))
         pads = resolve_auto_pad(attributes["auto_pad"], extents, kernel, strides, dilations)
     else:
-        most = min(k - 1 for k in kernel) if transposed else 3
-        pads = attributes["pads"] = [draw(st.integers(0, most)) for _ in range(2 * rank)]
-    open_axes = draw(st.sets(st.sampled_from([0, *range(2, rank + 2)]), max_size=1))
+        widest = min(k - 1 for k in kernel) if transposed else 3
+        pads = attributes["pads"] = [draw(st.integers(0, widest)) for _ in range(2 * rank)]
+    others = [other for other in [0, *range(2, rank + 2)] if other != axis]
+    open_axes = draw(st.sets(st.sampled_from(others), max_size=1))
+    opset = draw(st.sampled_from([10, 11, 13, 19, 21]))
+    # One scale for each channel, where DequantizeLinear has an axis and ConvInteger a kernel.
+    several = op != "ConvInteger" and not (opset < 13 and op.startswith("QDQ"))
     case = Case(
         op=op,
         shape=(samples, group * one, *extents),
         weight=(*weight, *kernel),
         kinds=draw(st.sampled_from(KINDS[op])),
-        # The runtime's ConvInteger takes one zero point.
-        per_channel=op != "ConvInteger" and draw(st.booleans()),
+        per_channel=several and draw(st.booleans()),
         bias=draw(st.booleans()),
         attributes=attributes,
         pads=tuple(pads),
-        opset=draw(st.sampled_from([10, 11, 13, 19, 21])),
+        opset=opset,
         open_axes=frozenset(open_axes),
         seed=draw(st.integers(0, 1 << 16)),
     )
-    if case.opset < 13 and op.startswith("QDQ"):
-        assume(not case.per_channel)
     options = FoldOptions(
         factor=factor,
         axis=axis,

@@ -28,7 +28,7 @@ def suite(report: ModuleType):
         "OpenVINO": report.Cell(note="does not run: a | b"),
     }
     ranks = report.Ranks(forms=9, overall=0.8, layers={"a": 0.9, "b": 0.5, "c": None}, scale=1.2)
-    rows = [report.Row(model="chain", convs=4, cells=cells)]
+    rows = [report.Row(model="chain", layers=4, cells=cells)]
     return report.Suite(rows=rows, ranks=ranks, environment=None)
 
 
