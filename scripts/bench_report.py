@@ -37,7 +37,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One model: how many Conv it has, and a cell per column."""
+    """One model: how many layers it has, and a cell per column."""
 
     model: str
     layers: int

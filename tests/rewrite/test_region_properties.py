@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from tempfile import TemporaryDirectory
-
 import numpy as np
 import onnx
 from hypothesis import given, settings
@@ -12,9 +9,8 @@ from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
 from tests.rewrite.graphs import Builder, ops, run
+from tests.rewrite.proved import assert_proved
 from widthfold_onnx import AxisName, FoldOptions, Layout, fold_model
-from widthfold_onnx.evidence.exact import probe_sites
-from widthfold_onnx.options import Provider, VerifyOptions
 
 LIMIT = 1 << 22
 UNARY = ["Relu", "Abs", "Neg", "Sign", "Identity", "Floor"]
@@ -114,13 +110,4 @@ def test_a_folded_graph_is_proved(seed: int, axis: AxisName, layout: Layout) -> 
     limits = {"max_flops_growth": 1e9, "max_bytes_growth": 1e9}
     options = FoldOptions(factor=factor, axis=axis, layout=layout, **limits)
     folded, sites = fold_model(model, options)
-    with TemporaryDirectory() as folder:
-        paths = [Path(folder) / name for name in ("a.onnx", "b.onnx")]
-        for path, item in zip(paths, (model, folded), strict=True):
-            onnx.save(item, path)
-        proved, limits = probe_sites(
-            *paths, VerifyOptions(provider=Provider.CPU), lambda line: None
-        )
-    assert not limits
-    assert [site.verdict for site in proved] == ["exact"] * len(proved), proved
-    assert len(proved) == sum(site.status == "folded" for site in sites)
+    assert_proved(model, folded, sites)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx
@@ -14,9 +12,8 @@ from hypothesis import strategies as st
 from tests.oracle import matmul
 from tests.rewrite.graphs import ops, run
 from tests.rewrite.linear import Linear
+from tests.rewrite.proved import assert_proved
 from widthfold_onnx import FoldOptions, fold_model
-from widthfold_onnx.evidence.exact import probe_sites
-from widthfold_onnx.options import Provider, VerifyOptions
 
 LIMITS = {"max_flops_growth": 1e9, "max_bytes_growth": 1e9}
 UNARY = {
@@ -123,13 +120,4 @@ def test_a_folded_graph_returns_what_the_oracle_computes(seed: int) -> None:
 def test_a_folded_graph_is_proved(seed: int) -> None:
     _, model, _, options = graph(seed)
     folded, sites = fold_model(model, options)
-    with TemporaryDirectory() as folder:
-        paths = [Path(folder) / name for name in ("a.onnx", "b.onnx")]
-        for path, item in zip(paths, (model, folded), strict=True):
-            onnx.save(item, path)
-        proved, limits = probe_sites(
-            *paths, VerifyOptions(provider=Provider.CPU), lambda line: None
-        )
-    assert not limits
-    assert [site.verdict for site in proved] == ["exact"] * len(proved), proved
-    assert len(proved) == sum(site.status == "folded" for site in sites)
+    assert_proved(model, folded, sites)

@@ -65,7 +65,7 @@ RESULT = ("scale", "zero point")
 
 
 @dataclass(frozen=True)
-class Quantization:
+class ProductQuantization:
     """How a product is quantized.
 
     Attributes:
@@ -89,7 +89,7 @@ class _Input:
 
 def quantization(
     document: Document, node: Node, extents: Extents, matrix: tuple[int, ...], *, left: bool
-) -> Quantization | Refusal:
+) -> ProductQuantization | Refusal:
     """Read how a product is quantized.
 
     Args:
@@ -124,7 +124,7 @@ def quantization(
             beside[given.index] = constant
         if isinstance(constant, Constant) and mine:
             zero = across(document.read(constant), left=left)
-    return Quantization(zero, beside)
+    return ProductQuantization(zero, beside)
 
 
 def zero_slot(node: Node, *, left: bool) -> int | None:
