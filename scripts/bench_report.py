@@ -117,6 +117,8 @@ def draw(suite: Suite, path: Path) -> None:
         shown = [(i, row.cells[name]) for i, row in enumerate(suite.rows)]
         place = 0.2 * (offset - (len(COLUMNS) - 1) / 2)
         points = [(i + place, cell) for i, cell in shown if cell.ratio is not None]
+        if not points:
+            continue  # a rival that is not installed has no place in the legend
         axes.errorbar(
             [cell.ratio or 0 for _, cell in points],
             [at for at, _ in points],
@@ -130,9 +132,10 @@ def draw(suite: Suite, path: Path) -> None:
         )
     axes.axvline(1, color="gray", linewidth=1)
     axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(lambda ratio, _: f"{ratio:g}x")
     axes.set_yticks(range(len(suite.rows)), [row.model for row in suite.rows])
     axes.invert_yaxis()
     axes.set_xlabel("original / this (right of 1 is faster)")
-    axes.legend()
+    figure.legend(loc="outside upper center", ncols=len(COLUMNS))
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
