@@ -93,8 +93,6 @@ def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation
     seen = set()
     for factor in sorted({1, *FACTORS, *whole, *dilations}):
         for split in splits(options.axis, factor, len(site.axes)):
-            if any(n > 1 and e is not None and n > e for n, e in zip(split, extents, strict=True)):
-                continue  # only zeros would be added
             for lift, order in ways:
                 every = forms(site, options, split, lift=lift, digit_major=order, one_sided=True)
                 for _, form in every:

@@ -15,6 +15,7 @@ from widthfold_onnx.rules.outcomes import candidates
 PROGRESS = (
     "empty-tensor",
     "one-position",
+    "too-short",
     "stride-mismatch",
     "taps-cross-blocks",
     "blocks-do-not-cover",

@@ -75,6 +75,9 @@ def forms(
     names = axis_names(len(site.axes))
     label = "+".join(names[i + 1 if i else 0] for i, n in enumerate(split) if n > 1)
     factor = math.prod(split)
+    if options.ragged and (short := _too_short(site, split)):
+        yield label, short
+        return
     one_sided = one_sided and not regrouped
     for kinds, axes in _axis_forms(site.axes, split[1:], one_sided=one_sided):
         batch, lifted = ["batch"] if split[0] > 1 else [], ["lifted"] if lift else []
@@ -101,6 +104,14 @@ def forms(
                 label,
                 judge(site, options, fold, folded or "rank", factor, "+".join(kind) or "mirrored"),
             )
+
+
+def _too_short(site: WindowedSite, split: Split) -> Refusal | None:
+    """A refusal where an axis has fewer positions than are to become channels."""
+    for factor, extent in zip(split, site.positions, strict=True):
+        if extent is not None and 1 < factor > extent:
+            return Refusal("too-short", f"of {factor} positions {factor - extent} would be added")
+    return None
 
 
 def splits(axis: AxisName | int, factor: int, rank: int) -> Iterator[Split]:
