@@ -26,6 +26,7 @@ from widthfold_onnx.evidence.probe_quantized import (
     zero_of,
 )
 from widthfold_onnx.evidence.provenance import prove
+from widthfold_onnx.evidence.requantized_data import without_pair
 from widthfold_onnx.evidence.rewritten import Rewritten, label
 from widthfold_onnx.evidence.wanted import Wanted, numbers_at, read_wanted
 from widthfold_onnx.fold.axis import ConvAxis
@@ -69,6 +70,7 @@ def check_conv(graph: Rewritten, conv: Node, options: VerifyOptions) -> ExactSit
     if start is None or end is None or (start.value, end.value) != _ports(node):
         raise Mismatch("the new nodes do not stand where the original node stood")
     wanted = read_wanted(graph, node, conv)
+    before = without_pair(graph, wanted.site.dequantizer, before)
     check_passed_on(graph, wanted, conv)
     for shape in wanted.shapes:
         fixed = (wanted.record.samples, 1, *(axis.length for axis in wanted.record.axes))
@@ -98,7 +100,10 @@ def check_conv(graph: Rewritten, conv: Node, options: VerifyOptions) -> ExactSit
         old.opset,
         _names(node, wanted),
     )
-    messages = [*chain.before, own_scales(new.message(conv)), *chain.after]
+    folded_conv = own_scales(new.message(conv))
+    if before:  # what quantizes between the two is left out
+        folded_conv.input[0] = before[-1].outputs[0].name or ""
+    messages = [*chain.before, folded_conv, *chain.after]
     other = Side(messages, constants, new.opset, _names(conv, wanted), start.state, end.state)
     weight, *others = labels
     certificates, unrun = [], ""

@@ -18,7 +18,7 @@ from widthfold_onnx.evidence.claims import (
     read,
     too_large,
 )
-from widthfold_onnx.evidence.requantized_product import without_pair
+from widthfold_onnx.evidence.requantized_data import without_pair
 from widthfold_onnx.evidence.rewritten import Rewritten, label
 from widthfold_onnx.fold.matmul import MatMulFold, fold_addend, fold_weight
 from widthfold_onnx.fold.state import State
@@ -95,8 +95,7 @@ def read_pair(
     if given is None:
         raise Mismatch("it reads nothing")
     source, before = graph.line_to(given)
-    if site.dequantizer is not None:
-        before = without_pair(graph, site.dequantizer, before)
+    before = without_pair(graph, site.dequantizer, before)
     target, after = graph.line_from(new.outputs[0])
     start, end = graph.claim(source), graph.claim(target)
     ports = (site.data.name, old.outputs[0].name)

@@ -122,6 +122,7 @@ class Emission:
                 known = site.quantization
                 chain.extend(ends_of, len(site.planned), None if known is None else known.zero)
             chain.steps(plan.input.steps(digit_major=fold.digit_major), "fold")
+            chain.requantize(site.dequantizer)
         record = encoded(record_of(site, plan))
         metadata = {FOLD_KEY: record}
         if ends.returns is not None:

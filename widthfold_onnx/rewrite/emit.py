@@ -73,6 +73,13 @@ class Chain:
         else:
             self.add("Slice", "cut", {}, bounds)
 
+    def requantize(self, maker: Node | None) -> None:
+        """Quantize again and dequantize what `maker` dequantized, if it was moved since."""
+        if maker is not None and self.nodes:
+            numbers = dict(zip(("scale", "zero"), maker.inputs[1:], strict=True))
+            self.add("QuantizeLinear", "quantize", numbers, {})
+            self.add("DequantizeLinear", "dequantize", numbers, {})
+
     def add(
         self,
         op_type: str,

@@ -3,7 +3,7 @@
 Nodes that share a packed tensor belong together: the original nodes know natural tensors only. What
 is guarded runs as one, so no way may lead out of a group and back into it, and inside of it no
 finite data may become Inf: a structural zero would meet it there unseen. Where that is not known,
-every Conv of the group runs by itself, between natural tensors.
+every Conv of the group that has to be guarded runs by itself, between natural tensors.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class GuardGroups:
             alone += self._on_a_cycle(members)
             if not alone:
                 break
-            loose = [node for group in alone for node in group if node in plans]
+            loose = [n for group in alone for n in group if n in plans and self._is_guarded([n])]
             self.ends |= {n: replace(self.ends[n], reads=None, returns=None) for n in loose}
         self.groups = [made for made in known.values() if made is not None]
 

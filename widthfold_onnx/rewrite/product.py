@@ -1,6 +1,6 @@
 """The nodes of a folded product of matrices: moves, the same operator, moves.
 
-Of a dequantized product also what keeps it integer: see `rules.dequantized_product`.
+Behind moves of what was dequantized also what keeps it integer: see `rules.dequantized`.
 """
 
 from __future__ import annotations
@@ -32,14 +32,11 @@ def append_product(
     """
     if ends.reads is None:
         chain.steps(form.folding, "fold")
-    if site.dequantizer is not None:
-        scale, zero = site.dequantizer.inputs[1:]
-        chain.add("QuantizeLinear", "quantize", {"scale": scale, "zero": zero}, {})
-        chain.add("DequantizeLinear", "dequantize", {"scale": scale, "zero": zero}, {})
+        chain.requantize(site.dequantizer)
     record = encoded(product_record(site, form))
     inputs = list(site.node.inputs)
     for index in site.parameters:
-        if site.dequantizer is not None and dequantizer(inputs[index]) is not None:
+        if site.is_dequantized and dequantizer(inputs[index]) is not None:
             given, axis = parameters.of_dequantizer(site, form.fold, record, index)
             inputs[index] = chain.beside("DequantizeLinear", given, axis)
         else:

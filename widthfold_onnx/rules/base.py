@@ -47,6 +47,10 @@ class LinearSite(Site, ABC):
         zero: the number in the weight that stands for 0, which fills the gaps of a fold: 0, or the
             zero point of a quantized weight; broadcasts against `weight_shape`, one number or one
             per output channel.
+        is_finite: neither data nor result can hold Inf or NaN, whatever the model is fed: they are
+            integers, or the data was dequantized from some.
+        dequantizer: the DequantizeLinear of the data, where what it makes is itself when it is
+            quantized again.
         itemsize: bytes per element.
     """
 
@@ -55,12 +59,9 @@ class LinearSite(Site, ABC):
     weight: Constant
     weight_shape: tuple[int, ...]
     zero: Array = field(default_factory=lambda: np.zeros((), np.int8))
+    is_finite: bool
+    dequantizer: Node | None
     itemsize: int
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether neither data nor result can hold Inf or NaN, whatever the model is fed."""
-        return False
 
     @property
     def data(self) -> Value:

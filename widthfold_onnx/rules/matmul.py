@@ -70,11 +70,10 @@ class MatMulForm(Reformulation):
     def ends(self, site: LinearSite) -> Ends:
         """States at both ends; none where operands are transposed or have no axis of channels.
 
-        None either between dequantized operands: an unfold behind a DequantizeLinear is what the
-        runtime fails at (`rules.dequantized_product`).
+        None either between dequantized operands, which have Reshapes of their own.
         """
         assert isinstance(site, MatMulSite)
-        if site.dequantizer is not None:
+        if site.is_dequantized:
             return Ends(site.data_index, None, None, self.shape, self.result)
         state = self.fold.state
         reads = state if state.fits(self.shape) and not self.transposed else None

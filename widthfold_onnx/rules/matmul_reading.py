@@ -7,8 +7,10 @@ from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Extents, Site
-from widthfold_onnx.rules.dequantized_product import ADDEND, read_dequantized
+from widthfold_onnx.rules.dequantized import exact_dequantizer, is_finite
+from widthfold_onnx.rules.dequantized_product import ADDEND, problem_of
 from widthfold_onnx.rules.matmul_site import MatMulSite
+from widthfold_onnx.rules.parameter import dequantizer
 from widthfold_onnx.rules.quantized_product import INTEGERS, SLOTS, overflow, quantization
 from widthfold_onnx.rules.reading import ITEMSIZE, common_problem
 from widthfold_onnx.rules.samples import samples_of
@@ -42,9 +44,12 @@ def read_matmul(
     addend = _addend(document, node) if gemm else None
     if isinstance(addend, Refusal):
         return addend
-    dequantizer = read_dequantized(document, node, data, stored_weight, left=left, turned=turned)
-    if isinstance(dequantizer, Refusal):
-        return dequantizer
+    maker = exact_dequantizer(document, data)
+    is_dequantized = maker is not None and dequantizer(stored_weight) is not None
+    if is_dequantized:
+        problem = problem_of(document, node, maker, stored_weight, left=left, turned=turned)
+        if problem is not None:
+            return problem
     if any(value is not None and document.is_annotated(value) for value in node.inputs):
         return Refusal("weight-annotated", "a quantization annotation describes an operand")
     sizes = INTEGERS if SLOTS[node.op_type].zeros else ITEMSIZE
@@ -71,9 +76,11 @@ def read_matmul(
         weight=weight,
         weight_shape=matrix,
         zero=given.zero,
+        is_finite=weight.dtype in INTEGERS or is_finite(document, data),
         addend=addend,
         beside=given.beside,
-        dequantizer=dequantizer,
+        dequantizer=maker if isinstance(maker, Node) else None,
+        is_dequantized=is_dequantized,
         left=left,
         transposed=transposed,
         turned=turned,

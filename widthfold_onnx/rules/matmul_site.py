@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.declared import Dims
-from widthfold_onnx.model.graph import Node
 from widthfold_onnx.rules.base import LinearSite, product
 from widthfold_onnx.rules.dequantized_product import ADDEND
 from widthfold_onnx.rules.quantized_product import INTEGERS, SLOTS
@@ -25,7 +24,7 @@ class MatMulSite(LinearSite):
         addend: C of a Gemm, if it has one.
         beside: by index of the input what else is given per output channel, and the weight's zero
             point.
-        dequantizer: the DequantizeLinear of the data, where the weight has one as well.
+        is_dequantized: DequantizeLinear stand before data and weight.
         left: the weight is the left operand.
         transposed: the data is stored with its two last axes exchanged.
         turned: so is the weight.
@@ -34,7 +33,7 @@ class MatMulSite(LinearSite):
 
     addend: Constant | None
     beside: Mapping[int, Constant]
-    dequantizer: Node | None
+    is_dequantized: bool
     left: bool
     transposed: bool
     turned: bool
@@ -60,11 +59,6 @@ class MatMulSite(LinearSite):
     def is_integer(self) -> bool:
         """Whether the operator itself multiplies integers."""
         return self.weight.dtype in INTEGERS
-
-    @property
-    def is_finite(self) -> bool:
-        """Integers are, also dequantized."""
-        return self.is_integer or self.dequantizer is not None
 
     @property
     def flat(self) -> bool:
@@ -104,7 +98,7 @@ class MatMulSite(LinearSite):
         added = None if self.addend is None else list(self.addend.shape)
         flags = {"left": self.left, "transposed": self.transposed, "turned": self.turned}
         beside = {str(index): list(c.shape) for index, c in self.beside.items()}
-        if self.dequantizer is not None:
+        if self.is_dequantized:
             flags["dequantized"] = True
         more = {"beside": beside} if beside else {}
         return {**flags, "flat": self.flat, "bias": added, **more}

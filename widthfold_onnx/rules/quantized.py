@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.model.constants import Constant
-from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.dequantized import element_type
 from widthfold_onnx.rules.parameter import INPUTS, Parameter, dequantizer, input_of
 
 Array = npt.NDArray[Any]
@@ -46,14 +46,12 @@ class Quantization:
             integers.
         dtype: ONNX name of the element type of the integers that the data is.
         zero: zero point of the data; None where that is 0.
-        finite: whether what the node reads is finite whatever the integers are.
         extends: whether the operator set has a Pad of integers.
     """
 
     dequantized: bool
     dtype: str
     zero: Value | None
-    finite: bool
     extends: bool
 
 
@@ -70,15 +68,10 @@ def read_quantization(document: Document, node: Node) -> Quantization | Refusal 
         return None
     if maker is not None:
         data, zero = maker.inputs[0], input_of(maker, 2)
-    dtype = _element_type(document, data, zero)
+    dtype = element_type(document, data, zero)
     if isinstance(dtype, Refusal):
         return dtype
-    finite = True
-    if maker is not None:
-        scale = document.constant(maker.inputs[1]) if maker.inputs[1] is not None else None
-        finite = isinstance(scale, Constant) and bool(np.isfinite(document.read(scale)).all())
-    extends = document.opset >= PADDED_SINCE
-    return Quantization(maker is not None, dtype, zero, finite, extends)
+    return Quantization(maker is not None, dtype, zero, document.opset >= PADDED_SINCE)
 
 
 def problem_of(
@@ -152,26 +145,4 @@ def overflows(
     return Refusal(
         "accumulator-overflow",
         f"a sum may reach {int(sums.max())}, more than the {ACCUMULATOR} that int32 holds",
-    )
-
-
-def _element_type(document: Document, data: Value | None, zero: Value | None) -> str | Refusal:
-    """Element type of integers: that of their zero point, or what they or their maker say."""
-    for value in (zero, data):
-        constant = None if value is None else document.constant(value)
-        if isinstance(constant, Constant):
-            return constant.dtype
-        if value is not None and value.dtype is not None:
-            return value.dtype.name
-        maker = None if value is None else value.producer()
-        if maker is not None and _makes_bytes(maker):
-            return "UINT8"
-    return Refusal("unknown-type", "the element type of the data is not known")
-
-
-def _makes_bytes(node: Node) -> bool:
-    """Whether a node returns UINT8 by definition (operator texts)."""
-    plain = len(node.inputs) < 3 and "output_dtype" not in node.attributes
-    return is_default(node, "DynamicQuantizeLinear") or (
-        is_default(node, "QuantizeLinear") and plain
     )

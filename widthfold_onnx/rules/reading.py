@@ -15,6 +15,7 @@ from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Extents, Site
+from widthfold_onnx.rules.dequantized import exact_dequantizer, is_finite
 from widthfold_onnx.rules.parameter import INPUTS, Parameter, read_parameter
 from widthfold_onnx.rules.quantized import Quantization, overflows, problem_of, read_quantization
 from widthfold_onnx.rules.windowed import WindowedSite
@@ -102,6 +103,8 @@ def read_windowed(
         problem = overflows(document, quantization, numbers, zero, added)
         if problem is not None:
             return problem
+    integers_only = quantization is not None and not quantization.dequantized
+    maker = exact_dequantizer(document, data)
     return WindowedSite(
         node=node,
         scope=site.scope,
@@ -112,6 +115,8 @@ def read_windowed(
         weight=stored,
         weight_shape=shape,
         zero=zero,
+        is_finite=integers_only or is_finite(document, data),
+        dequantizer=maker if isinstance(maker, Node) else None,
         canonical=lambda array: operator.canonical(array, group),
         stored=lambda: document.read(stored),
         parameter=weight.value,

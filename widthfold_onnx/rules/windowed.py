@@ -60,11 +60,6 @@ class WindowedSite(LinearSite):
     sized_pads: frozenset[int]
 
     @property
-    def is_finite(self) -> bool:
-        """Integers are finite, and so is what is dequantized by finite numbers."""
-        return self.quantization is not None and self.quantization.finite
-
-    @property
     def is_dequantized(self) -> bool:
         """Whether DequantizeLinear stand before data and weight."""
         return self.quantization is not None and self.quantization.dequantized

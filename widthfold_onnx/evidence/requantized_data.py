@@ -1,4 +1,4 @@
-"""What quantizes folded data again (`rules.dequantized_product`) changes nothing."""
+"""What quantizes folded data again (`rules.dequantized`) changes nothing."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ from widthfold_onnx.model.graph import Node
 PAIR = ("QuantizeLinear", "DequantizeLinear")
 
 
-def without_pair(graph: Rewritten, maker: Node, line: Sequence[Node]) -> list[Node]:
-    """The moves before a product of dequantized data, without the pair at their end.
+def without_pair(graph: Rewritten, maker: Node | None, line: Sequence[Node]) -> list[Node]:
+    """The moves before a folded node, without the pair at their end if the data was dequantized.
 
     The site was read, so `maker` gives back every number that is quantized with its own scale and
-    zero point. Moves make no other numbers. So the pair changes nothing if it has the same two.
+    zero point. Moves make no other numbers, but for the 0 that a Pad appends, which is the zero
+    point. So the pair changes nothing if it has the same two.
 
     Args:
         graph: both graphs.
-        maker: the DequantizeLinear of the original.
-        line: the new nodes before the folded product.
+        maker: the site's DequantizeLinear (`LinearSite.dequantizer`).
+        line: the new nodes before the folded one.
 
     Raises:
         Mismatch: the pair is not there, or it has other numbers.
     """
+    if maker is None or not line:
+        return list(line)
     moves, pair = list(line[:-2]), line[-2:]
     kinds = [node.op_type for node in pair]
     if kinds != list(PAIR):
