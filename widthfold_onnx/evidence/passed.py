@@ -5,9 +5,9 @@ from __future__ import annotations
 from widthfold_onnx.evidence.chain import Mismatch
 from widthfold_onnx.evidence.claims import content, read
 from widthfold_onnx.evidence.rewritten import Rewritten
-from widthfold_onnx.evidence.wanted import Wanted, leaves
+from widthfold_onnx.evidence.wanted import Wanted
 from widthfold_onnx.model.graph import Node
-from widthfold_onnx.rules.parameter import input_of
+from widthfold_onnx.rules.parameter import dequantizer, input_of
 from widthfold_onnx.text import printable
 
 
@@ -25,7 +25,8 @@ def check_passed_on(graph: Rewritten, wanted: Wanted, conv: Node) -> None:
         if index == site.data_index:
             continue
         one, other = input_of(node, index), input_of(conv, index)
-        olds, news = leaves(site, one), leaves(site, other)
+        olds, maker = site.leaves(one), dequantizer(other)
+        news = [other] if olds == [one] else [] if maker is None else list(maker.inputs)
         if [v is None for v in olds] != [v is None for v in news]:
             raise Mismatch(f"input {index} is not made of what the original's is made of")
         for old, new in zip(olds, news, strict=True):

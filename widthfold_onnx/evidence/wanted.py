@@ -23,12 +23,12 @@ from widthfold_onnx.evidence.rewritten import Rewritten, label
 from widthfold_onnx.fold.axis import ConvAxis
 from widthfold_onnx.fold.channels import Grouping, regroup, regroup_weight
 from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
-from widthfold_onnx.model.graph import Document, Node, Value
+from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.record import FOLD_KEY, FoldRecord, fold_again, read_record
 from widthfold_onnx.rules import LINEAR
 from widthfold_onnx.rules.base import Site
-from widthfold_onnx.rules.parameter import INPUTS, dequantizer
+from widthfold_onnx.rules.parameter import INPUTS
 from widthfold_onnx.rules.windowed import WindowedSite
 
 Array = npt.NDArray[Any]
@@ -208,15 +208,9 @@ def _places(site: WindowedSite) -> list[int]:
     others = [
         index
         for index, value in enumerate(site.node.inputs)
-        if index not in (site.data_index, weight) and changed & set(leaves(site, value))
+        if index not in (site.data_index, weight) and changed & set(site.leaves(value))
     ]
     return [weight, *others]
-
-
-def leaves(site: WindowedSite, value: Value | None) -> list[Value | None]:
-    """What is dequantized into an input, with scale and zero point; or the input itself."""
-    maker = dequantizer(value) if site.is_dequantized else None
-    return [value] if maker is None else list(maker.inputs)
 
 
 def numbers_at(document: Document, node: Node, places: list[int]) -> list[Array]:

@@ -21,6 +21,7 @@ from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import LinearSite
+from widthfold_onnx.rules.dequantized import data_dequantizer
 from widthfold_onnx.rules.parameter import dequantizer
 
 Array = npt.NDArray[Any]
@@ -68,19 +69,22 @@ def excerpt(
     """
     path, start = site.scope.path, site.data.name or ""
     element = measured.element(path, start)
-    makers, nodes = [], []
+    makers: list[Node] = []
+    nodes: list[onnx.NodeProto] = []
     maker = _dequantizer(site)
     if maker is not None:
         others = [dequantizer(value) for value in site.node.inputs if value is not site.data]
-        makers = [maker, *(node for node in others if node is not None)]
+        makers = [node for node in others if node is not None]
         given, *numbers = (value.name or "" for value in maker.inputs if value is not None)
-        start = document.fresh("start")
-        nodes = [helper.make_node("QuantizeLinear", [start, *numbers], [given])]
+        again = onnx.NodeProto()
+        again.CopyFrom(document.message(maker))
+        again.output[0], start = start, document.fresh("start")
+        nodes = [helper.make_node("QuantizeLinear", [start, *numbers], [given]), again]
     layer = [*makers, site.node, *behind]
     nodes += [document.message(node) for node in layer]
     made = {name for node in nodes for name in node.output} | {start}
     constants = {}
-    for value in _read(layer):
+    for value in _read([*layer, *([] if maker is None else [maker])]):
         if (name := value.name or "") not in made:
             constants[name] = _number(document, value, measured, path)
     last, end = nodes[-1].output[0], document.fresh("end")
@@ -103,7 +107,7 @@ def excerpt(
 
 def _dequantizer(site: LinearSite) -> Node | None:
     """The DequantizeLinear of the data of a site that a runtime computes in integers."""
-    return dequantizer(site.data) if site.is_finite else None
+    return data_dequantizer(site.data) if site.is_finite else None
 
 
 def _read(layer: Iterable[Node]) -> list[Value]:

@@ -30,7 +30,6 @@ from widthfold_onnx.rewrite.regions import Passenger
 from widthfold_onnx.rules.base import Ends, LinearSite, Reformulation
 from widthfold_onnx.rules.matmul import MatMulForm
 from widthfold_onnx.rules.matmul_site import MatMulSite
-from widthfold_onnx.rules.parameter import dequantizer
 from widthfold_onnx.rules.windowed import FOLDED_OPS, WindowedForm, WindowedSite
 
 Array = npt.NDArray[Any]
@@ -153,27 +152,21 @@ class Emission:
     def _inputs(
         self, chain: Chain, site: WindowedSite, fold: ConvFold, record: str
     ) -> dict[str, Value | None]:
-        """What the folded Conv reads besides the data: what the original reads, folded.
-
-        What is dequantized for the original is dequantized again, so that a runtime sees integers.
-        """
+        """What the folded Conv reads besides the data: what the original reads, folded."""
         inputs: dict[str, Value | None] = {}
         for index, value in enumerate(site.node.inputs):
             if index == site.data_index:
                 continue
-            maker = dequantizer(value) if site.is_dequantized else None
-            if maker is not None:
-                given = [
-                    None if v is None else self._parameters.of(site, fold, record, v)
-                    for v in maker.inputs
-                ]
-                per_channel = any(v in site.per_channel for v in maker.inputs[1:])
-                axis = {"axis": 0} if per_channel else {}
-                inputs[f"{index}"] = chain.beside("DequantizeLinear", given, axis)
-            elif value is not None:
-                inputs[f"{index}"] = self._parameters.of(site, fold, record, value)
+            leaves = site.leaves(value)
+            given = [
+                None if leaf is None else self._parameters.of(site, fold, record, leaf)
+                for leaf in leaves
+            ]
+            if leaves == [value]:
+                inputs[f"{index}"] = given[0]
             else:
-                inputs[f"{index}"] = None
+                axis = {"axis": 0} if any(leaf in site.per_channel for leaf in leaves[1:]) else {}
+                inputs[f"{index}"] = chain.beside("DequantizeLinear", given, axis)
         return inputs
 
     def _carry(self, node: Node, passenger: Passenger) -> None:

@@ -20,6 +20,7 @@ from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import LinearSite
 from widthfold_onnx.rules.matmul_site import MatMulSite
 from widthfold_onnx.rules.operand import Op
+from widthfold_onnx.rules.parameter import INPUTS, input_of
 from widthfold_onnx.rules.windowed import WindowedSite
 
 Array = npt.NDArray[Any]
@@ -94,7 +95,11 @@ def _linear(document: Document, site: LinearSite, bounds: Mapping[Value, Bound])
     weight = document.read(site.weight)
     if isinstance(site, WindowedSite):
         weight = site.canonical(weight)
-        added = 0.0 if site.bias is None else _largest(document.read(site.bias))
+        bias = input_of(site.node, INPUTS[site.op].bias)
+        known = None if bias is None else document.constant(bias)
+        added = 0.0
+        if known is not None and not isinstance(known, Refusal):
+            added = _largest(document.read(known))
         return linear(weight, tuple(range(1, weight.ndim)), data, added)
     if not isinstance(site, MatMulSite):
         return None

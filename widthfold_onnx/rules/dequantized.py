@@ -27,15 +27,29 @@ Array = npt.NDArray[Any]
 INPUTS = 3
 """Of a DequantizeLinear with a zero point."""
 BITS_8_AND_16 = ("INT8", "UINT8", "INT16", "UINT16")
+SELECTING = ("MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
+"""Each element of the result is one of the data. ONNX Runtime moves a DequantizeLinear behind them
+(qdq_propagation.cc), and so computes in integers what follows."""
+
+
+def data_dequantizer(value: Value | None) -> Node | None:
+    """The DequantizeLinear that made a value, whose elements were only moved or selected since."""
+    maker = dequantizer(value)
+    node = None if value is None else value.producer()
+    if maker is not None or node is None or not is_default(node, *SELECTING):
+        return maker
+    # A window of a MaxPool that lies in its padding would have none: not without this attribute.
+    rounds_up = "ceil_mode" in node.attributes and node.attributes["ceil_mode"].as_int()
+    return None if rounds_up or value is not node.outputs[0] else data_dequantizer(node.inputs[0])
 
 
 def is_finite(document: Document, value: Value | None) -> bool:
-    """Whether a DequantizeLinear makes a value, of integers, and none of them becomes Inf or NaN.
+    """Whether a value was dequantized from integers, and none of them becomes Inf or NaN.
 
     Its scale is constant, and finite also when it is multiplied by 2**bits, which no difference of
     an integer and a zero point reaches.
     """
-    maker = dequantizer(value)
+    maker = data_dequantizer(value)
     if maker is None or maker.inputs[1] is None:
         return False
     scale = document.constant(maker.inputs[1])
@@ -51,13 +65,13 @@ def is_finite(document: Document, value: Value | None) -> bool:
 
 
 def exact_dequantizer(document: Document, value: Value | None) -> Node | Refusal | None:
-    """The DequantizeLinear that makes a value, if what it makes is itself when quantized again.
+    """What made a value (`data_dequantizer`), if what it makes is itself when quantized again.
 
     Returns:
-        None where none makes it; a refusal where it has other than one constant scale and zero
+        None where none did; a refusal where it has other than one constant scale and zero
         point, or the two do not give back every number.
     """
-    maker = dequantizer(value)
+    maker = data_dequantizer(value)
     if maker is None:
         return None
     given = [document.constant(v) for v in maker.inputs[1:] if v is not None]

@@ -24,7 +24,7 @@ class MatMulSite(LinearSite):
         addend: C of a Gemm, if it has one.
         beside: by index of the input what else is given per output channel, and the weight's zero
             point.
-        is_dequantized: DequantizeLinear stand before data and weight.
+        is_dequantized: data and weight are dequantized.
         left: the weight is the left operand.
         transposed: the data is stored with its two last axes exchanged.
         turned: so is the weight.

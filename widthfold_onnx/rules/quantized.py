@@ -25,7 +25,7 @@ import numpy.typing as npt
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.dequantized import element_type
+from widthfold_onnx.rules.dequantized import data_dequantizer, element_type
 from widthfold_onnx.rules.parameter import INPUTS, Parameter, dequantizer, input_of
 
 Array = npt.NDArray[Any]
@@ -42,8 +42,8 @@ class Quantization:
     """What is known of the data of a quantized convolution.
 
     Attributes:
-        dequantized: DequantizeLinear stand before data and weight; else the operator itself takes
-            integers.
+        dequantized: data (`data_dequantizer`) and weight are dequantized; else the operator itself
+            takes integers.
         dtype: ONNX name of the element type of the integers that the data is.
         zero: zero point of the data; None where that is 0.
         extends: whether the operator set has a Pad of integers.
@@ -55,15 +55,10 @@ class Quantization:
     extends: bool
 
 
-def is_dequantized(node: Node) -> bool:
-    """Whether both operands of a node are dequantized."""
-    return all(dequantizer(value) is not None for value in node.inputs[:2])
-
-
 def read_quantization(document: Document, node: Node) -> Quantization | Refusal | None:
     """What is known of the data of a convolution; None where it computes in floats."""
     data, zero = node.inputs[0], input_of(node, INPUTS[node.op_type].data_zero)
-    maker = dequantizer(data) if is_dequantized(node) else None
+    maker = data_dequantizer(data) if dequantizer(node.inputs[1]) is not None else None
     if maker is None and node.op_type not in ("QLinearConv", "ConvInteger"):
         return None
     if maker is not None:

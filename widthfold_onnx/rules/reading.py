@@ -15,7 +15,7 @@ from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Extents, Site
-from widthfold_onnx.rules.dequantized import exact_dequantizer, is_finite
+from widthfold_onnx.rules.dequantized import data_dequantizer, exact_dequantizer, is_finite
 from widthfold_onnx.rules.parameter import INPUTS, Parameter, read_parameter
 from widthfold_onnx.rules.quantized import Quantization, overflows, problem_of, read_quantization
 from widthfold_onnx.rules.windowed import WindowedSite
@@ -151,7 +151,8 @@ def _parameters(
     integers = quantization is not None and quantization.dequantized
     inputs = INPUTS[node.op_type]
     weight = read_parameter(document, node, inputs.weight, dequantized=integers)
-    bias = read_parameter(document, node, inputs.bias, dequantized=integers)
+    between = data_dequantizer(node.inputs[0]) is not None
+    bias = read_parameter(document, node, inputs.bias, dequantized=between)
     if isinstance(weight, Refusal):
         return Refusal(f"weight-{weight.code}", f"the weight {weight.reason}")
     if isinstance(bias, Refusal):

@@ -20,7 +20,7 @@ from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Value
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Ends, LinearSite, Reformulation, product
-from widthfold_onnx.rules.parameter import INPUTS
+from widthfold_onnx.rules.parameter import INPUTS, dequantizer
 from widthfold_onnx.rules.quantized import Quantization
 
 Array = npt.NDArray[Any]
@@ -61,7 +61,7 @@ class WindowedSite(LinearSite):
 
     @property
     def is_dequantized(self) -> bool:
-        """Whether DequantizeLinear stand before data and weight."""
+        """Whether data and weight are dequantized."""
         return self.quantization is not None and self.quantization.dequantized
 
     @property
@@ -130,6 +130,17 @@ class WindowedSite(LinearSite):
                 "symmetric": not self.zero.any(),
             }
         return result
+
+    def leaves(self, value: Value | None) -> list[Value | None]:
+        """What is folded in the place of an input: what is dequantized into it, or itself.
+
+        What is dequantized for the original is dequantized again with folded scales and zero
+        points, so that a runtime sees integers, and does not quantize floats in its own way.
+        """
+        maker = dequantizer(value)
+        if maker is None or maker.inputs[0] not in (self.parameter, *self.per_channel):
+            return [value]
+        return list(maker.inputs)
 
     def folded(self, value: Value, numbers: Array, fold: ConvFold) -> Array:
         """What the folded Conv reads in the place of a constant.
