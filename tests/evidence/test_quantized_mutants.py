@@ -18,6 +18,7 @@ STRICT = {
     "*.off": "what saturates hides a change",
     "zero.*": "what saturates hides a change",
     "scale*": "what saturates hides a change",
+    "pair.*": "what the runtime needs must be there as it is meant",
     "pad.*": "what is appended may be cut again",
 }
 """Mutants that compute the same on some inputs and are rejected all the same."""
@@ -54,3 +55,11 @@ def test_faults_of_the_folding_code_are_found(base: str, fault: str, tmp_path: P
         model, _ = fold_model(original, options(base))
         found = difference(original, model, tmp_path)
     assert bool(found) == is_another(base, model)
+
+
+@pytest.mark.parametrize("fault", [name for name in FAULTS if name.startswith("pair.")])
+def test_what_quantizes_moved_data_again_must_be_there(fault: str, tmp_path: Path) -> None:
+    base = "qdq_weight_of_floats"
+    model = right_fold(base)
+    assert FAULTS[fault](model)
+    assert "quantize" in difference(BASES[base][0].model(), model, tmp_path).lower()

@@ -26,6 +26,8 @@ class Case:
         kinds: element types of data and weight; the output has that of the data.
         per_channel: scales and zero points of the weight are those of its output channels.
         pads: as the attributes resolve them.
+        plain: a weight between dequantized data and bias is held in floats.
+        behind: an operator between DequantizeLinear and convolution that changes no number.
     """
 
     op: str
@@ -39,6 +41,8 @@ class Case:
     opset: int = 17
     open_axes: frozenset[int] = frozenset()
     seed: int = 0
+    plain: bool = False
+    behind: onnx.NodeProto | None = None
 
     @property
     def node(self) -> str:
@@ -99,6 +103,12 @@ class Case:
                     kept["bs"] = np.tile(kept["bs"], self.group if self.out_axis else 1)
                 along = {"axis": 0} if self.per_channel else {}
                 nodes.insert(0, helper.make_node("DequantizeLinear", ["b", "bs"], ["bf"], **along))
+            if self.plain:
+                nodes = [node for node in nodes if node.output[0] != "wf"]
+                kept["wf"] = self.weight_of_floats()
+            if self.behind is not None:
+                nodes = [self._moved(node) for node in nodes]
+                nodes.insert(-2, self.behind)
         nodes[-1 if self.node == self.op else -2].attribute.extend(
             helper.make_attribute(name, value) for name, value in self.attributes.items()
         )
@@ -115,6 +125,22 @@ class Case:
         )
         opset = helper.make_opsetid("", self.opset)
         return helper.make_model(graph, opset_imports=[opset], ir_version=8)
+
+    def weight_of_floats(self) -> Array:
+        """The weight, dequantized."""
+        kept, shape = self.constants(), [1] * len(self.weight)
+        if self.per_channel:
+            shape[self.out_axis] = -1
+        less = kept["w"].astype(np.float32) - kept["wz"].reshape(shape).astype(np.float32)
+        return np.asarray(less * kept["ws"].reshape(shape))
+
+    def _moved(self, node: onnx.NodeProto) -> onnx.NodeProto:
+        """A node that reads what `behind` returns instead of what it reads."""
+        assert self.behind is not None
+        moved = onnx.NodeProto()
+        moved.CopyFrom(node)
+        moved.input[:] = [self.behind.output[0] if n == "xf" else n for n in node.input]
+        return moved
 
     @property
     def out_kind(self) -> type[Any]:

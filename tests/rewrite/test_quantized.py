@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.rewrite.quantized import Case, run
-from widthfold_onnx import AxisName, FoldOptions, SiteReport, fold_model
+from widthfold_onnx import AxisName, FoldOptions, Layout, NonFinite, SiteReport, fold_model
 
 LINE = {
     "shape": (2, 3, 20),
@@ -275,6 +275,157 @@ def test_a_dequantized_input_and_a_weight_of_floats_are_folded_in_floats() -> No
     assert site.status == "folded"
     x = case.data()
     np.testing.assert_array_equal(run(folded, x), case.expected(x))
+
+
+FLAT = {
+    "shape": (1, 4, 6, 10),
+    "weight": (6, 2, 3, 3),
+    "attributes": {"pads": [1, 0, 1, 2], "group": 2, "strides": [1, 2], "kernel_shape": [3, 3]},
+    "pads": (1, 0, 1, 2),
+}
+KINDS = pytest.mark.parametrize("kind", [np.uint8, np.int8])
+OPSETS = pytest.mark.parametrize("opset", [13, 19, 21])
+
+
+def quantized_first(case: Case) -> onnx.ModelProto:
+    """The model of a case with a QuantizeLinear in front, whose bytes a runtime may make unsigned.
+
+    It takes floats that are whole numbers of steps, so the integers are those of the case.
+    """
+    model = case.model()
+    maker = next(n for n in model.graph.node if n.output[0] == "xf")
+    front = helper.make_node("QuantizeLinear", ["x", *maker.input[1:]], ["xq"])
+    maker.input[0] = "xq"
+    model.graph.node.insert(0, front)
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.FLOAT
+    return model
+
+
+def steps(case: Case) -> np.ndarray:
+    kept, x = case.constants(), case.data()
+    return (x.astype(np.float32) - kept["xz"].astype(np.float32)) * kept["xs"]
+
+
+@OPSETS
+@KINDS
+@pytest.mark.parametrize("ragged", [False, True])
+def test_moves_behind_a_dequantizer_end_with_its_pair(
+    ragged: bool, kind: type[np.integer], opset: int, tmp_path: Path
+) -> None:
+    """The groups of the NHWC form have no state, so the moves of such a Conv are its own."""
+    layer = FLAT | ({"shape": (1, 4, 6, 13)} if ragged else {})
+    case = Case(op="QDQ Conv", plain=True, kinds=(kind, np.int8), opset=opset, **layer)
+    options = FoldOptions(
+        factor=5, axis=AxisName.WIDTH, layout=Layout.NHWC, ragged=ragged, max_flops_growth=99
+    )
+    model = quantized_first(case)
+    folded, (site,) = fold_model(model, options)
+    assert (site.status, site.spread) == ("folded", 1.0)
+    makers = {node.output[0]: node for node in folded.graph.node}
+    conv = next(node for node in folded.graph.node if node.op_type == "Conv")
+    pair = [makers[conv.input[0]]]
+    pair.insert(0, makers[pair[0].input[0]])
+    assert [node.op_type for node in pair] == ["QuantizeLinear", "DequantizeLinear"]
+    assert makers[pair[0].input[0]].op_type in ("Reshape", "Transpose")
+    # A dequantized bias stays so: with one of floats the runtime would quantize the weight as well.
+    assert makers[conv.input[2]].op_type == "DequantizeLinear"
+    expected = case.expected(case.data())
+    np.testing.assert_array_equal(run(folded, steps(case)), expected)
+    for found in (model, folded):
+        np.testing.assert_array_equal(run(found, steps(case), "ORT_ENABLE_ALL"), expected)
+    kernels = [optimized(found, tmp_path) for found in (model, folded)]
+    assert kernels[1].count("QLinearConv") >= kernels[0].count("QLinearConv")
+
+
+@OPSETS
+@KINDS
+@pytest.mark.parametrize(
+    "behind",
+    [
+        helper.make_node("MaxPool", ["xf"], ["m"], kernel_shape=[1, 1]),
+        helper.make_node("Transpose", ["xf"], ["m"], perm=[0, 1, 2, 3]),
+    ],
+    ids=lambda node: node.op_type,
+)
+def test_behind_what_only_selects_elements_a_conv_is_one_of_integers(
+    behind: onnx.NodeProto, kind: type[np.integer], opset: int, tmp_path: Path
+) -> None:
+    case = Case(op="QDQ Conv", behind=behind, kinds=(kind, np.int8), opset=opset, **FLAT)
+    folded, (site,) = fold_model(case.model(), FoldOptions(factor=5, axis=AxisName.WIDTH))
+    assert (site.status, site.spread) == ("folded", 1.0)
+    makers = {node.output[0]: node.op_type for node in folded.graph.node}
+    conv = next(node for node in folded.graph.node if node.op_type == "Conv")
+    assert [makers[name] for name in conv.input[1:]] == ["DequantizeLinear"] * 2
+    for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL"):
+        np.testing.assert_array_equal(run(folded, case.data(), level), case.expected(case.data()))
+    # The bytes of the pair behind the moves are those that the runtime can make unsigned. Of signed
+    # ones that no QuantizeLinear made the original has no such kernel.
+    assert optimized(folded, tmp_path).count("QLinearConv") == 1
+
+
+def test_a_max_pool_whose_windows_may_be_empty_ends_what_is_known() -> None:
+    pool = helper.make_node("MaxPool", ["xf"], ["m"], kernel_shape=[1], ceil_mode=1)
+    case = Case(op="QDQ Conv", behind=pool, **LINE)
+    _, (site,) = fold_model(case.model(), FOLD)
+    assert site.spread > 1
+
+
+@pytest.mark.parametrize(
+    ("scale", "spread"), [(0.25, 1.0), (np.nan, 1.6), (np.inf, 1.6), (2e36, 1.6), (1e36, 1.0)]
+)
+def test_what_finite_scales_dequantize_does_not_spread(scale: float, spread: float) -> None:
+    case = Case(op="QDQ Conv", plain=True, bias=False, **LINE)
+    model = case.model()
+    held = next(t for t in model.graph.initializer if t.name == "xs")
+    held.CopyFrom(numpy_helper.from_array(np.float32(scale), "xs"))
+    _, (site,) = fold_model(model, FOLD)
+    assert (site.status, site.spread > 1) == ("folded", spread > 1)
+
+
+def test_only_what_needs_a_guard_leaves_its_region() -> None:
+    """What a Concat of dequantized tensors returns may be anything, for all that is known."""
+    rng = np.random.default_rng(4)
+    constants: dict[str, np.ndarray] = {"s": np.float32(0.125), "z": np.int8(6)}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["xq"]),
+        helper.make_node("DequantizeLinear", ["xq", "s", "z"], ["d0"]),
+    ]
+    for i, (reads, inputs, outputs) in enumerate([("d0", 3, 5), ("d1", 5, 2), ("both", 5, 5)], 1):
+        constants[f"w{i}"] = rng.integers(-9, 9, (outputs, inputs, 3)).astype(np.int8)
+        constants[f"ws{i}"] = np.float32(2.0**-7)
+        if reads == "both":
+            nodes.append(helper.make_node("Concat", ["d2", "d0"], ["both"], axis=1))
+        nodes += [
+            helper.make_node("DequantizeLinear", [f"w{i}", f"ws{i}"], [f"wf{i}"]),
+            helper.make_node("Conv", [reads, f"wf{i}"], [f"c{i}"], f"conv{i}", pads=[1, 1]),
+            helper.make_node("QuantizeLinear", [f"c{i}", "s", "z"], [f"q{i}"]),
+            helper.make_node("DequantizeLinear", [f"q{i}", "s", "z"], [f"d{i}"]),
+        ]
+    nodes.append(helper.make_node("Add", ["d3", "d1"], ["y"]))
+    port = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [port("x", TensorProto.FLOAT, (1, 3, 24))],
+        [port("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(a), name) for name, a in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=9)
+    options = FoldOptions(
+        factor=4, axis=AxisName.WIDTH, layout=Layout.NHWC, nonfinite=NonFinite.GUARD
+    )
+    folded, sites = fold_model(model, options)
+    assert [(site.status, site.guard) for site in sites] == [
+        ("folded", ""),
+        ("folded", ""),
+        ("folded", "finite"),
+    ]
+    makers = {name: node for node in folded.graph.node for name in node.output}
+    between = [n for n in folded.graph.node if n.op_type == "Conv"]
+    assert [makers[n.input[0]].op_type for n in between] == ["DequantizeLinear"] * 2
+    x = rng.normal(0, 3, (1, 3, 24)).astype(np.float32)
+    for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL"):
+        np.testing.assert_array_equal(run(folded, x, level), run(model, x, level))
 
 
 def test_zero_points_that_are_computed_are_passed_on() -> None:

@@ -132,6 +132,29 @@ def test_the_bound_of_a_product_is_reached(call: str, shape: tuple, weight: tupl
     assert allowed / 8 < worst / 1e3 * limit <= allowed
 
 
+def test_a_dequantized_bias_counts_as_what_it_is() -> None:
+    """Here its scale makes it larger than its integers say."""
+    body = """<ir_version: 8, opset_import: ["" : 17]> m (float[1,3,8] x) => (float[1,5,6] y)
+        <int8 z = {0}, float s = {0.5}, float big = {7e9}, int32[5] i = {3, -9, 2, 0, 5}> {
+            q = QuantizeLinear (x, s, z)
+            d = DequantizeLinear (q, s, z)
+            b = DequantizeLinear (i, big)
+            y = Conv (d, w, b)
+        }"""
+    plain = body.replace("b = DequantizeLinear (i, big)", "").replace(
+        "int32[5] i = {3, -9, 2, 0, 5}", "float[5] b = {21e9, -63e9, 14e9, 0, 35e9}"
+    )
+    weight = RNG.standard_normal((5, 3, 3)).astype(np.float32)
+    limits = []
+    for text in (body, plain):
+        model = onnx.parser.parse_model(text)
+        model.graph.initializer.append(numpy_helper.from_array(weight * 1e28, "w"))
+        document = Document(model, None)
+        ((_, site),) = read_sites(document, FoldOptions())
+        limits.append(largest_data(document, [site.node], {site.node: site}))
+    assert limits[0] == limits[1] is not None
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -70,7 +70,7 @@ def check_conv(graph: Rewritten, conv: Node, options: VerifyOptions) -> ExactSit
     if start is None or end is None or (start.value, end.value) != _ports(node):
         raise Mismatch("the new nodes do not stand where the original node stood")
     wanted = read_wanted(graph, node, conv)
-    before = without_pair(graph, wanted.site.dequantizer, before)
+    before = without_pair(old, new, wanted.site.dequantizer, before)
     check_passed_on(graph, wanted, conv)
     for shape in wanted.shapes:
         fixed = (wanted.record.samples, 1, *(axis.length for axis in wanted.record.axes))

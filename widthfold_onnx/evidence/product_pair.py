@@ -95,7 +95,7 @@ def read_pair(
     if given is None:
         raise Mismatch("it reads nothing")
     source, before = graph.line_to(given)
-    before = without_pair(graph, site.dequantizer, before)
+    before = without_pair(graph.old, graph.new, site.dequantizer, before)
     target, after = graph.line_from(new.outputs[0])
     start, end = graph.claim(source), graph.claim(target)
     ports = (site.data.name, old.outputs[0].name)

@@ -6,29 +6,32 @@ from collections.abc import Sequence
 
 from widthfold_onnx.evidence.chain import Mismatch
 from widthfold_onnx.evidence.claims import content, read
-from widthfold_onnx.evidence.rewritten import Rewritten
 from widthfold_onnx.model.domain import is_default
-from widthfold_onnx.model.graph import Node
+from widthfold_onnx.model.graph import Document, Node
+from widthfold_onnx.refusal import Refusal
 
 PAIR = ("QuantizeLinear", "DequantizeLinear")
 
 
-def without_pair(graph: Rewritten, maker: Node | None, line: Sequence[Node]) -> list[Node]:
-    """The moves before a folded node, without the pair at their end if the data was dequantized.
+def without_pair(
+    old: Document, new: Document, maker: Node | Refusal | None, line: Sequence[Node]
+) -> list[Node]:
+    """The moves of a fold, without the pair at their end if what they move was dequantized.
 
-    The site was read, so `maker` gives back every number that is quantized with its own scale and
-    zero point. Moves make no other numbers, but for the 0 that a Pad appends, which is the zero
-    point. So the pair changes nothing if it has the same two.
+    `maker` gives back every number that is quantized with its own scale and zero point. Moves make
+    no other numbers, but for the 0 that a Pad appends, which is the zero point. So the pair changes
+    nothing if it has the same two.
 
     Args:
-        graph: both graphs.
-        maker: the site's DequantizeLinear (`LinearSite.dequantizer`).
-        line: the new nodes before the folded one.
+        old: the original.
+        new: the rewritten model.
+        maker: what `exact_dequantizer` says of what is moved.
+        line: the new nodes.
 
     Raises:
         Mismatch: the pair is not there, or it has other numbers.
     """
-    if maker is None or not line:
+    if not isinstance(maker, Node) or not line:
         return list(line)
     moves, pair = list(line[:-2]), line[-2:]
     kinds = [node.op_type for node in pair]
@@ -42,6 +45,6 @@ def without_pair(graph: Rewritten, maker: Node | None, line: Sequence[Node]) -> 
         for one, other in zip(maker.inputs[1:], node.inputs[1:], strict=True):
             if one is None or other is None:
                 raise Mismatch(f"{op_type} lacks an input")
-            if content(read(graph.old, one)) != content(read(graph.new, other)):
+            if content(read(old, one)) != content(read(new, other)):
                 raise Mismatch(f"{op_type} has another scale or zero point")
     return moves

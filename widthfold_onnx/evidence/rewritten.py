@@ -21,12 +21,15 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.chain import Mismatch, check_moves, replay
 from widthfold_onnx.evidence.claims import Claim, content, every_concrete, packed_claim, read
 from widthfold_onnx.evidence.requantized import moves_of
+from widthfold_onnx.evidence.requantized_data import without_pair
 from widthfold_onnx.model.declared import Dims
+from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.messages import Scope
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, STATE_KEY, read_state
+from widthfold_onnx.rules.dequantized import exact_dequantizer
 from widthfold_onnx.text import printable
 
 Array = npt.NDArray[Any]
@@ -47,7 +50,8 @@ class Rewritten:
     def __init__(self, old: Document, new: Document, before: Scope | None, after: Scope) -> None:
         self.old, self.new, self.before = old, new, before
         nodes = list(before.graph) if before is not None else []
-        self._makers = {v.name or "": node for node in nodes for v in node.outputs}
+        self._values = {v.name or "": v for node in nodes for v in node.outputs}
+        self._makers = {name: value.producer() for name, value in self._values.items()}
         self._names = {*self._makers}
         if before is not None and before.proto is not None:
             described = (*before.proto.input, *before.proto.initializer)
@@ -101,9 +105,10 @@ class Rewritten:
         return STATE_KEY in keys and kept and not self._ends_conversion(node)
 
     def _ends_conversion(self, node: Node) -> bool:
-        """Whether a node quantizes again what was dequantized to be moved."""
+        """Whether a node ends a chain of moves that is quantized again (`evidence.requantized`)."""
         given = node.inputs[0] if node.inputs else None
-        return node.op_type == "QuantizeLinear" and given is not None and self.claim(given) is None
+        quantizes = is_default(node, "QuantizeLinear", "DequantizeLinear")
+        return quantizes and given is not None and self.claim(given) is None
 
     def claim(self, value: Value) -> Claim | None:
         """What a tensor claims to hold; None inside of a chain of moves.
@@ -191,6 +196,9 @@ class Rewritten:
         if start.value != end.value or not shapes or shapes[0] != shapes[-1]:
             raise Mismatch(f"it makes {printable(end.value)} of {printable(start.value)}")
         line = moves_of(self.new, line)
+        if start.state is None:
+            made_by = exact_dequantizer(self.old, self._values.get(start.value))
+            line = without_pair(self.old, self.new, made_by, line)
         messages = [self.new.message(n) for n in line]
         check_moves(messages, CONVERSIONS)
         constants = self.constants(line)

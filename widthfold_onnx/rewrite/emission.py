@@ -28,6 +28,7 @@ from widthfold_onnx.rewrite.product import append_product
 from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, encoded, record_of, state_record
 from widthfold_onnx.rewrite.regions import Passenger
 from widthfold_onnx.rules.base import Ends, LinearSite, Reformulation
+from widthfold_onnx.rules.dequantized import exact_dequantizer
 from widthfold_onnx.rules.matmul import MatMulForm
 from widthfold_onnx.rules.matmul_site import MatMulSite
 from widthfold_onnx.rules.windowed import FOLDED_OPS, WindowedForm, WindowedSite
@@ -238,6 +239,7 @@ class Emission:
         if again:
             chain.add("QuantizeLinear", f"{what}_quantize", again, {})
         if not inverse:
+            chain.requantize(exact_dequantizer(self._document, value))
             chain.nodes[-1].metadata_props.update(state_record(state, [shape]))
         self._chains[owner] += chain.nodes
         return chain.value

@@ -14,6 +14,7 @@ import numpy as np
 
 from widthfold_onnx.fold.layout import Reshape, Step, Transpose
 from widthfold_onnx.model.graph import Attributes, Document, Node, Value, graph_of
+from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.record import ORIGIN_KEY
 
 FOLDED_OUTPUT = re.compile(r"/widthfold/(conv|product)(_\d+)?$")
@@ -73,9 +74,13 @@ class Chain:
         else:
             self.add("Slice", "cut", {}, bounds)
 
-    def requantize(self, maker: Node | None) -> None:
-        """Quantize again and dequantize what `maker` dequantized, if it was moved since."""
-        if maker is not None and self.nodes:
+    def requantize(self, maker: Node | Refusal | None) -> None:
+        """Quantize again and dequantize what was moved, if a node dequantized it.
+
+        Args:
+            maker: what `exact_dequantizer` says of what is moved.
+        """
+        if isinstance(maker, Node) and self.nodes:
             numbers = dict(zip(("scale", "zero"), maker.inputs[1:], strict=True))
             self.add("QuantizeLinear", "quantize", numbers, {})
             self.add("DequantizeLinear", "dequantize", numbers, {})

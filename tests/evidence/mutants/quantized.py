@@ -6,6 +6,7 @@ loop oracle; a mutant that computes the same may be rejected only where `STRICT`
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +41,7 @@ UP = {
     "attributes": {"strides": [2], "pads": [1, 2]},
     "pads": (1, 2),
 }
+POOL = onnx.helper.make_node("MaxPool", ["xf"], ["m"], kernel_shape=[1])
 U8, S8 = np.uint8, np.int8
 W, H = AxisName.WIDTH, AxisName.HEIGHT
 
@@ -72,6 +74,14 @@ BASES: dict[str, tuple[Case, dict[str, Any]]] = {
         {"factor": 5, "axis": W},
     ),
     "qdq_signed": (Case(op="QDQ Conv", kinds=(S8, S8), **LINE), {"factor": 4, "axis": W}),
+    "qdq_weight_of_floats": (
+        Case(op="QDQ Conv", plain=True, kinds=(S8, S8), opset=21, **FLAT),
+        {"factor": 5, "axis": W, "layout": Layout.NHWC},
+    ),
+    "qdq_behind_pool": (
+        Case(op="QDQ Conv", behind=POOL, **LINE),
+        {"factor": 4, "axis": W},
+    ),
     "qdq_transposed": (Case(op="QDQ ConvTranspose", **UP), {"factor": 4, "axis": W}),
 }
 
@@ -136,14 +146,18 @@ def place(model: onnx.ModelProto, role: str) -> tuple[onnx.NodeProto, int] | Non
         outer, inner = DEQUANTIZED[role]
         if outer >= len(node.input):
             return None
-        maker = next(n for n in model.graph.node if node.input[outer] in n.output)
+        maker = next((n for n in model.graph.node if node.input[outer] in n.output), None)
+        if maker is None:
+            return None if inner else (node, outer)
         return (maker, inner) if inner < len(maker.input) else None
     if index is None and node.op_type == "Conv":
-        maker = next(n for n in model.graph.node if node.input[0] in n.output)
+        # Where moves lie between, what quantizes is the original's own.
         if role in ("data_scale", "data_zero"):
-            return maker, 1 if role == "data_scale" else 2
-        after = next(n for n in model.graph.node if node.output[0] in n.input)
-        return after, 1 if role == "out_scale" else 2
+            beside = next(n for n in model.graph.node if node.input[0] in n.output)
+        else:
+            beside = next(n for n in model.graph.node if node.output[0] in n.input)
+        quantizes = beside.op_type in ("QuantizeLinear", "DequantizeLinear")
+        return (beside, 1 if role.endswith("scale") else 2) if quantizes else None
     return None if index is None or index >= len(node.input) else (node, index)
 
 
@@ -247,7 +261,7 @@ def requantized(which: str, index: int, alter: Callable[[Array], Array | None]) 
     """A fault in what dequantizes integers to move them, or quantizes them again."""
 
     def plant(model: onnx.ModelProto) -> bool:
-        nodes = [n for n in model.graph.node if f"/widthfold/{which}" in n.name]
+        nodes = [n for n in model.graph.node if re.search(f"/widthfold/{which}(_[0-9]+)?$", n.name)]
         for node in nodes:
             held = next(t for t in model.graph.initializer if t.name == node.input[index])
             altered = alter(numpy_helper.to_array(held).copy())
@@ -259,6 +273,27 @@ def requantized(which: str, index: int, alter: Callable[[Array], Array | None]) 
     return plant
 
 
+def pair(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    """What quantizes moved data again, and what dequantizes that."""
+    return [n for n in model.graph.node if re.search("/widthfold/(de)?quantize(_[0-9]+)?$", n.name)]
+
+
+def without_pair(model: onnx.ModelProto) -> bool:
+    """It computes the same, but it is not what was to be built."""
+    found = pair(model)
+    if found:
+        folded_node(model).input[0] = found[0].input[0]
+    for node in found:
+        model.graph.node.remove(node)
+    return bool(found)
+
+
+def added_to_pair(model: onnx.ModelProto) -> bool:
+    for node in pair(model):
+        node.attribute.append(onnx.helper.make_attribute("axis", 0))
+    return bool(pair(model))
+
+
 PER_CHANNEL = {
     "digits_regrouped": regrouped(0),
     "rotated": rolled(0),
@@ -266,6 +301,8 @@ PER_CHANNEL = {
     "swapped": swapped(0, 0, -1),
     "first_everywhere": lambda a: np.full_like(a, a[0]),
 }
+
+MOVED = ("fold_dequantize", "fold_quantize", "unfold_dequantize", "unfold_quantize")
 
 FAULTS: dict[str, Fault] = {
     "gaps.hold_0": gaps(np.zeros_like),
@@ -297,12 +334,14 @@ FAULTS: dict[str, Fault] = {
     },
     **{
         f"requantized.{which}_{what}": requantized(which, index, alter)
-        for which in ("fold_dequantize", "fold_quantize", "unfold_dequantize", "unfold_quantize")
+        for which in (*MOVED, "quantize", "dequantize")
         for what, index, alter in (
             ("scale", 1, lambda a: 2 * a),
             ("zero", 2, of_first(lambda v: v + 1 if v < 100 else v - 1)),
         )
     },
+    "pair.missing": without_pair,
+    "pair.an_attribute": added_to_pair,
     "scales.crossed": crossed("data_scale", "out_scale"),
     "zeros.crossed": crossed("data_zero", "out_zero"),
     "integers.others_of_the_same_floats": same_floats,
