@@ -12,7 +12,7 @@ from onnxruntime import quantization  # noqa: TID251 - makes the models
 
 from tests.cli.tool import MODELS, widthfold
 from tests.rewrite.quantized import Case
-from tests.rewrite.test_quantized import optimized
+from tests.rewrite.test_quantized import joined, optimized
 from tests.shared import SHARED, needs_models
 
 PITCH = MODELS / "pitch_cnn.onnx"
@@ -96,6 +96,26 @@ def test_a_conv_of_dequantized_data_and_a_weight_of_floats(factor: int, tmp_path
     assert done.code == 0, done.err
     assert "1 of 1 Conv nodes folded" in done.out
     assert "1 of 1 rewritten nodes exact on integers" in done.out
+    assert "Inf and NaN may spread" not in done.out  # what finite scales dequantize is finite
+
+
+@pytest.mark.parametrize("opset", [13, 21])
+@pytest.mark.parametrize("kind", [np.int8, np.uint8])
+@pytest.mark.parametrize("policy", ["guard", "spread"])
+def test_signed_bytes_are_folded_at_every_opset(
+    policy: str, kind: type, opset: int, tmp_path: Path
+) -> None:
+    """A Conv with a guard of its own, between others: their moves are those of integers."""
+    model, out = tmp_path / "model.onnx", tmp_path / "out.onnx"
+    onnx.save(joined(kind, opset), model)
+    done = widthfold(
+        *("optimize", model, out, "--factor", 4, "--axis", "width"),
+        *("--layout", "nhwc", "--nonfinite", policy, "--guard-shapes"),
+    )
+    assert done.code == 0, done.err
+    assert "3 of 3 Conv nodes folded; wrote" in done.out
+    assert ("guarded (finite)" in done.out) is (policy == "guard")
+    assert "largest relative error 0.0e+00" in done.out
 
 
 LINE = {"shape": (2, 3, 20), "weight": (5, 3, 4), "attributes": {"pads": [2, 1]}, "pads": (2, 1)}

@@ -14,10 +14,13 @@ from tests.rewrite.test_quantized import qdq_chain
 from widthfold_onnx.plan.reform import reformed
 
 LINE = {"shape": (4, 3, 24), "weight": (5, 3, 4), "attributes": {"pads": [2, 1]}, "pads": (2, 1)}
+POOL = onnx.helper.make_node("MaxPool", ["xf"], ["m"], kernel_shape=[1])
 CASES = {
     "qlinear": Case(op="QLinearConv", **LINE),
     "integer": Case(op="ConvInteger", per_channel=False, kinds=(np.int8, np.uint8), **LINE),
     "qdq": Case(op="QDQ Conv", **LINE),
+    "qdq_behind_pool": Case(op="QDQ Conv", behind=POOL, **LINE),
+    "qdq_weight_of_floats": Case(op="QDQ Conv", plain=True, **LINE),
     "qdq_without_bias": Case(op="QDQ Conv", bias=False, per_channel=False, **LINE),
 }
 
@@ -56,6 +59,13 @@ def test_dequantized_layers_take_their_quantizers_along(kind: type) -> None:
     dequantized = ["DequantizeLinear"] * 3
     assert ops[:-1] == ["QuantizeLinear", *dequantized, "Conv", "QuantizeLinear"]
     assert model.graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+
+
+def test_a_layer_behind_a_pool_is_one_of_integers_without_the_pool() -> None:
+    model = onnx.ModelProto.FromString(unit(CASES["qdq_behind_pool"].model()).model)
+    ops = [node.op_type for node in model.graph.node]
+    dequantized = ["DequantizeLinear"] * 3
+    assert ops[:-1] == ["QuantizeLinear", *dequantized, "Conv", "QuantizeLinear"]
 
 
 def test_layers_that_take_other_times_have_other_subjects() -> None:
