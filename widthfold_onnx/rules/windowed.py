@@ -134,8 +134,7 @@ class WindowedSite(LinearSite):
     def leaves(self, value: Value | None) -> list[Value | None]:
         """What is folded in the place of an input: what is dequantized into it, or itself.
 
-        What is dequantized for the original is dequantized again with folded scales and zero
-        points, so that a runtime sees integers, and does not quantize floats in its own way.
+        So a runtime still sees integers, and does not quantize floats in a way of its own.
         """
         maker = dequantizer(value)
         if maker is None or maker.inputs[0] not in (self.parameter, *self.per_channel):
