@@ -432,6 +432,51 @@ def test_only_what_needs_a_guard_leaves_its_region() -> None:
         np.testing.assert_array_equal(run(folded, x, level), run(model, x, level))
 
 
+@OPSETS
+@KINDS
+def test_moves_behind_a_pool_between_folded_convs_end_with_its_pair(
+    kind: type[np.integer], opset: int
+) -> None:
+    """The pool runs on packed tensors, and a Concat reads what it returns unfolded."""
+    rng = np.random.default_rng(6)
+    constants: dict[str, np.ndarray] = {"s": np.float32(0.125), "z": kind(6)}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["xq"]),
+        helper.make_node("DequantizeLinear", ["xq", "s", "z"], ["d0"]),
+    ]
+    for i, (reads, inputs, outputs) in enumerate([("d0", 3, 5), ("pool", 5, 2)], 1):
+        constants[f"w{i}"] = rng.integers(-9, 9, (outputs, inputs, 3)).astype(np.int8)
+        constants[f"ws{i}"] = np.float32(2.0**-7)
+        nodes += [
+            helper.make_node("DequantizeLinear", [f"w{i}", f"ws{i}"], [f"wf{i}"]),
+            helper.make_node("Conv", [reads, f"wf{i}"], [f"c{i}"], f"conv{i}", pads=[1, 1]),
+            helper.make_node("QuantizeLinear", [f"c{i}", "s", "z"], [f"q{i}"]),
+            helper.make_node("DequantizeLinear", [f"q{i}", "s", "z"], [f"d{i}"]),
+        ]
+        if i == 1:
+            pool = {"kernel_shape": [2], "strides": [2]}
+            nodes.append(helper.make_node("MaxPool", ["d1"], ["pool"], **pool))
+    nodes.append(helper.make_node("Concat", ["d2", "pool"], ["y"], axis=1))
+    port = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [port("x", TensorProto.FLOAT, (2, 3, 14))],
+        [port("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(a), name) for name, a in constants.items()],
+    )
+    opsets = [helper.make_opsetid("", opset)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    folded, sites = fold_model(model, FoldOptions(factor=2, axis=AxisName.BATCH))
+    assert [site.status for site in sites] == ["folded", "folded"]
+    makers = {name: node for node in folded.graph.node for name in node.output}
+    (concat,) = [node for node in folded.graph.node if node.op_type == "Concat"]
+    assert makers[concat.input[1]].op_type == "DequantizeLinear"
+    x = rng.normal(0, 3, (2, 3, 14)).astype(np.float32)
+    for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL"):
+        np.testing.assert_array_equal(run(folded, x, level), run(model, x, level))
+
+
 def test_zero_points_that_are_computed_are_passed_on() -> None:
     """As in models that are quantized dynamically."""
     rng = np.random.default_rng(1)

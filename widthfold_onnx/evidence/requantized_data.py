@@ -16,7 +16,7 @@ PAIR = ("QuantizeLinear", "DequantizeLinear")
 def without_pair(
     old: Document, new: Document, maker: Node | Refusal | None, line: Sequence[Node]
 ) -> list[Node]:
-    """The moves of a fold, without the pair at their end if what they move was dequantized.
+    """Moves of a fold or unfold, without the pair at their end if what they move was dequantized.
 
     `maker` gives back every number that is quantized with its own scale and zero point. Moves make
     no other numbers, but for the 0 that a Pad appends, which is the zero point. So the pair changes

@@ -196,9 +196,8 @@ class Rewritten:
         if start.value != end.value or not shapes or shapes[0] != shapes[-1]:
             raise Mismatch(f"it makes {printable(end.value)} of {printable(start.value)}")
         line = moves_of(self.new, line)
-        if start.state is None:
-            made_by = exact_dequantizer(self.old, self._values.get(start.value))
-            line = without_pair(self.old, self.new, made_by, line)
+        made_by = exact_dequantizer(self.old, self._values.get(start.value))
+        line = without_pair(self.old, self.new, made_by, line)
         messages = [self.new.message(n) for n in line]
         check_moves(messages, CONVERSIONS)
         constants = self.constants(line)

@@ -238,8 +238,8 @@ class Emission:
         chain.steps(state.steps(shape, inverse=inverse), what)
         if again:
             chain.add("QuantizeLinear", f"{what}_quantize", again, {})
+        chain.requantize(exact_dequantizer(self._document, value))
         if not inverse:
-            chain.requantize(exact_dequantizer(self._document, value))
             chain.nodes[-1].metadata_props.update(state_record(state, [shape]))
         self._chains[owner] += chain.nodes
         return chain.value

@@ -1,12 +1,12 @@
 """What a DequantizeLinear makes of integers: is it finite, and can it be quantized again?
 
-A runtime knows moves of integers as DequantizeLinear - moves - QuantizeLinear. So where the moves
-of a fold begin at a DequantizeLinear, behind them stand a QuantizeLinear and a DequantizeLinear
-with its numbers. They change nothing, as every number is one that was dequantized with them:
-`exact_dequantizer` tries all. Without them ONNX Runtime puts such a pair behind every move itself,
-and fails at int8 from opset 21 on: it names the type in an attribute, and does not change that when
-it makes the bytes unsigned (1.31.1, qdq_propagation.cc and qdq_s8_to_u8.cc: "output_dtype INT8 does
-not match y_zero_point type UINT8").
+A runtime knows moves of integers as DequantizeLinear - moves - QuantizeLinear. So behind moves of
+what was dequantized stand a QuantizeLinear and a DequantizeLinear with its numbers. They change
+nothing, as every number is one that was dequantized with them: `exact_dequantizer` tries all.
+Without them ONNX Runtime puts such a pair behind every move itself, and fails at int8 from opset 21
+on: it names the type in an attribute, and does not change that when it makes the bytes unsigned
+(1.31.1, qdq_propagation.cc and qdq_s8_to_u8.cc: "output_dtype INT8 does not match y_zero_point type
+UINT8").
 """
 
 from __future__ import annotations
