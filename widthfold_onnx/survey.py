@@ -28,7 +28,7 @@ def survey(
     Raises:
         UsageError: an assumed input shape does not fit.
     """
-    static = ShapeTable(document.proto, {})
+    static = document.shapes
     planned = ShapeTable(document.proto, options.input_shapes) if options.input_shapes else static
     return [_describe(document, site, static, planned, options, factor) for site in sites]
 

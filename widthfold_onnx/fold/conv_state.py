@@ -73,6 +73,10 @@ class ConvState(State):
         """One position per digit."""
         return (self.batch, channels, *self.factors[2:])
 
+    def free(self, rank: int) -> frozenset[int]:
+        """The batch, if it is folded."""
+        return frozenset((0,) if self.batch > 1 else ())
+
     def steps(self, shape: Dims, *, inverse: bool = False) -> tuple[Step, ...]:
         """What packs a tensor of natural extents `shape`, or with `inverse` unpacks it."""
         packing = pack(shape, self.digits, batch=self.batch, lift=self.lift)

@@ -17,8 +17,8 @@ folding the last axis needs no other: between them stands one Reshape.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 Axis = tuple[str, ...]
 State = tuple[Axis, ...]
@@ -34,6 +34,12 @@ class Reshape:
     extents: tuple[int | None, ...]
     keep: tuple[bool, ...]
 
+    @property
+    def inferred(self) -> int:
+        """Extents that the runtime has to infer; it can do so for one."""
+        pairs = zip(self.extents, self.keep, strict=True)
+        return sum(extent is None and not keep for extent, keep in pairs)
+
 
 @dataclass(frozen=True)
 class Transpose:
@@ -43,6 +49,11 @@ class Transpose:
 
 
 Step = Reshape | Transpose
+
+
+def can_be_said(steps: Iterable[Step]) -> bool:
+    """Whether no Reshape would have to infer more than one extent."""
+    return all(step.inferred <= 1 for step in steps if isinstance(step, Reshape))
 
 
 @dataclass(frozen=True)
@@ -62,6 +73,11 @@ class Packing:
     def is_view(self) -> bool:
         """Whether the NCHW form is a pure Reshape, so that no element moves in memory."""
         return all(isinstance(step, Reshape) for step in self.steps(digit_major=False))
+
+    @property
+    def with_open_batch(self) -> Packing:
+        """The same for any number of samples that the fold divides."""
+        return replace(self, atoms={**self.atoms, "n": None})
 
     def steps(self, *, digit_major: bool, inverse: bool = False) -> tuple[Step, ...]:
         """The operations that fold a tensor, or with `inverse` unfold it."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from widthfold_onnx.fold.layout import Reshape, Step
+from widthfold_onnx.fold.layout import Reshape, Step, can_be_said
 
 Array = npt.NDArray[Any]
 Dims = Sequence[int | None]
@@ -52,6 +52,29 @@ class State(ABC):
     @abstractmethod
     def least(self, channels: int) -> tuple[int, ...]:
         """The smallest natural extents that it fits, for so many channels."""
+
+    @abstractmethod
+    def free(self, rank: int) -> frozenset[int]:
+        """Folded axes of a natural tensor whose extent may be any that the digits divide.
+
+        What a folded node does to them depends on no extent, as it may along a spatial axis.
+        """
+
+    def opened(self, shape: Dims, fixed: Dims) -> tuple[int | None, ...]:
+        """Natural extents as Reshapes say them: what is only assumed is None where it can be.
+
+        A Reshape infers one extent, and fails where the digits do not divide that. So what is
+        assumed becomes no fact for whoever infers shapes.
+
+        Args:
+            shape: natural extents that are planned with.
+            fixed: those that the model itself fixes.
+        """
+        free = self.free(len(shape))
+        pairs = zip(shape, fixed, strict=True)
+        wanted = tuple(None if i in free and f is None else e for i, (e, f) in enumerate(pairs))
+        moves = (*self.steps(wanted), *self.steps(wanted, inverse=True))
+        return wanted if can_be_said(moves) else tuple(shape)
 
     @abstractmethod
     def steps(self, shape: Dims, *, inverse: bool = False) -> tuple[Step, ...]:

@@ -60,7 +60,7 @@ class Hints:
         guarded = replace(self._options, guard_shapes=True)
         found = [self._shapes(site, self._options, "")]
         if not self._options.guard_shapes:
-            alone = self._folds(site, self._static, guarded)
+            alone = self._folds(site, self._document.shapes, guarded)
             found += [GUARD] if alone else []
             found += [] if any(found) else [self._shapes(site, guarded, f" {GUARD}")]
         ways = " or ".join(way for way in found if way)
@@ -80,16 +80,12 @@ class Hints:
         read = LINEAR[site.op](
             self._document,
             site,
-            lambda value: dims(self._static, value.name),
+            lambda value: dims(self._document.shapes, value.name),
             lambda value: dims(planned, value.name),
         )
         if isinstance(read, Refusal):
             return False
         return isinstance(reformulate(read, options, self._factor), Reformulation)
-
-    @cached_property
-    def _static(self) -> ShapeTable:
-        return ShapeTable(self._document.proto, {})
 
     @cached_property
     def _tables(self) -> list[tuple[Shapes, ShapeTable]]:

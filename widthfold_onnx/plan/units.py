@@ -127,7 +127,7 @@ def cut(
 
 def only_site(document: Document) -> LinearSite | Refusal:
     """The site of a unit."""
-    table = ShapeTable(document.proto, {})
+    table = document.shapes
     scope, node = next(document.nodes(LINEAR))
     return read_site(document, Site(node, scope, node.name or "", node.op_type), table, table)
 

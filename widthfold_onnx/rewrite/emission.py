@@ -121,7 +121,7 @@ class Emission:
                 ends_of = {i: wanted - actual for i, (wanted, actual) in missing.items()}
                 known = site.quantization
                 chain.extend(ends_of, len(site.planned), None if known is None else known.zero)
-            chain.steps(plan.input.steps(digit_major=fold.digit_major), "fold")
+            chain.steps(plan.folding, "fold")
         record = encoded(record_of(site, plan))
         metadata = {FOLD_KEY: record}
         if ends.returns is not None:
@@ -143,7 +143,7 @@ class Emission:
             metadata,
         )
         if ends.returns is None:
-            chain.steps(plan.output.steps(digit_major=fold.digit_major, inverse=True), "unfold")
+            chain.steps(plan.unfolding, "unfold")
             surplus = _differing(plan.out_shape, site.output)
             if surplus:
                 chain.cut({i: actual for i, (_, actual) in surplus.items()})
@@ -240,7 +240,10 @@ class Emission:
         again = {} if signed is None else dict(zip(("scale", "zero"), signed, strict=True))
         if again:
             chain.add("DequantizeLinear", f"{what}_dequantize", again, {})
-        chain.steps(state.steps(shape, inverse=inverse), what)
+        path = self._document.path_of(self._graph)
+        fixed = self._document.shapes.get(path, value.name or "")
+        opened = state.opened(shape, fixed or (None,) * len(shape))
+        chain.steps(state.steps(opened, inverse=inverse), what)
         if again:
             chain.add("QuantizeLinear", f"{what}_quantize", again, {})
         if not inverse:

@@ -9,7 +9,7 @@ import math
 from dataclasses import replace
 
 from widthfold_onnx.fold.conv import ConvFold
-from widthfold_onnx.fold.layout import Reshape, pack
+from widthfold_onnx.fold.layout import Reshape, can_be_said, pack
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Refusal
@@ -124,7 +124,7 @@ def _form(
     views = all(p.is_view for p in packings)
     produced = (out_shape[0], 1, *out_shape[2:])
     multiplied = (site.positions[0], 1, *site.positions[1:])
-    return WindowedForm(
+    form = WindowedForm(
         fold=replace(fold, digit_major=fold.digit_major and not views),
         input=packings[0],
         output=packings[1],
@@ -137,6 +137,9 @@ def _form(
         flops_ratio=fold.flops_growth(elements(produced) / elements(multiplied)),
         bytes_ratio=_bytes_growth(site, fold, in_shape, out_shape),
     )
+    opened = replace(form, open_batch=True)
+    free = fold.batch > 1 and site.static[0] is None and in_shape[0] == site.planned[0]
+    return opened if free and can_be_said((*opened.folding, *opened.unfolding)) else form
 
 
 def _extended(site: WindowedSite, fold: ConvFold, *, output: bool) -> Dims:
@@ -180,11 +183,7 @@ def _unexpressible(
     ]
     folding = result.input.steps(digit_major=fold.digit_major)
     unfolding = result.output.steps(digit_major=fold.digit_major, inverse=True)
-    inferred = [
-        sum(extent is None and not keep for extent, keep in zip(s.extents, s.keep, strict=True))
-        for s in (*folding, *unfolding)
-        if isinstance(s, Reshape)
-    ]
+    inferred = [s.inferred for s in (*folding, *unfolding) if isinstance(s, Reshape)]
     if max(inferred, default=0) > 1:
         return Refusal(
             "several-unknown-extents",

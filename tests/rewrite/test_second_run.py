@@ -1,0 +1,110 @@
+"""A second run changes nothing: what the first one assumed is no fact for it.
+
+Behind a fold of an open extent stands a product whose rows may be samples as long as their number
+is open. If the first run wrote the assumed number, the second would mix them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime as ort  # noqa: TID251 - the tests run what the package made
+import pytest
+from onnx import numpy_helper
+
+from tests.rewrite.proved import assert_proved
+from widthfold_onnx import FoldOptions, fold_model
+
+# Nodes between "x" and "m" of rank 2, extents of x, those that are assumed, and others that fit.
+CASES = {
+    "rows": ("s = MatMul(x, w35) m = Squeeze(s, zero)", [1, "n", 3], [1, 14, 3], [1, 22, 3]),
+    "region": (
+        "s = MatMul(x, w35) r = Relu(s) a = Add(r, w5) m = Squeeze(a, zero)",
+        *([1, "n", 3], [1, 14, 3], [1, 22, 3]),
+    ),
+    "two products": (
+        "s = MatMul(x, w35) r = Relu(s) u = MatMul(r, w57) m = Squeeze(u, zero)",
+        *([1, "n", 3], [1, 14, 3], [1, 22, 3]),
+    ),
+    "columns": ("s = MatMul(w35, x) m = Transpose(s)", [5, "n"], [5, 14], [5, 22]),
+    "transposed": ("m = Gemm <transA = 1> (x, w35)", [3, "n"], [3, 14], [3, 22]),
+    "quantized": (
+        "q = QuantizeLinear(x, scale, byte) d = DequantizeLinear(q, scale, byte) "
+        "v = DequantizeLinear(b35, scale, byte) m = MatMul(d, v)",
+        *(["n", 3], [14, 3], [22, 3]),
+    ),
+    "batch and rows": (
+        "q = QuantizeLinear(x, scale, byte) d = DequantizeLinear(q, scale, byte) "
+        "v = DequantizeLinear(b35, scale, byte) s = MatMul(d, v) m = Reshape(s, rows_of_5)",
+        *(["n", 7, 3], [2, 7, 3], [4, 7, 3]),
+    ),
+    "integers": (
+        "q = QuantizeLinear(x, scale, byte) s = MatMulInteger(q, b35) m = Cast <to = 1> (s)",
+        *(["n", 3], [14, 3], [22, 3]),
+    ),
+    "batch of a Conv": (
+        "s = Conv <kernel_shape = [1, 3]> (x, k) r = Relu(s) m = Flatten(r)",
+        *(["n", 1, 5, 3], [14, 1, 5, 3], [22, 1, 5, 3]),
+    ),
+}
+
+
+def model(case: str) -> onnx.ModelProto:
+    """x -> nodes -> m -> Gemm -> y; the Gemm is not folded where its rows are open."""
+    nodes, dims, _, _ = CASES[case]
+    shown = ", ".join(map(str, dims))
+    made = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 17]> g (float[{shown}] x) => (float[p, q] y) '
+        f"{{ {nodes} y = Gemm(m, last) }}"
+    )
+    rng = np.random.default_rng(0)
+    last = ({"columns": 3, "two products": 7}.get(case, 5), 2)
+    arrays = {
+        "zero": np.zeros(1, np.int64),
+        "rows_of_5": np.array([-1, 5]),
+        "scale": np.float32(0.25),
+        "byte": np.uint8(3),
+        "b35": rng.integers(0, 99, (3, 5), np.uint8),
+        "k": rng.integers(-9, 9, (1, 1, 1, 3)).astype(np.float32),
+        "last": rng.integers(-9, 9, last).astype(np.float32),
+        "w35": rng.integers(-9, 9, (3, 5)).astype(np.float32),
+        "w57": rng.integers(-9, 9, (5, 7)).astype(np.float32),
+        "w5": rng.integers(-9, 9, 5).astype(np.float32),
+    }
+    made.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(array), name)
+        for name, array in arrays.items()
+        if name in nodes or name == "last"
+    )
+    return made
+
+
+def run(proto: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
+    session = ort.InferenceSession(proto.SerializeToString())
+    (y,) = session.run(None, {"x": x})
+    return y
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_nothing_is_left_for_a_second_run(case: str, ragged: bool) -> None:
+    original, assumed = model(case), CASES[case][2]
+    options = FoldOptions(factor=2, ragged=ragged, input_shapes={"x": tuple(assumed)})
+    folded, sites = fold_model(original, options)
+    assert sites[-1].code == "mixes-samples"
+    assert {site.status for site in sites[:-1]} == {"folded"}
+    assert_proved(original, folded, sites)
+    again, _ = fold_model(folded, options)
+    assert again.SerializeToString() == folded.SerializeToString()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rows_and_samples_may_be_another_multiple(case: str) -> None:
+    original, (_, dims, assumed, other) = model(case), CASES[case]
+    folded, _ = fold_model(original, FoldOptions(factor=2, input_shapes={"x": tuple(assumed)}))
+    for shape in (assumed, other):
+        x = np.random.default_rng(1).integers(-9, 10, shape).astype(np.float32)
+        np.testing.assert_array_equal(run(folded, x), run(original, x))
+    odd = [extent + (dim == "n") for dim, extent in zip(dims, other, strict=True)]
+    with pytest.raises(ort.capi.onnxruntime_pybind11_state.Fail, match="cannot be reshaped"):
+        run(folded, np.zeros(odd, np.float32))
