@@ -168,15 +168,17 @@ def _positions(site: MatMulSite, options: FoldOptions, factor: int, merged: int)
 
     Those that the model fixes are enough if they make up a multiple of the factor; one other is
     inferred then. Else all must be planned: the Reshape fails where the real ones do not divide.
-    Or a guard tests whether the one that is inferred is good for the fold.
+    Or a guard tests whether the one that is inferred is good for the fold; one that is assumed
+    not to be good would never be folded.
     """
     span = _span(site, merged)
     for extents, open_ones in ((site.static[span], 1), (site.planned[span], 0)):
         known = [e for e in extents if e is not None]
         if len(extents) - len(known) <= open_ones and math.prod(known) % factor == 0:
             return extents
-    guarded = options.guard_shapes and site.static[span].count(None) == 1
-    return site.static[span] if guarded and not _varies(site) else None
+    unknown = site.planned[span]
+    guarded = options.guard_shapes and unknown == site.static[span] and unknown.count(None) == 1
+    return unknown if guarded and not _varies(site) else None
 
 
 def _varies(site: MatMulSite) -> bool:
