@@ -49,7 +49,7 @@ def unguarded_folds(
         for axis, extent in needed.items():
             if extent.modulus != EXACT:
                 reason = f"nothing tests that {extent.modulus} divides axis {axis} of its data"
-                yield ExactSite(node=label(node), verdict="different", reason=reason)
+                yield ExactSite(node=label(node), verdict="different", reason=reason, guard=True)
 
 
 def source_of(graph: Rewritten, node: Node) -> Value:

@@ -81,11 +81,12 @@ def check_guards(
             if changed:
                 raise Mismatch(f"the nodes of the original are not those it had ({changed})")
         except Mismatch as error:
-            results.append(ExactSite(node=name, verdict="different", reason=str(error)))
+            said = ExactSite(node=name, verdict="different", reason=str(error), guard=True)
         except UnverifiedError as error:
-            results.append(ExactSite(node=name, verdict="skipped", reason=str(error)))
+            said = ExactSite(node=name, verdict="skipped", reason=str(error), guard=True)
         else:
-            results.append(ExactSite(node=name, verdict="exact", reason=what))
+            said = ExactSite(node=name, verdict="exact", reason=what, guard=True)
+        results.append(said)
     return results
 
 
