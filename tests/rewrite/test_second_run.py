@@ -10,7 +10,9 @@ import numpy as np
 import onnx
 import onnxruntime as ort  # noqa: TID251 - the tests run what the package made
 import pytest
-from onnx import numpy_helper
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
 
 from tests.rewrite.proved import assert_proved
 from widthfold_onnx import FoldOptions, fold_model
@@ -42,11 +44,24 @@ CASES = {
         "q = QuantizeLinear(x, scale, byte) s = MatMulInteger(q, b35) m = Cast <to = 1> (s)",
         *(["n", 3], [14, 3], [22, 3]),
     ),
+    "columns of a Conv": (
+        "c = Conv <pads = [1, 1]> (x, k3) s = Squeeze(c, zero) m = Transpose(s)",
+        *([1, 1, "n"], [1, 1, 14], [1, 1, 22]),
+    ),
+    "columns of a region": (
+        "c = Conv <pads = [1, 1]> (x, k3) r = Relu(c) "
+        "a = Conv <group = 5, pads = [2, 0]> (r, k5) s = Squeeze(a, zero) m = Transpose(s)",
+        *([1, 1, "n"], [1, 1, 14], [1, 1, 22]),
+    ),
     "batch of a Conv": (
         "s = Conv <kernel_shape = [1, 3]> (x, k) r = Relu(s) m = Flatten(r)",
         *(["n", 1, 5, 3], [14, 1, 5, 3], [22, 1, 5, 3]),
     ),
 }
+
+
+STATES = ort.capi.onnxruntime_pybind11_state
+REFUSALS = (STATES.Fail, STATES.InvalidArgument, STATES.RuntimeException)
 
 
 def model(case: str) -> onnx.ModelProto:
@@ -66,6 +81,8 @@ def model(case: str) -> onnx.ModelProto:
         "byte": np.uint8(3),
         "b35": rng.integers(0, 99, (3, 5), np.uint8),
         "k": rng.integers(-9, 9, (1, 1, 1, 3)).astype(np.float32),
+        "k3": rng.integers(-9, 9, (5, 1, 3)).astype(np.float32),
+        "k5": rng.integers(-9, 9, (5, 1, 3)).astype(np.float32),
         "last": rng.integers(-9, 9, last).astype(np.float32),
         "w35": rng.integers(-9, 9, (3, 5)).astype(np.float32),
         "w57": rng.integers(-9, 9, (5, 7)).astype(np.float32),
@@ -106,5 +123,73 @@ def test_rows_and_samples_may_be_another_multiple(case: str) -> None:
         x = np.random.default_rng(1).integers(-9, 10, shape).astype(np.float32)
         np.testing.assert_array_equal(run(folded, x), run(original, x))
     odd = [extent + (dim == "n") for dim, extent in zip(dims, other, strict=True)]
-    with pytest.raises(ort.capi.onnxruntime_pybind11_state.Fail, match="cannot be reshaped"):
+    with pytest.raises(REFUSALS, match="cannot be reshaped"):
         run(folded, np.zeros(odd, np.float32))
+
+
+@st.composite
+def networks(draw: st.DrawFn) -> tuple[onnx.ModelProto, int, FoldOptions]:
+    """x [n, 2, t] -> up to three layers of all kinds -> y; the extent that is assumed of t."""
+    length, value, nodes, constants = draw(st.integers(8, 24)), "x", [], {}
+    channels, extent = 2, length
+    for index in range(draw(st.integers(1, 3))):
+        kind = draw(st.sampled_from(["Conv", "Conv", "Conv", "ConvTranspose", "Relu", "Resize"]))
+        result, inputs, given = f"v{index}", [value], {}
+        if kind.startswith("Conv"):
+            kernel, stride = draw(st.integers(1, 4)), draw(st.integers(1, 2))
+            given = {"strides": [stride]}
+            if kind == "Conv" and draw(st.booleans()):
+                given["auto_pad"] = draw(st.sampled_from(["SAME_UPPER", "SAME_LOWER"]))
+            elif kind == "Conv":
+                given["pads"] = [draw(st.integers(0, 2)), draw(st.integers(0, 2))]
+            weight = np.random.default_rng(index).integers(-3, 4, (channels, channels, kernel))
+            constants[f"w{index}"] = weight.astype(np.float32)
+            inputs.append(f"w{index}")
+            pads = given.get("pads", [0, 0])
+            if "auto_pad" in given:
+                extent = -(-extent // stride)
+            elif kind == "Conv":
+                extent = (extent + sum(pads) - kernel) // stride + 1
+            else:
+                extent = (extent - 1) * stride + kernel
+        if kind == "Resize":
+            constants[f"s{index}"] = np.array([1, channels, extent])
+            inputs += ["", "", f"s{index}"]
+            given = {"mode": "nearest"}
+        nodes.append(helper.make_node(kind, inputs, [result], f"n{index}", **given))
+        value = result
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, channels, "t"])],
+        [helper.make_tensor_value_info(value, TensorProto.FLOAT, [None] * 3)],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    options = FoldOptions(
+        factor=draw(st.integers(2, 4)),
+        ragged=draw(st.booleans()),
+        input_shapes={"x": (1, channels, length)},
+    )
+    return made, length, options
+
+
+@settings(max_examples=150, deadline=None)
+@given(networks())
+def test_another_extent_is_refused_by_the_runtime_or_right(
+    case: tuple[onnx.ModelProto, int, FoldOptions],
+) -> None:
+    original, length, options = case
+    folded, _ = fold_model(original, options)
+    for other in (length, length + 1, length - 1, length + (options.factor or 0), 2 * length):
+        x = np.random.default_rng(other).integers(-3, 4, (1, 2, other)).astype(np.float32)
+        try:
+            wanted = run(original, x)
+        except REFUSALS:
+            continue
+        try:
+            found = run(folded, x)
+        except REFUSALS:
+            assert other != length
+            continue
+        np.testing.assert_array_equal(found, wanted)

@@ -17,8 +17,8 @@ folding the last axis needs no other: between them stands one Reshape.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 Axis = tuple[str, ...]
 State = tuple[Axis, ...]
@@ -51,9 +51,13 @@ class Transpose:
 Step = Reshape | Transpose
 
 
-def can_be_said(steps: Iterable[Step]) -> bool:
-    """Whether no Reshape would have to infer more than one extent."""
-    return all(step.inferred <= 1 for step in steps if isinstance(step, Reshape))
+def can_stand_for(steps: Sequence[Step], planned: Sequence[Step]) -> bool:
+    """Whether moves of open extents do for those of planned ones: no Reshape infers more than one.
+
+    There may be more of them, where an axis that is planned with extent 1 moves no element.
+    """
+    inferred = (step.inferred for step in steps if isinstance(step, Reshape))
+    return len(steps) == len(planned) and max(inferred, default=0) <= 1
 
 
 @dataclass(frozen=True)
@@ -73,11 +77,6 @@ class Packing:
     def is_view(self) -> bool:
         """Whether the NCHW form is a pure Reshape, so that no element moves in memory."""
         return all(isinstance(step, Reshape) for step in self.steps(digit_major=False))
-
-    @property
-    def with_open_batch(self) -> Packing:
-        """The same for any number of samples that the fold divides."""
-        return replace(self, atoms={**self.atoms, "n": None})
 
     def steps(self, *, digit_major: bool, inverse: bool = False) -> tuple[Step, ...]:
         """The operations that fold a tensor, or with `inverse` unfold it."""

@@ -72,7 +72,7 @@ class RowState(State):
         kept = shape[: len(shape) - 1 - self.merged]
         return (*kept, channels, length) if self.left else (*kept, length, channels)
 
-    def free(self, rank: int) -> frozenset[int]:
+    def folded(self, rank: int) -> frozenset[int]:
         """The positions."""
         end = rank if self.left else rank - 1
         return frozenset(range(end - self.merged, end))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from widthfold_onnx.fold.layout import Reshape, Step, can_be_said
+from widthfold_onnx.fold.layout import Reshape, Step, can_stand_for
 
 Array = npt.NDArray[Any]
 Dims = Sequence[int | None]
@@ -54,11 +54,8 @@ class State(ABC):
         """The smallest natural extents that it fits, for so many channels."""
 
     @abstractmethod
-    def free(self, rank: int) -> frozenset[int]:
-        """Folded axes of a natural tensor whose extent may be any that the digits divide.
-
-        What a folded node does to them depends on no extent, as it may along a spatial axis.
-        """
+    def folded(self, rank: int) -> frozenset[int]:
+        """Axes of a natural tensor whose extents digits must divide."""
 
     def opened(self, shape: Dims, fixed: Dims) -> tuple[int | None, ...]:
         """Natural extents as Reshapes say them: what is only assumed is None where it can be.
@@ -70,11 +67,14 @@ class State(ABC):
             shape: natural extents that are planned with.
             fixed: those that the model itself fixes.
         """
-        free = self.free(len(shape))
-        pairs = zip(shape, fixed, strict=True)
-        wanted = tuple(None if i in free and f is None else e for i, (e, f) in enumerate(pairs))
-        moves = (*self.steps(wanted), *self.steps(wanted, inverse=True))
-        return wanted if can_be_said(moves) else tuple(shape)
+        folded = self.folded(len(shape))
+        pairs = enumerate(zip(shape, fixed, strict=True))
+        wanted = tuple(None if i in folded and f is None else e for i, (e, f) in pairs)
+        for inverse in (False, True):
+            moves = self.steps(wanted, inverse=inverse)
+            if not can_stand_for(moves, self.steps(shape, inverse=inverse)):
+                return tuple(shape)
+        return wanted
 
     @abstractmethod
     def steps(self, shape: Dims, *, inverse: bool = False) -> tuple[Step, ...]:

@@ -157,6 +157,8 @@ class Reformulation(ABC):
         kind: how each axis is folded, joined by "+".
         flops_ratio: multiply-adds after / before.
         bytes_ratio: bytes of input, weight and output after / before.
+        bound: folded axes of the data whose extent is only assumed, and at another one, though the
+            factor divides it, the form would be wrong.
     """
 
     fold: Fold
@@ -166,6 +168,7 @@ class Reformulation(ABC):
     kind: str
     flops_ratio: float
     bytes_ratio: float
+    bound: frozenset[int] = frozenset()
 
     @property
     @abstractmethod

@@ -184,7 +184,8 @@ class WindowedForm(Reformulation):
         output: how its output was packed, before cutting to the site's own output.
         in_shape: input extents after zero-extension.
         out_shape: output extents before the cut.
-        open_batch: the Reshapes infer the batch, which is folded and only assumed.
+        written: both packings as Reshapes say them: what is only assumed is inferred where the
+            form is right for every multiple.
     """
 
     fold: ConvFold
@@ -192,7 +193,7 @@ class WindowedForm(Reformulation):
     output: Packing
     in_shape: Dims
     out_shape: Dims
-    open_batch: bool = False
+    written: tuple[Packing, Packing]
 
     def became(self, inputs: int, outputs: int) -> str:
         """For reports: what channels became, with rank and groups if they changed."""
@@ -208,16 +209,12 @@ class WindowedForm(Reformulation):
     @property
     def folding(self) -> tuple[Step, ...]:
         """The Reshapes and Transposes of the data."""
-        return self._opened(self.input).steps(digit_major=self.fold.digit_major)
+        return self.written[0].steps(digit_major=self.fold.digit_major)
 
     @property
     def unfolding(self) -> tuple[Step, ...]:
         """The Reshapes and Transposes of the result."""
-        packing = self._opened(self.output)
-        return packing.steps(digit_major=self.fold.digit_major, inverse=True)
-
-    def _opened(self, packing: Packing) -> Packing:
-        return packing.with_open_batch if self.open_batch else packing
+        return self.written[1].steps(digit_major=self.fold.digit_major, inverse=True)
 
     def ends(self, site: LinearSite) -> Ends:
         """States at both ends.
