@@ -6,6 +6,8 @@ is open. If the first run wrote the assumed number, the second would mix them.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnxruntime as ort  # noqa: TID251 - the tests run what the package made
@@ -15,7 +17,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.rewrite.proved import assert_proved
-from widthfold_onnx import FoldOptions, fold_model
+from widthfold_onnx import FoldOptions, Provider, VerifyOptions, fold_model
+from widthfold_onnx.evidence.exact import probe_sites
 
 # Nodes between "x" and "m" of rank 2, extents of x, those that are assumed, and others that fit.
 CASES = {
@@ -125,6 +128,31 @@ def test_rows_and_samples_may_be_another_multiple(case: str) -> None:
     odd = [extent + (dim == "n") for dim, extent in zip(dims, other, strict=True)]
     with pytest.raises(REFUSALS, match="cannot be reshaped"):
         run(folded, np.zeros(odd, np.float32))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_proof_sees_an_inferred_extent_that_is_wrong(case: str, tmp_path: Path) -> None:
+    """A number beside the inferred one becomes 1, in each Reshape in turn."""
+    original, assumed = model(case), CASES[case][2]
+    options = FoldOptions(factor=2, input_shapes={"x": tuple(assumed)})
+    folded, _ = fold_model(original, options)
+    paths = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    onnx.save(original, paths[0])
+    planted = 0
+    for index, tensor in enumerate(folded.graph.initializer):
+        numbers = numpy_helper.to_array(tensor)
+        if "/widthfold/" not in tensor.name or -1 not in numbers or numbers.max() < 2:
+            continue
+        wrong = numbers.copy()
+        wrong[numbers.argmax()] = 1
+        mutant = onnx.ModelProto.FromString(folded.SerializeToString())
+        mutant.graph.initializer[index].CopyFrom(numpy_helper.from_array(wrong, tensor.name))
+        onnx.save(mutant, paths[1])
+        cpu = VerifyOptions(provider=Provider.CPU)
+        proved, _ = probe_sites(*paths, cpu, lambda line: None)
+        assert "different" in [site.verdict for site in proved], tensor.name
+        planted += 1
+    assert planted >= 2
 
 
 @st.composite
