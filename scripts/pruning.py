@@ -26,6 +26,7 @@ from widthfold_onnx.options import Provider
 from widthfold_onnx.plan import race
 from widthfold_onnx.plan.layers import Layers, running
 from widthfold_onnx.plan.targets import target, usual
+from widthfold_onnx.results.store import NO_TIME
 
 FEW = race.RUNGS[0].pairs
 HEAD = [
@@ -81,7 +82,7 @@ def compare(model: Path, seconds: float) -> Row:
     row = Row(model=model.stem, layers=len(layers.units), faster=[], lost={})
     for subject, forms in usually.items():
         for key, ran in forms.items():
-            if key and ran.reason != race.NO_TIME:
+            if key and ran.reason != NO_TIME:
                 row.forms += 1
                 row.unrun += not ran.pairs
                 row.given_up += 0 < ran.pairs < FEW

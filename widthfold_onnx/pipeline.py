@@ -16,7 +16,7 @@ from widthfold_onnx.model.external import check_external, external_tensors
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.options import FoldOptions, SearchOptions, VerifyOptions
-from widthfold_onnx.plan.decisions import Decision, applied, find_sites, plan
+from widthfold_onnx.plan.decisions import Decision, applied, plan
 from widthfold_onnx.plan.layouts import settled
 from widthfold_onnx.plan.outline import outline
 from widthfold_onnx.plan.search import Search
@@ -202,7 +202,10 @@ def inspect(model: Path | str, options: FoldOptions) -> InspectReport:
         InvalidModelError: the model is broken or not supported.
     """
     if options.factor is None:
-        raise UsageError("inspect lists the forms at one factor; give it")
+        raise UsageError(
+            "inspect measures nothing and shows the forms of one factor: give a number; what auto "
+            "takes is shown by `optimize --dry-run`"
+        )
     model = Path(model)
     loaded = load(model)
     document = Document(loaded.proto, loaded.folder)
@@ -211,5 +214,5 @@ def inspect(model: Path | str, options: FoldOptions) -> InspectReport:
         opset=document.opset,
         ir_version=loaded.proto.ir_version,
         nodes=len(loaded.proto.graph.node),
-        sites=survey(document, find_sites(document, options), options, options.factor),
+        sites=survey(document, options, options.factor),
     )

@@ -1,18 +1,20 @@
-"""All that is known about every site, for `inspect`: nothing is decided here."""
+"""All that is known about every site, for `inspect`: what a fixed factor decides, and all forms."""
 
 from __future__ import annotations
+
+import functools
 
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.plan.decisions import read_site, was_folded
+from widthfold_onnx.plan.decisions import KEPT, Decision, plan, read_site, was_folded
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Choice, InspectSite
 from widthfold_onnx.rewrite.record import FOLD_KEY, read_record
-from widthfold_onnx.rules.base import LinearSite, Reformulation, Site
-from widthfold_onnx.rules.conv import cost, furthest, is_wide
+from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.rules.conv import PROGRESS, cost, furthest, is_wide, reformulate
 from widthfold_onnx.rules.outcomes import candidates
 from widthfold_onnx.rules.windowed import WindowedSite
 
@@ -20,32 +22,43 @@ LANES = 8
 """Channels of one tensor-core tile in half precision (NVIDIA convolution guide)."""
 
 
-def survey(
-    document: Document, sites: list[Site], options: FoldOptions, factor: int
-) -> list[InspectSite]:
+ANY = "any axis"
+"""Where the reason is none of single axes."""
+
+
+def survey(document: Document, options: FoldOptions, factor: int) -> list[InspectSite]:
     """Describe every site; legal and refused forms are those at the factor.
 
     Raises:
-        UsageError: an assumed input shape does not fit.
+        UsageError: a node pattern matches no site, or an assumed input shape does not fit.
     """
-    static = document.shapes
-    planned = ShapeTable(document.proto, options.input_shapes) if options.input_shapes else static
-    return [_describe(document, site, static, planned, options, factor) for site in sites]
+    choose = functools.partial(reformulate, options=options, factor=factor)
+    planned = functools.cache(lambda: ShapeTable(document.proto, options.input_shapes))
+
+    def read(decision: Decision) -> LinearSite | Refusal:
+        """The site, which a decision that leaves it alone did not read."""
+        if decision.conv is not None:
+            return decision.conv
+        assert isinstance(decision.outcome, Refusal)
+        if decision.outcome.code in KEPT:
+            return read_site(document, decision.site, document.shapes, planned())
+        return decision.outcome
+
+    return [
+        _describe(decision, read(decision), options, factor)
+        for decision in plan(document, options, choose)
+    ]
 
 
 def _describe(
-    document: Document,
-    site: Site,
-    static: ShapeTable,
-    planned: ShapeTable,
-    options: FoldOptions,
-    factor: int,
+    decision: Decision, conv: LinearSite | Refusal, options: FoldOptions, factor: int
 ) -> InspectSite:
-    conv = read_site(document, site, static, planned)
-    place = {"node": site.name, "graph": site.scope.path, "op": site.op}
-    folded_as = None
-    if was_folded(site.node):
-        folded_as = _folded_as(site.node)
+    """All about a site, which is a refusal where it cannot be read."""
+    site = decision.site
+    place = {"node": site.name, "graph": site.scope.path, "op": site.op, "hint": decision.hint}
+    folded_as = _folded_as(site.node) if was_folded(site.node) else None
+    legal, refusals = ({}, {}) if folded_as is not None else _outcomes(decision, options, factor)
+    reasons = {axis: f"{r.code}: {r.reason}" for axis, r in refusals.items()}
     if isinstance(conv, Refusal):
         return InspectSite(
             **place,
@@ -58,21 +71,10 @@ def _describe(
             flops=None,
             folded_as=folded_as,
             choices=[],
-            refusals={"any axis": f"{conv.code}: {conv.reason}"},
+            refusals=reasons,
         )
-    legal: dict[str, Reformulation] = {}
-    refused: list[tuple[str, Refusal]] = []
-    wide = is_wide(conv, options)
-    if wide is None and folded_as is None:
-        for axis, outcome in candidates(conv, options, factor):
-            if isinstance(outcome, Refusal):
-                refused.append((axis, outcome))
-            elif axis not in legal or cost(outcome) < cost(legal[axis]):
-                legal[axis] = outcome
-    refusals = {axis: r for axis, r in furthest(refused).items() if axis not in legal}
-    if wide is not None:
-        refusals["any axis"] = wide
     inputs, outputs = conv.channels
+    wide = is_wide(conv, options)
     return InspectSite(
         **place,
         input_shape=_shown(conv.planned),
@@ -84,8 +86,26 @@ def _describe(
         flops=conv.macs,
         folded_as=folded_as,
         choices=[_choice(conv, r) for r in sorted(legal.values(), key=cost)],
-        refusals={axis: f"{r.code}: {r.reason}" for axis, r in refusals.items()},
+        refusals=reasons,
     )
+
+
+def _outcomes(
+    decision: Decision, options: FoldOptions, factor: int
+) -> tuple[dict[str, Reformulation], dict[str, Refusal]]:
+    """By axis the cheapest form, or why there is none."""
+    conv, found = decision.conv, decision.outcome
+    if isinstance(found, Refusal) and (conv is None or found.code not in PROGRESS):
+        return {}, {ANY: found}
+    assert conv is not None
+    legal: dict[str, Reformulation] = {}
+    refused: list[tuple[str, Refusal]] = []
+    for axis, form in candidates(conv, options, factor):
+        if isinstance(form, Refusal):
+            refused.append((axis, form))
+        elif axis not in legal or cost(form) < cost(legal[axis]):
+            legal[axis] = form
+    return legal, {axis: r for axis, r in furthest(refused).items() if axis not in legal}
 
 
 def _falls(conv: LinearSite) -> str:

@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 import jsonschema
+import numpy as np
 import pytest
+from onnx import numpy_helper
 
 import widthfold_onnx
 from tests.cli.tool import (
@@ -57,7 +59,7 @@ def test_a_terminal_gets_a_framed_table(model: Path) -> None:
 
 def test_every_site_with_its_figures(model: Path) -> None:
     report = inspect(model, "--factor", 4)
-    assert report["schema"] == "widthfold.inspect/1"
+    assert report["schema"] == "widthfold.inspect/2"
     assert (report["opset"], report["ir_version"], report["nodes"]) == (17, 8, 3)
     first, second = report["sites"]
     assert (first["node"], first["op"], first["graph"]) == ("first", "Conv", "")
@@ -79,23 +81,90 @@ def test_every_site_with_its_figures(model: Path) -> None:
             assert choice["form"].split()[0] in ("view", "move")
 
 
-def test_what_inspect_lists_is_what_optimize_takes(tmp_path: Path) -> None:
+def agreeing(path: Path, *options: object) -> list[dict]:
+    """The sites of a model, of which `optimize` takes what `inspect` lists and says the same."""
+    run = widthfold("optimize", path, *options, "--dry-run", "--format", "json")
+    assert (run.code, run.err) == (0, "")
+    sites = json.loads(run.out)["sites"]
+    run = widthfold("inspect", path, *options, "--format", "json")
+    assert (run.code, run.err) == (0, "")
+    surveyed = json.loads(run.out)
+    jsonschema.validate(surveyed, SCHEMA)
+    assert [s["node"] for s in sites] == [s["node"] for s in surveyed["sites"]]
+    for site, survey in zip(sites, surveyed["sites"], strict=True):
+        forms = {(c["axis"], c["form"]) for c in survey["choices"]}
+        assert (site["status"] == "folded") == bool(forms)
+        if forms:
+            assert (site["axis"], site["form"]) in forms
+            assert survey["hint"] == ""
+        else:
+            assert (site["code"], site["reason"]) == said(survey)
+    return surveyed["sites"]
+
+
+def said(survey: dict) -> tuple[str, str]:
+    """Code and reason of a site without folds, as `optimize` puts them."""
+    whys = {axis: why.split(": ", 1) for axis, why in survey["refusals"].items()}
+    reasons = [r if axis == "any axis" else f"{axis}: {r}" for axis, (_, r) in whys.items()]
+    code, *_ = (code for code, _ in whys.values())
+    return code, "; ".join([*reasons, *filter(None, [survey["hint"]])])
+
+
+def test_what_inspect_lists_is_what_optimize_takes() -> None:
     for path in sorted(MODELS.glob("*.onnx")):
-        plan = tmp_path / "plan.json"
-        run = widthfold("optimize", path, "--factor", 8, "--dry-run", "--report", plan)
-        assert run.code == 0
-        shown = tmp_path / "shown.json"
-        assert widthfold("inspect", path, "--factor", 8, "--report", shown).code == 0
-        sites = json.loads(plan.read_bytes())["sites"]
-        surveyed = report_of(shown)["sites"]
-        assert [s["node"] for s in sites] == [s["node"] for s in surveyed]
-        for site, survey in zip(sites, surveyed, strict=True):
-            forms = {(c["axis"], c["form"]) for c in survey["choices"]}
-            assert (site["status"] == "folded") == bool(forms)
-            if forms:
-                assert (site["axis"], site["form"]) in forms
-            else:
-                assert survey["refusals"]
+        agreeing(path, "--factor", 8)
+
+
+OPEN = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[N, 2, H, W] x) => (float[N, 3, 7, 16] y) <float[3, 2, 3, 3] w, float[3, 3, 1, 3] v>
+{
+    [first] a = Conv <pads = [1, 1, 1, 1]> (x, w)
+    [second] y = Conv <pads = [0, 1, 0, 1]> (a, v)
+}"""
+
+
+def test_a_hint_stands_with_what_it_unlocks(tmp_path: Path) -> None:
+    path = save(build(OPEN), tmp_path / "model.onnx")
+    hint = "--input-shape x:1,2,256,256 or --guard-shapes folds it"
+    first, _ = agreeing(path, "--factor", 8)
+    assert first["hint"] == hint
+    assert f"; {hint}\n" in widthfold("inspect", path).out
+    lines = [line.strip() for line in on_terminal("inspect", path).out.splitlines()]
+    assert hint in lines  # on a line of its own
+    for way in ("--guard-shapes",), ("--input-shape", "x:1,2,256,256"):
+        first, _ = agreeing(path, "--factor", 8, *way)
+        assert first["choices"], way
+    first, _ = agreeing(path, "--factor", 16)
+    assert "--input-shape x:1,2,512,512" in first["hint"]
+
+
+def test_extents_that_the_factor_leaves_over_get_a_hint() -> None:
+    (site,) = agreeing(MODELS / "ragged.onnx", "--factor", 8)
+    assert site["hint"] == "--ragged folds it"
+    (site,) = agreeing(MODELS / "ragged.onnx", "--factor", 8, "--ragged")
+    assert site["choices"]
+
+
+def test_reasons_that_are_none_of_an_axis_are_the_same(model: Path, tmp_path: Path) -> None:
+    first, second = agreeing(model, "--factor", 8, "--nodes", "first")
+    assert first["choices"]
+    assert second["refusals"] == {"any axis": "not-selected: left alone by --nodes or --skip"}
+    assert second["input_shape"] == [1, 3, 6, 16]
+    proto = build()
+    weights = {tensor.name: tensor for tensor in proto.graph.initializer}
+    broken = numpy_helper.to_array(weights["w1"]).copy()
+    broken[1, 0, 2, 1] = np.nan
+    weights["w1"].CopyFrom(numpy_helper.from_array(broken, "w1"))
+    first, second = agreeing(save(proto, tmp_path / "nan.onnx"), "--factor", 8)
+    assert first["refusals"] == {"any axis": "weight-not-finite: the weight holds NaN or Inf"}
+    assert second["choices"]
+
+
+def test_auto_is_refused_with_what_to_say_instead(model: Path) -> None:
+    run = widthfold("inspect", model, "--factor", "auto")
+    assert run.code == 2
+    assert "give a number; what auto takes is shown by `optimize --dry-run`" in run.line
+    assert "auto: whatever was measured" not in widthfold("inspect", "--help").out
 
 
 def test_a_folded_node_shows_how(model: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.tool import MODELS, build, process, save, widthfold
 from tests.plan.test_cost import STRIDED, same
+from tests.plan.world import WHOLE, World, doubled, enter
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.options import FoldOptions, Provider
 from widthfold_onnx.plan.identity import machine_identity, setting_identity
@@ -94,7 +95,8 @@ def test_every_form_of_the_report_says_that_it_predicts(tmp_path: Path) -> None:
     )
     assert "verdict: pass" in run.out
     assert "not timed; to see if it pays: widthfold verify" in run.out
-    kept = widthfold("optimize", MODELS / "luma_sr.onnx", "--dry-run", *CPU)
+    only = ("--nodes", "extract")
+    kept = widthfold("optimize", MODELS / "luma_sr.onnx", "--dry-run", *only, *CPU)
     assert "x; 1.25x would be folded unmeasured" in kept.out
     assert "no layer is sure to gain" in kept.out
 
@@ -205,9 +207,17 @@ def test_a_layer_that_did_not_run_is_not_predicted(store: Path) -> None:
     assert (site["status"], site["gain"]) == ("kept", None)
 
 
-def test_the_whole_model_as_it_was_timed_has_the_last_word(store: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("saved", "status"), [(4.0, "folded"), (-4.0, "kept")])
+def test_the_whole_model_as_it_was_timed_has_the_last_word(
+    saved: float, status: str, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What one machine decided is decided again from its export, without a runtime's help."""
-    tuned = planned(WIDE, "--time-budget", 2)
+    world = enter(monkeypatch, World(doubled, {"conv": saved}))
+    tuned = planned(WIDE)
+    (site,) = tuned["sites"]
+    assert (site["status"], site["gain"]["ratio"], site["gain"]["predicted"]) == (status, 2, False)
+    assert tuned["search"]["whole"]["ratio"] == WHOLE / (WHOLE - saved)
+    assert (len(world.raced), len(world.compared)) == (1, 1)
     lines = tmp_path / "fleet.jsonl"
     assert widthfold("store", "export", lines).code == 0
     (tmp_path / "other").mkdir()
@@ -217,3 +227,4 @@ def test_the_whole_model_as_it_was_timed_has_the_last_word(store: Path, tmp_path
     assert again["sites"] == tuned["sites"]
     assert again["search"]["whole"] == tuned["search"]["whole"]
     assert (again["search"]["measured"], again["search"]["predicted"]) == (0, 0)
+    assert (len(world.raced), len(world.compared)) == (1, 1)

@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 
 import jsonschema
@@ -11,7 +12,7 @@ import pytest
 
 import widthfold_onnx
 from tests.cli.tool import MODELS, names, on_terminal, start_process, widthfold
-from tests.plan.workers import quick
+from tests.plan.workers import falling, quick
 from widthfold_onnx.plan import measure
 from widthfold_onnx.plan.store import Store
 
@@ -39,14 +40,28 @@ def test_a_row_for_each_model(store: Path) -> None:
     first = widthfold("tune", SIGNAL, THREE, "--provider", "cpu")
     assert (first.code, first.err) == (0, "")
     table = rows(first.out)
-    assert table["model"] == ["layers", "forms", "measured now", "known before", "lost"]
-    layers, forms, now, before, lost = map(int, table[SIGNAL.name])
-    assert (layers, now, before, lost) == (1, forms + 1, 0, 0)
+    assert table["model"] == ["layers", "forms", "new", "known before", "skipped", "failed"]
+    layers, forms, now, before, skipped, failed = map(int, table[SIGNAL.name])
+    assert (layers, now, before, skipped, failed) == (1, forms + 1, 0, 0, 0)
     assert int(table[THREE.name][0]) == 3
     with Store(store) as kept:
         assert f"{len(kept)} measurement(s) on cpu: {{" in first.out
     again = rows(widthfold("tune", SIGNAL, THREE, "--provider", "cpu").out)
-    assert list(map(int, again[SIGNAL.name])) == [1, forms, 0, now, 0]
+    assert list(map(int, again[SIGNAL.name])) == [1, forms, 0, now, 0, 0]
+
+
+def test_what_was_not_run_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "race", falling)
+    run = widthfold("tune", SIGNAL, "--provider", "cpu")
+    layers, forms, now, before, skipped, failed = map(int, rows(run.out)[SIGNAL.name])
+    assert (layers, now, before) == (1, forms + 1, 0)
+    assert (skipped, failed) == (3, forms - 3)
+    printed = widthfold("tune", SIGNAL, "--format", "json")
+    (model,) = json.loads(printed.out)["models"]
+    assert (model["known"], model["skipped"], model["failed"]) == (now, 3, forms - 3)
+    listed = [re.split(r"  +", line) for line in widthfold("store", "list").out.splitlines()]
+    found = Counter(row[3] for row in listed if len(row) == 5)
+    assert found == {"status": 1, "ok": 1, "skipped": 3, "lost": forms - 3}
 
 
 def test_the_report_as_json(tmp_path: Path) -> None:
@@ -55,7 +70,7 @@ def test_the_report_as_json(tmp_path: Path) -> None:
     assert run.code == 0
     report = json.loads(path.read_text())
     jsonschema.validate(report, SCHEMA)
-    assert report["schema"] == "widthfold.tune/2"
+    assert report["schema"] == "widthfold.tune/3"
     assert report["models"][0]["model"] == SIGNAL.name
     assert str(tmp_path) not in path.read_text()
     assert "other" in names(tmp_path)

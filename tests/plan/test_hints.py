@@ -90,8 +90,21 @@ def test_what_nothing_unlocks_gets_no_hint() -> None:
         assert "folds it" not in site.reason
 
 
-def test_fixed_extents_get_no_hint() -> None:
+def test_fixed_extents_are_extended_or_nothing() -> None:
     before = model("1, 3, 9, 7", f"y = Conv <{SAME}> (x, w)", w=(3, 3, 3, 3))
+    _, (site,) = fold_model(before, FoldOptions(factor=4))
+    assert site.code == "factor-does-not-divide"
+    assert site.reason.endswith("; --ragged folds it")
+    assert "--input-shape" not in site.reason
+    assert "--guard-shapes" not in site.reason
+    _, (site,) = fold_model(before, FoldOptions(factor=4, ragged=True))
+    assert site.status == "folded"
+    _, (site,) = fold_model(before, FoldOptions(factor=4, max_flops_growth=0.5))
+    assert (site.status, "folds it" in site.reason) == ("refused", False)
+
+
+def test_a_product_of_matrices_is_never_extended() -> None:
+    before = model("9, 3", "y = MatMul (x, w)", w=(3, 3))
     _, (site,) = fold_model(before, FoldOptions(factor=4))
     assert site.code == "factor-does-not-divide"
     assert "folds it" not in site.reason

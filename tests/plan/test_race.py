@@ -18,7 +18,6 @@ from widthfold_onnx.plan.race import (
     FIRST_SHARE,
     FORM_SECONDS,
     HOPELESS,
-    NO_TIME,
     PEAK_MARGIN,
     RUNGS,
     Began,
@@ -29,6 +28,7 @@ from widthfold_onnx.plan.race import (
     race,
 )
 from widthfold_onnx.plan.units import Form, Unit
+from widthfold_onnx.results.store import NO_TIME, SKIPPED
 
 MILLI = 1e-3
 PEAK = 1e9
@@ -141,6 +141,7 @@ def test_what_does_not_run_or_exist_loses_alone(raced) -> None:
     assert (found["broken"].pairs, found["broken"].reason) == (0, "no kernel")
     assert (found["gone"].pairs, found["gone"].ratio) == (0, 0.0)
     assert "does not exist" in found["gone"].reason
+    assert (found["gone"].reason in SKIPPED, found["broken"].reason in SKIPPED) == (True, False)
     assert found["good"].pairs == RUNGS[-1].pairs
 
 
@@ -155,6 +156,7 @@ def test_what_cannot_win_is_not_run(raced) -> None:
         said, track = raced({"own": 1.0, "a": 0.5}, macs=macs)
         assert (track.runs["a"] > 0) == runs
         assert ("multiply-adds" in results(said)["a"].reason) == (not runs)
+        assert (results(said)["a"].reason in SKIPPED) == (not runs)
 
 
 @pytest.mark.parametrize("usual", [1e-6, 1e-3, 1.0])

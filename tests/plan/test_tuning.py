@@ -79,7 +79,7 @@ def test_jobs_measure_at_a_time(
     monkeypatch.setenv(MEETING, str(tmp_path / "meeting"))
     report = tune([THREE], search_options=options, jobs=3)
     (row,) = report.models
-    assert (row.layers, row.left, row.lost) == (3, 0, 0)
+    assert (row.layers, row.left, row.skipped, row.failed) == (3, 0, 0, 0)
     assert row.measured == 2 * row.layers + row.forms  # alone, and between packed tensors
 
 

@@ -119,6 +119,7 @@ def test_the_kinds_that_exist_are_tried() -> None:
         return {json.loads(form.key)["form"] for form in unit(LAYERS[name]).forms}
 
     assert {"interleaved", "whole", "lifted", "interleaved+lifted"} <= kinds("same")
+    assert {"sub-pixel", "sub-pixel+lifted", "sub-pixel+sub-pixel"} <= kinds("same")
     assert {"space-to-depth", "space-to-depth+space-to-depth"} <= kinds("strided")
     assert {"batch", "batch+lifted"} <= kinds("batch")
     assert "blocked" in kinds("pointwise")

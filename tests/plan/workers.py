@@ -6,6 +6,8 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError
@@ -14,6 +16,7 @@ from widthfold_onnx.plan.race import Began, Done, Ran, Report, Setup
 from widthfold_onnx.plan.remote import Outcome
 from widthfold_onnx.plan.store import Measurement
 from widthfold_onnx.plan.units import Unit
+from widthfold_onnx.results.store import SKIPPED
 
 SECONDS = 0.2
 PAUSE = 8.0
@@ -71,6 +74,14 @@ def quick(units: Sequence[Unit], setup: Setup, seconds: float, *, report: Report
             report(Began(unit.subject, key))
             report(Ran(unit.subject, key, 1.0, 1.0, 1.0, 1e-3, 4))
         report(Done(unit.subject))
+
+
+def falling(units: Sequence[Unit], setup: Setup, seconds: float, *, report: Report) -> None:
+    """A race in which three forms are not run, each for another reason, and no other works."""
+    for unit in units:
+        quick([replace(unit, forms=())], setup, seconds, report=report)
+        for form, why in zip_longest(unit.forms, sorted(SKIPPED), fillvalue="no kernel"):
+            report(Ran(unit.subject, form.key, 0.0, 0.0, 0.0, 0.0, 0, why))
 
 
 def meeting(units: Sequence[Unit], setup: Setup, seconds: float, *, report: Report) -> None:

@@ -227,3 +227,12 @@ class TestOpenExtents:
                 FoldOptions(factor=factor)
         with pytest.raises(UsageError):
             FoldOptions(factor=2, axis=1)
+
+
+def test_ragged_adds_no_more_than_there_is() -> None:
+    """One sample is no batch to fold by 8, however few the multiply-adds: seven would be zeros."""
+    model = conv_model([1, 2, 5, 31], (2, 2, 1, 3), pads=[0, 1, 0, 1])
+    assert site(model, 8, ragged=True).axis == "width"
+    short = site(model, 32, ragged=True)
+    assert short.code == "too-short"
+    assert "width: of 32 positions 1 would be added" in short.reason

@@ -142,15 +142,17 @@ def fold_options(
     """The options of a fold; the command gets one `fold` argument of type FoldOptions.
 
     Args:
-        default_factor: None leaves out `--factor`.
+        default_factor: auto offers that as well as a number; None leaves out `--factor`.
     """
+    auto = default_factor == "auto"
     factor = click.option(
         "--factor",
         type=FactorType(),
+        metavar=FactorType.name if auto else "N",
         default=default_factor,
         show_default=True,
-        help="How many times as many output channels, and as many fewer positions; auto: "
-        "whatever was measured to pay.",
+        help="How many times as many output channels, and as many fewer positions"
+        + ("; auto: whatever was measured to pay." if auto else "."),
     )
     asked = () if default_factor is None else (factor,)
     names = [f.name for f in fields(FoldOptions) if f.name != "factor" or asked]

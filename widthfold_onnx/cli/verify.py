@@ -32,7 +32,13 @@ from widthfold_onnx.errors import CheckFailedError, UnverifiedError, UsageError
     multiple=True,
     help="Sizes for dimensions that the model leaves open, e.g. x:1,3,224,224.",
 )
-@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Threads inside one operator while timing.",
+)
 @click.option(
     "--time-budget",
     type=click.FloatRange(min=0, min_open=True),

@@ -26,7 +26,10 @@ def unguarded_folds(
     model: onnx.ModelProto,
     folded: Mapping[Place, tuple[Rewritten, Node]],
 ) -> Iterator[ExactSite]:
-    """Folds that need a divisible extent, of which the model says nothing and no guard tests it."""
+    """Folds that need a certain extent, of which the model says nothing and nothing tests it.
+
+    Where the fold's own Reshapes have the number in them, they fail at any other.
+    """
     guarded = {
         (choice.path, node.output[0])
         for choice in choices(model.graph)
@@ -46,10 +49,31 @@ def unguarded_folds(
             needed = needed_by_fold(graph, node, value.value)
         except (Mismatch, UnverifiedError):
             continue  # it is said of the node itself
+        several = ambiguous(node)
         for axis, extent in needed.items():
             if extent.modulus != EXACT:
                 reason = f"nothing tests that {extent.modulus} divides axis {axis} of its data"
-                yield ExactSite(node=label(node), verdict="different", reason=reason, guard=True)
+            elif axis in several:
+                reason = f"nothing tests that axis {axis} of its data is {extent.offset}"
+            else:
+                continue
+            yield ExactSite(node=label(node), verdict="different", reason=reason, guard=True)
+
+
+def ambiguous(node: Node) -> set[int]:
+    """Axes of the data of which several extents give a folded node outputs of one extent.
+
+    They are folded on the output alone, so that no Reshape has their extent in it, and strided.
+    """
+    record = read_record(node.metadata_props[FOLD_KEY])
+    if not isinstance(record, FoldRecord) or "strides" not in node.attributes:
+        return set()
+    strides = node.attributes["strides"].as_ints()[record.lift :]
+    return {
+        i
+        for i, (axis, stride) in enumerate(zip(record.axes, strides, strict=False), start=2)
+        if axis.in_digits == 1 and stride > 1
+    }
 
 
 def source_of(graph: Rewritten, node: Node) -> Value:

@@ -19,13 +19,15 @@ tap k of output digit g reads input digit f at position stride'*j' + q; where u 
 remainder it never reads anything, and is dropped. For a fixed g distinct k give distinct t, so
 every weight is placed once and none is added. Everything known by a name is an instance: K = 1 is
 block-diagonal (the width folding of the paper), K > 1 Toeplitz, F = 1 with P = s space-to-depth,
-F = u with P = 1 sub-pixel convolution, F = J with P = L the whole axis (only j' = 0 exists, so
-stride' is free and taps that always read padding are dropped).
+P = 1 sub-pixel convolution (F = u of a ConvTranspose; of a Conv any F, at stride' = s*F with s
+kernel positions more per digit, the fewest zeros there can be), F = J with P = L the whole axis
+(only j' = 0 exists, so stride' is free and taps that always read padding are dropped).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -133,6 +135,7 @@ def keep_axis(axis: ConvAxis) -> FoldedAxis:
     )
 
 
+@lru_cache(maxsize=4096)  # combinations of axes ask for the same one again and again
 def fold_axis(
     axis: ConvAxis, out_digits: int, in_digits: int, *, blocked: bool = False
 ) -> FoldedAxis | Refusal:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 Axis = tuple[str, ...]
 State = tuple[Axis, ...]
@@ -84,20 +85,21 @@ class Packing:
             return ()  # nothing is folded: no Transpose is owed to the channels-last form
         states = self.nhwc if digit_major else self.nchw
         path = tuple(reversed(states)) if inverse else states
+        axes = [self._axes(state) for state in path]
+        flat = [tuple(chain.from_iterable(state)) for state in axes]
         steps: list[Step] = []
-        here = path[0]
-        for there, after in zip(path[1:], (*path[2:], None), strict=True):
-            if self._flat(here) != self._flat(there):
-                steps.append(Transpose(tuple(here.index(axis) for axis in there)))
-            elif after is not None and self._flat(after) == self._flat(there):
+        here, last = 0, len(path) - 1
+        for there in range(1, last + 1):
+            if flat[here] != flat[there]:
+                steps.append(Transpose(tuple(path[here].index(axis) for axis in path[there])))
+            elif there < last and flat[there] == flat[there + 1]:
                 continue  # a longer run of regroupings is one Reshape
-            elif self._axes(here) != self._axes(there):
-                steps.append(self._reshape(here, there))
+            elif axes[here] != axes[there]:
+                steps.append(self._reshape(axes[here], axes[there]))
             here = there
         return tuple(steps)
 
-    def _reshape(self, here: State, there: State) -> Reshape:
-        old, new = self._axes(here), self._axes(there)
+    def _reshape(self, old: State, new: State) -> Reshape:
         keep = tuple(i < len(old) and old[i] == axis for i, axis in enumerate(new))
         return Reshape(len(old), tuple(self.extent(axis) for axis in new), keep)
 
@@ -107,10 +109,8 @@ class Packing:
         return None if None in sizes else math.prod(s for s in sizes if s is not None)
 
     def _axes(self, state: State) -> State:
+        """A state without its atoms of extent 1."""
         return tuple(tuple(a for a in axis if self.atoms[a] != 1) for axis in state)
-
-    def _flat(self, state: State) -> tuple[str, ...]:
-        return tuple(a for axis in self._axes(state) for a in axis)
 
 
 def pack(

@@ -93,10 +93,9 @@ def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation
     seen = set()
     for factor in sorted({1, *FACTORS, *whole, *dilations}):
         for split in splits(options.axis, factor, len(site.axes)):
-            if any(n > 1 and e is not None and n > e for n, e in zip(split, extents, strict=True)):
-                continue  # only zeros would be added
             for lift, order in ways:
-                for _, form in forms(site, options, split, lift=lift, digit_major=order):
+                every = forms(site, options, split, lift=lift, digit_major=order, one_sided=True)
+                for _, form in every:
                     key = form_key(site, form) if isinstance(form, Reformulation) else None
                     if isinstance(form, Reformulation) and key not in seen:
                         seen.add(key)

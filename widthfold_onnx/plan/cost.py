@@ -20,6 +20,7 @@ measuring is for.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from widthfold_onnx.fold.layout import Step, Transpose
@@ -33,6 +34,13 @@ CHANNEL_ALIGNMENT = 4
 ROW_OVERHEAD = 8
 """A row of a product of matrices costs about as much as so many more products: read off the times
 of a few shapes of 262144 and 1048576 rows and 1 to 16 channels on a core with AVX-512, no fit."""
+
+STRIDED_PASSES = 3
+"""Columns gathered at a stride take so many passes more: 0.21 ns per number of 4 bytes beyond what
+the same columns took at stride 1 (seven Convs of rank 1, ONNX Runtime 1.31.1, AVX-512)."""
+
+SHORT_RUN = 16
+"""Fewer elements than this that stay together are moved one by one by a Transpose on the CPU."""
 
 
 def conv_seconds(work: Work, target: Target) -> float:
@@ -49,7 +57,8 @@ def conv_seconds(work: Work, target: Target) -> float:
     if not _is_blocked(work, target):
         macs = positions * weights
         kernel = max(macs / rate, _pass(work, target, work.inputs + work.outputs + weights))
-        staged = work.columns * work.itemsize * target.column_passes / target.cache_bandwidth
+        passes = target.column_passes + STRIDED_PASSES * work.strided
+        staged = work.columns * work.itemsize * passes / target.cache_bandwidth
         return kernel + staged + target.launch
     if depthwise:
         macs = positions * _up(outputs, target.lanes) * work.taps
@@ -95,8 +104,32 @@ def form_seconds(
 
 def _moves(steps: Sequence[Step], elements: int, work: Work, target: Target) -> float:
     """Seconds of folding or unfolding a tensor: Transposes copy it, Reshapes are free."""
-    moves = sum(isinstance(step, Transpose) for step in steps)
-    return moves * (_pass(work, target, 2 * elements) / target.transpose + target.launch)
+    seconds = 0.0
+    extents: Sequence[int | None] = ()
+    for step in steps:
+        if isinstance(step, Transpose):
+            seconds += _pass(work, target, 2 * elements) / target.transpose + target.launch
+            if _scatters(step.order, extents):
+                seconds += elements * target.scatter
+        else:
+            extents = step.extents
+    return seconds
+
+
+def _scatters(order: Sequence[int], extents: Sequence[int | None]) -> bool:
+    """Whether a Transpose moves short runs of elements, and transposes no matrices.
+
+    Args:
+        order: of the axes.
+        extents: of the axes before; unknown ones count as 1.
+    """
+    last = len(order)
+    while last and order[last - 1] == last - 1:
+        last -= 1
+    run = math.prod(extent or 1 for extent in extents[last:])
+    # One axis changes places with its neighbours, which keep their order.
+    others = ([i for i in order if i != axis] for axis in order)
+    return run < SHORT_RUN and not (run == 1 and any(rest == sorted(rest) for rest in others))
 
 
 def _is_blocked(work: Work, target: Target) -> bool:

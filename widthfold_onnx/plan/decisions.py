@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -34,11 +34,17 @@ KEPT = frozenset({"already-folded", "not-selected", "no-gain"})
 
 @dataclass(frozen=True)
 class Decision:
-    """A site and its outcome. `conv` is None where the site could not even be read."""
+    """A site and its outcome.
+
+    Attributes:
+        conv: the same site as it was read, None where it could not be, or need not.
+        hint: what would unlock a refused site (`plan.hints`), "" where nothing tried does.
+    """
 
     site: Site
     conv: LinearSite | None
     outcome: Reformulation | Refusal
+    hint: str = ""
 
     def report(self, options: FoldOptions, gain: Gain | None = None) -> SiteReport:
         """The line of the report.
@@ -55,7 +61,7 @@ class Decision:
                 op=op,
                 status="kept" if self.outcome.code in KEPT else "refused",
                 code=self.outcome.code,
-                reason=self.outcome.reason,
+                reason="; ".join(filter(None, (self.outcome.reason, self.hint))),
                 gain=gain,
             )
         assert self.conv is not None
@@ -94,22 +100,15 @@ def plan(document: Document, options: FoldOptions, choose: Choose) -> list[Decis
     hints = Hints(document, options)
     for site, conv in read_sites(document, options):
         if isinstance(conv, Refusal):
-            decisions.append(Decision(site, None, _hinted(hints, site, None, conv)))
+            decisions.append(Decision(site, None, conv, hints.of(site, None, conv)))
             continue
         outcome = choose(conv)
         if isinstance(outcome, Refusal):
-            outcome = _hinted(hints, site, conv, outcome)
-        if isinstance(outcome, Reformulation):
-            problem = guard_problem(conv, outcome, options, document.opset)
-            outcome = _finite(document, conv) or problem or outcome
-        decisions.append(Decision(site, conv, outcome))
+            decisions.append(Decision(site, conv, outcome, hints.of(site, conv, outcome)))
+            continue
+        problem = guard_problem(conv, outcome, options, document.opset)
+        decisions.append(Decision(site, conv, _finite(document, conv) or problem or outcome))
     return decisions
-
-
-def _hinted(hints: Hints, site: Site, conv: LinearSite | None, refusal: Refusal) -> Refusal:
-    """A refusal, with what would unlock the site where that is an open extent."""
-    hint = hints.of(site, conv, refusal)
-    return replace(refusal, reason=f"{refusal.reason}; {hint}") if hint else refusal
 
 
 def applied(

@@ -1,12 +1,11 @@
-"""What would unlock a site that is refused for an open extent: every hint was tried.
+"""What would unlock a site that is refused for its extents: every hint was tried.
 
-A suggested shape is planned with like one that the caller gives, and only named where the site has
-a form then. Suggested sizes are round numbers that the factor divides even behind some strides.
+What is suggested is planned with as if the caller gave it, and only named where the site has a form
+then. Suggested sizes are round numbers that the factor divides even behind some strides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 from itertools import product
@@ -14,23 +13,28 @@ from itertools import product
 from widthfold_onnx.model.declared import Dims, dims_of
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.shapes import ShapeTable
-from widthfold_onnx.options import FoldOptions, Shapes
+from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules import LINEAR
 from widthfold_onnx.rules.base import LinearSite, Reformulation, Site
-from widthfold_onnx.rules.conv import PROGRESS, reformulate
+from widthfold_onnx.rules.conv import PROGRESS, is_wide
+from widthfold_onnx.rules.outcomes import candidates
 from widthfold_onnx.text import printable
 
 UNREAD = frozenset({"unknown-extent", "unknown-shape"})
 """Codes of sites that cannot be read for want of an extent."""
 
 GUARD = "--guard-shapes"
+RAGGED = "--ragged"
 
 SMALLEST_FACTOR = 2
 """What is tried where the factor is measured."""
 
 ROUND = 32
 """Suggested extents are so many times the factor: five strides of 2 leave a multiple of it."""
+
+_Suggested = tuple[tuple[str, tuple[int, ...]], ...]
+"""Shapes by the names of inputs."""
 
 
 class Hints:
@@ -45,6 +49,7 @@ class Hints:
         self._document = document
         self._options = replace(options, ragged=True) if options.factor is None else options
         self._factor = options.factor or SMALLEST_FACTOR
+        self._tables: dict[_Suggested, ShapeTable] = {}
 
     def of(self, site: Site, conv: LinearSite | None, refusal: Refusal) -> str:
         """What would unlock a refused site, as the options to give; "" where nothing tried does.
@@ -54,22 +59,28 @@ class Hints:
             conv: the same, if it could be read.
             refusal: why it is refused.
         """
-        opened = conv is None or None in conv.planned
-        if not opened or refusal.code not in (UNREAD if conv is None else PROGRESS):
+        if refusal.code not in (UNREAD if conv is None else PROGRESS):
             return ""
+        found = self._openings(site) if conv is None or None in conv.planned else []
+        if refusal.code == "factor-does-not-divide":
+            ragged = replace(self._options, ragged=True)
+            found += [RAGGED] if self._folds(site, self._planned, ragged) else []
+        return f"{' or '.join(found)} folds it" if found else ""
+
+    def _openings(self, site: Site) -> list[str]:
+        """What unlocks a site that has an open extent."""
         guarded = replace(self._options, guard_shapes=True)
         found = [self._shapes(site, self._options, "")]
         if not self._options.guard_shapes:
             alone = self._folds(site, self._document.shapes, guarded)
             found += [GUARD] if alone else []
             found += [] if any(found) else [self._shapes(site, guarded, f" {GUARD}")]
-        ways = " or ".join(way for way in found if way)
-        return f"{ways} folds it" if ways else ""
+        return [way for way in found if way]
 
     def _shapes(self, site: Site, options: FoldOptions, more: str) -> str:
         """The first suggested shapes with which a site folds, as options; "" where none does."""
-        for shapes, table in self._tables:
-            if self._folds(site, table, options):
+        for shapes in self._suggested:
+            if self._folds(site, self._table(shapes), options):
                 return _shown(shapes) + more
         return ""
 
@@ -85,18 +96,24 @@ class Hints:
         )
         if isinstance(read, Refusal):
             return False
-        return isinstance(reformulate(read, options, self._factor), Reformulation)
+        found = candidates(read, options, self._factor)
+        legal = (form for _, form in found if isinstance(form, Reformulation))
+        return is_wide(read, options) is None and next(legal, None) is not None
 
     @cached_property
-    def _tables(self) -> list[tuple[Shapes, ShapeTable]]:
-        """Suggested shapes, and what they mean for every value."""
-        proto = self._document.proto
-        return [
-            (shapes, ShapeTable(proto, {**self._options.input_shapes, **shapes}))
-            for shapes in self._suggested()
-        ]
+    def _planned(self) -> ShapeTable:
+        given = self._options.input_shapes
+        return ShapeTable(self._document.proto, given) if given else self._document.shapes
 
-    def _suggested(self) -> Iterator[Shapes]:
+    def _table(self, shapes: _Suggested) -> ShapeTable:
+        """What suggested shapes mean for every value; made when first asked for."""
+        if shapes not in self._tables:
+            given = {**self._options.input_shapes, **dict(shapes)}
+            self._tables[shapes] = ShapeTable(self._document.proto, given)
+        return self._tables[shapes]
+
+    @cached_property
+    def _suggested(self) -> list[_Suggested]:
         """One input at a time, then all of them, with one sample and with as many as the factor."""
         held = {tensor.name for tensor in self._document.proto.graph.initializer}
         inputs = {
@@ -108,16 +125,18 @@ class Hints:
             and value.name not in self._options.input_shapes
         }
         chosen = [[name] for name in inputs] + ([list(inputs)] if len(inputs) > 1 else [])
-        for samples, names in product((1, self._factor), chosen):
-            yield {name: self._sized(inputs[name], samples) for name in names}
+        suggested = (
+            tuple((name, self._sized(inputs[name], samples)) for name in names)
+            for samples, names in product((1, self._factor), chosen)
+        )
+        return list(dict.fromkeys(suggested))
 
     def _sized(self, dims: Dims, samples: int) -> tuple[int, ...]:
         sizes = (samples if i == 0 else ROUND * self._factor for i in range(len(dims)))
         return tuple(size if e is None else e for e, size in zip(dims, sizes, strict=True))
 
 
-def _shown(shapes: Shapes) -> str:
+def _shown(shapes: _Suggested) -> str:
     return " ".join(
-        f"--input-shape {printable(name)}:{','.join(map(str, shape))}"
-        for name, shape in shapes.items()
+        f"--input-shape {printable(name)}:{','.join(map(str, shape))}" for name, shape in shapes
     )

@@ -16,10 +16,11 @@ from typing import Self
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 from widthfold_onnx.plan.identity import setting_identity
-from widthfold_onnx.plan.race import NO_TIME, Began, Done, Ran, Setup, race
+from widthfold_onnx.plan.race import Began, Done, Ran, Setup, race
 from widthfold_onnx.plan.store import Key, Measurement, Store
 from widthfold_onnx.plan.units import Unit
 from widthfold_onnx.progress import Progress, Step
+from widthfold_onnx.results.store import NO_TIME
 from widthfold_onnx.runtime.session import Level
 from widthfold_onnx.runtime.worker import isolated
 

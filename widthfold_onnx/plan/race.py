@@ -25,6 +25,7 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, Provider
 from widthfold_onnx.plan.reform import reformed
 from widthfold_onnx.plan.units import Unit
+from widthfold_onnx.results.store import NO_SUCH_FORM, NO_TIME, OUT_OF_REACH
 from widthfold_onnx.runtime.clock import Clock, Run, clock_of, interval
 from widthfold_onnx.runtime.feeds import random_feeds
 from widthfold_onnx.runtime.session import Level, open_session
@@ -56,8 +57,6 @@ UNFAIR = 2.0
 
 FIRST_SHARE = 0.7
 """Share of a layer's time after which no further form starts."""
-
-NO_TIME = "no time was left"
 
 
 @dataclass(frozen=True)
@@ -147,7 +146,7 @@ def _race(unit: Unit, track: _Track, peak: float, seconds: float, report: Report
         report(Began(unit.subject, key))
         model = reformed(unit, key, track.setup.fold)
         if model is None:
-            return "it does not exist at these extents"
+            return NO_SUCH_FORM
         try:
             form = track.runner(model)
             found = None if key in times else _pairs(track.clock, original, form, 1)
@@ -160,7 +159,7 @@ def _race(unit: Unit, track: _Track, peak: float, seconds: float, report: Report
 
     for form in unit.forms:
         if out_of_reach(form.macs, usual, peak):
-            why = "its multiply-adds alone would take longer"
+            why = OUT_OF_REACH
         elif late(FIRST_SHARE):
             why = NO_TIME
         else:

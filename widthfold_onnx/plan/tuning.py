@@ -127,6 +127,7 @@ def _row(name: str, layers: Layers | WidthfoldError, benches: Sequence[Bench]) -
         forms=len(keys) - len(units),
         measured=sum(now for now, _ in found),
         known=sum(not now for now, _ in found),
-        lost=sum(known.status == "lost" for _, known in found),
+        skipped=sum(known.skipped for _, known in found),
+        failed=sum(known.status == "lost" and not known.skipped for _, known in found),
         left=len(left if benches else layers.units),
     )

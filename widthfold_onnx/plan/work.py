@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from widthfold_onnx.fold.axis import ConvAxis
 from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.windowed import WindowedForm, WindowedSite
 
@@ -24,6 +25,7 @@ class Work:
         inputs: elements of the input.
         outputs: elements of the output.
         transposed: whether it is a ConvTranspose.
+        strided: whether it is a Conv that leaves out positions.
     """
 
     dtype: str
@@ -35,6 +37,7 @@ class Work:
     inputs: int
     outputs: int
     transposed: bool = False
+    strided: bool = False
 
     @property
     def positions(self) -> int:
@@ -50,19 +53,21 @@ class Work:
     @classmethod
     def of(cls, site: LinearSite, shape: Sequence[int], out_shape: Sequence[int]) -> Work:
         """The work of a site as it is, at given shapes of input and output."""
-        group, taps, rank = 1, 1, 0
+        group, taps = 1, 1
+        axes: tuple[ConvAxis, ...] = ()
         if isinstance(site, WindowedSite):
-            group, taps, rank = site.group, math.prod(site.weight_shape[2:]), len(site.axes)
+            group, taps, axes = site.group, math.prod(site.weight_shape[2:]), site.axes
         return cls(
             dtype=site.weight.dtype,
             itemsize=site.itemsize,
             channels=site.channels,
             group=group,
             taps=taps,
-            rank=rank,
+            rank=len(axes),
             inputs=math.prod(shape),
             outputs=math.prod(out_shape),
             transposed=site.op == "ConvTranspose",
+            strided=any(axis.stride > 1 for axis in axes),
         )
 
     def folded(self, form: Reformulation, shape: Sequence[int], out_shape: Sequence[int]) -> Work:
@@ -80,6 +85,7 @@ class Work:
             inputs=_extended(form.in_shape, shape),
             outputs=_extended(form.out_shape, out_shape),
             transposed=False,
+            strided=any(axis.stride > 1 for axis in fold.axes),
         )
 
 

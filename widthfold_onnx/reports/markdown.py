@@ -186,7 +186,8 @@ class _Page:
                             for c in site.choices[:1]
                         ),
                         *([] if site.choices else [code(site.folded_as or "none")]),
-                        ", ".join(code(axis) for axis in site.refusals),
+                        ", ".join(code(f"{a}: {why}", 200) for a, why in site.refusals.items())
+                        + (f"; {code(site.hint, 200)}" if site.hint else ""),
                     ]
                     for site in report.sites
                 ],

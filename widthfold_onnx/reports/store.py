@@ -41,7 +41,7 @@ def _row(key: Key, measurement: Measurement) -> list[str]:
         _plain(key.subject),
         _plain(key.candidate),
         measurement.reason or ratio,
-        measurement.status,
+        "skipped" if measurement.skipped else measurement.status,
         _age(measurement.time),
     ]
 

@@ -86,6 +86,7 @@ def _inspected(site: InspectSite) -> list[Cell]:
     if site.folded_as is not None:
         folds = [f"folded: {site.folded_as}"]
     refusals = [f"no fold of {axis}: {reason}" for axis, reason in site.refusals.items()]
+    lines = [site.attributes, *folds, *refusals, site.hint]
     return [
         f"{site.node} in {site.graph}" if site.graph else site.node,
         _shape(site.input_shape),
@@ -93,7 +94,7 @@ def _inspected(site: InspectSite) -> list[Cell]:
         site.channels,
         site.alignment,
         "" if site.flops is None else f"{site.flops:,}",
-        [site.attributes, *folds, *refusals],
+        [line for line in lines if line],
     ]
 
 

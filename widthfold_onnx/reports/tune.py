@@ -11,7 +11,7 @@ from widthfold_onnx.results import TunedModel, TuneReport
 def show_tune(report: TuneReport) -> None:
     """Every model, then how much every machine measured."""
     table(
-        ["model", "layers", "forms", "measured now", "known before", "lost", "left", "why"],
+        ["model", "layers", "forms", "new", "known before", "skipped", "failed", "left", "why"],
         [_row(model) for model in report.models],
         below=True,
     )
@@ -23,6 +23,6 @@ def show_tune(report: TuneReport) -> None:
 
 def _row(model: TunedModel) -> list[str]:
     if model.reason:
-        return [model.model, *[""] * 6, model.reason]
-    counts = (model.layers, model.forms, model.measured, model.known, model.lost)
+        return [model.model, *[""] * 7, model.reason]
+    counts = (model.layers, model.forms, model.measured, model.known, model.skipped, model.failed)
     return [model.model, *map(str, counts), str(model.left or ""), ""]

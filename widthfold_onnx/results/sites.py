@@ -9,7 +9,7 @@ from widthfold_onnx.results.evidence import VerifyReport
 from widthfold_onnx.results.search import Gain, SearchReport
 
 OPTIMIZE_SCHEMA = "widthfold.optimize/6"
-INSPECT_SCHEMA = "widthfold.inspect/1"
+INSPECT_SCHEMA = "widthfold.inspect/2"
 
 
 class SiteReport(Result, kw_only=True, frozen=True):
@@ -114,7 +114,13 @@ class Choice(Result, kw_only=True, frozen=True):
 
 
 class InspectSite(Result, kw_only=True, frozen=True):
-    """All that `inspect` knows about a site; None where a shape is not known."""
+    """All that `inspect` knows about a site; None where a shape is not known.
+
+    Attributes:
+        choices: the cheapest form along each axis at the factor, the cheapest first.
+        refusals: by axis why there is none, or the one reason of "any axis".
+        hint: options with which a site without choices folds, each tried; "" where none does.
+    """
 
     node: str
     graph: str
@@ -129,6 +135,7 @@ class InspectSite(Result, kw_only=True, frozen=True):
     folded_as: str | None
     choices: list[Choice]
     refusals: dict[str, str]
+    hint: str
 
 
 class InspectReport(Result, kw_only=True, frozen=True):

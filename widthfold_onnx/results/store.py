@@ -13,6 +13,12 @@ from widthfold_onnx.results.base import Result
 
 STORE_SCHEMA = "widthfold.store/1"
 
+NO_TIME = "no time was left"
+OUT_OF_REACH = "its multiply-adds alone would take longer"
+NO_SUCH_FORM = "it does not exist at these extents"
+SKIPPED = frozenset({NO_TIME, OUT_OF_REACH, NO_SUCH_FORM})
+"""Reasons of what was not run at all; whatever else is lost was tried, and failed."""
+
 
 class Key(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
     """Everything that can change the answer.
@@ -34,7 +40,8 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a candidate compares with the original.
 
     Attributes:
-        status: "lost" where the candidate crashed, hung, ran out of memory or is not supported.
+        status: "lost" where there is no time: the candidate crashed, hung, ran out of memory, is
+            not supported, or was skipped.
         ratio: time of the original / time of the candidate, the median of pairs; 0.0 if lost.
         low: lower end of the 95 % bootstrap interval of `ratio`.
         high: its upper end.
@@ -75,6 +82,11 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("a lost measurement has ratio 0 and a reason, any other has neither")
         if self.time.utcoffset() != timedelta(0):
             raise ValueError("taken is not a time in UTC")
+
+    @property
+    def skipped(self) -> bool:
+        """Whether it was not run at all."""
+        return self.reason in SKIPPED
 
     @property
     def time(self) -> datetime:

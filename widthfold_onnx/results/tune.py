@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from widthfold_onnx.results.base import Result
 
-TUNE_SCHEMA = "widthfold.tune/2"
+TUNE_SCHEMA = "widthfold.tune/3"
 
 
 class TunedModel(Result, kw_only=True, frozen=True):
-    """One model; measurements are of layers as they are and of their forms, on all machines.
+    """One model; what is counted are layers as they are and their forms, on all machines.
 
     Attributes:
         model: name of the file.
         layers: different layers that can be reformulated.
         forms: reformulations of all of them together, alone and between packed tensors.
-        measured: measurements that this run took; one of a layer that several models have counts
-            for each of them.
-        known: measurements that were in the store.
-        lost: those among both that are no time but a reason: it crashed, hung, or was not worth
-            running.
+        measured: what this run added to the store; a layer that several models have counts for
+            each of them.
+        known: what was in the store before.
+        skipped: those among both that were not run: out of reach, or no time was left.
+        failed: those among both that were run and gave no time: it crashed, hung, ran out of
+            memory, or the runtime has no kernel for it.
         left: layers of which something is still not known, on some machine.
         reason: why the model could not be read, "" where it could.
         code: exit code that belongs to the reason, 0 where there is none.
@@ -29,7 +30,8 @@ class TunedModel(Result, kw_only=True, frozen=True):
     forms: int = 0
     measured: int = 0
     known: int = 0
-    lost: int = 0
+    skipped: int = 0
+    failed: int = 0
     left: int = 0
     reason: str = ""
     code: int = 0

@@ -9,13 +9,13 @@ from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.guarding import EXACT, needed_extents
 from widthfold_onnx.rules.outcomes import candidates
-from widthfold_onnx.rules.windowed import WindowedSite
 
 # How far a candidate got before it was refused, worst first: the site reports the one that got
 # furthest.
 PROGRESS = (
     "empty-tensor",
     "one-position",
+    "too-short",
     "stride-mismatch",
     "taps-cross-blocks",
     "blocks-do-not-cover",
@@ -50,7 +50,9 @@ def reformulate(site: LinearSite, options: FoldOptions, factor: int) -> Reformul
     refusals = [(axis, r) for axis, r in outcomes if isinstance(r, Refusal)]
     if not refusals:
         return Refusal("no-such-axis", f"{site.op} folds along no axis {options.axis}")
-    return _summary(site, refusals)
+    by_axis = furthest(refusals)
+    code = next(iter(by_axis.values())).code
+    return Refusal(code, "; ".join(f"{axis}: {r.reason}" for axis, r in by_axis.items()))
 
 
 def _untold(site: LinearSite, form: Reformulation, options: FoldOptions) -> int:
@@ -89,12 +91,3 @@ def furthest(refusals: Sequence[tuple[str, Refusal]]) -> dict[str, Refusal]:
             best[axis] = refusal
     single = {axis: refusal for axis, refusal in best.items() if "+" not in axis}
     return dict(sorted(single.items(), key=lambda item: -PROGRESS.index(item[1].code)))
-
-
-def _summary(site: LinearSite, refusals: Sequence[tuple[str, Refusal]]) -> Refusal:
-    """One refusal for the site."""
-    by_axis = furthest(refusals)
-    code = next(iter(by_axis.values())).code
-    ragged = code == "factor-does-not-divide" and isinstance(site, WindowedSite)
-    hint = " (--ragged extends and cuts)" if ragged else ""
-    return Refusal(code, "; ".join(f"{axis}: {r.reason}" for axis, r in by_axis.items()) + hint)

@@ -3,10 +3,11 @@
 Rule: replaces it with fold - Conv - unfold.
 Requires: a WindowedSite; the factor divides the folded extents, unless `ragged`.
 Rewrites: batch folds (grouped, no structural zeros), axis folds blocked, interleaved or of the
-    whole axis, products of folds of several axes; at factor 1 space-to-depth of strided axes; all
-    of them also lifted by one rank. Strided axes of a ConvTranspose that are not folded are there
-    in their sub-pixel form, which at factor 1 stands alone. Other groups and channels (`regrouped`)
-    go with the kernel as it is, or in its sub-pixel form.
+    whole axis, products of folds of several axes; where one side alone may be folded, axes whose
+    output alone is (sub-pixel), and at factor 1 strided axes whose input alone is (space-to-depth);
+    all of them also lifted by one rank. Strided axes of a ConvTranspose that are not folded are
+    there in their sub-pixel form, which at factor 1 stands alone. Other groups and channels
+    (`regrouped`) go with the kernel as it is, or in its sub-pixel form.
 Refuses: what would grow past the limits, mix samples, or spread Inf and NaN where that is refused.
 """
 
@@ -53,6 +54,7 @@ def forms(
     lift: int = 0,
     digit_major: bool = False,
     grouping: Grouping | None = None,
+    one_sided: bool = False,
 ) -> Iterator[Outcome]:
     """Every form with a given factor per axis.
 
@@ -64,6 +66,8 @@ def forms(
         digit_major: the NHWC form, where the NCHW form is no view.
         grouping: channels and groups of the Conv that is folded; its strides are not. None: those
             of the site.
+        one_sided: with folds of the output alone and, where nothing else is folded, of the input
+            alone: fewer structural zeros, but channels grow on one side only.
     """
     regrouping = regroup(site.grouping, grouping or site.grouping)
     assert not isinstance(regrouping, Refusal)
@@ -71,8 +75,11 @@ def forms(
     names = axis_names(len(site.axes))
     label = "+".join(names[i + 1 if i else 0] for i, n in enumerate(split) if n > 1)
     factor = math.prod(split)
-    strides = max(split) == 1 and not regrouped
-    for kinds, axes in _axis_forms(site.axes, split[1:], strides=strides):
+    if options.ragged and (short := _too_short(site, split)):
+        yield label, short
+        return
+    one_sided = one_sided and not regrouped
+    for kinds, axes in _axis_forms(site.axes, split[1:], one_sided=one_sided):
         batch, lifted = ["batch"] if split[0] > 1 else [], ["lifted"] if lift else []
         kind = [*batch, *kinds, *lifted, *regrouped]
         if not kind and site.op in FOLDED_OPS.values():
@@ -97,6 +104,14 @@ def forms(
                 label,
                 judge(site, options, fold, folded or "rank", factor, "+".join(kind) or "mirrored"),
             )
+
+
+def _too_short(site: WindowedSite, split: Split) -> Refusal | None:
+    """A refusal where an axis has fewer positions than are to become channels."""
+    for factor, extent in zip(split, site.positions, strict=True):
+        if extent is not None and 1 < factor > extent:
+            return Refusal("too-short", f"of {factor} positions {factor - extent} would be added")
+    return None
 
 
 def splits(axis: AxisName | int, factor: int, rank: int) -> Iterator[Split]:
@@ -136,14 +151,15 @@ def _factorizations(factor: int, slots: int) -> Iterator[Split]:
 
 
 def _axis_forms(
-    axes: Sequence[ConvAxis], split: Split, *, strides: bool
+    axes: Sequence[ConvAxis], split: Split, *, one_sided: bool
 ) -> Iterator[tuple[list[str], tuple[FoldedAxis, ...] | Refusal]]:
     """All combinations of forms of the folded axes; a refused axis refuses the combination."""
     if not axes:
         yield [], ()
         return
-    for rest_kinds, rest in _axis_forms(axes[1:], split[1:], strides=strides):
-        for kind, first in _forms(axes[0], split[0], strides=strides):
+    firsts = list(_forms(axes[0], split[0], one_sided=one_sided))
+    for rest_kinds, rest in _axis_forms(axes[1:], split[1:], one_sided=one_sided):
+        for kind, first in firsts:
             if isinstance(rest, Refusal):
                 yield rest_kinds, rest
             elif isinstance(first, Refusal) and split[0] == 1:
@@ -157,14 +173,14 @@ def _axis_forms(
 
 
 def _forms(
-    axis: ConvAxis, factor: int, *, strides: bool
+    axis: ConvAxis, factor: int, *, one_sided: bool
 ) -> Iterator[tuple[list[str], FoldedAxis | Refusal]]:
     if factor == 1:
         if axis.base_dilation > 1:
             yield ["sub-pixel"], fold_axis(axis, axis.base_dilation, 1)
             return
         yield [], keep_axis(axis)
-        if strides and axis.stride > 1:
+        if one_sided and axis.stride > 1:
             yield ["space-to-depth"], fold_axis(axis, 1, axis.stride)
         return
     if axis.length is not None and axis.out_length is not None and axis.positions == factor:
@@ -172,5 +188,8 @@ def _forms(
         return
     if axis.base_dilation == 1:
         yield ["blocked"], fold_axis(axis, factor, factor, blocked=True)
+    out_digits = factor * axis.base_dilation
     for in_digits in sorted({factor * axis.stride, factor}, reverse=True):
-        yield ["interleaved"], fold_axis(axis, factor * axis.base_dilation, in_digits)
+        yield ["interleaved"], fold_axis(axis, out_digits, in_digits)
+    if one_sided:
+        yield ["sub-pixel"], fold_axis(axis, out_digits, 1)

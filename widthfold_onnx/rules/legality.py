@@ -156,7 +156,9 @@ def _unexpressible(
     """Refuse what constant Reshapes cannot say.
 
     A Reshape copies dimensions and infers one. And where an assumed extent is folded, the first
-    Reshape must fail, not infer, when the real extent differs; unless a guard tests it.
+    Reshape must fail, not infer, when the real extent differs; unless a guard tests it. Where the
+    output alone is folded no Reshape sees the input, and at a stride the Conv has as many outputs
+    for several extents.
     """
     fold, guarded = result.fold, options.guard_shapes
     if not guarded and any(not fold.axes[i].folded for i in site.sized_pads):
@@ -173,7 +175,9 @@ def _unexpressible(
             "several-unknown-extents",
             "more than one extent beside the folded axis is not known; a Reshape infers one",
         )
-    if assumed and not guarded and (len(assumed) > 1 or inferred[0]):
+    spatial = [fold.axes[i - 2] for i in assumed if i > 1]
+    unseen = any(axis.in_digits == 1 and axis.stride > 1 for axis in spatial)
+    if assumed and not guarded and (len(assumed) > 1 or inferred[0] or unseen):
         return Refusal(
             "unguarded-extent",
             "at another size than the assumed one the fold would go wrong unnoticed",

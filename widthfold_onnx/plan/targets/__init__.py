@@ -39,6 +39,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         cache_bandwidth: bytes / s.
         cache: bytes; an operator that touches less runs at the bandwidth of the cache.
         transpose: share of the bandwidth that a Transpose reaches, above 0 to 1.
+        scatter: seconds per element that a Transpose takes longer where it moves short runs.
         column_passes: how often each number of a matrix of columns is written or read.
         launch: seconds per operator.
         source: of each of these numbers.
@@ -61,6 +62,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     cache_bandwidth: float
     cache: int
     transpose: float
+    scatter: float
     column_passes: float
     launch: float
     source: dict[str, str]
@@ -68,7 +70,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def __post_init__(self) -> None:
         given = msgspec.structs.asdict(self)
         numbers = {name: given[name] for name in given if isinstance(given[name], int | float)}
-        may_be_zero = {"direct_below", "blocked_rank"}
+        may_be_zero = {"direct_below", "blocked_rank", "scatter"}
         if any(value < 0 or (value == 0 and n not in may_be_zero) for n, value in numbers.items()):
             raise ValueError("a number is not above 0")
         if (

@@ -1,0 +1,170 @@
+"""A Conv folded on its output alone: a stride, a little more kernel, then a pixel shuffle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import onnxruntime as ort  # noqa: TID251 - the tests run what the package made
+import pytest
+
+from tests.oracle import conv
+from tests.rewrite.graphs import Builder, ops, run
+from tests.rewrite.test_regions import LEVELS, proved
+from tests.rules.test_conv import conv_model, site
+from widthfold_onnx import FoldOptions
+from widthfold_onnx.fold.axis import ConvAxis, FoldedAxis, fold_axis
+from widthfold_onnx.fold.conv import ConvFold
+from widthfold_onnx.model.graph import Document
+from widthfold_onnx.plan.candidates import every_form
+from widthfold_onnx.plan.decisions import applied, plan
+from widthfold_onnx.rules.base import LinearSite, Reformulation
+
+OPTIONS = FoldOptions()
+SMALLEST = 14
+"""Of the sub-pixel forms of a layer; there are up to a hundred."""
+
+
+def sub_pixels(site: LinearSite, options: FoldOptions = OPTIONS) -> list[Reformulation]:
+    return [form for form in every_form(site, options) if "sub-pixel" in form.kind]
+
+
+def folded(
+    model: onnx.ModelProto,
+    choose: Callable[[LinearSite], Reformulation],
+    options: FoldOptions = OPTIONS,
+) -> onnx.ModelProto:
+    document = Document(onnx.ModelProto.FromString(model.SerializeToString()), None)
+    return applied(document, plan(document, options, choose), options)
+
+
+def in_sub_pixels(model: onnx.ModelProto, options: FoldOptions) -> list[onnx.ModelProto]:
+    """The model of one Conv in its smallest sub-pixel forms."""
+    found: list[Reformulation] = []
+
+    def first(site: LinearSite) -> Reformulation:
+        found.extend(sub_pixels(site, options))
+        return found[0]
+
+    plan(Document(model, None), options, first)
+    return [folded(model, lambda site, form=form: form, options) for form in found[:SMALLEST]]
+
+
+def test_the_kernel_grows_by_the_strides_of_the_other_digits() -> None:
+    """Kernel 5 by 4: 5 + 3 taps at stride 4, 5 of them for each digit; both sides folded: 12."""
+    axis = ConvAxis(length=32, kernel=5, pad_begin=2, pad_end=2)
+    alone, both = fold_axis(axis, 4, 1), fold_axis(axis, 4, 4)
+    assert isinstance(alone, FoldedAxis)
+    assert isinstance(both, FoldedAxis)
+    assert (alone.kernel, alone.stride, alone.pad_begin) == (8, 4, 2)
+    assert (alone.in_digits, alone.in_length, alone.out_length) == (1, 32, 32)
+    assert ConvFold(axes=(alone,)).structural_zeros() == 3 / 8
+    assert ConvFold(axes=(alone,)).flops_growth() == 8 / 5
+    assert ConvFold(axes=(both,)).flops_growth() == 4 * both.kernel / 5 == 12 / 5
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"pads": [1, 2, 1, 0]},
+        {"strides": [2, 3], "pads": [0, 1, 2, 1]},
+        {"dilations": [2, 1], "pads": [2, 1, 2, 1]},
+        {"group": 3, "pads": [1, 1, 1, 1]},
+    ],
+)
+def test_every_one_is_the_conv_and_proved(attributes: dict[str, object]) -> None:
+    group = attributes.get("group", 1)
+    model = conv_model([2, 3, 11, 13], (6, 3 // group, 3, 3), bias=True, **attributes)
+    rng = np.random.default_rng(5)
+    weight, bias = (
+        rng.integers(-3, 4, shape).astype(np.float32) for shape in ((6, 3 // group, 3, 3), (6,))
+    )
+    for initializer, array in zip(model.graph.initializer, (weight, bias), strict=True):
+        initializer.CopyFrom(onnx.numpy_helper.from_array(array, initializer.name))
+    x = rng.integers(-3, 4, (2, 3, 11, 13)).astype(np.float32)
+    wanted = conv(x, weight, bias, **attributes)
+    results = in_sub_pixels(model, OPTIONS)
+    assert len(results) == SMALLEST
+    for number, result in enumerate(results):
+        for level in LEVELS:
+            (actual,) = run(result, x, level)
+            np.testing.assert_array_equal(actual, wanted)
+        if number % 5 == 0:
+            assert proved(model, result) == ["exact"]
+
+
+def test_what_folds_both_sides_reads_it_packed() -> None:
+    """No shuffle lies between: the second Conv reads the digits that the first one returns."""
+    g = Builder([1, 3, 5, 16], np.random.default_rng(1))
+    first = g.op("Relu", g.conv("x", 2, [3, 5]))
+    model = g.model([g.op("Relu", g.conv(first, 2, [1, 3]))])
+
+    def by_4(site: LinearSite) -> Reformulation:
+        kind = "sub-pixel" if site.name == "conv0" else "interleaved"
+        wanted = (kind, "width", 4)
+        forms = every_form(site, OPTIONS)
+        return next(f for f in forms if (f.kind, f.axis, f.factor) == wanted)
+
+    result = folded(model, by_4)
+    assert ops(result)[:4] == ["Conv", "Relu", "Conv", "Relu"]
+    x = np.random.default_rng(0).integers(-3, 4, (1, 3, 5, 16)).astype(np.float32)
+    for level in LEVELS:
+        np.testing.assert_array_equal(run(result, x, level), run(model, x, level))
+    assert proved(model, result) == ["exact", "exact"]
+
+
+def test_a_factor_never_means_it() -> None:
+    """A fixed factor widens both sides of a layer: it says nothing of this machine's kernels."""
+    model = conv_model([1, 1, 16, 16], (1, 1, 5, 5), pads=[2, 2, 2, 2])
+    for factor in (2, 4, 8, 16):
+        report = site(model, factor)
+        assert report.status == "folded"
+        assert "sub-pixel" not in report.form
+
+
+@pytest.mark.parametrize("dims", [["n", 1, 6, "w"], [2, 1, "h", 16]])
+@pytest.mark.parametrize("strides", [[1, 1], [2, 1], [1, 2]])
+def test_at_other_extents_than_the_assumed_it_is_right_or_fails(
+    dims: list[int | str], strides: list[int]
+) -> None:
+    """At a stride several extents of the input give as many outputs, and no Reshape sees it."""
+    model = conv_model(dims, (2, 1, 3, 3), pads=[1, 1, 1, 1], strides=strides)
+    results = in_sub_pixels(model, FoldOptions(input_shapes={"x": (2, 1, 6, 16)}))
+    assert results
+    silent = ort.SessionOptions()
+    silent.log_severity_level = 4
+    original, *sessions = (
+        ort.InferenceSession(m.SerializeToString(), silent) for m in (model, *results)
+    )
+    ran = 0
+    for height, width in ((6, 14), (6, 15), (6, 16), (6, 17), (6, 19), (4, 16), (7, 16), (8, 16)):
+        x = np.random.default_rng(2).integers(-3, 4, (2, 1, height, width)).astype(np.float32)
+        try:
+            (wanted,) = original.run(None, {"x": x})
+        except ort.capi.onnxruntime_pybind11_state.InvalidArgument:
+            continue  # the model fixes this extent
+        for session in sessions:
+            try:
+                (actual,) = session.run(None, {"x": x})
+            except ort.capi.onnxruntime_pybind11_state.Fail:
+                continue
+            assert actual.shape == wanted.shape
+            np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-5)
+            ran += 1
+    assert ran >= len(sessions)
+
+
+def test_the_proof_misses_the_test_of_an_extent_that_was_open() -> None:
+    """Folded where the width is fixed, then held against a model that leaves it open."""
+    closed = conv_model([1, 1, 6, 16], (2, 1, 3, 3), pads=[1, 1, 1, 1])
+    opened = onnx.ModelProto.FromString(closed.SerializeToString())
+    opened.graph.input[0].type.tensor_type.shape.dim[3].dim_param = "w"
+
+    def by_4(site: LinearSite) -> Reformulation:
+        return next(f for f in sub_pixels(site) if (f.kind, f.axis) == ("sub-pixel", "width"))
+
+    result = folded(closed, by_4)
+    assert proved(closed, result) == ["exact"]
+    result.graph.input[0].type.tensor_type.shape.dim[3].dim_param = "w"
+    assert "different" in proved(opened, result)
