@@ -123,7 +123,7 @@ class Emission:
                 ends_of = {i: wanted - actual for i, (wanted, actual) in missing.items()}
                 known = site.quantization
                 chain.extend(ends_of, len(site.planned), None if known is None else known.zero)
-            chain.steps(plan.folding, "fold")
+            chain.steps(plan.moves[0], "fold")
         record = encoded(record_of(site, plan))
         metadata = {FOLD_KEY: record}
         if ends.returns is not None:
@@ -145,7 +145,7 @@ class Emission:
             metadata,
         )
         if ends.returns is None:
-            chain.steps(plan.unfolding, "unfold")
+            chain.steps(plan.moves[1], "unfold")
             surplus = _differing(plan.out_shape, site.output)
             if surplus:
                 chain.cut({i: actual for i, (_, actual) in surplus.items()})

@@ -31,7 +31,7 @@ def append_product(
         The folded product.
     """
     if ends.reads is None:
-        chain.steps(form.folding, "fold")
+        chain.steps(form.moves[0], "fold")
     if site.dequantizer is not None:
         scale, zero = site.dequantizer.inputs[1:]
         chain.add("QuantizeLinear", "quantize", {"scale": scale, "zero": zero}, {})
@@ -62,5 +62,5 @@ def append_product(
         first=inputs[: site.data_index],
     )
     if ends.returns is None:
-        chain.steps(form.unfolding, "unfold")
+        chain.steps(form.moves[1], "unfold")
     return new

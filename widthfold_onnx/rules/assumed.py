@@ -40,8 +40,8 @@ def opened(site: WindowedSite, form: WindowedForm, shapes: Sequence[Dims]) -> Wi
     free = assumed - form.bound
     wanted = (tuple(None if i in free else e for i, e in enumerate(shape)) for shape in shapes)
     result = replace(form, written=packings_of(form.fold, *wanted))
-    moves = (result.folding, form.folding), (result.unfolding, form.unfolding)
-    return result if all(can_stand_for(*pair) for pair in moves) else form
+    pairs = zip(result.moves, form.moves, strict=True)
+    return result if all(can_stand_for(*pair) for pair in pairs) else form
 
 
 def _is_bound(site: WindowedSite, form: WindowedForm, axis: int) -> bool:

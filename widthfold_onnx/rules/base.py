@@ -180,6 +180,11 @@ class Reformulation(ABC):
     def unfolding(self) -> tuple[Step, ...]:
         """The Reshapes and Transposes of the result."""
 
+    @property
+    @abstractmethod
+    def moves(self) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
+        """Both as they are written: what is only assumed is inferred where it may be another."""
+
     @abstractmethod
     def ends(self, site: LinearSite) -> Ends:
         """States at both ends, where a state says what is read or returned."""

@@ -62,12 +62,19 @@ class MatMulForm(Reformulation):
     @property
     def folding(self) -> tuple[Step, ...]:
         """The Reshapes and Transposes of the data."""
-        return self.fold.folding(self.written[0], transposed=self.transposed)
+        return self.fold.folding(self.shape, transposed=self.transposed)
 
     @property
     def unfolding(self) -> tuple[Step, ...]:
         """The Reshape of the result."""
-        return self.fold.unfolding(self.written[1], flat=self.flat)
+        return self.fold.unfolding(self.result, flat=self.flat)
+
+    @property
+    def moves(self) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
+        """Both as they are written."""
+        data, result = self.written
+        folding = self.fold.folding(data, transposed=self.transposed)
+        return folding, self.fold.unfolding(result, flat=self.flat)
 
     def ends(self, site: LinearSite) -> Ends:
         """States at both ends; none where operands are transposed or have no axis of channels.

@@ -209,12 +209,20 @@ class WindowedForm(Reformulation):
     @property
     def folding(self) -> tuple[Step, ...]:
         """The Reshapes and Transposes of the data."""
-        return self.written[0].steps(digit_major=self.fold.digit_major)
+        return self.input.steps(digit_major=self.fold.digit_major)
 
     @property
     def unfolding(self) -> tuple[Step, ...]:
         """The Reshapes and Transposes of the result."""
-        return self.written[1].steps(digit_major=self.fold.digit_major, inverse=True)
+        return self.output.steps(digit_major=self.fold.digit_major, inverse=True)
+
+    @property
+    def moves(self) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
+        """Both as they are written."""
+        (first, last), digit_major = self.written, self.fold.digit_major
+        return first.steps(digit_major=digit_major), last.steps(
+            digit_major=digit_major, inverse=True
+        )
 
     def ends(self, site: LinearSite) -> Ends:
         """States at both ends.
