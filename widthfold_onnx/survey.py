@@ -33,9 +33,7 @@ def survey(document: Document, options: FoldOptions, factor: int) -> list[Inspec
         UsageError: a node pattern matches no site, or an assumed input shape does not fit.
     """
     choose = functools.partial(reformulate, options=options, factor=factor)
-    tables = functools.cache(
-        lambda: (ShapeTable(document.proto, {}), ShapeTable(document.proto, options.input_shapes))
-    )
+    planned = functools.cache(lambda: ShapeTable(document.proto, options.input_shapes))
 
     def read(decision: Decision) -> LinearSite | Refusal:
         """The site, which a decision that leaves it alone did not read."""
@@ -43,7 +41,7 @@ def survey(document: Document, options: FoldOptions, factor: int) -> list[Inspec
             return decision.conv
         assert isinstance(decision.outcome, Refusal)
         if decision.outcome.code in KEPT:
-            return read_site(document, decision.site, *tables())
+            return read_site(document, decision.site, document.shapes, planned())
         return decision.outcome
 
     return [

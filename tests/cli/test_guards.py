@@ -36,7 +36,8 @@ def test_reports_name_the_guards(model: Path, tmp_path: Path) -> None:
     (site,) = document["sites"]
     assert (site["guard"], site["spread"]) == ("finite+extents", 1.0)
     guard = document["verification"]["exact"][1]
-    assert guard["verdict"] == "exact"
+    assert (guard["verdict"], guard["guard"]) == ("exact", True)
+    assert "1 of 1 rewritten nodes exact on integers; 1 of 1 guard exact" in run.out
     assert guard["reason"] == (
         "the folded nodes compute only where all data is finite and small enough to stay so and "
         "the extents are those of the folds; else the original's do, bit for bit"

@@ -38,14 +38,15 @@ class Profiled:
 
     def end_profile(self):
         events = [{"cat": "Session", "name": "model_loading", "dur": 999}]
+        now = 0
         for run in range(self.runs):
             for name, provider, durations in self.nodes:
-                event = {"cat": "Node", "args": {"op_name": "Op", "provider": provider}}
+                event = {"cat": "Node", "args": {"op_name": "Op", "provider": provider}, "ts": now}
                 events.append({**event, "name": f"{name}_fence_before", "dur": 999})
                 events.append({**event, "name": f"{name}_kernel_time", "cat": "Kernel", "dur": 999})
-                events += [
-                    {**event, "name": f"{name}_kernel_time", "dur": dur} for dur in durations(run)
-                ]
+                for dur in durations(run):
+                    events.append({**event, "name": f"{name}_kernel_time", "dur": dur, "ts": now})
+                    now += dur
         path = self.prefix.with_suffix(".json")
         path.write_text(json.dumps(events))
         return path
@@ -86,6 +87,53 @@ def test_the_warm_runs_do_not_count_and_the_others_are_averaged(profiled):
 def test_a_node_of_a_loop_counts_all_its_turns(profiled):
     (node,), _ = profiled(0.0, ("n", "P", lambda run: [999] * 3 if run < WARM_RUNS else [1, 2, 4]))
     assert node.us == 7.0
+
+
+def test_what_runs_in_a_body_is_not_counted_twice(monkeypatch):
+    """An If in the body of a Loop; what holds a body is written behind what runs in it."""
+    run = [
+        ("Op", "before", 0, 10),
+        ("Op", "turn", 12, 20),
+        ("Op", "branch", 35, 6),
+        ("If", "choice", 33, 9),
+        ("Op", "turn", 42, 22),  # begins as the If ends
+        ("Loop", "loop", 10, 60),
+        ("Op", "after", 70, 5),
+        ("If", "empty", 75, 0),
+        ("Op", "last", 75, 3),
+    ]
+    session = Profiled(0.0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: 0.0))
+
+    def end_profile():
+        events = [
+            {
+                "cat": "Node",
+                "name": f"{name}_kernel_time",
+                "ts": 100 * turn + ts,
+                "dur": dur,
+                "args": {"op_name": op, "provider": "P"},
+            }
+            for turn in range(session.runs)
+            for op, name, ts, dur in run
+        ]
+        path = session.prefix.with_suffix(".json")
+        path.write_text(json.dumps(events))
+        return path
+
+    session.end_profile = end_profile
+    own = {node.name: node.us for node in profile(session.open_with, {"x": 1})}
+    assert own == {
+        "before": 10,
+        "turn": 42,
+        "branch": 6,
+        "choice": 3,
+        "loop": 9,
+        "after": 5,
+        "empty": 0,
+        "last": 3,
+    }
+    assert sum(own.values()) == 78
 
 
 @pytest.mark.parametrize(("seconds", "runs"), [(0.01, 10), (0.13, 4), (0.3, 2), (60.0, 1)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,14 +12,16 @@ import pytest
 
 from tests.plan.races import kept, quiet
 from tests.plan.races import unit as raced
-from tests.plan.tool import conv, integers, run, unit
+from tests.plan.tool import conv, integers, layers, run, unit
 from tests.rewrite.guarded import guards
+from tests.rewrite.products import Product
 from widthfold_onnx.options import FoldOptions, NonFinite, Provider
 from widthfold_onnx.plan import measure
 from widthfold_onnx.plan.measure import AS_IS, Bench
 from widthfold_onnx.plan.race import Began, Done, Ran, Setup
 from widthfold_onnx.plan.reform import reformed
 from widthfold_onnx.plan.store import Store
+from widthfold_onnx.refusal import Refusal
 
 GUARD = FoldOptions(nonfinite=NonFinite.GUARD)
 LAYER = conv([1, 2, 6, 16], (3, 2, 3, 3), pads=[1, 1, 1, 1])
@@ -39,6 +42,24 @@ def test_forms_with_structural_zeros_race_with_their_guard() -> None:
         assert not guards(onnx.ModelProto.FromString(plain))
     # All but the lift of the layer as it is.
     assert count == len(found.forms) - 1
+
+
+@pytest.mark.parametrize(("rows", "factors"), [(1, set()), (6, {2}), (24, {2, 4})])
+def test_what_a_guard_stands_for_is_a_form_where_it_would_be_measured(
+    rows: int, factors: set[int]
+) -> None:
+    """With open rows every factor is legal, but only these run at the extents of the race."""
+    fold = FoldOptions(guard_shapes=True, mix_samples=True)
+    product = Product(shape=(rows, 3), weight=(3, 5), dims=("n", 3))
+    found = layers(product.model(), fold, {"x": (rows, 3)})
+    units = list(found.units.values())
+    assert {json.loads(form.key)["factor"] for unit in units for form in unit.forms} == factors
+    assert all(reformed(unit, form.key, fold) for unit in units for form in unit.forms)
+    if not factors:
+        (why,) = found.subjects.values()
+        assert isinstance(why, Refusal)
+        assert why.code == "unknown-extent"
+        assert why.reason == "at 1 x 3, where it would be measured, it has no form"
 
 
 def test_between_packed_tensors_there_is_no_guard() -> None:

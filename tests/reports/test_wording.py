@@ -35,6 +35,21 @@ def test_an_output_that_cannot_be_judged_does_not_differ() -> None:
     assert annotation == f"::error file=m.onnx,title=output y unsteady::{UNSTEADY} (level all)"
 
 
+def test_guards_are_no_rewritten_nodes() -> None:
+    report = passing()
+    guard = replace(report.exact[0], node="guard", guard=True, axes=[])
+    count = len(report.exact)
+    told = f"; {count} of {count} rewritten nodes exact on integers"
+    assert wording.verdict(report).endswith(told)
+    both = replace(report, exact=[*report.exact, guard])
+    assert wording.verdict(both).endswith(f"{told}; 1 of 1 guard exact")
+    wrong = replace(both, exact=[*both.exact, replace(guard, verdict="different")])
+    assert wording.verdict(wrong).endswith(f"{told}; 1 of 2 guards exact")
+    alone = replace(report, exact=[guard])
+    assert wording.verdict(alone).endswith("; 1 of 1 guard exact")
+    assert "rewritten nodes" not in wording.verdict(alone)
+
+
 def test_one_input_set_is_no_plural() -> None:
     assert wording.verdict(replace(passing(), input_sets=1)).startswith("pass; 1 input set, ")
 

@@ -111,7 +111,7 @@ def _check_constant(step: Step, index: int, old: Array, new: Array) -> None:
         if content(numbers) == content(np.broadcast_to(new, step.packed_shape)):
             return
     except ValueError as error:
-        raise Mismatch(f"constant {index} has other extents: {printable(str(error))}") from error
+        raise Mismatch(f"constant {index} has other extents than the data") from error
     raise Mismatch(f"constant {index} is not the original's, packed like the data")
 
 

@@ -19,7 +19,6 @@ from widthfold_onnx.evidence.claims import concrete, content, read
 from widthfold_onnx.evidence.probe import EXACT_BELOW, LARGEST, Side, run_side
 from widthfold_onnx.evidence.step import Step, check_others
 from widthfold_onnx.rules.along import SIZES
-from widthfold_onnx.text import printable
 
 Array = npt.NDArray[Any]
 
@@ -41,7 +40,8 @@ def concat(step: Step) -> None:
         wanted = step.state.packed(np.concatenate(natural, axis))
         found = np.concatenate([step.state.packed(a) for a in natural], axis)
     except ValueError as error:
-        raise Mismatch(f"the inputs do not fit: {printable(str(error))}") from error
+        shapes = ", ".join(str(list(array.shape)) for array in natural)
+        raise Mismatch(f"inputs of {shapes} cannot be joined, or not packed") from error
     if np.concatenate(natural, axis).shape != step.shape or content(wanted) != content(found):
         raise Mismatch("it joins along a folded axis")
 
@@ -61,7 +61,7 @@ def split(step: Step) -> None:
         try:
             same = content(step.state.packed(one)) == content(other)
         except ValueError as error:
-            raise Mismatch(f"a part does not fit: {printable(str(error))}") from error
+            raise Mismatch(f"a part of {list(one.shape)} cannot be packed") from error
         if not fits or not same:
             raise Mismatch("it splits along a folded axis")
 
@@ -95,8 +95,10 @@ def along(step: Step) -> None:
     try:
         found = run_side(after, [], data, step.options)
         alike = content(after.packed(wanted)) == content(found)
-    except (UnverifiedError, ValueError) as error:
-        raise Mismatch(f"it does not run packed: {printable(str(error))}") from error
+    except UnverifiedError as error:
+        raise Mismatch(f"it does not run packed: {error}") from error
+    except ValueError as error:
+        raise Mismatch(f"a result of {list(wanted.shape)} cannot be packed") from error
     fits = [e in (None, size) for e, size in zip(step.result.shape, wanted.shape, strict=True)]
     if not all(fits) or not alike:
         raise Mismatch("it acts along a folded axis")

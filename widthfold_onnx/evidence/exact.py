@@ -58,7 +58,7 @@ def probe_sites(
     try:
         new = Document(taken(after.proto, FOLDED) if guarded else after.proto, after.folder)
     except Mismatch as error:
-        return [ExactSite(node="guards", verdict="different", reason=str(error))], []
+        return [ExactSite(node="guards", verdict="different", reason=str(error), guard=True)], []
     graphs = {scope.path: scope for scope in old.scopes}
     rewritten_graphs: dict[str, Rewritten] = {}
     sites: list[ExactSite] = []

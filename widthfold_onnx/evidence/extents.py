@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import onnx
 
@@ -15,19 +15,14 @@ from widthfold_onnx.evidence.rewritten import Rewritten, label
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Node, Value
-from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import EXTENTS
 from widthfold_onnx.results import ExactSite
 from widthfold_onnx.rewrite.record import FOLD_KEY, FoldRecord, read_record
 from widthfold_onnx.rules.guarding import EXACT, Extent
 from widthfold_onnx.rules.quantized_product import SLOTS
 
-Shapes = Callable[[], ShapeTable]
-"""Makes the table of what the original fixes, where it is needed."""
-
 
 def unguarded_folds(
-    shapes: Shapes,
     model: onnx.ModelProto,
     folded: Mapping[Place, tuple[Rewritten, Node]],
 ) -> Iterator[ExactSite]:
@@ -51,7 +46,7 @@ def unguarded_folds(
             )
             if value is None or value.state is not None:
                 continue
-            needed = needed_by_fold(shapes, graph, node, value.value)
+            needed = needed_by_fold(graph, node, value.value)
         except (Mismatch, UnverifiedError):
             continue  # it is said of the node itself
         several = ambiguous(node)
@@ -62,7 +57,7 @@ def unguarded_folds(
                 reason = f"nothing tests that axis {axis} of its data is {extent.offset}"
             else:
                 continue
-            yield ExactSite(node=label(node), verdict="different", reason=reason)
+            yield ExactSite(node=label(node), verdict="different", reason=reason, guard=True)
 
 
 def ambiguous(node: Node) -> set[int]:
@@ -91,7 +86,7 @@ def source_of(graph: Rewritten, node: Node) -> Value:
     raise Mismatch("it reads nothing")
 
 
-def needed_by_fold(shapes: Shapes, graph: Rewritten, node: Node, value: str) -> dict[int, Extent]:
+def needed_by_fold(graph: Rewritten, node: Node, value: str) -> dict[int, Extent]:
     """What the extents of the data must be by the record of a folded node, where they are open.
 
     Raises:
@@ -117,12 +112,12 @@ def needed_by_fold(shapes: Shapes, graph: Rewritten, node: Node, value: str) -> 
         for axis, extent in enumerate(planned)
         if moved[axis] > 1 and (extent is not None or digits[axis] > 1)
     }
-    fixed = fixed_extents(shapes, graph, value, len(digits)) if needed else ()
+    fixed = fixed_extents(graph, value, len(digits)) if needed else ()
     return {axis: extent for axis, extent in needed.items() if fixed[axis] is None}
 
 
-def fixed_extents(shapes: Shapes, graph: Rewritten, value: str, rank: int) -> Dims:
+def fixed_extents(graph: Rewritten, value: str, rank: int) -> Dims:
     """Extents of a value that the original itself fixes."""
     assert graph.before is not None
-    dims = shapes().get(graph.before.path, value)
+    dims = graph.old.shapes.get(graph.before.path, value)
     return (None,) * rank if dims is None or len(dims) != rank else dims

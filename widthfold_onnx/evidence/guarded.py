@@ -13,7 +13,6 @@ and for finite data. What is left to show of a guard:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cache
 from pathlib import Path
 
 import onnx
@@ -24,7 +23,6 @@ from widthfold_onnx.evidence.chain import Mismatch
 from widthfold_onnx.evidence.conditions import Tested, tested
 from widthfold_onnx.evidence.elsewhere import Place, first_change
 from widthfold_onnx.evidence.extents import (
-    Shapes,
     fixed_extents,
     needed_by_fold,
     source_of,
@@ -34,7 +32,6 @@ from widthfold_onnx.evidence.rewritten import CONVERSIONS, Rewritten, label
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Graph, Node
-from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import EXTENTS, FINITE
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import ExactSite
@@ -66,13 +63,12 @@ def check_guards(
         folder: where its external data lies.
         folded: the graphs of the model in which every guard took the folded branch, by path.
     """
-    shapes = cache(lambda: ShapeTable(old.proto, {}))
     by_output = {
         (path, node.outputs[0].name or ""): (graph, node)
         for path, graph in folded.items()
         for node in graph.nodes
     }
-    results = list(unguarded_folds(shapes, model, by_output))
+    results = list(unguarded_folds(model, by_output))
     found = list(choices(model.graph))
     try:
         changed = _change(old, model, folder) if found else ""
@@ -81,15 +77,16 @@ def check_guards(
     for choice in found:
         name = choice.node.name or choice.node.output[0]
         try:
-            what = _Guard(old, shapes, choice, by_output).check()
+            what = _Guard(old, choice, by_output).check()
             if changed:
                 raise Mismatch(f"the nodes of the original are not those it had ({changed})")
         except Mismatch as error:
-            results.append(ExactSite(node=name, verdict="different", reason=str(error)))
+            said = ExactSite(node=name, verdict="different", reason=str(error), guard=True)
         except UnverifiedError as error:
-            results.append(ExactSite(node=name, verdict="skipped", reason=str(error)))
+            said = ExactSite(node=name, verdict="skipped", reason=str(error), guard=True)
         else:
-            results.append(ExactSite(node=name, verdict="exact", reason=what))
+            said = ExactSite(node=name, verdict="exact", reason=what, guard=True)
+        results.append(said)
     return results
 
 
@@ -116,7 +113,6 @@ class _Guard:
 
     Args:
         old: the original.
-        shapes: extents that it fixes.
         choice: the If.
         folded: the new nodes of the folded branches, by their place, with their graphs.
     """
@@ -124,12 +120,10 @@ class _Guard:
     def __init__(
         self,
         old: Document,
-        shapes: Shapes,
         choice: Choice,
         folded: Mapping[Place, tuple[Rewritten, Node]],
     ) -> None:
         self._old = old
-        self._shapes = shapes
         self._choice = choice
         made = [node.output[0] for node in choice.nodes(FOLDED)]
         self._nodes = [folded[choice.path, n] for n in made if (choice.path, n) in folded]
@@ -175,12 +169,12 @@ class _Guard:
             if FOLD_KEY in metadata:
                 claim = graph.claim(source_of(graph, node))
                 if claim is not None and claim.state is None:
-                    yield claim.value, needed_by_fold(self._shapes, graph, node, claim.value)
+                    yield claim.value, needed_by_fold(graph, node, claim.value)
             elif STATE_KEY in metadata and node.op_type in CONVERSIONS:
                 record, value = read_state(metadata[STATE_KEY]), metadata.get(ORIGIN_KEY, "")
                 shape = record.shapes[0]
                 packed = record.state.involved(len(shape))
-                fixed = fixed_extents(self._shapes, graph, value, len(shape))
+                fixed = fixed_extents(graph, value, len(shape))
                 yield (
                     value,
                     {

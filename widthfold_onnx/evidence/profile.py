@@ -1,6 +1,7 @@
 """Where the time of a model goes, node by node, as the runtime's own profiler says it.
 
 Such times show what is slow; they are no measurement of the model, because profiling costs time.
+What runs in the body of a node is listed by itself, so the node has the rest of its time only.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ WARM_RUNS = 3
 PROFILED_RUNS = 10
 PROFILED_SECONDS = 0.5
 """Fewer runs, though at least one, are profiled where ten would take longer."""
+
+HOLDING = ("If", "Loop", "Scan")
+"""Operators in whose time other nodes run."""
 
 
 def profile(open_with: Callable[[Path], Session], feeds: Feeds) -> list[NodeTime]:
@@ -53,12 +57,10 @@ def profile(open_with: Callable[[Path], Session], feeds: Feeds) -> list[NodeTime
 def _nodes(events: list[dict[str, Any]], runs: int) -> list[NodeTime]:
     """Mean time of every node over the runs after the warm ones; `runs` counts all."""
     times: dict[tuple[str, str, str], list[int]] = defaultdict(list)
-    for event in events:
-        name = event.get("name", "")
-        if event.get("cat") == "Node" and name.endswith("_kernel_time"):
-            details = event["args"]
-            key = (name.removesuffix("_kernel_time"), details["op_name"], details["provider"])
-            times[key].append(event["dur"])
+    for event, duration in _own_times(events):
+        details = event["args"]
+        name = event["name"].removesuffix("_kernel_time")
+        times[name, details["op_name"], details["provider"]].append(duration)
     results = []
     for (name, op, provider), durations in times.items():
         # A node of a loop body runs several times in a run: the sum of a run is what counts.
@@ -67,3 +69,23 @@ def _nodes(events: list[dict[str, Any]], runs: int) -> list[NodeTime]:
         mean = sum(kept) / max(len(kept) / per_run, 1)
         results.append(NodeTime(name=name, op=op, provider=provider, us=round(mean, 2)))
     return results
+
+
+def _own_times(events: list[dict[str, Any]]) -> list[tuple[dict[str, Any], int]]:
+    """The events of nodes in the order in which they began, with their times without their bodies.
+
+    A node runs in the innermost one that holds a body and has not ended when it begins. Both
+    are whole microseconds, rounded down, so what begins as another ends is not inside of it.
+    """
+    ran = [e for e in events if e.get("cat") == "Node" and e["name"].endswith("_kernel_time")]
+    ran.sort(key=lambda e: (e["ts"], -e["dur"], e["args"]["op_name"] not in HOLDING))
+    own = [int(event["dur"]) for event in ran]
+    around: list[int] = []
+    for index, event in enumerate(ran):
+        while around and event["ts"] >= ran[around[-1]]["ts"] + ran[around[-1]]["dur"]:
+            around.pop()
+        if around:
+            own[around[-1]] -= event["dur"]
+        if event["args"]["op_name"] in HOLDING:
+            around.append(index)
+    return [(event, max(duration, 0)) for event, duration in zip(ran, own, strict=True)]

@@ -2,14 +2,20 @@
 
 Of onnx 1.23.2: BatchNormalization of opset 9 to 13 uses the statistics of the batch, as in
 training; DequantizeLinear is not there before opset 19; STFT takes no signal without a last axis,
-which the runtime does. Each of ours works in float64 and for every opset.
+which the runtime does; Loop does not turn where it has no condition, and joins what is to be
+stacked. Each of ours works in float64 and for every opset.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
+from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
+from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.reference_conv import Conv, ConvTranspose
 from widthfold_onnx.runtime.ports import Array
 
@@ -31,7 +37,7 @@ class BatchNormalization(OpRun):
         **_: object,
     ) -> tuple[Array]:
         if training_mode or len(self.onnx_node.output) > 1:
-            raise RuntimeError("BatchNormalization in training mode")
+            raise UnverifiedError("BatchNormalization in training mode is not computed in float64")
         sides = [v.reshape(-1, *[1] * (x.ndim - 2)) for v in (scale, bias, mean, variance)]
         scale, bias, mean, variance = sides
         return (scale * (x - mean) / np.sqrt(variance + epsilon) + bias,)
@@ -52,7 +58,7 @@ class DequantizeLinear(OpRun):
         **_: object,
     ) -> tuple[Array]:
         if block_size:
-            raise RuntimeError("DequantizeLinear in blocks")
+            raise UnverifiedError("DequantizeLinear in blocks is not computed in float64")
         along = [1] * x.ndim
         if scale.size > 1:
             along[1 if axis is None else axis] = -1
@@ -84,4 +90,36 @@ class STFT(OpRun):
         return (np.stack([result.real, result.imag], axis=-1),)
 
 
-OPS = (Conv, ConvTranspose, BatchNormalization, DequantizeLinear, STFT)
+class Loop(OpRun):
+    """Loop; a trip count or condition that is left out ends nothing (ONNX operator text)."""
+
+    op_domain = ""
+
+    def need_context(self) -> bool:
+        """The body may read what the graphs around it hold."""
+        return True
+
+    def _run(
+        self,
+        most: Array | None,
+        more: Any,
+        *states: Any,
+        body: ReferenceEvaluator,
+        context: Mapping[str, Any],
+        attributes: dict[str, Any] | None = None,
+        **_: object,
+    ) -> tuple[Any, ...]:
+        scanned: list[Sequence[Any]] = []
+        carried = len(states)
+        while (most is None or len(scanned) < most) and (more is None or more):
+            given = (np.array(len(scanned)), np.array(True), *states)
+            inputs = {**context, **dict(zip(body.input_names, given, strict=True))}
+            more, *results = body.run(None, inputs, attributes=attributes)
+            states = tuple(results[:carried])
+            scanned.append(results[carried:])
+        if not scanned and len(self.onnx_node.output) > carried:
+            raise UnverifiedError("what a Loop without any turn stacks is not computed in float64")
+        return (*states, *(np.stack(rows) for rows in zip(*scanned, strict=True)))
+
+
+OPS = (Conv, ConvTranspose, BatchNormalization, DequantizeLinear, STFT, Loop)

@@ -11,7 +11,6 @@ value of the original.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy.typing as npt
@@ -26,7 +25,6 @@ from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.messages import Scope
-from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, STATE_KEY, read_state
 from widthfold_onnx.rules.dequantized import exact_dequantizer
@@ -60,14 +58,10 @@ class Rewritten:
         self.nodes = [node for node in after.graph if self._is_new(node)]
         self._set = set(self.nodes)
 
-    @cached_property
-    def _table(self) -> ShapeTable:
-        return ShapeTable(self.old.proto, {})
-
     def extents(self, value: Value) -> Dims | None:
         """Extents of a value of the original, as far as the model itself fixes them."""
         assert self.before is not None
-        return self._table.get(self.before.path, value.name or "")
+        return self.old.shapes.get(self.before.path, value.name or "")
 
     def element(self, value: Value) -> npt.DTypeLike:
         """Element type of a value of the original.
@@ -76,7 +70,7 @@ class Rewritten:
             UnverifiedError: it is not known.
         """
         assert self.before is not None
-        kind = self._table.element(self.before.path, value.name or "")
+        kind = self.old.shapes.element(self.before.path, value.name or "")
         if not kind:
             raise UnverifiedError(f"the element type of {printable(value.name or '')} is not known")
         return helper.tensor_dtype_to_np_dtype(kind)

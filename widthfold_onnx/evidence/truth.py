@@ -9,6 +9,7 @@ and the report says why.
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,8 +17,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
 
-from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.errors import UnverifiedError, WidthfoldError
 from widthfold_onnx.evidence.inline import inlined
 from widthfold_onnx.evidence.reference_ops import OPS
 from widthfold_onnx.evidence.rows import Outputs
@@ -98,15 +100,31 @@ def evaluate(
                 values = evaluator.run(list(outputs), wide)
                 results.append({n: v for n, v in zip(outputs, values, strict=True) if _float(v)})
                 pace = (time.monotonic() - began) / max(size, 1)
-    except UnverifiedError:
-        raise
     except Exception as error:
         # Every operator fails in its own way on what it does not know; there is no common base.
-        why = printable(f"{type(error).__name__}: {error}")
+        why = str(error) if isinstance(error, WidthfoldError) else _where(error)
         if not results:
             raise UnverifiedError(why) from error
         return results, why
     return results, ""
+
+
+def _where(error: BaseException) -> str:
+    """At which node onnx's reference implementation fails: the innermost one that was under way.
+
+    Its own words are of arrays and classes in it, and mostly do not say where.
+    """
+    while error.__cause__ is not None:  # it raises anew at every node that holds a body
+        error = error.__cause__
+    node = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        running, loading = frame.f_locals.get("self"), frame.f_locals.get("node")
+        if isinstance(running, OpRun):
+            node = running.onnx_node
+        elif isinstance(loading, onnx.NodeProto):
+            node = loading
+    what = "this model" if node is None else f"{node.op_type} {node.name or node.output[0]}"
+    return printable(f"onnx's reference implementation fails at {what}")
 
 
 def widen(model: onnx.ModelProto) -> None:

@@ -57,8 +57,7 @@ class ConvState(State):
 
     def involved(self, rank: int) -> frozenset[int]:
         """The folded axes and the channels; all of them where axes are counted otherwise."""
-        folded = (i for i, factor in enumerate(self.factors) if factor > 1)
-        return frozenset(range(rank)) if self.lift else frozenset((1, *folded))
+        return frozenset(range(rank)) if self.lift else self.folded(rank) | {1}
 
     def fits(self, shape: Dims) -> bool:
         """Whether all folded extents are known and divisible, and something is packed."""
@@ -72,6 +71,10 @@ class ConvState(State):
     def least(self, channels: int) -> tuple[int, ...]:
         """One position per digit."""
         return (self.batch, channels, *self.factors[2:])
+
+    def folded(self, rank: int) -> frozenset[int]:
+        """Those with more than one digit."""
+        return frozenset(i for i, factor in enumerate(self.factors) if factor > 1)
 
     def steps(self, shape: Dims, *, inverse: bool = False) -> tuple[Step, ...]:
         """What packs a tensor of natural extents `shape`, or with `inverse` unpacks it."""

@@ -35,6 +35,12 @@ class Reshape:
     extents: tuple[int | None, ...]
     keep: tuple[bool, ...]
 
+    @property
+    def inferred(self) -> int:
+        """Extents that the runtime has to infer; it can do so for one."""
+        pairs = zip(self.extents, self.keep, strict=True)
+        return sum(extent is None and not keep for extent, keep in pairs)
+
 
 @dataclass(frozen=True)
 class Transpose:
@@ -44,6 +50,15 @@ class Transpose:
 
 
 Step = Reshape | Transpose
+
+
+def can_stand_for(steps: Sequence[Step], planned: Sequence[Step]) -> bool:
+    """Whether moves of open extents do for those of planned ones: no Reshape infers more than one.
+
+    There may be more of them, where an axis that is planned with extent 1 moves no element.
+    """
+    inferred = (step.inferred for step in steps if isinstance(step, Reshape))
+    return len(steps) == len(planned) and max(inferred, default=0) <= 1
 
 
 @dataclass(frozen=True)

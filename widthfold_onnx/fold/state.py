@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from widthfold_onnx.fold.layout import Reshape, Step
+from widthfold_onnx.fold.layout import Reshape, Step, can_stand_for
 
 Array = npt.NDArray[Any]
 Dims = Sequence[int | None]
@@ -52,6 +52,29 @@ class State(ABC):
     @abstractmethod
     def least(self, channels: int) -> tuple[int, ...]:
         """The smallest natural extents that it fits, for so many channels."""
+
+    @abstractmethod
+    def folded(self, rank: int) -> frozenset[int]:
+        """Axes of a natural tensor whose extents digits must divide."""
+
+    def opened(self, shape: Dims, fixed: Dims) -> tuple[int | None, ...]:
+        """Natural extents as Reshapes say them: what is only assumed is None where it can be.
+
+        A Reshape infers one extent, and fails where the digits do not divide that. So what is
+        assumed becomes no fact for whoever infers shapes.
+
+        Args:
+            shape: natural extents that are planned with.
+            fixed: those that the model itself fixes.
+        """
+        folded = self.folded(len(shape))
+        pairs = enumerate(zip(shape, fixed, strict=True))
+        wanted = tuple(None if i in folded and f is None else e for i, (e, f) in pairs)
+        for inverse in (False, True):
+            moves = self.steps(wanted, inverse=inverse)
+            if not can_stand_for(moves, self.steps(shape, inverse=inverse)):
+                return tuple(shape)
+        return wanted
 
     @abstractmethod
     def steps(self, shape: Dims, *, inverse: bool = False) -> tuple[Step, ...]:

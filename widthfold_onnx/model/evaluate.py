@@ -19,7 +19,6 @@ from onnx.reference import ReferenceEvaluator
 
 from widthfold_onnx.model.external import is_external
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.text import printable
 
 Array = npt.NDArray[Any]
 
@@ -75,8 +74,9 @@ def dense(sparse: onnx.SparseTensorProto) -> Array | Refusal:
             indices = np.ravel_multi_index(tuple(indices.T), shape)
         array = np.zeros(shape, values.dtype)
         array.reshape(-1)[indices] = values
-    except (ValueError, IndexError, TypeError) as error:
-        return Refusal("not-constant", f"a sparse tensor is broken: {printable(str(error))}")
+    except (ValueError, IndexError, TypeError):
+        reason = "a sparse tensor is broken: its indices or values do not fit its shape"
+        return Refusal("not-constant", reason)
     return array
 
 
@@ -111,9 +111,10 @@ def evaluated(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) 
     try:
         with np.errstate(all="ignore"):
             (result,) = ReferenceEvaluator(model).run(None, feeds)
-    except Exception as error:
-        # The evaluator raises whatever numpy raises on nonsense.
-        return Refusal("not-constant", f"{node.op_type} fails: {printable(str(error))}")
+    except Exception:
+        # The evaluator raises whatever numpy raises on nonsense, in words of numpy.
+        given = ", ".join(str(list(array.shape)) for array in feeds.values())
+        return Refusal("not-constant", f"{node.op_type} fails on inputs of {given}")
     return np.asarray(result)
 
 

@@ -9,6 +9,7 @@ carry: sparse tensors, training_info, map types (`model.reduced`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from widthfold_onnx.model.evaluate import evaluated
 from widthfold_onnx.model.inlining import inlined
 from widthfold_onnx.model.messages import Scope, linked, message_of, repeat, scopes_of, write_back
 from widthfold_onnx.model.names import Names
+from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.refusal import Refusal
 
 Node = ir.Node
@@ -70,6 +72,11 @@ class Document:
         self._annotated = {
             a.tensor_name for s in self.scopes if s.proto for a in s.proto.quantization_annotation
         }
+
+    @cached_property
+    def shapes(self) -> ShapeTable:
+        """Extents of every value as the model itself fixes them, before anything is written."""
+        return ShapeTable(self.proto, {})
 
     def nodes(self, op_types: Iterable[str]) -> Iterator[tuple[Scope, Node]]:
         """All nodes of some operators of the default domain, with the scope that holds each."""

@@ -142,7 +142,7 @@ def read_sites(
     Raises:
         UsageError: a node pattern matches no site, or an assumed input shape does not fit.
     """
-    static = ShapeTable(document.proto, {})
+    static = document.shapes
     planned = ShapeTable(document.proto, options.input_shapes) if options.input_shapes else static
     for site in find_sites(document, options):
         if was_folded(site.node):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from widthfold_onnx.plan.assign import SMALLEST_GAIN
 from widthfold_onnx.plan.layers import Layers
 from widthfold_onnx.plan.measure import AS_IS, Bench
@@ -45,6 +47,16 @@ class Gains:
             if (gain := self.of(subject, form.key)) is not None
         ]
         return max(known, key=lambda item: (item[1].low, item[0]), default=None)
+
+    def unknown(self, subject: str) -> str:
+        """Why nothing is known of what the forms of a layer gain, in words behind "none of them".
+
+        Most of what was lost, itself or its forms, was lost for the reason that is given.
+        """
+        keys = (AS_IS, *(form.key for form in self._layers.units[subject].forms))
+        found = (self._bench.known(subject, key) for key in keys)
+        reasons = Counter(known.reason for known in found if known is not None and known.reason)
+        return f"ran: {reasons.most_common(1)[0][0]}" if reasons else "was measured"
 
     def saved(self, subject: str, key: str) -> float:
         """Seconds that a form of known gain saves in all layers of a subject."""

@@ -72,7 +72,7 @@ class Hints:
         guarded = replace(self._options, guard_shapes=True)
         found = [self._shapes(site, self._options, "")]
         if not self._options.guard_shapes:
-            alone = self._folds(site, self._static, guarded)
+            alone = self._folds(site, self._document.shapes, guarded)
             found += [GUARD] if alone else []
             found += [] if any(found) else [self._shapes(site, guarded, f" {GUARD}")]
         return [way for way in found if way]
@@ -91,7 +91,7 @@ class Hints:
         read = LINEAR[site.op](
             self._document,
             site,
-            lambda value: dims(self._static, value.name),
+            lambda value: dims(self._document.shapes, value.name),
             lambda value: dims(planned, value.name),
         )
         if isinstance(read, Refusal):
@@ -101,13 +101,9 @@ class Hints:
         return is_wide(read, options) is None and next(legal, None) is not None
 
     @cached_property
-    def _static(self) -> ShapeTable:
-        return ShapeTable(self._document.proto, {})
-
-    @cached_property
     def _planned(self) -> ShapeTable:
         given = self._options.input_shapes
-        return ShapeTable(self._document.proto, given) if given else self._static
+        return ShapeTable(self._document.proto, given) if given else self._document.shapes
 
     def _table(self, shapes: _Suggested) -> ShapeTable:
         """What suggested shapes mean for every value; made when first asked for."""

@@ -115,7 +115,7 @@ def _unit(
         outcome = reformulate(conv, replace(options, ragged=True), SMALLEST_FACTOR)
         short = Refusal("too-short", f"no axis has {SMALLEST_FACTOR} positions")
         return outcome if isinstance(outcome, Refusal) else short
-    return cut(document, conv, measured, forms, target)
+    return cut(document, conv, measured, forms, options, target)
 
 
 def running(

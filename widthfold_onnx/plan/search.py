@@ -220,7 +220,7 @@ class Search:
         count = len(self._layers.units[subject].forms)
         best = self._gains.best(subject)
         if best is None:
-            return Refusal("no-gain", f"none of its {count} forms was measured")
+            return Refusal("no-gain", f"none of its {count} forms {self._gains.unknown(subject)}")
         ratio, low, high = best[1].ratio, best[1].low, best[1].high
         if best[1].predicted:
             why = f"is predicted at {ratio:.2f}x; {PREDICTED_GAIN}x would be folded unmeasured"

@@ -17,7 +17,8 @@ from onnx import TensorProto
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.shapes import ShapeTable
-from widthfold_onnx.plan.candidates import form_key
+from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.plan.candidates import form_key, form_of
 from widthfold_onnx.plan.cost import form_seconds, layer_seconds
 from widthfold_onnx.plan.decisions import read_site
 from widthfold_onnx.plan.excerpt import excerpt, fused_behind
@@ -79,6 +80,7 @@ def cut(
     site: LinearSite,
     measured: ShapeTable,
     forms: Sequence[Reformulation],
+    options: FoldOptions,
     target: Target,
 ) -> Unit | Refusal:
     """Cut a site out of its model.
@@ -87,12 +89,13 @@ def cut(
         document: the model.
         site: the Conv.
         measured: a table without open dimensions, as far as the model allows.
-        forms: what to measure besides the layer as it is.
+        forms: what to measure besides the layer as it is, where it exists at these extents.
+        options: layout and limits of forms.
         target: the device that the order of the forms is for.
 
     Returns:
-        The unit, or a refusal where an extent stays unknown, or nothing is known of the element
-        type on the target.
+        The unit, or a refusal where an extent stays unknown, no form exists at the extents that
+        are measured, or nothing is known of the element type on the target.
     """
     dims = measured.get(site.scope.path, site.data.name or "")
     if dims is None or None in dims:
@@ -108,6 +111,11 @@ def cut(
     site_again = only_site(Document(proto, None))
     if isinstance(site_again, Refusal):
         return site_again
+    if None in site.planned:  # which a guard may stand for
+        forms = [form for form in forms if _exists(form_key(site, form), site_again, options)]
+    if not forms:
+        sizes = " x ".join(map(str, shape))
+        return Refusal("unknown-extent", f"at {sizes}, where it would be measured, it has no form")
     output = [int(d) for d in site_again.output if d is not None]
     macs = site_again.macs or 0
     work = Work.of(site, shape, output)
@@ -127,9 +135,13 @@ def cut(
 
 def only_site(document: Document) -> LinearSite | Refusal:
     """The site of a unit."""
-    table = ShapeTable(document.proto, {})
+    table = document.shapes
     scope, node = next(document.nodes(LINEAR))
     return read_site(document, Site(node, scope, node.name or "", node.op_type), table, table)
+
+
+def _exists(key: str, site: LinearSite, options: FoldOptions) -> bool:
+    return isinstance(form_of(site, key, options), Reformulation)
 
 
 def _subject(site: LinearSite, shape: Sequence[int], layer: onnx.GraphProto, behind: int) -> str:

@@ -161,7 +161,8 @@ def meaning(report: VerifyReport) -> str:
 
 def verdict(report: VerifyReport) -> str:
     """The verdict and the figures that it rests on."""
-    exact = sum(site.verdict == "exact" for site in report.exact)
+    folds = [site.verdict for site in report.exact if not site.guard]
+    guards = [site.verdict for site in report.exact if site.guard]
     errors = [row.max_rel for row in report.outputs if row.max_rel is not None]
     line = f"{report.verdict}; {counted(report.input_sets, 'input set')}"
     forgiven = {row.name for row in report.outputs if row.note.startswith(ILL_CONDITIONED)}
@@ -170,11 +171,12 @@ def verdict(report: VerifyReport) -> str:
     if forgiven:
         count = counted(len(forgiven), "output")
         line += f" ({count} judged by how far one rounding of the inputs moves the original)"
-    if report.exact:
-        line += f"; {exact} of {len(report.exact)} rewritten nodes exact on integers"
-    proved = sum(site.verdict == "proved" for site in report.exact)
-    if proved:
-        line += f", {proved} proved by provenance alone"
+    if folds:
+        line += f"; {folds.count('exact')} of {len(folds)} rewritten nodes exact on integers"
+    if "proved" in folds:
+        line += f", {folds.count('proved')} proved by provenance alone"
+    if guards:
+        line += f"; {guards.count('exact')} of {counted(len(guards), 'guard')} exact"
     return line
 
 

@@ -100,6 +100,7 @@ class ExactSite(Result, kw_only=True, frozen=True):
         channels: of the original and of the folded Conv, e.g. "8 -> 8, folded 64 -> 64".
         fold: one sentence that says what was done.
         axes: the folded axes; empty where the record could not be read.
+        guard: whether this is said of a guard, or of one that is missing, and not of the fold.
     """
 
     node: str
@@ -108,6 +109,7 @@ class ExactSite(Result, kw_only=True, frozen=True):
     channels: str = ""
     fold: str = ""
     axes: list[AxisPattern] = msgspec.field(default_factory=list)
+    guard: bool = False
 
 
 class Environment(Result, kw_only=True, frozen=True):

@@ -30,7 +30,8 @@ class Side(Result, kw_only=True, frozen=True):
         peak_mib: peak resident memory of a process that loads the model and runs it once.
         providers: how many nodes ran on which provider.
         fallbacks: the nodes that did not run on the provider that was asked for.
-        nodes: every node of the optimized graph that ran, slowest first.
+        nodes: every node of the optimized graph that ran, slowest first; one with a body without
+            the nodes in it, which are there by themselves.
     """
 
     level: str

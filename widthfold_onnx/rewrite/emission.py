@@ -17,6 +17,7 @@ from typing import Any
 import numpy.typing as npt
 
 from widthfold_onnx.fold.conv import ConvFold
+from widthfold_onnx.fold.conv_state import ConvState
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Graph, Node, Value
@@ -26,7 +27,7 @@ from widthfold_onnx.rewrite.guards import Guard
 from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rewrite.product import append_product
 from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, encoded, record_of, state_record
-from widthfold_onnx.rewrite.regions import Passenger
+from widthfold_onnx.rewrite.regions import Passenger, Region
 from widthfold_onnx.rules.base import Ends, LinearSite, Reformulation
 from widthfold_onnx.rules.dequantized import exact_dequantizer
 from widthfold_onnx.rules.matmul import MatMulForm
@@ -60,6 +61,7 @@ class Emission:
         self._plans = plans
         self._parameters = parameters
         self._region, self._groups = groups.region, groups.groups
+        self._bound = _is_bound(plans, groups.region)
         self._made: dict[tuple[Value, State | None], Value] = {}
         self._natural: dict[Value, Value] = {}
         self._constants: dict[tuple[Value, State, tuple[int, ...]], Value] = {}
@@ -121,7 +123,7 @@ class Emission:
                 ends_of = {i: wanted - actual for i, (wanted, actual) in missing.items()}
                 known = site.quantization
                 chain.extend(ends_of, len(site.planned), None if known is None else known.zero)
-            chain.steps(plan.input.steps(digit_major=fold.digit_major), "fold")
+            chain.steps(plan.moves[0], "fold")
             chain.requantize(site.dequantizer)
         record = encoded(record_of(site, plan))
         metadata = {FOLD_KEY: record}
@@ -144,7 +146,7 @@ class Emission:
             metadata,
         )
         if ends.returns is None:
-            chain.steps(plan.output.steps(digit_major=fold.digit_major, inverse=True), "unfold")
+            chain.steps(plan.moves[1], "unfold")
             surplus = _differing(plan.out_shape, site.output)
             if surplus:
                 chain.cut({i: actual for i, (_, actual) in surplus.items()})
@@ -235,7 +237,12 @@ class Emission:
         again = {} if signed is None else dict(zip(("scale", "zero"), signed, strict=True))
         if again:
             chain.add("DequantizeLinear", f"{what}_dequantize", again, {})
-        chain.steps(state.steps(shape, inverse=inverse), what)
+        written = shape
+        if not self._bound or not isinstance(state, ConvState):
+            path = self._document.path_of(self._graph)
+            fixed = self._document.shapes.get(path, value.name or "")
+            written = state.opened(shape, fixed or (None,) * len(shape))
+        chain.steps(state.steps(written, inverse=inverse), what)
         if again:
             chain.add("QuantizeLinear", f"{what}_quantize", again, {})
         chain.requantize(exact_dequantizer(self._document, value))
@@ -251,6 +258,16 @@ class Emission:
             name = f"{value.name}/widthfold"
             self._constants[key] = self._document.add_constant(array, name, self._graph)
         return self._constants[key]
+
+
+def _is_bound(plans: Plans, region: Region) -> bool:
+    """Whether a node between packed tensors of Convs is right for assumed extents alone.
+
+    All of them are written then, so that the runtime refuses others.
+    """
+    bound = (region.sites[node] for node, (_, plan) in plans.items() if plan.bound)
+    sized = any(passenger.form.is_sized for passenger in region.carried.values())
+    return sized or any(ends.reads or ends.returns for ends in bound)
 
 
 def _differing(wanted: Dims, actual: Dims) -> dict[int, tuple[int, int]]:

@@ -158,6 +158,8 @@ class Reformulation(ABC):
         kind: how each axis is folded, joined by "+".
         flops_ratio: multiply-adds after / before.
         bytes_ratio: bytes of input, weight and output after / before.
+        bound: folded axes of the data whose extent is only assumed, and at another one, though the
+            factor divides it, the form would be wrong.
     """
 
     fold: Fold
@@ -167,6 +169,7 @@ class Reformulation(ABC):
     kind: str
     flops_ratio: float
     bytes_ratio: float
+    bound: frozenset[int] = frozenset()
 
     @property
     @abstractmethod
@@ -177,6 +180,11 @@ class Reformulation(ABC):
     @abstractmethod
     def unfolding(self) -> tuple[Step, ...]:
         """The Reshapes and Transposes of the result."""
+
+    @property
+    @abstractmethod
+    def moves(self) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
+        """Both as they are written: what is only assumed is inferred where it may be another."""
 
     @abstractmethod
     def ends(self, site: LinearSite) -> Ends:

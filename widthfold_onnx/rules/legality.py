@@ -9,10 +9,11 @@ import math
 from dataclasses import replace
 
 from widthfold_onnx.fold.conv import ConvFold
-from widthfold_onnx.fold.layout import Reshape, pack
+from widthfold_onnx.fold.layout import Reshape
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.assumed import guessed, opened, packings_of
 from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.windowed import WindowedForm, WindowedSite, axis_names
 
@@ -107,29 +108,19 @@ def _form(
     assumed: bool,
 ) -> WindowedForm:
     """The form of a fold; with `assumed` all extents that are only assumed are written too."""
-    packings = [
-        pack(shape, digits, group=fold.group, batch=fold.batch, lift=fold.lift)
-        for shape, digits in (
-            (
-                _kept(site, in_shape, fold, assumed=assumed),
-                [(a.in_digits, a.blocked) for a in fold.axes],
-            ),
-            (
-                _kept(site, out_shape, fold, assumed=assumed),
-                [(a.out_digits, a.blocked) for a in fold.axes],
-            ),
-        )
-    ]
+    shapes = [_kept(site, shape, fold, assumed=assumed) for shape in (in_shape, out_shape)]
+    packings = packings_of(fold, *shapes)
     fits = (in_shape, out_shape) == (site.planned, site.output)
     views = all(p.is_view for p in packings)
     produced = (out_shape[0], 1, *out_shape[2:])
     multiplied = (site.positions[0], 1, *site.positions[1:])
-    return WindowedForm(
+    form = WindowedForm(
         fold=replace(fold, digit_major=fold.digit_major and not views),
         input=packings[0],
         output=packings[1],
         in_shape=in_shape,
         out_shape=out_shape,
+        written=packings,
         axis=label,
         factor=factor,
         is_view=views and fits,
@@ -137,6 +128,7 @@ def _form(
         flops_ratio=fold.flops_growth(elements(produced) / elements(multiplied)),
         bytes_ratio=_bytes_growth(site, fold, in_shape, out_shape),
     )
+    return opened(site, form, shapes)
 
 
 def _extended(site: WindowedSite, fold: ConvFold, *, output: bool) -> Dims:
@@ -174,19 +166,10 @@ def _unexpressible(
             "unguarded-extent",
             "SAME padding at a stride depends on an assumed extent that is not folded",
         )
-    assumed = [
-        i
-        for i, (plan, fixed) in enumerate(zip(site.planned, site.static, strict=True))
-        if fixed is None and plan is not None and i != 1
-        if (fold.batch > 1 if i == 0 else fold.axes[i - 2].folded)
-    ]
+    assumed = guessed(site, fold)
     folding = result.input.steps(digit_major=fold.digit_major)
     unfolding = result.output.steps(digit_major=fold.digit_major, inverse=True)
-    inferred = [
-        sum(extent is None and not keep for extent, keep in zip(s.extents, s.keep, strict=True))
-        for s in (*folding, *unfolding)
-        if isinstance(s, Reshape)
-    ]
+    inferred = [s.inferred for s in (*folding, *unfolding) if isinstance(s, Reshape)]
     if max(inferred, default=0) > 1:
         return Refusal(
             "several-unknown-extents",

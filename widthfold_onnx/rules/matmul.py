@@ -35,10 +35,11 @@ class MatMulForm(Reformulation):
 
     Attributes:
         fold: the folded product.
-        shape: extents of the data that are written into the graph, as the product reads it; None
+        shape: extents of the data that the form is planned for, as the product reads it; None
             where any will do.
         transposed: the data is stored with its two last axes exchanged.
-        result: extents of the result, written or not as those of the data.
+        result: extents of the result for data of `shape`.
+        written: both as Reshapes say them: what is only assumed is inferred.
         flat: the result has no axis of channels.
     """
 
@@ -46,6 +47,7 @@ class MatMulForm(Reformulation):
     shape: Dims
     transposed: bool
     result: Dims
+    written: tuple[Dims, Dims]
     flat: bool
 
     @property
@@ -66,6 +68,13 @@ class MatMulForm(Reformulation):
     def unfolding(self) -> tuple[Step, ...]:
         """The Reshape of the result."""
         return self.fold.unfolding(self.result, flat=self.flat)
+
+    @property
+    def moves(self) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
+        """Both as they are written."""
+        data, result = self.written
+        folding = self.fold.folding(data, transposed=self.transposed)
+        return folding, self.fold.unfolding(result, flat=self.flat)
 
     def ends(self, site: LinearSite) -> Ends:
         """States at both ends; none where operands are transposed or have no axis of channels.
@@ -109,7 +118,7 @@ def candidates(site: MatMulSite, options: FoldOptions, factor: int) -> Iterator[
 def _fewest(site: MatMulSite, options: FoldOptions, factor: int) -> int:
     """How many axes make up the positions: as few as the factor divides; 1 if it divides none."""
     for merged in range(1, _most(site) + 1):
-        if _written(site, options, factor, merged) is not None:
+        if _positions(site, options, factor, merged) is not None:
             return merged
     return 1
 
@@ -117,10 +126,10 @@ def _fewest(site: MatMulSite, options: FoldOptions, factor: int) -> int:
 def judge(site: MatMulSite, options: FoldOptions, fold: MatMulFold) -> MatMulForm | Refusal:
     """Check divisibility, samples, non-finite policy and limits."""
     span, what = _span(site, fold.merged), COLUMNS if site.left else ROWS
-    written = _written(site, options, fold.factor, fold.merged)
-    if written is None:
+    planned = _positions(site, options, fold.factor, fold.merged)
+    if planned is None:
         return _indivisible(site, fold.factor, what)
-    assumed = zip(written, site.static[span], strict=True)
+    assumed = zip(planned, site.static[span], strict=True)
     if not options.guard_shapes and sum(w is not None and e is None for w, e in assumed) > 1:
         return Refusal(
             "unguarded-extent", f"more than one of the extents of the {what} is only assumed"
@@ -137,9 +146,10 @@ def judge(site: MatMulSite, options: FoldOptions, fold: MatMulFold) -> MatMulFor
             "structural-zeros",
             f"{fold.structural_zeros():.0%} of the weight would be zeros that spread Inf and NaN",
         )
-    shape = (*site.static[: span.start], *written, *site.static[span.stop :])
+    shape = (*site.static[: span.start], *planned, *site.static[span.stop :])
     shape = tuple(site.channels[0] if i == _channel(site) else e for i, e in enumerate(shape))
-    moves = fold.folding(shape, transposed=site.transposed)
+    written = fold.state.opened(shape, site.static)
+    moves = fold.folding(written, transposed=site.transposed)
     weight = math.prod(site.weight_shape)
     kept = elements(site.planned) + elements(site.output)
     result = MatMulForm(
@@ -147,6 +157,7 @@ def judge(site: MatMulSite, options: FoldOptions, fold: MatMulFold) -> MatMulFor
         shape=shape,
         transposed=site.transposed,
         result=site.result(shape),
+        written=(written, site.result(written)),
         flat=site.flat,
         axis=what,
         factor=fold.factor,
@@ -158,20 +169,22 @@ def judge(site: MatMulSite, options: FoldOptions, fold: MatMulFold) -> MatMulFor
     return too_large(site, options, result) or result
 
 
-def _written(site: MatMulSite, options: FoldOptions, factor: int, merged: int) -> Dims | None:
-    """Extents of the positions as they are written into the graph; None if they do not divide.
+def _positions(site: MatMulSite, options: FoldOptions, factor: int, merged: int) -> Dims | None:
+    """Extents of the positions that a form is planned for; None if they do not divide.
 
     Those that the model fixes are enough if they make up a multiple of the factor; one other is
-    inferred then. Else all must be planned: the Reshape fails where the real ones differ. Or a
-    guard tests whether the one that is inferred is good for the fold.
+    inferred then. Else all must be planned: the Reshape fails where the real ones do not divide.
+    Or a guard tests whether the one that is inferred is good for the fold; one that is assumed
+    not to be good would never be folded.
     """
     span = _span(site, merged)
     for extents, open_ones in ((site.static[span], 1), (site.planned[span], 0)):
         known = [e for e in extents if e is not None]
         if len(extents) - len(known) <= open_ones and math.prod(known) % factor == 0:
             return extents
-    guarded = options.guard_shapes and site.static[span].count(None) == 1
-    return site.static[span] if guarded and not _varies(site) else None
+    unknown = site.planned[span]
+    guarded = options.guard_shapes and unknown == site.static[span] and unknown.count(None) == 1
+    return unknown if guarded and not _varies(site) else None
 
 
 def _varies(site: MatMulSite) -> bool:

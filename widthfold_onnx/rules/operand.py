@@ -84,10 +84,12 @@ class Carried:
     Attributes:
         shapes: natural extents of every output.
         constants: new numbers for inputs, by index; all other inputs stay, but for the packed.
+        is_sized: a constant names extents, so that the op is right for these alone.
     """
 
     shapes: tuple[Dims, ...]
     constants: Mapping[int, Array] = field(default_factory=dict)
+    is_sized: bool = False
 
 
 def pointwise(op: Op) -> Carried | Refusal:

@@ -189,6 +189,8 @@ class WindowedForm(Reformulation):
         output: how its output was packed, before cutting to the site's own output.
         in_shape: input extents after zero-extension.
         out_shape: output extents before the cut.
+        written: both packings as Reshapes say them: what is only assumed is inferred where the
+            form is right for every multiple.
     """
 
     fold: ConvFold
@@ -196,6 +198,7 @@ class WindowedForm(Reformulation):
     output: Packing
     in_shape: Dims
     out_shape: Dims
+    written: tuple[Packing, Packing]
 
     def became(self, inputs: int, outputs: int) -> str:
         """For reports: what channels became, with rank and groups if they changed."""
@@ -217,6 +220,14 @@ class WindowedForm(Reformulation):
     def unfolding(self) -> tuple[Step, ...]:
         """The Reshapes and Transposes of the result."""
         return self.output.steps(digit_major=self.fold.digit_major, inverse=True)
+
+    @property
+    def moves(self) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
+        """Both as they are written."""
+        (first, last), digit_major = self.written, self.fold.digit_major
+        return first.steps(digit_major=digit_major), last.steps(
+            digit_major=digit_major, inverse=True
+        )
 
     def ends(self, site: LinearSite) -> Ends:
         """States at both ends.

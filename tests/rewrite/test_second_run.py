@@ -1,0 +1,223 @@
+"""A second run changes nothing: what the first one assumed is no fact for it.
+
+Behind a fold of an open extent stands a product whose rows may be samples as long as their number
+is open. If the first run wrote the assumed number, the second would mix them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort  # noqa: TID251 - the tests run what the package made
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.rewrite.proved import assert_proved
+from widthfold_onnx import FoldOptions, Provider, VerifyOptions, fold_model
+from widthfold_onnx.evidence.exact import probe_sites
+
+# Nodes between "x" and "m" of rank 2, extents of x, those that are assumed, and others that fit.
+CASES = {
+    "rows": ("s = MatMul(x, w35) m = Squeeze(s, zero)", [1, "n", 3], [1, 14, 3], [1, 22, 3]),
+    "region": (
+        "s = MatMul(x, w35) r = Relu(s) a = Add(r, w5) m = Squeeze(a, zero)",
+        *([1, "n", 3], [1, 14, 3], [1, 22, 3]),
+    ),
+    "two products": (
+        "s = MatMul(x, w35) r = Relu(s) u = MatMul(r, w57) m = Squeeze(u, zero)",
+        *([1, "n", 3], [1, 14, 3], [1, 22, 3]),
+    ),
+    "columns": ("s = MatMul(w35, x) m = Transpose(s)", [5, "n"], [5, 14], [5, 22]),
+    "transposed": ("m = Gemm <transA = 1> (x, w35)", [3, "n"], [3, 14], [3, 22]),
+    "quantized": (
+        "q = QuantizeLinear(x, scale, byte) d = DequantizeLinear(q, scale, byte) "
+        "v = DequantizeLinear(b35, scale, byte) m = MatMul(d, v)",
+        *(["n", 3], [14, 3], [22, 3]),
+    ),
+    "batch and rows": (
+        "q = QuantizeLinear(x, scale, byte) d = DequantizeLinear(q, scale, byte) "
+        "v = DequantizeLinear(b35, scale, byte) s = MatMul(d, v) m = Reshape(s, rows_of_5)",
+        *(["n", 7, 3], [2, 7, 3], [4, 7, 3]),
+    ),
+    "integers": (
+        "q = QuantizeLinear(x, scale, byte) s = MatMulInteger(q, b35) m = Cast <to = 1> (s)",
+        *(["n", 3], [14, 3], [22, 3]),
+    ),
+    "columns of a Conv": (
+        "c = Conv <pads = [1, 1]> (x, k3) s = Squeeze(c, zero) m = Transpose(s)",
+        *([1, 1, "n"], [1, 1, 14], [1, 1, 22]),
+    ),
+    "columns of a region": (
+        "c = Conv <pads = [1, 1]> (x, k3) r = Relu(c) "
+        "a = Conv <group = 5, pads = [2, 0]> (r, k5) s = Squeeze(a, zero) m = Transpose(s)",
+        *([1, 1, "n"], [1, 1, 14], [1, 1, 22]),
+    ),
+    "batch of a Conv": (
+        "s = Conv <kernel_shape = [1, 3]> (x, k) r = Relu(s) m = Flatten(r)",
+        *(["n", 1, 5, 3], [14, 1, 5, 3], [22, 1, 5, 3]),
+    ),
+}
+
+
+STATES = ort.capi.onnxruntime_pybind11_state
+REFUSALS = (STATES.Fail, STATES.InvalidArgument, STATES.RuntimeException)
+
+
+def model(case: str) -> onnx.ModelProto:
+    """x -> nodes -> m -> Gemm -> y; the Gemm is not folded where its rows are open."""
+    nodes, dims, _, _ = CASES[case]
+    shown = ", ".join(map(str, dims))
+    made = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 17]> g (float[{shown}] x) => (float[p, q] y) '
+        f"{{ {nodes} y = Gemm(m, last) }}"
+    )
+    rng = np.random.default_rng(0)
+    last = ({"columns": 3, "two products": 7}.get(case, 5), 2)
+    arrays = {
+        "zero": np.zeros(1, np.int64),
+        "rows_of_5": np.array([-1, 5]),
+        "scale": np.float32(0.25),
+        "byte": np.uint8(3),
+        "b35": rng.integers(0, 99, (3, 5), np.uint8),
+        "k": rng.integers(-9, 9, (1, 1, 1, 3)).astype(np.float32),
+        "k3": rng.integers(-9, 9, (5, 1, 3)).astype(np.float32),
+        "k5": rng.integers(-9, 9, (5, 1, 3)).astype(np.float32),
+        "last": rng.integers(-9, 9, last).astype(np.float32),
+        "w35": rng.integers(-9, 9, (3, 5)).astype(np.float32),
+        "w57": rng.integers(-9, 9, (5, 7)).astype(np.float32),
+        "w5": rng.integers(-9, 9, 5).astype(np.float32),
+    }
+    made.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(array), name)
+        for name, array in arrays.items()
+        if name in nodes or name == "last"
+    )
+    return made
+
+
+def run(proto: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
+    session = ort.InferenceSession(proto.SerializeToString())
+    (y,) = session.run(None, {"x": x})
+    return y
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_nothing_is_left_for_a_second_run(case: str, ragged: bool) -> None:
+    original, assumed = model(case), CASES[case][2]
+    options = FoldOptions(factor=2, ragged=ragged, input_shapes={"x": tuple(assumed)})
+    folded, sites = fold_model(original, options)
+    assert sites[-1].code == "mixes-samples"
+    assert {site.status for site in sites[:-1]} == {"folded"}
+    assert_proved(original, folded, sites)
+    again, _ = fold_model(folded, options)
+    assert again.SerializeToString() == folded.SerializeToString()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rows_and_samples_may_be_another_multiple(case: str) -> None:
+    original, (_, dims, assumed, other) = model(case), CASES[case]
+    folded, _ = fold_model(original, FoldOptions(factor=2, input_shapes={"x": tuple(assumed)}))
+    for shape in (assumed, other):
+        x = np.random.default_rng(1).integers(-9, 10, shape).astype(np.float32)
+        np.testing.assert_array_equal(run(folded, x), run(original, x))
+    odd = [extent + (dim == "n") for dim, extent in zip(dims, other, strict=True)]
+    with pytest.raises(REFUSALS, match="cannot be reshaped"):
+        run(folded, np.zeros(odd, np.float32))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_proof_sees_an_inferred_extent_that_is_wrong(case: str, tmp_path: Path) -> None:
+    """A number beside the inferred one becomes 1, in each Reshape in turn."""
+    original, assumed = model(case), CASES[case][2]
+    options = FoldOptions(factor=2, input_shapes={"x": tuple(assumed)})
+    folded, _ = fold_model(original, options)
+    paths = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    onnx.save(original, paths[0])
+    planted = 0
+    for index, tensor in enumerate(folded.graph.initializer):
+        numbers = numpy_helper.to_array(tensor)
+        if "/widthfold/" not in tensor.name or -1 not in numbers or numbers.max() < 2:
+            continue
+        wrong = numbers.copy()
+        wrong[numbers.argmax()] = 1
+        mutant = onnx.ModelProto.FromString(folded.SerializeToString())
+        mutant.graph.initializer[index].CopyFrom(numpy_helper.from_array(wrong, tensor.name))
+        onnx.save(mutant, paths[1])
+        cpu = VerifyOptions(provider=Provider.CPU)
+        proved, _ = probe_sites(*paths, cpu, lambda line: None)
+        assert "different" in [site.verdict for site in proved], tensor.name
+        planted += 1
+    assert planted >= 2
+
+
+@st.composite
+def networks(draw: st.DrawFn) -> tuple[onnx.ModelProto, int, FoldOptions]:
+    """x [n, 2, t] -> up to three layers of all kinds -> y; the extent that is assumed of t."""
+    length, value, nodes, constants = draw(st.integers(8, 24)), "x", [], {}
+    channels, extent = 2, length
+    for index in range(draw(st.integers(1, 3))):
+        kind = draw(st.sampled_from(["Conv", "Conv", "Conv", "ConvTranspose", "Relu", "Resize"]))
+        result, inputs, given = f"v{index}", [value], {}
+        if kind.startswith("Conv"):
+            kernel, stride = draw(st.integers(1, 4)), draw(st.integers(1, 2))
+            given = {"strides": [stride]}
+            if kind == "Conv" and draw(st.booleans()):
+                given["auto_pad"] = draw(st.sampled_from(["SAME_UPPER", "SAME_LOWER"]))
+            elif kind == "Conv":
+                given["pads"] = [draw(st.integers(0, 2)), draw(st.integers(0, 2))]
+            weight = np.random.default_rng(index).integers(-3, 4, (channels, channels, kernel))
+            constants[f"w{index}"] = weight.astype(np.float32)
+            inputs.append(f"w{index}")
+            pads = given.get("pads", [0, 0])
+            if "auto_pad" in given:
+                extent = -(-extent // stride)
+            elif kind == "Conv":
+                extent = (extent + sum(pads) - kernel) // stride + 1
+            else:
+                extent = (extent - 1) * stride + kernel
+        if kind == "Resize":
+            constants[f"s{index}"] = np.array([1, channels, extent])
+            inputs += ["", "", f"s{index}"]
+            given = {"mode": "nearest"}
+        nodes.append(helper.make_node(kind, inputs, [result], f"n{index}", **given))
+        value = result
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, channels, "t"])],
+        [helper.make_tensor_value_info(value, TensorProto.FLOAT, [None] * 3)],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    options = FoldOptions(
+        factor=draw(st.integers(2, 4)),
+        ragged=draw(st.booleans()),
+        input_shapes={"x": (1, channels, length)},
+    )
+    return made, length, options
+
+
+@settings(max_examples=150, deadline=None)
+@given(networks())
+def test_another_extent_is_refused_by_the_runtime_or_right(
+    case: tuple[onnx.ModelProto, int, FoldOptions],
+) -> None:
+    original, length, options = case
+    folded, _ = fold_model(original, options)
+    for other in (length, length + 1, length - 1, length + (options.factor or 0), 2 * length):
+        x = np.random.default_rng(other).integers(-3, 4, (1, 2, other)).astype(np.float32)
+        try:
+            wanted = run(original, x)
+        except REFUSALS:
+            continue
+        try:
+            found = run(folded, x)
+        except REFUSALS:
+            assert other != length
+            continue
+        np.testing.assert_array_equal(found, wanted)

@@ -1,0 +1,66 @@
+"""Extents that are only assumed: where a form is right for others, the Reshapes infer them.
+
+Else what is assumed would be a fact for whoever reads the model, a second run for one. A form may
+be right for the assumed extent alone: what is extended, padded as SAME says or folded as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from widthfold_onnx.fold.axis import fold_axis
+from widthfold_onnx.fold.conv import ConvFold
+from widthfold_onnx.fold.layout import Packing, can_stand_for, pack
+from widthfold_onnx.model.declared import Dims
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.windowed import WindowedForm, WindowedSite
+
+
+def guessed(site: WindowedSite, fold: ConvFold) -> frozenset[int]:
+    """Axes that are folded, and whose extent is only assumed."""
+    return frozenset(
+        i
+        for i, (plan, fixed) in enumerate(zip(site.planned, site.static, strict=True))
+        if fixed is None and plan is not None and i != 1
+        if (fold.batch > 1 if i == 0 else fold.axes[i - 2].folded)
+    )
+
+
+def opened(site: WindowedSite, form: WindowedForm, shapes: Sequence[Dims]) -> WindowedForm:
+    """The form with open extents in its Reshapes as far as it is right for others than assumed.
+
+    Args:
+        site: what is folded.
+        form: with all extents written.
+        shapes: those of its input and output that may be written.
+    """
+    assumed = guessed(site, form.fold)
+    form = replace(form, bound=frozenset(i for i in assumed if _is_bound(site, form, i)))
+    free = assumed - form.bound
+    wanted = (tuple(None if i in free else e for i, e in enumerate(shape)) for shape in shapes)
+    result = replace(form, written=packings_of(form.fold, *wanted))
+    pairs = zip(result.moves, form.moves, strict=True)
+    return result if all(can_stand_for(*pair) for pair in pairs) else form
+
+
+def _is_bound(site: WindowedSite, form: WindowedForm, axis: int) -> bool:
+    """Whether a form is right for the planned extent of an axis alone."""
+    before, after = (site.planned[axis], site.output[axis]), (form.in_shape, form.out_shape)
+    if before != tuple(shape[axis] for shape in after) or axis - 2 in site.sized_pads:
+        return True
+    if axis == 0:
+        return False
+    known = form.fold.axes[axis - 2]
+    free = replace(site.axes[axis - 2], length=None)
+    every = fold_axis(free, known.out_digits, known.in_digits, blocked=known.blocked)
+    return isinstance(every, Refusal) or every.geometry != known.geometry
+
+
+def packings_of(fold: ConvFold, in_shape: Dims, out_shape: Dims) -> tuple[Packing, Packing]:
+    """How input and output of these extents are packed."""
+    digits = [(axis.in_digits, axis.blocked) for axis in fold.axes]
+    before = pack(in_shape, digits, group=fold.group, batch=fold.batch, lift=fold.lift)
+    digits = [(axis.out_digits, axis.blocked) for axis in fold.axes]
+    after = pack(out_shape, digits, group=fold.group, batch=fold.batch, lift=fold.lift)
+    return before, after
