@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from widthfold_onnx.fold.layout import Reshape, Step, Transpose
+from widthfold_onnx.fold.layout import Reshape, Step, pixel_shuffle
 from widthfold_onnx.model.graph import Attributes, Document, Node, Value, graph_of
 from widthfold_onnx.rewrite.record import ORIGIN_KEY
 
@@ -40,7 +40,7 @@ class Chain:
 
     def steps(self, steps: Sequence[Step], what: str) -> None:
         """Reshapes and Transposes of a fold or unfold; those of a pixel shuffle are one node."""
-        block = _shuffled(steps)
+        block = pixel_shuffle(steps)
         if block is not None and self._document.opset >= 11:
             shuffle: Attributes = {"blocksize": block, "mode": "CRD"}
             self.add("DepthToSpace", f"{what}_depth_to_space", {}, shuffle)
@@ -112,22 +112,6 @@ class Chain:
         node = self._document.node(op_type, inputs, attributes, name=name, metadata={})
         self.nodes.append(node)
         return node.outputs[0]
-
-
-def _shuffled(steps: Sequence[Step]) -> int | None:
-    """The block of the DepthToSpace that some steps are, None where they are none.
-
-    [N, C*b*b, H, W] as [N, C, b, b, H, W], ordered as [N, C, H, b, W, b], as [N, C, H*b, W*b]:
-    mode CRD in the operator's text.
-    """
-    match steps:
-        case [
-            Reshape(4, (_, _, int(block), int(other), _, _), (True, *_)),
-            Transpose((0, 1, 4, 2, 5, 3)),
-            Reshape(),
-        ] if block == other:
-            return block
-    return None
 
 
 def base_name(owner: Node) -> str:
