@@ -9,6 +9,7 @@ carry: sparse tensors, training_info, map types (`model.reduced`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from widthfold_onnx.model.evaluate import evaluated
 from widthfold_onnx.model.inlining import inlined
 from widthfold_onnx.model.messages import Scope, linked, message_of, repeat, scopes_of, write_back
 from widthfold_onnx.model.names import Names
+from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.refusal import Refusal
 
 Node = ir.Node
@@ -197,6 +199,14 @@ class Document:
     def path_of(self, graph: ir.Graph) -> str:
         """The path of a graph of the model."""
         return next(scope.path for scope in self.scopes if scope.graph is graph)
+
+    def element(self, graph: ir.Graph, name: str) -> int:
+        """Element type of a value of the model, as ONNX counts them; 0 where not known."""
+        return self._table.element(self.path_of(graph), name)
+
+    @cached_property
+    def _table(self) -> ShapeTable:
+        return ShapeTable(self.proto, {})
 
     def replace(
         self,
