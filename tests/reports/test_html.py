@@ -112,6 +112,25 @@ def test_a_result_without_time_or_sites_is_a_page_too() -> None:
     assert "crashed" in page.text
 
 
+@pytest.mark.parametrize(
+    ("digits", "said", "pictures"),
+    [
+        ((4, 1), "the input is read as it is and 4 of the output come back from channels", 1),
+        ((1, 4), "4 neighbouring positions of the input become channels and the output is", 2),
+    ],
+)
+def test_a_side_that_is_not_folded_is_said_to_be_as_it_is(
+    digits: tuple[int, int], said: str, pictures: int
+) -> None:
+    """There is no picture of an input that nothing happens to."""
+    stride = max(1, digits[1])
+    axis = pattern("width", ConvAxis(length=32, kernel=5, stride=stride, pad_begin=2), *digits)
+    report = replace(passing(), exact=[site("one", [axis])], outputs=[], timing=None)
+    page = Page(html.render(report))
+    assert said in page.text
+    assert page.tags["svg"] == pictures
+
+
 def test_equal_folds_are_drawn_once_and_what_is_left_out_is_counted() -> None:
     wide = pattern("width", ConvAxis(length=64, kernel=3, pad_begin=1, pad_end=1), 8, 8)
     alike = [site(f"same_{i}", [wide]) for i in range(30)]

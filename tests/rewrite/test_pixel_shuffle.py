@@ -6,9 +6,11 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.rewrite import quantized
 from tests.rewrite.graphs import Builder, ops, run
+from tests.rewrite.quantized import Case
 from tests.rewrite.test_regions import LEVELS, proved
-from widthfold_onnx import FoldOptions
+from widthfold_onnx import FoldOptions, fold_model
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.plan.decisions import applied, plan
 from widthfold_onnx.rules.base import LinearSite, Reformulation
@@ -86,3 +88,32 @@ def test_odd_extents_are_cut_and_so_shuffled_at_once() -> None:
     document = Document(g.model([g.op("Relu", value)]), None)
     result = applied(document, plan(document, ragged, first), ragged)
     assert ops(result) == ["Conv", "DepthToSpace", "Slice", "Relu"]
+
+
+def test_sums_of_integers_are_no_pixels() -> None:
+    """The runtime has no DepthToSpace of 32-bit integers."""
+    attributes = {"pads": [1, 1, 1, 1]}
+    case = Case(
+        op="ConvInteger",
+        per_channel=False,
+        shape=(1, 1, 6, 6),
+        weight=(2, 1, 3, 3),
+        attributes=attributes,
+        pads=(1, 1, 1, 1),
+    )
+    result, (site,) = fold_model(case.model(), FoldOptions(factor=9))
+    assert site.form == "move interleaved+interleaved"
+    assert ops(result)[-4:] == ["ConvInteger", "Reshape", "Transpose", "Reshape"]
+    x = case.data()
+    np.testing.assert_array_equal(quantized.run(result, x), case.expected(x))
+
+
+def test_what_became_an_integer_on_the_way_is_no_pixel() -> None:
+    g = Builder([1, 3, 5, 7], np.random.default_rng(5))
+    value = g.op("Cast", upsampling(g, "x", 2), to=onnx.TensorProto.INT32)
+    result = folded(g.model([g.op("Cast", value, to=onnx.TensorProto.FLOAT)]), 1)
+    assert ops(result) == ["Conv", "Cast", "Cast", "DepthToSpace"]
+    model = g.model([value])
+    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT32
+    del model.graph.node[2:]
+    assert ops(folded(model, 1)) == ["Conv", "Cast", "Reshape", "Transpose", "Reshape"]

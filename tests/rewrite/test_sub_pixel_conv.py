@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -13,12 +14,14 @@ from tests.oracle import conv
 from tests.rewrite.graphs import Builder, ops, run
 from tests.rewrite.test_regions import LEVELS, proved
 from tests.rules.test_conv import conv_model, site
-from widthfold_onnx import FoldOptions
+from tests.rules.test_conv_transpose import transposed_model
+from widthfold_onnx import AxisName, FoldOptions
 from widthfold_onnx.fold.axis import ConvAxis, FoldedAxis, fold_axis
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.plan.candidates import every_form
 from widthfold_onnx.plan.decisions import applied, plan
+from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import LinearSite, Reformulation
 
 OPTIONS = FoldOptions()
@@ -168,3 +171,46 @@ def test_the_proof_misses_the_test_of_an_extent_that_was_open() -> None:
     assert proved(closed, result) == ["exact"]
     result.graph.input[0].type.tensor_type.shape.dim[3].dim_param = "w"
     assert "different" in proved(opened, result)
+
+
+@pytest.mark.parametrize("stride", [2, 3, 5])
+@pytest.mark.parametrize("axis", [AxisName.AUTO, AxisName.WIDTH])
+def test_an_open_extent_does_not_fold_alone(stride: int, axis: AxisName) -> None:
+    """Two neighbouring extents may give as many outputs, both divisible; not all do."""
+    model = conv_model([1, 1, 6, "w"], (2, 1, 3, 2), pads=[1, 2, 1, 2], strides=[1, stride])
+    options = FoldOptions(axis=axis)
+    forms: list[Reformulation] = []
+
+    def none(site: LinearSite) -> Refusal:
+        forms.extend(sub_pixels(site, options))
+        return Refusal("not-selected", "only counted")
+
+    plan(Document(model, None), options, none)
+    assert all(form.axis == "height" for form in forms)
+    assert bool(forms) == (axis is AxisName.AUTO)
+
+
+def upsampling(width: int | str) -> onnx.ModelProto:
+    """Twice the height and width, less one."""
+    return transposed_model([1, 2, 6, width], (2, 3, 3, 3), strides=[2, 2], pads=[1, 1, 1, 1])
+
+
+def shuffled(model: onnx.ModelProto, options: FoldOptions = OPTIONS) -> list[onnx.ModelProto]:
+    """The model in those sub-pixel forms that end with a pixel shuffle."""
+    return [m for m in in_sub_pixels(model, options) if "DepthToSpace" in ops(m)]
+
+
+def test_a_pixel_shuffle_tests_no_assumed_extent() -> None:
+    """It takes any width, and what cuts the last column would cut at the assumed one."""
+    assumed = FoldOptions(input_shapes={"x": (1, 2, 6, 16)})
+    assert shuffled(upsampling(16))
+    assert not shuffled(upsampling("w"), assumed)
+    guarded = replace(assumed, guard_shapes=True)
+    assert in_sub_pixels(upsampling("w"), guarded)
+
+
+def test_the_proof_misses_the_test_of_a_pixel_shuffle() -> None:
+    result = shuffled(upsampling(16))[0]
+    assert proved(upsampling(16), result) == ["exact"]
+    result.graph.input[0].type.tensor_type.shape.dim[3].dim_param = "w"
+    assert "different" in proved(upsampling("w"), result)

@@ -49,7 +49,7 @@ def unguarded_folds(
             needed = needed_by_fold(graph, node, value.value)
         except (Mismatch, UnverifiedError):
             continue  # it is said of the node itself
-        several = ambiguous(node)
+        several = ambiguous(graph, node)
         for axis, extent in needed.items():
             if extent.modulus != EXACT:
                 reason = f"nothing tests that {extent.modulus} divides axis {axis} of its data"
@@ -60,19 +60,23 @@ def unguarded_folds(
             yield ExactSite(node=label(node), verdict="different", reason=reason, guard=True)
 
 
-def ambiguous(node: Node) -> set[int]:
-    """Axes of the data of which several extents give a folded node outputs of one extent.
+def ambiguous(graph: Rewritten, node: Node) -> set[int]:
+    """Axes of the data of which a folded node and its moves take several extents.
 
-    They are folded on the output alone, so that no Reshape has their extent in it, and strided.
+    They are folded on the output alone, so that no Reshape before the node has their extent in it.
+    At a stride several of them give outputs of one extent; and a pixel shuffle takes any.
     """
     record = read_record(node.metadata_props[FOLD_KEY])
-    if not isinstance(record, FoldRecord) or "strides" not in node.attributes:
+    if not isinstance(record, FoldRecord):
         return set()
-    strides = node.attributes["strides"].as_ints()[record.lift :]
+    strides = [1] * len(record.axes)
+    if "strides" in node.attributes:
+        strides = [*node.attributes["strides"].as_ints()[record.lift :]]
+    shuffled = any(n.op_type == "DepthToSpace" and graph.owner(n) is node for n in graph.nodes)
     return {
         i
         for i, (axis, stride) in enumerate(zip(record.axes, strides, strict=False), start=2)
-        if axis.in_digits == 1 and stride > 1
+        if axis.in_digits == 1 and (shuffled or stride > 1)
     }
 
 

@@ -70,9 +70,13 @@ def sentence(fold: ConvFold, folded: Sequence[AxisPattern]) -> str:
             parts.append(f"every {axis.in_digits} samples became {way} of channels")
             continue
         layout = "blocks" if axis.blocked else "neighbours"
+        sides = (
+            (axis.in_digits, f"input positions ({layout})"),
+            (axis.out_digits, "output positions"),
+        )
+        moved = " and ".join(f"{digits} {side}" for digits, side in sides if digits > 1)
         parts.append(
-            f"along the {axis.axis}, {axis.in_digits} input positions ({layout}) and "
-            f"{axis.out_digits} output positions became channels, and {axis.original_kernel} taps "
+            f"along the {axis.axis}, {moved} became channels, and {axis.original_kernel} taps "
             f"a kernel of {axis.kernel} at stride {axis.stride}"
         )
     return (

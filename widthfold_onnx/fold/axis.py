@@ -203,13 +203,13 @@ def _fold_any(
 ) -> FoldedAxis | Refusal:
     """The fold of an axis of P, 2P, 3P, ... positions, if it is the same for all of them.
 
-    Both extents grow linearly, J by F for every P where it stays divisible, so that taps and pads
-    of two neighbouring lengths are those of all others: the shorter one has room for all taps.
+    Where J grows by F for every P it stays divisible, and taps and pads of two neighbouring lengths
+    are those of all others: the shorter one has room for all taps.
     """
     reach = axis.dilation * axis.kernel + abs(axis.pad_begin) + abs(axis.pad_end)
+    lengths = [replace(axis, length=in_digits * rest) for rest in (reach + 2, reach + 3)]
     found = []
-    for rest in (reach + 2, reach + 3):
-        known = replace(axis, length=in_digits * rest)
+    for known in lengths:
         fold = fold_axis(known, out_digits, in_digits, blocked=blocked)
         if isinstance(fold, Refusal):
             return fold
@@ -220,6 +220,13 @@ def _fold_any(
                 f"divides, become {known.out_length}, which {out_digits} does not",
             )
         found.append(replace(fold, in_length=None, out_length=None))
+    shorter, longer = (known.out_length or 0 for known in lengths)
+    if longer - shorter != out_digits:
+        return Refusal(
+            "unknown-extent",
+            f"the extent is not known, and {in_digits} positions more give {longer - shorter} "
+            f"more, not {out_digits}",
+        )
     first, second = found
     if first.geometry != second.geometry:
         return Refusal("unknown-extent", "where the taps go depends on the extent")

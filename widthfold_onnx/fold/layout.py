@@ -61,6 +61,22 @@ def can_stand_for(steps: Sequence[Step], planned: Sequence[Step]) -> bool:
     return len(steps) == len(planned) and max(inferred, default=0) <= 1
 
 
+def pixel_shuffle(steps: Sequence[Step]) -> int | None:
+    """The block of the DepthToSpace that some steps are, None where they are none.
+
+    [N, C*b*b, H, W] as [N, C, b, b, H, W], ordered as [N, C, H, b, W, b], as [N, C, H*b, W*b]:
+    mode CRD in the operator's text.
+    """
+    match steps:
+        case [
+            Reshape(4, (_, _, int(block), int(other), _, _), (True, *_)),
+            Transpose((0, 1, 4, 2, 5, 3)),
+            Reshape(),
+        ] if block == other:
+            return block
+    return None
+
+
 @dataclass(frozen=True)
 class Packing:
     """How one tensor is folded: extents of all atoms, and the states in both forms."""

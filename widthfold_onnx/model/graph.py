@@ -205,6 +205,14 @@ class Document:
         """The path of a graph of the model."""
         return next(scope.path for scope in self.scopes if scope.graph is graph)
 
+    def element(self, graph: ir.Graph, name: str) -> int:
+        """Element type of a value of the model, as ONNX counts them; 0 where not known."""
+        return self._table.element(self.path_of(graph), name)
+
+    @cached_property
+    def _table(self) -> ShapeTable:
+        return ShapeTable(self.proto, {})
+
     def replace(
         self,
         graph: ir.Graph,

@@ -47,19 +47,29 @@ def colour(index: int) -> str:
 
 
 def explained(axis: AxisPattern) -> str:
-    """What the two drawings of an axis show, as a sentence."""
+    """What the drawings of an axis show, as a sentence."""
     cells = axis.out_digits * axis.in_digits * axis.kernel
     kind = "blocks of positions" if axis.blocked else "neighbouring positions"
+    reads = f"{axis.in_digits} {kind} of the input become channels"
+    if axis.in_digits == 1:
+        reads = "the input is read as it is"
+    returns = f"{axis.out_digits} of the output come back from channels"
+    if axis.out_digits == 1:
+        returns = "the output is returned as it is"
     return (
-        f"{axis.axis}: {axis.in_digits} {kind} of the input become channels and "
-        f"{axis.out_digits} of the output come back from channels; the kernel of "
-        f"{axis.original_kernel} becomes one of {axis.kernel} at stride {axis.stride}, where "
+        f"{axis.axis}: {reads} and {returns}; the kernel of {axis.original_kernel} becomes one of "
+        f"{axis.kernel} at stride {axis.stride}, where "
         f"{len(axis.taps)} of {cells} places hold a tap and the others are zero."
     )
 
 
 def positions(axis: AxisPattern, key: str) -> Markup:
-    """The input as a row of positions, and below it the same positions as digits in channels."""
+    """The input as a row of positions, and below it the same positions as digits in channels.
+
+    Nothing where it is read as it is.
+    """
+    if axis.in_digits == 1:
+        return Markup()
     shown = Shown.of(axis)
     columns = shown.places + (0 if shown.rest == shown.places else 1)
     height = shown.digits + (0 if axis.in_digits == shown.digits else 1)

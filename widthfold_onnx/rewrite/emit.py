@@ -11,14 +11,25 @@ import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import onnx
 
-from widthfold_onnx.fold.layout import Reshape, Step, Transpose
+from widthfold_onnx.fold.layout import Reshape, Step, pixel_shuffle
 from widthfold_onnx.model.graph import Attributes, Document, Node, Value, graph_of
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.record import ORIGIN_KEY
 
 FOLDED_OUTPUT = re.compile(r"/widthfold/(conv|product)(_\d+)?$")
 """What the output of every folded node is called."""
+
+
+SHUFFLED = frozenset(
+    {
+        *(onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE),
+        *(onnx.TensorProto.INT8, onnx.TensorProto.UINT8),
+    }
+)
+"""Element types of which ONNX Runtime 1.31.1 runs a DepthToSpace on the CPU: not the sums of a
+ConvInteger."""
 
 
 class Chain:
@@ -41,8 +52,8 @@ class Chain:
 
     def steps(self, steps: Sequence[Step], what: str) -> None:
         """Reshapes and Transposes of a fold or unfold; those of a pixel shuffle are one node."""
-        block = _shuffled(steps)
-        if block is not None and self._document.opset >= 11:
+        block = pixel_shuffle(steps)
+        if block is not None and self._document.opset >= 11 and self._is_shuffled():
             shuffle: Attributes = {"blocksize": block, "mode": "CRD"}
             self.add("DepthToSpace", f"{what}_depth_to_space", {}, shuffle)
             return
@@ -55,6 +66,9 @@ class Chain:
                 self.add("Reshape", f"{what}_reshape", {"shape": dims}, {})
             else:
                 self.add("Transpose", f"{what}_transpose", {}, {"perm": step.order})
+
+    def _is_shuffled(self) -> bool:
+        return self._document.element(self._graph, self._origin) in SHUFFLED
 
     def extend(self, axis_ends: Mapping[int, int], rank: int, zero: Value | None) -> None:
         """Append zeros: `axis_ends` maps an axis to how many positions; `zero` may be another."""
@@ -124,22 +138,6 @@ class Chain:
         node = self._document.node(op_type, inputs, attributes, name=name, metadata={})
         self.nodes.append(node)
         return node.outputs[0]
-
-
-def _shuffled(steps: Sequence[Step]) -> int | None:
-    """The block of the DepthToSpace that some steps are, None where they are none.
-
-    [N, C*b*b, H, W] as [N, C, b, b, H, W], ordered as [N, C, H, b, W, b], as [N, C, H*b, W*b]:
-    mode CRD in the operator's text.
-    """
-    match steps:
-        case [
-            Reshape(4, (_, _, int(block), int(other), _, _), (True, *_)),
-            Transpose((0, 1, 4, 2, 5, 3)),
-            Reshape(),
-        ] if block == other:
-            return block
-    return None
 
 
 def base_name(owner: Node) -> str:

@@ -9,7 +9,7 @@ import math
 from dataclasses import replace
 
 from widthfold_onnx.fold.conv import ConvFold
-from widthfold_onnx.fold.layout import Reshape
+from widthfold_onnx.fold.layout import Reshape, pixel_shuffle
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Refusal
@@ -157,8 +157,8 @@ def _unexpressible(
 
     A Reshape copies dimensions and infers one. And where an assumed extent is folded, the first
     Reshape must fail, not infer, when the real extent differs; unless a guard tests it. Where the
-    output alone is folded no Reshape sees the input, and at a stride the Conv has as many outputs
-    for several extents.
+    output alone is folded no Reshape sees the input: at a stride the Conv has as many outputs for
+    several extents, and a pixel shuffle takes any number of them.
     """
     fold, guarded = result.fold, options.guard_shapes
     if not guarded and any(not fold.axes[i].folded for i in site.sized_pads):
@@ -176,7 +176,8 @@ def _unexpressible(
             "more than one extent beside the folded axis is not known; a Reshape infers one",
         )
     spatial = [fold.axes[i - 2] for i in assumed if i > 1]
-    unseen = any(axis.in_digits == 1 and axis.stride > 1 for axis in spatial)
+    shuffled = pixel_shuffle(unfolding) is not None
+    unseen = any(axis.in_digits == 1 and (shuffled or axis.stride > 1) for axis in spatial)
     if assumed and not guarded and (len(assumed) > 1 or inferred[0] or unseen):
         return Refusal(
             "unguarded-extent",

@@ -26,9 +26,9 @@ from widthfold_onnx.rules.windowed import WindowedSite
 class Base:
     """A node and how it is folded; of two `sites` the second reads x, and they are subtracted.
 
-    With no factor, strides alone are folded, or channels regrouped. The weight is zero outside of
-    so many `blocks` of channels. With `computed` the model stores the weight transposed and the
-    bias in half the bits.
+    With no factor, strides alone are folded, or channels regrouped, or of every spatial axis so
+    many positions of the output `alone`. The weight is zero outside of so many `blocks` of
+    channels. With `computed` the model stores the weight transposed and the bias in half the bits.
     """
 
     shape: tuple[int | str, ...]
@@ -41,6 +41,7 @@ class Base:
     scale: float = 1.0
     dense: bool = False
     grouping: Grouping | None = None
+    alone: tuple[int, ...] = ()
     blocks: int = 1
     sites: int = 1
     computed: bool = False
@@ -117,9 +118,13 @@ def chosen(base: Base, site: LinearSite) -> Reformulation | Refusal:
     factor = base.options.factor
     if factor is not None and not base.dense:
         return reformulate(site, base.options, factor)
+    assert isinstance(site, WindowedSite)
     outcomes = candidates(site, base.options, factor or 1)
     if base.grouping is not None:
-        assert isinstance(site, WindowedSite)
         outcomes = forms(site, base.options, (1,) * len(base.shape[1:]), grouping=base.grouping)
     legal = [r for _, r in outcomes if isinstance(r, Reformulation)]
+    if base.alone:
+        every = forms(site, base.options, (1, *base.alone), one_sided=True)
+        kinds = {"sub-pixel", "sub-pixel+sub-pixel"}
+        legal = [r for _, r in every if isinstance(r, Reformulation) and r.kind in kinds]
     return next((r for r in legal if r.fold.dense == base.dense), Refusal("none", "no form"))

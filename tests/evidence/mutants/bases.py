@@ -190,4 +190,18 @@ CONVS = {
         attributes={"pads": [1, 3, 0, 1]},
         computed=True,
     ),
+    "output_alone": Base(
+        shape=(1, 3, 5, 23),
+        weight=(2, 3, 3, 5),
+        options=fold(None, ragged=True),
+        attributes={"pads": [1, 2, 0, 1], "strides": [1, 2], "dilations": [1, 2]},
+        alone=(1, 4),
+    ),
+    "output_alone_square": Base(
+        shape=(2, 3, 7, 13),
+        weight=(5, 3, 2, 3),
+        options=fold(None),
+        attributes={"pads": [1, 1, 1, 0]},
+        alone=(2, 2),
+    ),
 }

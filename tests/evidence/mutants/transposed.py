@@ -104,4 +104,11 @@ TRANSPOSED = {
         options=fold(None),
         attributes={"strides": [2, 2], "pads": [1, 0, 1, 0]},
     ),
+    "transposed_output_alone": Transposed(
+        shape=(1, 2, 9),
+        weight=(2, 3, 5),
+        options=fold(None, ragged=True),
+        attributes={"strides": [2], "pads": [1, 2]},
+        alone=(3,),
+    ),
 }
