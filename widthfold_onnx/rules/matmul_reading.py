@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Node, Value
@@ -45,13 +47,10 @@ def read_matmul(
     dequantizer = read_dequantized(document, node, data, stored_weight, left=left, turned=turned)
     if isinstance(dequantizer, Refusal):
         return dequantizer
-    if any(value is not None and document.is_annotated(value) for value in node.inputs):
-        return Refusal("weight-annotated", "a quantization annotation describes an operand")
     sizes = INTEGERS if SLOTS[node.op_type].zeros else ITEMSIZE
-    if weight.dtype not in sizes:
-        return Refusal("dtype-unsupported", f"elements are {weight.dtype}; {', '.join(sizes)} fold")
-    if len(weight.shape) == 0:
-        return Refusal("inconsistent-shapes", "the weight is a single number: no product has one")
+    problem = _weight_problem(document, node, weight, sizes)
+    if problem is not None:
+        return problem
     matrix = matrix_shape(weight.shape, left=left)
     given = quantization(document, node, planned, matrix, left=left)
     if isinstance(given, Refusal):
@@ -109,6 +108,18 @@ def _operands(document: Document, node: Node) -> tuple[Value, Constant, bool] | 
     if isinstance(other, Refusal):
         return b, one, True
     return Refusal("constant-product", "both operands are constant: no data flows through it")
+
+
+def _weight_problem(
+    document: Document, node: Node, weight: Constant, sizes: Mapping[str, int]
+) -> Refusal | None:
+    if any(value is not None and document.is_annotated(value) for value in node.inputs):
+        return Refusal("weight-annotated", "a quantization annotation describes an operand")
+    if weight.dtype not in sizes:
+        return Refusal("dtype-unsupported", f"elements are {weight.dtype}; {', '.join(sizes)} fold")
+    if len(weight.shape) == 0:
+        return Refusal("inconsistent-shapes", "the weight is a single number: no product has one")
+    return None
 
 
 def _addend(document: Document, node: Node) -> Constant | Refusal | None:

@@ -64,12 +64,7 @@ def read_windowed(
     if isinstance(found, Refusal):
         return found
     weight, bias, quantization = found
-    annotated = [v for v in node.inputs[1:] if v is not None and document.is_annotated(v)]
-    if annotated or document.is_annotated(weight.value):
-        return Refusal("weight-annotated", "a quantization annotation describes the weight")
     stored, data = weight.constant, node.inputs[0]
-    if quantization is None and stored.dtype not in ITEMSIZE:
-        return Refusal("dtype-unsupported", f"ONNX has no {site.op} of {stored.dtype}")
     assert data is not None
     shapes = [extents(data) for extents in (static, planned)]
     group = group_of(node)
@@ -79,17 +74,14 @@ def read_windowed(
             return problem
     shape = _canonical_shape(stored.shape, group, operator)
     static_dims, planned_dims = ((d[0], shape[1] * group, *d[2:]) for d in shapes if d is not None)
-    axes = operator.axes(node, planned_dims, shape)
+    axes = _axes(node, planned_dims, shape, operator)
     if isinstance(axes, Refusal):
         return axes
-    if any(axis.out_length is not None and axis.out_length < 1 for axis in axes):
-        lengths = [axis.out_length for axis in axes]
-        return Refusal("empty-tensor", f"the output would have the extents {lengths}")
-    sized = {
+    sized = frozenset(
         i
         for i, (axis, fixed) in enumerate(zip(axes, static_dims[2:], strict=True))
         if fixed is None and operator.sized(node, axis)
-    }
+    )
     zero = np.zeros((), np.int8)
     if weight.zero is not None:
         zero = _per_channel(document.read(weight.zero[1]), shape)
@@ -120,7 +112,7 @@ def read_windowed(
         quantization=quantization,
         group=group,
         axes=axes,
-        sized_pads=frozenset(sized),
+        sized_pads=sized,
         itemsize=ITEMSIZE.get(stored.dtype, 1),
     )
 
@@ -156,7 +148,25 @@ def _parameters(
         problem = problem_of(document, node, quantization, weight, bias, operator.out_axis)
         if problem is not None:
             return problem
+    annotated = [v for v in node.inputs[1:] if v is not None and document.is_annotated(v)]
+    if annotated or document.is_annotated(weight.value):
+        return Refusal("weight-annotated", "a quantization annotation describes the weight")
+    dtype = weight.constant.dtype
+    if quantization is None and dtype not in ITEMSIZE:
+        return Refusal("dtype-unsupported", f"ONNX has no {node.op_type} of {dtype}")
     return weight, bias, quantization
+
+
+def _axes(
+    node: Node, dims: Dims, weight: tuple[int, ...], operator: Operator
+) -> tuple[ConvAxis, ...] | Refusal:
+    axes = operator.axes(node, dims, weight)
+    if isinstance(axes, Refusal):
+        return axes
+    lengths = [axis.out_length for axis in axes]
+    if any(length is not None and length < 1 for length in lengths):
+        return Refusal("empty-tensor", f"the output would have the extents {lengths}")
+    return axes
 
 
 def _per_channel(numbers: Array, shape: tuple[int, ...]) -> Array:
