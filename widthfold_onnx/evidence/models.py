@@ -16,7 +16,7 @@ from widthfold_onnx.errors import NoKernelError, UnverifiedError
 from widthfold_onnx.evidence.bisect import first_difference
 from widthfold_onnx.evidence.deployed import deployed_cells, stepped
 from widthfold_onnx.evidence.interface import interface_differences
-from widthfold_onnx.evidence.overflow import overflows
+from widthfold_onnx.evidence.overflow import overflowing_sets
 from widthfold_onnx.evidence.parity import compare, meaningless
 from widthfold_onnx.evidence.rounds import (
     Report,
@@ -174,7 +174,7 @@ def _judged(
         plain, deployed = judge.forgiven(plain, moved()), judge.forgiven(deployed, moved())
     doubtful = sorted(judge.failing(plain) | judge.failing(deployed))
     made_up = {number: sets[number] for number in doubtful if sets[number].made_up}
-    overflown = overflows(original, rewritten, made_up, options, report)
+    overflown = overflowing_sets(original, rewritten, made_up, options, report)
     limits = [*reference.limits, *(line for line in (missing, unused) if line)]
     limits += [f"left out {sets[number].label}: {why}" for number, why in overflown.items()]
     plain, deployed = _without(plain, overflown), _without(deployed, overflown)

@@ -11,7 +11,12 @@ from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Extents, Site
 from widthfold_onnx.rules.dequantized_product import ADDEND, read_dequantized
 from widthfold_onnx.rules.matmul_site import MatMulSite
-from widthfold_onnx.rules.quantized_product import INTEGERS, SLOTS, overflow, quantization
+from widthfold_onnx.rules.quantized_product import (
+    INTEGERS,
+    PRODUCT_INPUTS,
+    accumulator_overflow,
+    quantization,
+)
 from widthfold_onnx.rules.reading import ITEMSIZE, common_problem
 from widthfold_onnx.rules.samples import samples_of
 
@@ -40,14 +45,14 @@ def read_matmul(
     data, weight, left = operands
     flags = [flag(node, "transA"), flag(node, "transB")]
     transposed, turned = flags[left], flags[not left]
-    stored_weight = node.inputs[SLOTS[node.op_type].operands[not left]]
+    stored_weight = node.inputs[PRODUCT_INPUTS[node.op_type].operands[not left]]
     addend = _addend(document, node) if gemm else None
     if isinstance(addend, Refusal):
         return addend
     dequantizer = read_dequantized(document, node, data, stored_weight, left=left, turned=turned)
     if isinstance(dequantizer, Refusal):
         return dequantizer
-    sizes = INTEGERS if SLOTS[node.op_type].zeros else ITEMSIZE
+    sizes = INTEGERS if PRODUCT_INPUTS[node.op_type].zeros else ITEMSIZE
     problem = _weight_problem(document, node, weight, sizes)
     if problem is not None:
         return problem
@@ -81,7 +86,7 @@ def read_matmul(
     )
     problem = _shape_problem(result, gemm=gemm)
     if problem is None and result.is_integer:
-        problem = overflow(document.read(weight).reshape(matrix), given.zero, left=left)
+        problem = accumulator_overflow(document.read(weight).reshape(matrix), given.zero, left=left)
     return problem or result
 
 
@@ -94,7 +99,7 @@ def matrix_shape(shape: tuple[int, ...], *, left: bool) -> tuple[int, ...]:
 
 def _operands(document: Document, node: Node) -> tuple[Value, Constant, bool] | Refusal:
     """Data, weight, and whether the weight is on the left."""
-    a, b = (node.inputs[index] for index in SLOTS[node.op_type].operands)
+    a, b = (node.inputs[index] for index in PRODUCT_INPUTS[node.op_type].operands)
     assert a is not None
     assert b is not None
     one, other = document.constant(a), document.constant(b)

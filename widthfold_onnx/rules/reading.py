@@ -16,7 +16,12 @@ from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Extents, Site
 from widthfold_onnx.rules.parameter import INPUTS, Parameter, read_parameter
-from widthfold_onnx.rules.quantized import Quantization, overflows, problem_of, read_quantization
+from widthfold_onnx.rules.quantized import (
+    Quantization,
+    accumulator_overflow,
+    problem_of,
+    read_quantization,
+)
 from widthfold_onnx.rules.windowed import WindowedSite
 
 Array = npt.NDArray[Any]
@@ -91,7 +96,7 @@ def read_windowed(
     if quantization is not None:
         numbers = operator.canonical(document.read(stored), group)
         added = None if bias is None else document.read(bias.constant)
-        problem = overflows(document, quantization, numbers, zero, added)
+        problem = accumulator_overflow(document, quantization, numbers, zero, added)
         if problem is not None:
             return problem
     return WindowedSite(
