@@ -6,7 +6,6 @@ import contextlib
 import os
 import subprocess
 from collections.abc import Iterable
-from types import TracebackType
 from typing import IO, Any, Self
 
 FIELDS = (
@@ -50,12 +49,7 @@ class Watch:
             os.set_blocking(self._pipe.fileno(), False)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.wait()

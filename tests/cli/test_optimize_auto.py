@@ -68,13 +68,6 @@ def store(export: Path, tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    folder = tmp_path / "out"
-    folder.mkdir()
-    return folder / "out.onnx"
-
-
 def test_an_imported_store_is_enough(store: Path, out: Path, tmp_path: Path) -> None:
     report, page = tmp_path / "report.json", tmp_path / "report.md"
     reports = ("--report", report, "--report", page)

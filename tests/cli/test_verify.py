@@ -1,55 +1,31 @@
+"""What `verify` says of pairs of models, and its reports."""
+
 from __future__ import annotations
 
-import json
-import shutil
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-import jsonschema
 import numpy as np
-import onnx
 import pytest
-from onnx import numpy_helper
 
-import widthfold_onnx
-from tests.cli.tool import MODELS, build, names, on_terminal, process, save, snapshot, widthfold
+from tests.cli.tool import (
+    LAYER,
+    build,
+    on_terminal,
+    process,
+    save,
+    snapshot,
+    valid_report,
+    widthfold,
+)
 from tests.reports.sample import timing
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.models import ModelParity
 from widthfold_onnx.evidence.run import _verify
 from widthfold_onnx.options import Provider, VerifyOptions
-from widthfold_onnx.rewrite.record import FOLD_KEY
 
-SCHEMA = json.loads((Path(widthfold_onnx.__file__).parent / "schemas" / "verify.json").read_text())
+report_of = partial(valid_report, "verify")
 QUICK = ("--seeds", "1", "--no-timing")
-
-LAYER = """
-<ir_version: 8, opset_import: ["" : 17]>
-g (float[1,2,8,16] x) => (float[1,4,8,16] y) <float[4,2,3,3] w, float[4] b>
-{
-    [conv] c = Conv <pads = [1,1,1,1]> (x, w, b)
-    [relu] y = Relu (c)
-}"""
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A layer, and the same folded by 4 along the width, with copies before and after."""
-    folder = tmp_path_factory.mktemp("pair")
-    model, out = save(build(LAYER), folder / "model.onnx"), folder / "out.onnx"
-    run = widthfold("optimize", model, out, "--factor", 4, "--axis", "width", "--seeds", 1)
-    assert run.code == 0
-    kinds = [node.op_type for node in onnx.load(out).graph.node]
-    assert kinds == ["Reshape", "Transpose", "Conv", "Reshape", "Transpose", "Reshape", "Relu"] or (
-        {"Reshape", "Transpose", "Conv"} <= set(kinds)
-    )
-    return model, out
-
-
-def report_of(path: Path) -> dict:
-    report = json.loads(path.read_bytes())
-    jsonschema.validate(report, SCHEMA)
-    return report
 
 
 # ---------------------------------------------------------------- what it says of good pairs
@@ -212,17 +188,6 @@ def test_a_model_may_be_folded_in_steps(tmp_path: Path) -> None:
         assert f"{probed} of {probed} rewritten nodes exact" in run.out
 
 
-def test_an_earlier_fold_that_was_changed_is_different(tmp_path: Path) -> None:
-    path, middle, out = (tmp_path / f"{name}.onnx" for name in ("model", "middle", "out"))
-    save(build(LAYER), path)
-    assert widthfold("optimize", path, middle, "--factor", 4, "--no-verify").code == 0
-    proto = onnx.load(middle)
-    one_ulp(proto)
-    run = widthfold("verify", middle, save(proto, out), *QUICK)
-    assert run.code == 1
-    assert "conv: " in run.line
-
-
 # ---------------------------------------------------------------- different models
 
 
@@ -252,351 +217,6 @@ def test_two_different_models_fail_and_the_line_names_the_output(
     assert words in run.line
     assert "verdict: fail" in run.out
     assert report_of(report)["verdict"] == "fail"
-
-
-# ---------------------------------------------------------------- tampered folds
-
-
-def folded_conv(model: onnx.ModelProto) -> onnx.NodeProto:
-    (conv,) = (node for node in model.graph.node if node.op_type == "Conv")
-    return conv
-
-
-def initializer(model: onnx.ModelProto, name: str) -> onnx.TensorProto:
-    return next(t for t in model.graph.initializer if t.name == name)
-
-
-def replace(model: onnx.ModelProto, name: str, change: Callable[[np.ndarray], None]) -> None:
-    tensor = initializer(model, name)
-    array = numpy_helper.to_array(tensor).copy()
-    change(array)
-    tensor.CopyFrom(numpy_helper.from_array(array, name))
-
-
-def one_ulp(model: onnx.ModelProto) -> None:
-    def change(weight: np.ndarray) -> None:
-        at = np.argmin(np.where(weight == 0, np.inf, np.abs(weight)))
-        weight.flat[at] = np.nextafter(weight.flat[at], np.float32(9))
-
-    replace(model, folded_conv(model).input[1], change)
-
-
-def one_ulp_of_bias(model: onnx.ModelProto) -> None:
-    def change(bias: np.ndarray) -> None:
-        bias[5] = np.nextafter(bias[5], np.float32(9))
-
-    replace(model, folded_conv(model).input[2], change)
-
-
-def filled_zero(model: onnx.ModelProto) -> None:
-    def change(weight: np.ndarray) -> None:
-        weight.flat[np.argmin(np.abs(weight))] = 1e-30
-
-    replace(model, folded_conv(model).input[1], change)
-
-
-def negative_zero(model: onnx.ModelProto) -> None:
-    def change(weight: np.ndarray) -> None:
-        weight.flat[np.argmin(np.abs(weight))] = -0.0
-
-    replace(model, folded_conv(model).input[1], change)
-
-
-def swapped_channels(model: onnx.ModelProto) -> None:
-    def change(array: np.ndarray) -> None:
-        array[[0, 1]] = array[[1, 0]]
-
-    for name in folded_conv(model).input[1:]:
-        replace(model, name, change)
-
-
-def after_conv(model: onnx.ModelProto, kind: str) -> onnx.NodeProto:
-    nodes = list(model.graph.node)
-    start = nodes.index(folded_conv(model))
-    return next(node for node in nodes[start:] if node.op_type == kind)
-
-
-def swapped_unfold(model: onnx.ModelProto) -> None:
-    perm = after_conv(model, "Transpose").attribute[0].ints
-    perm[1], perm[2] = perm[2], perm[1]
-
-
-def other_reshape(model: onnx.ModelProto) -> None:
-    def change(dims: np.ndarray) -> None:
-        first, second = sorted({d for d in dims.tolist() if d > 1})[:2]
-        i, j = dims.tolist().index(first), dims.tolist().index(second)
-        dims[i], dims[j] = second, first
-
-    replace(model, after_conv(model, "Reshape").input[1], change)
-
-
-def impossible_reshape(model: onnx.ModelProto) -> None:
-    def change(dims: np.ndarray) -> None:
-        dims[1] += 1
-
-    replace(model, after_conv(model, "Reshape").input[1], change)
-
-
-def dropped_bias(model: onnx.ModelProto) -> None:
-    del folded_conv(model).input[2]
-
-
-def other_pads(model: onnx.ModelProto) -> None:
-    (pads,) = (a for a in folded_conv(model).attribute if a.name == "pads")
-    pads.ints[0], pads.ints[2] = pads.ints[2] + 1, pads.ints[0] - 1
-
-
-def rerouted_input(model: onnx.ModelProto) -> None:
-    model.graph.node[0].input[0] = "elsewhere"
-    node = onnx.helper.make_node("Neg", ["x"], ["elsewhere"], "neg")
-    model.graph.node.insert(0, node)
-
-
-@pytest.mark.parametrize(
-    "tamper",
-    [
-        *(one_ulp, one_ulp_of_bias, filled_zero, negative_zero, swapped_channels, swapped_unfold),
-        *(other_reshape, impossible_reshape, dropped_bias, other_pads, rerouted_input),
-    ],
-)
-def test_a_tampered_fold_fails_and_the_probe_names_the_node(
-    pair: tuple[Path, Path], tamper: Callable[[onnx.ModelProto], None], tmp_path: Path
-) -> None:
-    proto = onnx.load(pair[1])
-    before = proto.SerializeToString(deterministic=True)
-    tamper(proto)
-    assert proto.SerializeToString(deterministic=True) != before
-    path, report = save(proto, tmp_path / "tampered.onnx"), tmp_path / "report.json"
-    run = widthfold("verify", pair[0], path, *QUICK, "--report", report)
-    assert run.code == 1
-    assert "conv: " in run.line
-    document = report_of(report)
-    assert [(s["node"], s["verdict"]) for s in document["exact"]] == [("conv", "different")]
-    assert document["verdict"] == "fail"
-
-
-def test_a_fold_of_nothing_is_different(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    """The original has no such Conv."""
-    proto = onnx.load(pair[1])
-    for entry in folded_conv(proto).metadata_props:
-        if entry.key == "widthfold.origin":
-            entry.value = "nowhere"
-    run = widthfold("verify", pair[0], save(proto, tmp_path / "t.onnx"), *QUICK)
-    assert run.code == 1
-    assert "conv: " in run.line
-
-
-RECORD = {
-    "axis": "width",
-    "factor": 4,
-    "form": "move blocked",
-    "flops_ratio": 1.0,
-    "samples": 1,
-    "batch": 1,
-    "dense": False,
-    "digit_major": False,
-    "lift": 0,
-    "channels": [2, 3],
-    "group": 1,
-}
-KEPT = {"out_digits": 1, "in_digits": 1, "blocked": False, "length": 8}
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        "",
-        "null",
-        "{}",
-        "[" * 100_000,
-        '{"axis": 1}',
-        {"axes": []},
-        {"axes": [KEPT]},
-        {"axes": [KEPT] * 40},
-        {"axes": [KEPT, {**KEPT, "length": None}]},
-        {"axes": [KEPT, {**KEPT, "out_digits": 0, "in_digits": 0}]},
-        {"axes": [KEPT, {**KEPT, "out_digits": -4, "in_digits": -4, "length": 16}]},
-        {"axes": [KEPT, {**KEPT, "out_digits": 1 << 20, "in_digits": 1 << 20, "length": 1 << 20}]},
-        {"axes": [KEPT, {**KEPT, "out_digits": 1 << 62, "in_digits": 1 << 62, "length": 1 << 62}]},
-        {"axes": [KEPT, {**KEPT, "length": 1 << 62}]},
-        {"axes": [KEPT, {**KEPT, "length": -16}]},
-        {"axes": [KEPT, KEPT], "samples": 0},
-        {"axes": [KEPT, KEPT], "samples": -1},
-        {"axes": [KEPT, KEPT], "samples": 1 << 50},
-        {"axes": [KEPT, KEPT], "batch": 0},
-        {"axes": [KEPT, KEPT], "batch": -2},
-        {"axes": [KEPT, KEPT], "batch": 1 << 40},
-        {"axes": [KEPT, KEPT], "batch": 1 << 20, "dense": True},
-        {"axes": [KEPT, KEPT], "group": 0},
-        {"axes": [KEPT, KEPT], "group": -1},
-        {"axes": [KEPT, KEPT], "group": 1 << 40},
-        {"axes": [KEPT, KEPT], "channels": [0, 0]},
-        {"axes": [KEPT, KEPT], "channels": [-4, -4], "group": 2},
-        {"axes": [KEPT, KEPT], "channels": [1, 1]},
-        {"axes": [KEPT, KEPT], "channels": [1 << 20, 1 << 20]},
-        {"axes": [KEPT, KEPT], "channels": [1 << 62, 1 << 62]},
-        {"axes": [KEPT, KEPT], "channels": [1 << 27, 1 << 27], "group": 1 << 27},
-        {"axes": [KEPT, KEPT], "axis": "\x1b[2J\n" * 1000, "form": "\x07"},
-    ],
-)
-def test_a_hostile_record_is_no_fault_of_ours(
-    pair: tuple[Path, Path], record: str | dict, tmp_path: Path
-) -> None:
-    text = record if isinstance(record, str) else json.dumps({**RECORD, **record})
-    proto = onnx.load(pair[1])
-    for entry in folded_conv(proto).metadata_props:
-        if entry.key == FOLD_KEY:
-            entry.value = text
-    path, out = save(proto, tmp_path / "hostile.onnx"), tmp_path / "out.onnx"
-    run = process("verify", pair[0], path, *QUICK, timeout=60)
-    assert run.code in (1, 3, 4), run
-    assert run.line
-    run = widthfold("inspect", path)
-    assert run.code in (0, 3), run
-    assert run.code == 0 or run.line
-    assert "\x1b" not in run.out + run.err
-    run = widthfold("optimize", path, out, "--factor", 2, *QUICK[:2])
-    assert run.code in (0, 3), run
-    assert run.code == 0 or run.line
-
-
-# ---------------------------------------------------------------- inputs and tolerances
-
-
-def test_stored_inputs(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    x = np.random.default_rng(0).standard_normal((1, 2, 8, 16)).astype(np.float32)
-    np.savez(tmp_path / "x.npz", x=x)
-    np.save(tmp_path / "x.npy", x)
-    folder = tmp_path / "test_data_set_0"
-    folder.mkdir()
-    (folder / "input_0.pb").write_bytes(numpy_helper.from_array(x).SerializeToString())
-    for path in (tmp_path / "x.npz", tmp_path / "x.npy", folder):
-        run = widthfold("verify", *pair, "--no-timing", "--seeds", 0, "--inputs", path)
-        assert (run.code, run.err) == (0, ""), run
-        assert "verdict: pass; 1 input set" in run.out
-
-
-def test_stored_inputs_that_do_not_fit(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    x = np.zeros((1, 2, 8, 16), np.float32)
-    cases = {
-        "shape.npz": {"x": x[..., :8]},
-        "rank.npz": {"x": x[0]},
-        "dtype.npz": {"x": x.astype(np.float64)},
-        "name.npz": {"z": x},
-        "more.npz": {"x": x, "z": x},
-        "pickled.npz": {"x": np.array([{}], object)},
-    }
-    for name, arrays in cases.items():
-        np.savez(tmp_path / name, **arrays)
-    (tmp_path / "text.npz").write_text("hello")
-    (tmp_path / "empty.npy").touch()
-    (tmp_path / "empty_folder").mkdir()
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "input_0.pb").write_bytes(b"\xff" * 100)
-    odd = ("text.npz", "empty.npy", "empty_folder", "broken", "missing.npz", "a\nb\x1b[2J")
-    for name in (*cases, *odd):
-        run = widthfold("verify", *pair, *QUICK, "--inputs", tmp_path / name)
-        assert run.code == 2, (name, run)
-        assert "--inputs" in run.line
-
-
-def test_tolerances(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    assert widthfold("verify", *pair, *QUICK, "--rtol", "0").code == 1
-    assert widthfold("verify", *pair, *QUICK, "--rtol", "0", "--atol", "1e-3").code == 0
-    assert widthfold("verify", *pair, *QUICK, "--rtol", "0", "--rtol", "y:1e-3").code == 0
-    assert widthfold("verify", *pair, *QUICK, "--rtol", "y:0", "--rtol", "1e-3").code == 1
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [("--rtol", "nosuch:1e-3"), ("--rtol", "nan"), ("--atol", "-1"), ("--atol", "nan")],
-)
-def test_a_tolerance_that_means_nothing_is_exit_2(
-    pair: tuple[Path, Path], option: str, value: str
-) -> None:
-    run = widthfold("verify", *pair, *QUICK, option, value)
-    assert run.code == 2
-    assert run.line
-
-
-# ---------------------------------------------------------------- what cannot be verified
-
-
-def test_wrong_usage_is_one_line_and_exit_2(pair: tuple[Path, Path]) -> None:
-    for args in (
-        (pair[0],),
-        (pair[0], pair[0].with_name("gone.onnx")),
-        (*pair, "--threads", 0),
-        (*pair, "--time-budget", 0),
-        (*pair, "--seeds", 0),
-        (*pair, "--provider", "npu"),
-        (*pair, "--input-shape", "x:2,2,8,16"),
-        (*pair, "--input-shape", "q:2"),
-        (*pair, "--provider-option", "prefer_nhwc"),
-        (*pair, "--provider-option", "=1"),
-        (*pair, "--fail-under", "nan"),
-        (*pair, "--fail-under", 0),
-        (*pair, "--shared", "--no-timing"),
-        (*pair, "--shared", "--format", "json"),
-        (*pair, "--exact", "--format", "github"),
-        (*pair, "--fail-under", 1.0, "--no-timing"),
-        (*pair, "--provider", "cpu", "--provider-option", "use_arena=0"),
-    ):
-        run = widthfold("verify", *args)
-        assert run.code == 2, args
-        assert run.line
-
-
-def test_a_random_output_is_unverified(tmp_path: Path) -> None:
-    text = """
-    <ir_version: 8, opset_import: ["" : 17]>
-    g (float[4] x) => (float[4] y) { r = RandomUniformLike (x)
-      y = Add (x, r) }"""
-    path = save(build(text), tmp_path / "random.onnx")
-    run = widthfold("verify", path, path, *QUICK)
-    assert run.code == 4
-    assert "output y cannot be judged" in run.line
-
-
-def test_a_model_that_the_runtime_refuses_is_unverified(tmp_path: Path) -> None:
-    proto = build(LAYER)
-    proto.graph.node[1].domain, proto.graph.node[1].op_type = "com.example", "Own"
-    proto.opset_import.add(domain="com.example", version=1)
-    path = save(proto, tmp_path / "own.onnx")
-    run = widthfold("verify", path, path, *QUICK)
-    assert run.code == 4
-    assert "own.onnx does not load" in run.line
-
-
-def test_a_rewritten_model_that_does_not_run_fails(tmp_path: Path) -> None:
-    first = save(build(LAYER), tmp_path / "first.onnx")
-    proto = build(LAYER)
-    proto.graph.node[1].domain, proto.graph.node[1].op_type = "com.example", "Own"
-    proto.opset_import.add(domain="com.example", version=1)
-    second = save(proto, tmp_path / "second.onnx")
-    run = widthfold("verify", first, second, *QUICK)
-    assert run.code == 1
-    assert "the original runs, the rewritten model does not" in run.line
-
-
-def test_verify_writes_nothing_but_the_report(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    for path in pair:
-        shutil.copy(path, tmp_path)
-    before = snapshot(tmp_path)
-    copies = [tmp_path / path.name for path in pair]
-    run = widthfold("verify", *copies, *QUICK, "--report", tmp_path / "r.json")
-    assert run.code == 0
-    after = snapshot(tmp_path)
-    assert {name: entry for name, entry in after.items() if name != "r.json"} == before
-    assert names(tmp_path) == ["model.onnx", "out.onnx", "r.json"]
-
-
-def test_every_model_of_ours_passes_with_itself_folded(tmp_path: Path) -> None:
-    for path in sorted(MODELS.glob("*.onnx")):
-        out = tmp_path / path.name
-        assert widthfold("optimize", path, out, "--factor", 4, "--no-verify").code == 0
-        run = widthfold("verify", path, out, *QUICK)
-        assert (run.code, run.err) == (0, ""), path.name
 
 
 # ---------------------------------------------------------------- reports

@@ -16,12 +16,14 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import jsonschema
 import numpy as np
 import onnx
 from click.testing import CliRunner
 from onnx import helper, numpy_helper, parser
 
 from widthfold_onnx.cli import main
+from widthfold_onnx.reports.json import schema_of
 
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT / "models"
@@ -43,6 +45,15 @@ g (float[1,2,6,16] x) => (float[1,2,6,16] y) <float[3,2,3,3] w1, float[3] b1, fl
     [first] a = Conv <pads = [1,1,1,1]> (x, w1, b1)
     [relu] r = Relu (a)
     [second] y = Conv <pads = [0,2,0,2]> (r, w2)
+}"""
+
+
+LAYER = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[1,2,8,16] x) => (float[1,4,8,16] y) <float[4,2,3,3] w, float[4] b>
+{
+    [conv] c = Conv <pads = [1,1,1,1]> (x, w, b)
+    [relu] y = Relu (c)
 }"""
 
 
@@ -188,6 +199,13 @@ def nothing_to_fold() -> onnx.ModelProto:
     graph = helper.make_graph([node], "g", ends[:2], ends[2:])
     opset = helper.make_opsetid("", 17)
     return helper.make_model(graph, opset_imports=[opset], ir_version=8)
+
+
+def valid_report(verb: str, path: Path) -> dict:
+    """A report in JSON that keeps to the schema of its verb."""
+    report = json.loads(path.read_bytes())
+    jsonschema.validate(report, schema_of(verb))
+    return report
 
 
 def names(folder: Path) -> list[str]:

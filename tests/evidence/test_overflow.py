@@ -6,7 +6,7 @@ from onnx import TensorProto, helper, numpy_helper
 from widthfold_onnx import FoldOptions, optimize
 from widthfold_onnx.evidence import rounds
 from widthfold_onnx.evidence.models import compare_models, silent
-from widthfold_onnx.evidence.overflow import overflows
+from widthfold_onnx.evidence.overflow import overflowing_sets
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.session import Level
 from widthfold_onnx.runtime.stored import InputSet
@@ -141,7 +141,7 @@ def at(pair, *values):
     sets = {
         7 + i: InputSet("s", {"x": np.full(SHAPE, v, np.float32)}) for i, v in enumerate(values)
     }
-    return overflows(*pair, sets, OPTIONS, silent)
+    return overflowing_sets(*pair, sets, OPTIONS, silent)
 
 
 def test_only_the_sets_that_overflow_are_named(tmp_path):

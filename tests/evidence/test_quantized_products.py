@@ -10,10 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as ort  # noqa: TID251 - the runtime is the judge here
 import pytest
-from onnx import numpy_helper
 
+from tests.evidence.mutants.integers import (
+    FACTOR,
+    Arrays,
+    Fault,
+    check_right,
+    found,
+    outputs,
+    right_fold,
+)
 from tests.evidence.mutants.proof import difference
 from tests.rewrite.quantized_products import INTEGER, LINEAR, QuantizedProduct
 from widthfold_onnx import FoldOptions, Provider, VerifyOptions, fold_model
@@ -21,7 +28,6 @@ from widthfold_onnx.evidence.exact import probe_sites
 from widthfold_onnx.fold import matmul
 from widthfold_onnx.rewrite import parameters
 
-FACTOR = 3
 BASES = {
     "integer": QuantizedProduct(shape=[6, 3], weight=[3, 5], zeros=((), (5,))),
     "bare": QuantizedProduct(shape=[6, 3], weight=[3, 5], zeros=(None, None)),
@@ -32,9 +38,6 @@ BASES = {
     ),
     "linear columns": QuantizedProduct(shape=[3, 6], weight=[5, 3], left=True, op=LINEAR),
 }
-
-Arrays = dict[str, np.ndarray]
-Fault = Callable[[onnx.ModelProto, Arrays], None]
 
 
 def site(model: onnx.ModelProto) -> onnx.NodeProto:
@@ -152,50 +155,14 @@ FAULTS: dict[str, Fault] = {
 }
 
 
-def right_fold(base: str) -> onnx.ModelProto:
-    model, (report,) = fold_model(BASES[base].model(), FoldOptions(factor=FACTOR))
-    assert report.status == "folded", report.reason
-    return model
-
-
-def mutant(base: str, fault: str) -> onnx.ModelProto:
-    model = right_fold(base)
-    arrays = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
-    FAULTS[fault](model, arrays)
-    del model.graph.initializer[:]
-    model.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in arrays.items())
-    return model
-
-
-def outputs(model: onnx.ModelProto, base: str) -> list[bytes]:
-    """What a model returns on several inputs; nothing where it does not run."""
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    try:
-        session = ort.InferenceSession(model.SerializeToString(), options)
-        runs = [session.run(None, {"x": BASES[base].data(seed)})[0] for seed in range(4)]
-    except Exception:  # the bindings raise classes of their own for every kind of fault
-        return []
-    return [str(run.shape).encode() + run.tobytes() for run in runs]
-
-
 @pytest.mark.parametrize("base", BASES)
 def test_right_folds_are_exact(base: str, tmp_path: Path) -> None:
-    assert outputs(right_fold(base), base) == outputs(BASES[base].model(), base) != []
-    assert difference(BASES[base].model(), right_fold(base), tmp_path) == ""
+    check_right(BASES[base], tmp_path)
 
 
 @pytest.mark.parametrize("base", BASES)
 def test_every_fault_that_changes_the_function_is_found(base: str, tmp_path: Path) -> None:
-    original = BASES[base].model()
-    right, expected, found = right_fold(base).SerializeToString(), outputs(original, base), 0
-    for fault in FAULTS:
-        model = mutant(base, fault)
-        if model.SerializeToString() == right or outputs(model, base) == expected:
-            continue
-        assert difference(original, model, tmp_path), fault
-        found += 1
-    assert found >= {"bare": 9, "columns": 14}.get(base, 15)
+    assert found(BASES[base], FAULTS, tmp_path) >= {"bare": 9, "columns": 14}.get(base, 15)
 
 
 def always_zero(array: np.ndarray, fold: matmul.MatMulFold, zero: object = 0) -> np.ndarray:
@@ -226,9 +193,10 @@ def test_a_fault_in_the_algebra_itself_is_found(
     """The same wrong code makes the fold and checks it."""
     assert parameters.matmul is matmul
     monkeypatch.setattr(*IN_CODE[fault])
-    wrong = right_fold(base)
-    assert outputs(wrong, base) != outputs(BASES[base].model(), base)
-    assert difference(BASES[base].model(), wrong, tmp_path)
+    product = BASES[base]
+    wrong = right_fold(product)
+    assert outputs(wrong, product) != outputs(product.model(), product)
+    assert difference(product.model(), wrong, tmp_path)
 
 
 @pytest.mark.parametrize("types", [(a, b) for a in ("uint8", "int8") for b in ("uint8", "int8")])

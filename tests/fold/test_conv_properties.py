@@ -29,6 +29,17 @@ def run(steps: tuple[Step, ...], array: np.ndarray) -> np.ndarray:
 
 
 @st.composite
+def folds(draw: st.DrawFn, axes: list[FoldedAxis], group: int) -> ConvFold:
+    return ConvFold(
+        axes=tuple(axes),
+        group=group,
+        batch=draw(st.integers(1, 3)),
+        dense=draw(st.booleans()),
+        digit_major=draw(st.booleans()),
+    )
+
+
+@st.composite
 def cases(draw: st.DrawFn):
     """A Conv and a fold of it: all ranks, forms, groups, channel orders; pads may be negative."""
     rank = draw(st.integers(1, 3))
@@ -60,16 +71,9 @@ def cases(draw: st.DrawFn):
             }
             result = fold_axis(axis, factor, digits[form])
         folded.append(keep_axis(axis) if isinstance(result, Refusal) else result)
-    batch = draw(st.integers(1, 3))
-    fold = ConvFold(
-        axes=tuple(folded),
-        group=group,
-        batch=batch,
-        dense=draw(st.booleans()),
-        digit_major=draw(st.booleans()),
-    )
+    fold = draw(folds(folded, group))
     channels, out = draw(st.integers(1, 3)), draw(st.integers(1, 3))
-    samples = batch * draw(st.integers(1, 2))
+    samples = fold.batch * draw(st.integers(1, 2))
     return axes, fold, (samples, group * channels), (group * out, channels), draw(st.integers())
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fold.test_conv_properties import by_fold
+from tests.fold.test_conv_properties import by_fold, folds
 from tests.oracle import conv_transpose
 from widthfold_onnx.fold.axis import ConvAxis, FoldedAxis, fold_axis, keep_axis
 from widthfold_onnx.fold.conv import ConvFold, fold_weight
@@ -80,16 +80,9 @@ def cases(draw: st.DrawFn):
             }
             result = fold_axis(axis, *digits[form])
         folded.append(least(axis) if isinstance(result, Refusal) else result)
-    batch = draw(st.integers(1, 3))
-    fold = ConvFold(
-        axes=tuple(folded),
-        group=group,
-        batch=batch,
-        dense=draw(st.booleans()),
-        digit_major=draw(st.booleans()),
-    )
+    fold = draw(folds(folded, group))
     channels, out = draw(st.integers(1, 3)), draw(st.integers(1, 3))
-    return attributes, axes, fold, (group * channels, out), batch * draw(st.integers(1, 2))
+    return attributes, axes, fold, (group * channels, out), fold.batch * draw(st.integers(1, 2))
 
 
 @settings(max_examples=400, deadline=None)

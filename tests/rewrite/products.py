@@ -1,4 +1,4 @@
-"""Models of one MatMul or Gemm, with the weight on either side."""
+"""Models of one MatMul or Gemm, with the weight on either side; extents of such operands."""
 
 from __future__ import annotations
 
@@ -8,9 +8,45 @@ from typing import Any
 
 import numpy as np
 import onnx
+from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from tests.oracle import gemm, matmul
+
+EXTENT = st.integers(1, 4)
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Extents of data and weight of a product.
+
+    Attributes:
+        kind: of the weight: "plain", "vector" (it has no outputs) or "batched".
+    """
+
+    left: bool
+    kind: str
+    outputs: int
+    shape: list[int]
+    weight: list[int]
+
+
+@st.composite
+def operands(draw: st.DrawFn, factor: int) -> Operands:
+    """A weight on either side, plain, a vector or batched; a factor divides the rows often."""
+    left = draw(st.booleans())
+    leading = draw(st.lists(EXTENT, max_size=2))
+    length = draw(st.sampled_from([factor, 2 * factor, draw(st.integers(1, 12))]))
+    channels, outputs = draw(EXTENT), draw(EXTENT)
+    kind = draw(st.sampled_from(["plain", "plain", "vector", "batched"]))
+    weight = [outputs, channels] if left else [channels, outputs]
+    if kind == "vector":
+        weight = [channels]
+    if kind == "batched":
+        batches = [draw(st.sampled_from([1, extent])) for extent in leading]
+        weight = [*([draw(EXTENT)] if draw(st.booleans()) else []), *batches, *weight]
+    shape = [*leading, channels, length] if left else [*leading, length, channels]
+    return Operands(left, kind, outputs, shape, weight)
 
 
 @dataclass(kw_only=True)

@@ -12,37 +12,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
-from tests.rewrite.products import Product
+from tests.rewrite.products import EXTENT, Product, operands
 from tests.rewrite.test_properties import run
 from widthfold_onnx import FoldOptions, VerifyOptions, fold_model, optimize, verify
 
-EXTENT = st.integers(1, 4)
 LIMITS = {"max_flops_growth": 1e9, "max_bytes_growth": 1e9}
 
 
 @st.composite
 def matmuls(draw: st.DrawFn):
     """A MatMul, its weight plain, a vector or batched, with open dimensions; a factor."""
-    left, factor = draw(st.booleans()), draw(st.integers(2, 6))
-    leading = draw(st.lists(EXTENT, max_size=2))
-    length = draw(st.sampled_from([factor, 2 * factor, draw(st.integers(1, 12))]))
-    channels, outputs = draw(EXTENT), draw(EXTENT)
-    weight = [outputs, channels] if left else [channels, outputs]
-    kind = draw(st.sampled_from(["plain", "plain", "vector", "batched"]))
-    if kind == "vector":
-        weight = [channels]
-    if kind == "batched":
-        batches = [draw(st.sampled_from([1, extent])) for extent in leading]
-        weight = [*([draw(EXTENT)] if draw(st.booleans()) else []), *batches, *weight]
-    shape = [*leading, channels, length] if left else [*leading, length, channels]
-    opened = draw(st.sets(st.integers(0, len(shape) - 1), max_size=2))
-    dims = [f"d{i}" if i in opened else extent for i, extent in enumerate(shape)]
-    assumed = {"x": tuple(shape)} if draw(st.booleans()) else {}
+    factor = draw(st.integers(2, 6))
+    it = draw(operands(factor))
+    opened = draw(st.sets(st.integers(0, len(it.shape) - 1), max_size=2))
+    dims = [f"d{i}" if i in opened else extent for i, extent in enumerate(it.shape)]
+    assumed = {"x": tuple(it.shape)} if draw(st.booleans()) else {}
     options = FoldOptions(
         factor=factor, mix_samples=draw(st.booleans()), input_shapes=assumed, **LIMITS
     )
     opset = draw(st.sampled_from([7, 9, 13, 17, 21]))
-    product = Product(shape=shape, weight=weight, left=left, dims=dims, opset=opset)
+    product = Product(shape=it.shape, weight=it.weight, left=it.left, dims=dims, opset=opset)
     return product, options
 
 

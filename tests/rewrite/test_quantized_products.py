@@ -14,13 +14,13 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tests.evidence.mutants.proof import difference
+from tests.rewrite.products import operands
 from tests.rewrite.quantized_products import INTEGER, LINEAR, QuantizedProduct
 from tests.rewrite.test_backend_cases import FACTORS, backend_cases
 from tests.rewrite.test_backend_cases import run as run_feeds
 from tests.rewrite.test_properties import run
 from widthfold_onnx import FoldOptions, NonFinite, fold_model
 
-EXTENT = st.integers(1, 4)
 LIMITS = {"max_flops_growth": 1e9, "max_bytes_growth": 1e9}
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL")
 TYPES = [(a, b) for a in ("uint8", "int8") for b in ("uint8", "int8")]
@@ -32,19 +32,11 @@ def products(draw: st.DrawFn):
 
     Per row of A the runtime has none: `test_rows_of_a` has those.
     """
-    left, factor = draw(st.booleans()), draw(st.integers(2, 5))
+    factor = draw(st.integers(2, 5))
+    it = draw(operands(factor))
     op = draw(st.sampled_from([INTEGER, LINEAR]))
-    leading = draw(st.lists(EXTENT, max_size=2))
-    length = draw(st.sampled_from([factor, 2 * factor, draw(st.integers(1, 11))]))
-    channels, outputs = draw(EXTENT), draw(EXTENT)
-    weight = [outputs, channels] if left else [channels, outputs]
-    kind = draw(st.sampled_from(["plain", "plain", "vector", "batched"]))
-    if kind == "vector":
-        weight = [channels]
-    if kind == "batched":
-        weight = [*leading, *weight]
     one = st.sampled_from([(), (1,)])
-    per_channel = [] if left or kind != "plain" else [(outputs,), (1, outputs)]
+    per_channel = [] if it.left or it.kind != "plain" else [(it.outputs,), (1, it.outputs)]
     of_b = draw(st.sampled_from([(), (1,), *per_channel]))
     optional = (None,) if op == INTEGER else ()
     types = draw(st.sampled_from(TYPES))
@@ -52,9 +44,9 @@ def products(draw: st.DrawFn):
         types = ("uint8", "int8")  # the other way round there is no kernel
     product = QuantizedProduct(
         op=op,
-        shape=[*leading, channels, length] if left else [*leading, length, channels],
-        weight=weight,
-        left=left,
+        shape=it.shape,
+        weight=it.weight,
+        left=it.left,
         types=types,
         zeros=(draw(st.sampled_from([*optional, ()])), draw(st.sampled_from([*optional, of_b]))),
         scales=(draw(one), of_b),

@@ -27,6 +27,17 @@ def opened(folder, text, **options):
     return open_session(stored(folder, text), Provider.CPU, Level.DISABLED, **options)
 
 
+def test_a_model_in_memory_is_called_by_the_name_of_its_graph(capfd):
+    text = "unsaved (float[3] x) => (float[3] y) { y = %s(x) }"
+    session = open_session(parser.parse_model(HEAD + text % "Neg"), Provider.CPU)
+    assert session.run({"x": np.float32([1, -2, 3])})["y"].tolist() == [-1, 2, -3]
+    with pytest.raises(UnverifiedError, match=r"^unsaved does not run: "):
+        session.run({"x": np.float32([1])})
+    with pytest.raises(UnverifiedError, match=r"^unsaved does not load: .*NoSuch"):
+        open_session(parser.parse_model(HEAD + text % "NoSuch"), Provider.CPU)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_inputs_are_told_with_types_and_symbols(tmp_path):
     session = opened(
         tmp_path,
@@ -128,6 +139,8 @@ def test_float16_is_not_timed_without_tensor_cores(tmp_path, monkeypatch, off):
     options = {"provider_options": {"use_tf32": off}}
     with pytest.raises(UsageError, match=r"from the float16 layers of half\.onnx as well"):
         open_session(half, Provider.CPU, tf32=True, **options)
+    with pytest.raises(UsageError, match="float16 layers of g as well"):
+        open_session(onnx.load(half), Provider.CPU, tf32=True, **options)
     open_session(half, Provider.CPU, tf32=False, **options)  # its values may be compared
     open_session(whole, Provider.CPU, tf32=True, **options)
     open_session(half, Provider.CPU, tf32=True, provider_options={"use_tf32": "1"})

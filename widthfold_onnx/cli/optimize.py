@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -19,6 +20,9 @@ from widthfold_onnx.cli.running import VerifyArguments, verify_arguments
 from widthfold_onnx.cli.searching import SearchArguments, search_arguments
 from widthfold_onnx.errors import CheckFailedError, NothingFoldedError, UnverifiedError, UsageError
 from widthfold_onnx.options import FoldOptions
+
+if TYPE_CHECKING:
+    from widthfold_onnx.results import VerifyReport
 
 
 @click.command("optimize")
@@ -77,13 +81,8 @@ def optimize_command(
             on_progress=on_progress,
         )
     deliver(result, to, model, show_optimize)
-    verification = result.verification
-    if result.written is None and verification is not None:
-        error = CheckFailedError if verification.verdict == "fail" else UnverifiedError
-        why = "; ".join(verification.reasons) or "no reason given"
-        guilty = any(site.verdict == "different" for site in verification.exact)
-        hint = "; --skip NODE leaves a node alone" if guilty else ""
-        leave(f"OUT is not written: {why}{hint}", error.exit_code)
+    if result.written is None and result.verification is not None:
+        _leave_unwritten(result.verification)
     if require_fold and not result.summary.folded:
         found = f"{len(result.sites)} {kinds(result.sites)} nodes"
         leave(
@@ -92,12 +91,25 @@ def optimize_command(
         )
     timed = result.search is not None and result.search.whole is not None
     if result.written is not None and result.summary.folded and not timed:
-        shapes = [f"{name}:{','.join(map(str, dims))}" for name, dims in fold.input_shapes.items()]
-        again = ["widthfold", "verify", str(model), str(out)]
-        again += [word for shape in shapes for word in ("--input-shape", shape)]
         with printing():
-            say(f"not timed; to see if it pays: {shlex.join(again)}", command=True)
+            say(f"not timed; to see if it pays: {_timing(model, out, fold)}", command=True)
     if result.search is not None and result.search.interrupted:
         leave("interrupted; decided with what had been measured", INTERRUPTED)
     if check and result.summary.folded:
         leave(f"{result.summary.folded} nodes would be folded", CheckFailedError.exit_code)
+
+
+def _leave_unwritten(verification: VerifyReport) -> NoReturn:
+    """Exit for a result that did not pass, and say why."""
+    error = CheckFailedError if verification.verdict == "fail" else UnverifiedError
+    why = "; ".join(verification.reasons) or "no reason given"
+    guilty = any(site.verdict == "different" for site in verification.exact)
+    hint = "; --skip NODE leaves a node alone" if guilty else ""
+    leave(f"OUT is not written: {why}{hint}", error.exit_code)
+
+
+def _timing(model: Path, out: Path | None, fold: FoldOptions) -> str:
+    """The command that times the result at the shapes it was folded for."""
+    shapes = [f"{name}:{','.join(map(str, dims))}" for name, dims in fold.input_shapes.items()]
+    words = ["widthfold", "verify", str(model), str(out)]
+    return shlex.join([*words, *(word for shape in shapes for word in ("--input-shape", shape))])

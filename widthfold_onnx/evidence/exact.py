@@ -29,9 +29,9 @@ from widthfold_onnx.results import ExactSite
 from widthfold_onnx.rewrite.emit import FOLDED_OUTPUT
 from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.rules import LINEAR
-from widthfold_onnx.rules.quantized_product import SLOTS
+from widthfold_onnx.rules.quantized_product import PRODUCT_INPUTS
 
-CHECKS = dict.fromkeys(SLOTS, check_product)
+CHECKS = dict.fromkeys(PRODUCT_INPUTS, check_product)
 """By operator of the folded node what proves it; every other is to be a Conv."""
 
 WORST = ("different", "skipped", "proved", "exact")

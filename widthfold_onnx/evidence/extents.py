@@ -19,7 +19,7 @@ from widthfold_onnx.options import EXTENTS
 from widthfold_onnx.results import ExactSite
 from widthfold_onnx.rewrite.record import FOLD_KEY, FoldRecord, read_record
 from widthfold_onnx.rules.guarding import EXACT, Extent
-from widthfold_onnx.rules.quantized_product import SLOTS
+from widthfold_onnx.rules.quantized_product import PRODUCT_INPUTS
 
 
 def unguarded_folds(
@@ -82,7 +82,7 @@ def ambiguous(graph: Rewritten, node: Node) -> set[int]:
 
 def source_of(graph: Rewritten, node: Node) -> Value:
     """The value that a folded node reads, before the moves that belong to it."""
-    slots = SLOTS[node.op_type].operands if node.op_type in SLOTS else (0,)
+    slots = PRODUCT_INPUTS[node.op_type].operands if node.op_type in PRODUCT_INPUTS else (0,)
     for value in (node.inputs[slot] for slot in slots if slot < len(node.inputs)):
         # Of a product the weight may be on the left.
         if value is not None and not isinstance(graph.new.constant(value), Constant):

@@ -8,13 +8,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy.typing as npt
 
 from widthfold_onnx.errors import NoKernelError
 from widthfold_onnx.evidence.chain import Chain, Labels, Mismatch
-from widthfold_onnx.evidence.claims import check_extents, content
+from widthfold_onnx.evidence.claims import Claim, check_extents, content
 from widthfold_onnx.evidence.passed import check_passed_on
 from widthfold_onnx.evidence.patterns import patterns, sentence
 from widthfold_onnx.evidence.probe import TRIALS, Side, first_difference, small_integers
@@ -61,39 +62,23 @@ def check_conv(graph: Rewritten, conv: Node, options: VerifyOptions) -> ExactSit
         raise Mismatch("the original has no such node")
     if not is_default(conv, FOLDED_OPS[node.op_type]):
         raise Mismatch(f"{printable(conv.op_type)} is no folded Conv")
-    data, given = node.inputs[0], conv.inputs[0]
-    if data is None or given is None:
-        raise Mismatch("it reads nothing")
-    source, before = graph.line_to(given)
-    target, after = graph.line_from(conv.outputs[0])
-    start, end = graph.claim(source), graph.claim(target)
-    if start is None or end is None or (start.value, end.value) != _ports(node):
-        raise Mismatch("the new nodes do not stand where the original node stood")
+    place = _place(graph, node, conv)
     wanted = read_wanted(graph, node, conv)
-    before = without_pair(old, new, wanted.site.dequantizer, before)
+    before = without_pair(old, new, wanted.site.dequantizer, place.before)
+    place = replace(place, before=before)
     check_passed_on(graph, wanted, conv)
     for shape in wanted.shapes:
         fixed = (wanted.record.samples, 1, *(axis.length for axis in wanted.record.axes))
-        check_extents(start, shape, fixed)
-        check_extents(end, wanted.out_shape(shape), fixed)
+        check_extents(place.start, shape, fixed)
+        check_extents(place.end, wanted.out_shape(shape), fixed)
     labels = wanted.labels()
     stored = numbers_at(new, conv, wanted.places)
     expected = wanted.folded(wanted.parameters, labels)
     if [content(a) for a in expected] != [content(a) for a in stored]:
         raise Mismatch("the stored weight or bias is not the fold of the original's")
     numbers = given_to(old, wanted)
-    constants = graph.constants([*before, *after], numbers) | constants_of(new, conv, numbers)
-    chain = Chain(
-        before=[new.message(n) for n in before],
-        axes=lambda shape: _axes(conv, shape, expected[0].shape),
-        group=group_of(conv),
-        after=[new.message(n) for n in after],
-        constants=constants,
-        opset=new.opset,
-        reads=start.state,
-        returns=end.state,
-        zero=zero_of(conv),
-    )
+    moves = graph.constants([*place.before, *place.after], numbers)
+    chain = _chain(graph, conv, place, expected[0].shape, moves | constants_of(new, conv, numbers))
     one = Side(
         [own_scales(old.message(node))],
         constants_of(old, node, numbers),
@@ -104,7 +89,8 @@ def check_conv(graph: Rewritten, conv: Node, options: VerifyOptions) -> ExactSit
     if before:  # what quantizes between the two is left out
         folded_conv.input[0] = before[-1].outputs[0].name or ""
     messages = [*chain.before, folded_conv, *chain.after]
-    other = Side(messages, constants, new.opset, _names(conv, wanted), start.state, end.state)
+    names = _names(conv, wanted)
+    other = Side(messages, chain.constants, new.opset, names, chain.reads, chain.returns)
     weight, *others = labels
     certificates, unrun = [], ""
     for shape in wanted.shapes:
@@ -122,6 +108,63 @@ def check_conv(graph: Rewritten, conv: Node, options: VerifyOptions) -> ExactSit
         channels="{} -> {}, folded {} -> {}".format(*wanted.site.channels, *became),
         fold=sentence(wanted.recorded, folded),
         axes=folded,
+    )
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a folded Conv stands.
+
+    Attributes:
+        start: what is claimed of what the moves before it read.
+        before: these moves.
+        after: the moves behind it.
+        end: what is claimed of what they return.
+    """
+
+    start: Claim
+    before: list[Node]
+    after: list[Node]
+    end: Claim
+
+
+def _place(graph: Rewritten, node: Node, conv: Node) -> _Place:
+    """Find the moves around a folded Conv.
+
+    Raises:
+        Mismatch: it does not stand where the original stood.
+    """
+    data, given = node.inputs[0], conv.inputs[0]
+    if data is None or given is None:
+        raise Mismatch("it reads nothing")
+    source, before = graph.line_to(given)
+    target, after = graph.line_from(conv.outputs[0])
+    start, end = graph.claim(source), graph.claim(target)
+    ports = data.name, node.outputs[0].name
+    if start is None or end is None or (start.value, end.value) != ports:
+        raise Mismatch("the new nodes do not stand where the original node stood")
+    return _Place(start, before, after, end)
+
+
+def _chain(
+    graph: Rewritten,
+    conv: Node,
+    place: _Place,
+    weight: tuple[int, ...],
+    constants: dict[str, Array],
+) -> Chain:
+    """A folded Conv with a weight of those extents, and the moves around it."""
+    new = graph.new
+    return Chain(
+        before=[new.message(n) for n in place.before],
+        axes=lambda shape: _axes(conv, shape, weight),
+        group=group_of(conv),
+        after=[new.message(n) for n in place.after],
+        constants=constants,
+        opset=new.opset,
+        reads=place.start.state,
+        returns=place.end.state,
+        zero=zero_of(conv),
     )
 
 
@@ -155,12 +198,6 @@ def _probe(
     if found:
         raise Mismatch(found)
     return ""
-
-
-def _ports(node: Node) -> tuple[str | None, str | None]:
-    """Names of what a Conv convolves and returns."""
-    data = node.inputs[0]
-    return (None if data is None else data.name, node.outputs[0].name)
 
 
 def _axes(conv: Node, shape: tuple[int, ...], weight: tuple[int, ...]) -> tuple[ConvAxis, ...]:

@@ -16,7 +16,7 @@ from widthfold_onnx.errors import NoKernelError, UnverifiedError
 from widthfold_onnx.evidence.bisect import first_difference
 from widthfold_onnx.evidence.deployed import deployed_cells, stepped
 from widthfold_onnx.evidence.interface import interface_differences
-from widthfold_onnx.evidence.overflow import overflows
+from widthfold_onnx.evidence.overflow import overflowing_sets
 from widthfold_onnx.evidence.parity import compare, meaningless
 from widthfold_onnx.evidence.rounds import (
     Report,
@@ -32,6 +32,7 @@ from widthfold_onnx.evidence.rows import (
     UNSTEADY,
     Cells,
     Judge,
+    Outputs,
     both,
     difference,
     merged,
@@ -43,6 +44,7 @@ from widthfold_onnx.evidence.truth import true_outputs
 from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.results import OutputParity
 from widthfold_onnx.runtime.session import Level, resolved
+from widthfold_onnx.runtime.stored import InputSet
 from widthfold_onnx.text import printable
 
 
@@ -90,10 +92,7 @@ def compare_models(
         if differences:
             return ModelParity(verdict="fail", reasons=tuple(differences))
         options = resolved(options)
-        session = opened(original, options, Level.DISABLED)
-        sets, shapes, limits = input_sets(session, options)
-        sets, reference = originals(session, sets, limits, report)
-        again = session.run(sets[0].feeds)
+        reference = _reference(original, options, report)
     except NoKernelError as error:
         provider = options.provider.value
         return ModelParity(
@@ -101,37 +100,87 @@ def compare_models(
         )
     except UnverifiedError as error:
         return ModelParity(verdict="unverified", reasons=(str(error),))
-    provider, declared = options.provider.value, session.outputs
-    del session  # two models in memory at a time are enough
+    computed = attempt(rewritten, options, Level.DISABLED, reference.sets, report)
+    if isinstance(computed, str):
+        return ModelParity(
+            verdict="fail",
+            reasons=(f"the original runs, the rewritten model does not: {computed}",),
+            provider=options.provider.value,
+            shapes=reference.shapes,
+        )
+    return _judged(original, rewritten, options, reference, computed, report)
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """What the original returns without the runtime's own optimizations.
+
+    Attributes:
+        sets: of inputs, those on which it runs.
+        outputs: of each of them, by name.
+        names: of the outputs that the model declares.
+        unsteady: names of outputs that a second run on the same inputs does not repeat.
+        shapes: of the first random input set, empty if there is none.
+        limits: what was left out, one line each.
+    """
+
+    sets: list[InputSet]
+    outputs: list[Outputs]
+    names: list[str]
+    unsteady: set[str]
+    shapes: Shapes
+    limits: list[str]
+
+
+def _reference(original: Path, options: VerifyOptions, report: Report) -> _Reference:
+    """Run the original; it is closed again, two models in memory at a time are enough.
+
+    Raises:
+        UnverifiedError: it does not run.
+        UsageError: stored inputs or shapes that do not fit it.
+    """
+    session = opened(original, options, Level.DISABLED)
+    sets, shapes, limits = input_sets(session, options)
+    sets, outputs = originals(session, sets, limits, report)
+    again = session.run(sets[0].feeds)
     unsteady = {
         name
-        for name in output_names([reference[0]], [again])
-        if not compare(name, *both(name, reference[0], again), options.tolerance).passed
+        for name in output_names([outputs[0]], [again])
+        if not compare(name, *both(name, outputs[0], again), options.tolerance).passed
     }
-    computed = attempt(rewritten, options, Level.DISABLED, sets, report)
-    if isinstance(computed, str):
-        reasons = (f"the original runs, the rewritten model does not: {computed}",)
-        return ModelParity(verdict="fail", reasons=reasons, provider=provider, shapes=shapes)
-    moved = cache(partial(noise, original, options, sets, reference, report))
+    return _Reference(sets, outputs, session.outputs, unsteady, shapes, limits)
+
+
+def _judged(
+    original: Path,
+    rewritten: Path,
+    options: VerifyOptions,
+    reference: _Reference,
+    computed: list[Outputs],
+    report: Report,
+) -> ModelParity:
+    """Judge what the rewritten model computed, and what both compute as they would be deployed."""
+    sets, expected = reference.sets, reference.outputs
+    moved = cache(partial(noise, original, options, sets, expected, report))
     report("float64 reference")
     budget = options.truth_budget if options.thorough else 0.0
-    truths, missing = true_outputs(original, declared, sets, budget)
-    truths, unused = usable(truths, reference, moved)
-    limits += [line for line in (missing, unused) if line]
-    judge = Judge(options.tolerance, unsteady, truths)
-    plain = judge.cells("disabled", reference, computed)
-    ends = deployed_cells(original, rewritten, options, sets, reference, judge, report)
-    plain, deployed = stepped(plain, reference, ends, judge), ends.cells
+    truths, missing = true_outputs(original, reference.names, sets, budget)
+    truths, unused = usable(truths, expected, moved)
+    judge = Judge(options.tolerance, reference.unsteady, truths)
+    plain = judge.cells("disabled", expected, computed)
+    ends = deployed_cells(original, rewritten, options, sets, expected, judge, report)
+    plain, deployed = stepped(plain, expected, ends, judge), ends.cells
     if judge.failed(plain) or judge.failed(deployed):
         plain, deployed = judge.forgiven(plain, moved()), judge.forgiven(deployed, moved())
     doubtful = sorted(judge.failing(plain) | judge.failing(deployed))
     made_up = {number: sets[number] for number in doubtful if sets[number].made_up}
-    overflown = overflows(original, rewritten, made_up, options, report)
+    overflown = overflowing_sets(original, rewritten, made_up, options, report)
+    limits = [*reference.limits, *(line for line in (missing, unused) if line)]
     limits += [f"left out {sets[number].label}: {why}" for number, why in overflown.items()]
     plain, deployed = _without(plain, overflown), _without(deployed, overflown)
     wrong = judge.failed(plain)
     failures = [difference(cell, sets[number].label) for number, cell in wrong]
-    failures += stored_differences(declared, sets, reference, computed, options.tolerance)
+    failures += stored_differences(reference.names, sets, expected, computed, options.tolerance)
     if wrong:
         smallest = min((number for number, _ in wrong), key=lambda i: elements(sets[i]))
         failures.append(first_difference(original, rewritten, sets[smallest], options, report))
@@ -139,7 +188,7 @@ def compare_models(
         lines = [*ends.stopped] + [difference(c, sets[i].label) for i, c in judge.failed(deployed)]
         failures = [f"only with the runtime's own optimizations: {line}" for line in lines]
     rows = merged(plain)
-    doubts = [f"output {printable(name)} {UNSTEADY}" for name in sorted(unsteady)]
+    doubts = [f"output {printable(name)} {UNSTEADY}" for name in sorted(reference.unsteady)]
     if meaningless(rows):
         doubts.append("no output shows anything on these inputs; pass --inputs with real ones")
     if len(overflown) == len(sets):
@@ -150,8 +199,8 @@ def compare_models(
         limits=tuple(limits),
         outputs=(*rows, *merged(deployed)),
         input_sets=len(sets) - len(overflown),
-        provider=provider,
-        shapes=shapes,
+        provider=options.provider.value,
+        shapes=reference.shapes,
     )
 
 

@@ -26,7 +26,7 @@ from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.runtime.stored import InputSet
 
 
-def overflows(
+def overflowing_sets(
     original: Path,
     rewritten: Path,
     sets: Mapping[int, InputSet],

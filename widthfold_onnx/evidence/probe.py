@@ -11,10 +11,8 @@ are small.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -193,13 +191,7 @@ def run_side(side: Side, parameters: list[Array], data: Array, options: VerifyOp
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", side.opset)])
     model.ir_version = 8
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "probe.onnx"
-        path.write_bytes(model.SerializeToString())
-        session = open_session(
-            path,
-            options.provider,
-            Level.DISABLED,
-            provider_options=options.provider_options,
-        )
-        return session.run({start: data})[end]
+    session = open_session(
+        model, options.provider, Level.DISABLED, provider_options=options.provider_options
+    )
+    return session.run({start: data})[end]

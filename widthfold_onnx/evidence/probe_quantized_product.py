@@ -20,7 +20,7 @@ from widthfold_onnx.evidence.product_pair import ProductPair
 from widthfold_onnx.model.graph import Value
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.quantized_product import SLOTS
+from widthfold_onnx.rules.quantized_product import PRODUCT_INPUTS
 
 Array = npt.NDArray[Any]
 
@@ -86,7 +86,7 @@ def _read(pair: ProductPair, given: dict[str, Array]) -> dict[str, Array]:
 
 def _drawn(pair: ProductPair, index: int, value: Value, rng: np.random.Generator) -> Array:
     """Random numbers for an input."""
-    site, slots = pair.site, SLOTS[pair.site.op]
+    site, inputs = pair.site, PRODUCT_INPUTS[pair.site.op]
     constant = pair.graph.old.constant(value)
     if isinstance(constant, Refusal):
         extents = pair.graph.extents(value) or ()
@@ -96,7 +96,7 @@ def _drawn(pair: ProductPair, index: int, value: Value, rng: np.random.Generator
     if kind.kind in "iu":
         of_weight = index in site.parameters
         return _integers(rng, kind, shape, bits=7 if of_weight else 8)
-    scale = SPREAD * math.sqrt(site.channels[0]) if index in slots.result else 1.0
+    scale = SPREAD * math.sqrt(site.channels[0]) if index in inputs.result else 1.0
     return (rng.uniform(0.5, 1.0, shape) * scale).astype(kind)
 
 

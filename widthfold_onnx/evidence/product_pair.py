@@ -29,7 +29,7 @@ from widthfold_onnx.rewrite.record import ProductRecord
 from widthfold_onnx.rules import LINEAR
 from widthfold_onnx.rules.base import Site
 from widthfold_onnx.rules.matmul_site import MatMulSite
-from widthfold_onnx.rules.quantized_product import SLOTS, across, per_channel, zero_slot
+from widthfold_onnx.rules.quantized_product import PRODUCT_INPUTS, across, per_channel, zero_input
 
 Array = npt.NDArray[Any]
 
@@ -65,9 +65,9 @@ class ProductPair:
     def folded(self, parameters: list[Array]) -> list[Array]:
         """The fold of `site.parameters`; in the gaps stands the zero point of the new weight."""
         weight, *others = placed(parameters, self.labels)
-        slot = zero_slot(self.old, left=self.site.left)
-        if slot is not None and slot in self.site.beside:
-            zero = others[list(self.site.beside).index(slot)]
+        index = zero_input(self.old, left=self.site.left)
+        if index is not None and index in self.site.beside:
+            zero = others[list(self.site.beside).index(index)]
             weight = np.where(self.labels[0] == 0, across(zero, left=self.site.left), weight)
         return [weight, *others]
 
@@ -169,7 +169,7 @@ def open_positions(
 def _original(graph: Rewritten, old: Node, new: Node, shape: Dims) -> MatMulSite:
     """The original node, read at a shape of the stored data; extents may be open."""
     assert graph.before is not None
-    operands = [old.inputs[index] for index in SLOTS[old.op_type].operands]
+    operands = [old.inputs[index] for index in PRODUCT_INPUTS[old.op_type].operands]
 
     def extents(value: Value) -> Dims | None:
         return shape if value in operands else graph.extents(value)

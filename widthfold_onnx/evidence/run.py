@@ -5,21 +5,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.evidence.environment import Before, environment
 from widthfold_onnx.evidence.exact import probe_sites
-from widthfold_onnx.evidence.gate import gate
+from widthfold_onnx.evidence.gate import Outcome, gate
 from widthfold_onnx.evidence.guard_runs import has_guards, run_guards
 from widthfold_onnx.evidence.models import compare_models
 from widthfold_onnx.evidence.placement import alarms
 from widthfold_onnx.evidence.rows import ILL_CONDITIONED
 from widthfold_onnx.evidence.speed import time_models
 from widthfold_onnx.model.loader import load
-from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.options import Provider, Shapes, VerifyOptions
 from widthfold_onnx.results import ExactSite, Timing, VerifyReport
 from widthfold_onnx.runtime.worker import isolated
 from widthfold_onnx.text import printable, quoted
@@ -81,27 +80,17 @@ def _verify(
     if parity.verdict == "pass" and parity.shapes and has_guards(rewritten):
         guards, unseen = run_guards(original, rewritten, options, parity.shapes, report)
     timing: Timing | None = None
-    outcome, speed = "pass", list[str]()
+    outcome: Outcome = "pass"
+    speed: list[str] = []
     if options.timing and parity.verdict == "pass":
-        try:
-            shapes = parity.shapes or None
-            timing = time_models(
-                original, rewritten, options, shapes, load=before.load, report=report
-            )
-        except UnverifiedError as error:
-            outcome, speed = "unverified", [f"not timed: {error}"]
+        shapes = parity.shapes or None
+        timing, outcome, speed = _timed(original, rewritten, options, shapes, before.load, report)
     if timing is not None:
         timed = {"original": timing.original, "rewritten": timing.rewritten}
         limits += alarms(timed, timing.provider)
-        if options.fail_under is not None:
-            outcome, why = gate(timing, options.fail_under)
-            timing = msgspec.structs.replace(
-                timing, fail_under=options.fail_under, fail_under_verdict=outcome
-            )
-            speed = [why] if why else []
     wrong = [f"{s.node}: {s.reason}" for s in exact if s.verdict == "different"]
     unknown = [f"{s.node} not probed: {s.reason}" for s in exact if s.verdict == "skipped"]
-    verdict: Literal["pass", "fail", "unverified"] = parity.verdict
+    verdict: Outcome = parity.verdict
     proved = bool(exact) and not limits and all(site.verdict == "exact" for site in exact)
     if not proved and verdict == "pass":
         # Sensitivity explains a difference only between models that compute the same function.
@@ -130,3 +119,23 @@ def _verify(
         environment=environment(options, before),
         unrun=parity.unrun if known else "",
     )
+
+
+def _timed(
+    original: Path,
+    rewritten: Path,
+    options: VerifyOptions,
+    shapes: Shapes | None,
+    load: float,
+    report: Report,
+) -> tuple[Timing | None, Outcome, list[str]]:
+    """The times, whether they are what was asked for, and why they are not."""
+    try:
+        timing = time_models(original, rewritten, options, shapes, load=load, report=report)
+    except UnverifiedError as error:
+        return None, "unverified", [f"not timed: {error}"]
+    if options.fail_under is None:
+        return timing, "pass", []
+    outcome, why = gate(timing, options.fail_under)
+    judged = {"fail_under": options.fail_under, "fail_under_verdict": outcome}
+    return msgspec.structs.replace(timing, **judged), outcome, [why] if why else []

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from widthfold_onnx.evidence.contest import contest, opened
+from widthfold_onnx.evidence.contest import Setting, contest, opened
 from widthfold_onnx.evidence.environment import cores, load_average
 from widthfold_onnx.evidence.memory import file_bytes, peak_mib
 from widthfold_onnx.evidence.placement import fallbacks, placement, remarks
@@ -21,8 +21,11 @@ from widthfold_onnx.evidence.profile import profile
 from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.results import Side, Timing
 from widthfold_onnx.runtime.clock import clock_name
+from widthfold_onnx.runtime.session import Feeds
 
 KEPT_SAMPLES = 500
+
+Seconds = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
 def time_models(
@@ -61,22 +64,7 @@ def time_models(
     models = (original, rewritten)
     for model, setting, times in zip(models, found.settings, pairing.samples.T, strict=False):
         say(f"profile of {model.name}")
-        chosen = dataclasses.replace(options, provider_options=setting.options)
-        nodes = profile(partial(opened, model, options, setting), found.feeds[0])
-        sides.append(
-            Side(
-                level=str(setting),
-                median_ms=_ms(np.median(times)),
-                p90=_ms(np.quantile(times, 0.9)),
-                p99=_ms(np.quantile(times, 0.99)),
-                samples_ms=_thinned(times),
-                file_bytes=file_bytes(model),
-                peak_mib=round(peak_mib(model, chosen, setting.level, found.feeds[0]), 1),
-                providers=placement(nodes),
-                fallbacks=fallbacks(nodes, options.provider),
-                nodes=nodes,
-            )
-        )
+        sides.append(_side(model, setting, times, options, found.feeds[0]))
     crowded = busy + options.threads > cores()
     notes = [] if found.made_up else ["timed on the stored inputs"]
     notes += [found.advice] if found.advice else []
@@ -106,6 +94,26 @@ def time_models(
     )
 
 
+def _side(
+    model: Path, setting: Setting, seconds: Seconds, options: VerifyOptions, feeds: Feeds
+) -> Side:
+    """What is said of one model, timed at the setting that suits it best."""
+    chosen = dataclasses.replace(options, provider_options=setting.options)
+    nodes = profile(partial(opened, model, options, setting), feeds)
+    return Side(
+        level=str(setting),
+        median_ms=_ms(np.median(seconds)),
+        p90=_ms(np.quantile(seconds, 0.9)),
+        p99=_ms(np.quantile(seconds, 0.99)),
+        samples_ms=_thinned(seconds),
+        file_bytes=file_bytes(model),
+        peak_mib=round(peak_mib(model, chosen, setting.level, feeds), 1),
+        providers=placement(nodes),
+        fallbacks=fallbacks(nodes, options.provider),
+        nodes=nodes,
+    )
+
+
 def _busy(load: float, threads: int) -> str:
     wanted = "1 thread" if threads == 1 else f"{threads} threads"
     return f"the machine was busy: load {load:.1f} on {cores()} cores before {wanted} of ours"
@@ -115,7 +123,7 @@ def _ms(seconds: float | np.floating) -> float:
     return round(float(seconds) * 1e3, 6)
 
 
-def _thinned(seconds: np.ndarray[tuple[int], np.dtype[np.float64]]) -> list[float]:
+def _thinned(seconds: Seconds) -> list[float]:
     """Evenly taken samples in ms."""
     step = max(1, -(-len(seconds) // KEPT_SAMPLES))
     return [_ms(value) for value in seconds[::step]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy.typing as npt
@@ -52,38 +53,42 @@ def conv_axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis
         )
     axes = []
     for i in range(rank):
-        length, s, d = dims[2 + i], strides[i], dilations[i]
-        begin, end = pads[i], pads[rank + i]
-        if auto_pad == "VALID":
-            begin = end = 0
-        elif auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-            span = d * (kernel[i] - 1) + 1
-            if length is None and s > 1:
-                return Refusal(
-                    "unknown-extent",
-                    f"{auto_pad} at stride {s} pads by the input's extent, which is not known",
-                )
-            # At stride 1 the total is span - 1 whatever the extent.
-            total = span - 1 if length is None else (-(-length // s) - 1) * s + span - length
-            # Where the stride skips more than the kernel covers the total is negative, and the
-            # runtime halves it towards zero.
-            begin = int(total / 2) if auto_pad == "SAME_UPPER" else int((total + 1) / 2)
-            if begin < 0:
-                return Refusal(
-                    "negative-same-pads", f"{auto_pad} of {length} positions at stride {s} crops"
-                )
-            end = max(0, total - begin)
-        axes.append(
-            ConvAxis(
-                length=length,
-                kernel=kernel[i],
-                stride=s,
-                dilation=d,
-                pad_begin=begin,
-                pad_end=end,
-            )
+        axis = ConvAxis(
+            length=dims[2 + i],
+            kernel=kernel[i],
+            stride=strides[i],
+            dilation=dilations[i],
+            pad_begin=0 if auto_pad == "VALID" else pads[i],
+            pad_end=0 if auto_pad == "VALID" else pads[rank + i],
         )
+        if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+            same = _same_pads(axis, auto_pad)
+            if isinstance(same, Refusal):
+                return same
+            axis = replace(axis, pad_begin=same[0], pad_end=same[1])
+        axes.append(axis)
     return tuple(axes)
+
+
+def _same_pads(axis: ConvAxis, auto_pad: str) -> tuple[int, int] | Refusal:
+    """Pads at both ends by which the output has a position per `stride` positions of the input."""
+    length, stride = axis.length, axis.stride
+    span = axis.dilation * (axis.kernel - 1) + 1
+    if length is None and stride > 1:
+        return Refusal(
+            "unknown-extent",
+            f"{auto_pad} at stride {stride} pads by the input's extent, which is not known",
+        )
+    # At stride 1 the total is span - 1 whatever the extent.
+    total = span - 1 if length is None else (-(-length // stride) - 1) * stride + span - length
+    # Where the stride skips more than the kernel covers the total is negative, and the runtime
+    # halves it towards zero.
+    begin = int(total / 2) if auto_pad == "SAME_UPPER" else int((total + 1) / 2)
+    if begin < 0:
+        return Refusal(
+            "negative-same-pads", f"{auto_pad} of {length} positions at stride {stride} crops"
+        )
+    return begin, max(0, total - begin)
 
 
 def _as_it_is(weight: npt.NDArray[Any], group: int) -> npt.NDArray[Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Node, Value
@@ -11,7 +13,12 @@ from widthfold_onnx.rules.dequantized import exact_dequantizer, is_finite
 from widthfold_onnx.rules.dequantized_product import ADDEND, problem_of
 from widthfold_onnx.rules.matmul_site import MatMulSite
 from widthfold_onnx.rules.parameter import dequantizer
-from widthfold_onnx.rules.quantized_product import INTEGERS, SLOTS, overflow, quantization
+from widthfold_onnx.rules.quantized_product import (
+    INTEGERS,
+    PRODUCT_INPUTS,
+    accumulator_overflow,
+    quantization,
+)
 from widthfold_onnx.rules.reading import ITEMSIZE, common_problem
 from widthfold_onnx.rules.samples import samples_of
 
@@ -40,7 +47,7 @@ def read_matmul(
     data, weight, left = operands
     flags = [flag(node, "transA"), flag(node, "transB")]
     transposed, turned = flags[left], flags[not left]
-    stored_weight = node.inputs[SLOTS[node.op_type].operands[not left]]
+    stored_weight = node.inputs[PRODUCT_INPUTS[node.op_type].operands[not left]]
     addend = _addend(document, node) if gemm else None
     if isinstance(addend, Refusal):
         return addend
@@ -50,13 +57,10 @@ def read_matmul(
         problem = problem_of(document, node, maker, stored_weight, left=left, turned=turned)
         if problem is not None:
             return problem
-    if any(value is not None and document.is_annotated(value) for value in node.inputs):
-        return Refusal("weight-annotated", "a quantization annotation describes an operand")
-    sizes = INTEGERS if SLOTS[node.op_type].zeros else ITEMSIZE
-    if weight.dtype not in sizes:
-        return Refusal("dtype-unsupported", f"elements are {weight.dtype}; {', '.join(sizes)} fold")
-    if len(weight.shape) == 0:
-        return Refusal("inconsistent-shapes", "the weight is a single number: no product has one")
+    sizes = INTEGERS if PRODUCT_INPUTS[node.op_type].zeros else ITEMSIZE
+    problem = _weight_problem(document, node, weight, sizes)
+    if problem is not None:
+        return problem
     matrix = matrix_shape(weight.shape, left=left)
     given = quantization(document, node, planned, matrix, left=left)
     if isinstance(given, Refusal):
@@ -89,7 +93,7 @@ def read_matmul(
     )
     problem = _shape_problem(result, gemm=gemm)
     if problem is None and result.is_integer:
-        problem = overflow(document.read(weight).reshape(matrix), given.zero, left=left)
+        problem = accumulator_overflow(document.read(weight).reshape(matrix), given.zero, left=left)
     return problem or result
 
 
@@ -102,7 +106,7 @@ def matrix_shape(shape: tuple[int, ...], *, left: bool) -> tuple[int, ...]:
 
 def _operands(document: Document, node: Node) -> tuple[Value, Constant, bool] | Refusal:
     """Data, weight, and whether the weight is on the left."""
-    a, b = (node.inputs[index] for index in SLOTS[node.op_type].operands)
+    a, b = (node.inputs[index] for index in PRODUCT_INPUTS[node.op_type].operands)
     assert a is not None
     assert b is not None
     one, other = document.constant(a), document.constant(b)
@@ -116,6 +120,18 @@ def _operands(document: Document, node: Node) -> tuple[Value, Constant, bool] | 
     if isinstance(other, Refusal):
         return b, one, True
     return Refusal("constant-product", "both operands are constant: no data flows through it")
+
+
+def _weight_problem(
+    document: Document, node: Node, weight: Constant, sizes: Mapping[str, int]
+) -> Refusal | None:
+    if any(value is not None and document.is_annotated(value) for value in node.inputs):
+        return Refusal("weight-annotated", "a quantization annotation describes an operand")
+    if weight.dtype not in sizes:
+        return Refusal("dtype-unsupported", f"elements are {weight.dtype}; {', '.join(sizes)} fold")
+    if len(weight.shape) == 0:
+        return Refusal("inconsistent-shapes", "the weight is a single number: no product has one")
+    return None
 
 
 def _addend(document: Document, node: Node) -> Constant | Refusal | None:

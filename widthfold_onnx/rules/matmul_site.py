@@ -9,7 +9,7 @@ from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.rules.base import LinearSite, product
 from widthfold_onnx.rules.dequantized_product import ADDEND
-from widthfold_onnx.rules.quantized_product import INTEGERS, SLOTS
+from widthfold_onnx.rules.quantized_product import INTEGERS, PRODUCT_INPUTS
 from widthfold_onnx.rules.samples import Samples
 
 
@@ -42,12 +42,12 @@ class MatMulSite(LinearSite):
     @property
     def data_index(self) -> int:
         """Which input of the node the data is."""
-        return SLOTS[self.op].operands[self.left]
+        return PRODUCT_INPUTS[self.op].operands[self.left]
 
     @property
     def weight_index(self) -> int:
         """Which input of the node the weight is."""
-        return SLOTS[self.op].operands[not self.left]
+        return PRODUCT_INPUTS[self.op].operands[not self.left]
 
     @property
     def parameters(self) -> tuple[int, ...]:

@@ -9,9 +9,9 @@ zero point of the weight, and what extends the data is the zero point of the dat
 once per output channel is repeated for every digit; all other scales and zero points stay.
 
 A gap adds (zero - zero) * x = 0, so a sum in int32 is that of the original, and overflows where
-that does: `overflows` bounds it. A kernel that sums q * p and takes off afterwards what zero
-points added may leave int32 on the way, in the fold elsewhere than in the original. That is no
-fault, because it computes modulo 2**32, in which both come to the same sum.
+that does: `accumulator_overflow` bounds it. A kernel that sums q * p and takes off afterwards what
+zero points added may leave int32 on the way, in the fold elsewhere than in the original. That is
+no fault, because it computes modulo 2**32, in which both come to the same sum.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def problem_of(
     return None
 
 
-def overflows(
+def accumulator_overflow(
     document: Document,
     quantization: Quantization,
     weight: Array,

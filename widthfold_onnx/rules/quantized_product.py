@@ -21,6 +21,7 @@ from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Extents, product
+from widthfold_onnx.rules.quantized import ACCUMULATOR
 
 Array = npt.NDArray[Any]
 
@@ -30,11 +31,9 @@ INTEGERS = {"INT8": 1, "UINT8": 1}
 MAX_DATA = 255
 """Largest distance of a quantized number of 8 bits from its zero point."""
 
-MAX_SUM = (1 << 31) - 1
-
 
 @dataclass(frozen=True)
-class Slots:
+class ProductInputs:
     """Which input of a node is what.
 
     Attributes:
@@ -50,11 +49,11 @@ class Slots:
     result: tuple[int, ...] = ()
 
 
-SLOTS: Mapping[str, Slots] = {
-    "Gemm": Slots(),
-    "MatMul": Slots(),
-    "MatMulInteger": Slots(zeros=(2, 3)),
-    "QLinearMatMul": Slots(operands=(0, 3), zeros=(2, 5), scales=(1, 4), result=(6, 7)),
+PRODUCT_INPUTS: Mapping[str, ProductInputs] = {
+    "Gemm": ProductInputs(),
+    "MatMul": ProductInputs(),
+    "MatMulInteger": ProductInputs(zeros=(2, 3)),
+    "QLinearMatMul": ProductInputs(operands=(0, 3), zeros=(2, 5), scales=(1, 4), result=(6, 7)),
 }
 
 
@@ -105,7 +104,7 @@ def quantization(
     """
     beside: dict[int, Constant] = {}
     zero = np.zeros((), np.int8)
-    of_weight = zero_slot(node, left=left)
+    of_weight = zero_input(node, left=left)
     for given in _inputs(node, left=left):
         value = node.inputs[given.index]
         assert value is not None
@@ -127,9 +126,9 @@ def quantization(
     return ProductQuantization(zero, beside)
 
 
-def zero_slot(node: Node, *, left: bool) -> int | None:
+def zero_input(node: Node, *, left: bool) -> int | None:
     """Which input the zero point of the weight is; None of an operator without one."""
-    zeros = SLOTS[node.op_type].zeros
+    zeros = PRODUCT_INPUTS[node.op_type].zeros
     return zeros[not left] if zeros else None
 
 
@@ -153,7 +152,7 @@ def is_single(shape: Dims) -> bool:
     return len(shape) < MATRIX and product(shape) == 1
 
 
-def overflow(weight: Array, zero: Array, *, left: bool) -> Refusal | None:
+def accumulator_overflow(weight: Array, zero: Array, *, left: bool) -> Refusal | None:
     """Refuse a weight with which a sum could leave 32 bits, where kernels may differ.
 
     The bound is for the products of the original: what fills the gaps adds nothing to them. A
@@ -167,28 +166,28 @@ def overflow(weight: Array, zero: Array, *, left: bool) -> Refusal | None:
     """
     distance = np.abs(weight.astype(np.int64) - zero.astype(np.int64))
     largest = MAX_DATA * int(distance.sum(axis=-1 if left else -2).max(initial=0))
-    if largest <= MAX_SUM:
+    if largest <= ACCUMULATOR:
         return None
     return Refusal(
-        "accumulator-overflow", f"a sum could reach {largest}, which is more than {MAX_SUM}"
+        "accumulator-overflow", f"a sum could reach {largest}, which is more than {ACCUMULATOR}"
     )
 
 
 def _inputs(node: Node, *, left: bool) -> Iterator[_Input]:
     """Those that the node has: the weight's are of output channels, the data's of positions."""
-    slots = SLOTS[node.op_type]
+    inputs = PRODUCT_INPUTS[node.op_type]
     found = [
         *(
-            _Input(slot, f"the zero point of {'AB'[i]}", left != i)
-            for i, slot in enumerate(slots.zeros)
+            _Input(index, f"the zero point of {'AB'[i]}", left != i)
+            for i, index in enumerate(inputs.zeros)
         ),
         *(
-            _Input(slot, f"the scale of {'AB'[i]}", left != i)
-            for i, slot in enumerate(slots.scales)
+            _Input(index, f"the scale of {'AB'[i]}", left != i)
+            for i, index in enumerate(inputs.scales)
         ),
         *(
-            _Input(slot, f"the {RESULT[i]} of the result", left)
-            for i, slot in enumerate(slots.result)
+            _Input(index, f"the {RESULT[i]} of the result", left)
+            for i, index in enumerate(inputs.result)
         ),
     ]
     for given in found:

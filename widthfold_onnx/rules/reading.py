@@ -17,7 +17,12 @@ from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Extents, Site
 from widthfold_onnx.rules.dequantized import data_dequantizer, exact_dequantizer, is_finite
 from widthfold_onnx.rules.parameter import INPUTS, Parameter, read_parameter
-from widthfold_onnx.rules.quantized import Quantization, overflows, problem_of, read_quantization
+from widthfold_onnx.rules.quantized import (
+    Quantization,
+    accumulator_overflow,
+    problem_of,
+    read_quantization,
+)
 from widthfold_onnx.rules.windowed import WindowedSite
 
 Array = npt.NDArray[Any]
@@ -65,12 +70,7 @@ def read_windowed(
     if isinstance(found, Refusal):
         return found
     weight, bias, quantization = found
-    annotated = [v for v in node.inputs[1:] if v is not None and document.is_annotated(v)]
-    if annotated or document.is_annotated(weight.value):
-        return Refusal("weight-annotated", "a quantization annotation describes the weight")
     stored, data = weight.constant, node.inputs[0]
-    if quantization is None and stored.dtype not in ITEMSIZE:
-        return Refusal("dtype-unsupported", f"ONNX has no {site.op} of {stored.dtype}")
     assert data is not None
     shapes = [extents(data) for extents in (static, planned)]
     group = group_of(node)
@@ -80,17 +80,14 @@ def read_windowed(
             return problem
     shape = _canonical_shape(stored.shape, group, operator)
     static_dims, planned_dims = ((d[0], shape[1] * group, *d[2:]) for d in shapes if d is not None)
-    axes = operator.axes(node, planned_dims, shape)
+    axes = _axes(node, planned_dims, shape, operator)
     if isinstance(axes, Refusal):
         return axes
-    if any(axis.out_length is not None and axis.out_length < 1 for axis in axes):
-        lengths = [axis.out_length for axis in axes]
-        return Refusal("empty-tensor", f"the output would have the extents {lengths}")
-    sized = {
+    sized = frozenset(
         i
         for i, (axis, fixed) in enumerate(zip(axes, static_dims[2:], strict=True))
         if fixed is None and operator.sized(node, axis)
-    }
+    )
     zero = np.zeros((), np.int8)
     if weight.zero is not None:
         zero = _per_channel(document.read(weight.zero[1]), shape)
@@ -100,7 +97,7 @@ def read_windowed(
     if quantization is not None:
         numbers = operator.canonical(document.read(stored), group)
         added = None if bias is None else document.read(bias.constant)
-        problem = overflows(document, quantization, numbers, zero, added)
+        problem = accumulator_overflow(document, quantization, numbers, zero, added)
         if problem is not None:
             return problem
     integers_only = quantization is not None and not quantization.dequantized
@@ -125,7 +122,7 @@ def read_windowed(
         quantization=quantization,
         group=group,
         axes=axes,
-        sized_pads=frozenset(sized),
+        sized_pads=sized,
         itemsize=ITEMSIZE.get(stored.dtype, 1),
     )
 
@@ -162,7 +159,25 @@ def _parameters(
         problem = problem_of(document, node, quantization, weight, bias, operator.out_axis)
         if problem is not None:
             return problem
+    annotated = [v for v in node.inputs[1:] if v is not None and document.is_annotated(v)]
+    if annotated or document.is_annotated(weight.value):
+        return Refusal("weight-annotated", "a quantization annotation describes the weight")
+    dtype = weight.constant.dtype
+    if quantization is None and dtype not in ITEMSIZE:
+        return Refusal("dtype-unsupported", f"ONNX has no {node.op_type} of {dtype}")
     return weight, bias, quantization
+
+
+def _axes(
+    node: Node, dims: Dims, weight: tuple[int, ...], operator: Operator
+) -> tuple[ConvAxis, ...] | Refusal:
+    axes = operator.axes(node, dims, weight)
+    if isinstance(axes, Refusal):
+        return axes
+    lengths = [axis.out_length for axis in axes]
+    if any(length is not None and length < 1 for length in lengths):
+        return Refusal("empty-tensor", f"the output would have the extents {lengths}")
+    return axes
 
 
 def _per_channel(numbers: Array, shape: tuple[int, ...]) -> Array:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from widthfold_onnx.options import Shapes
+from widthfold_onnx.runtime.dimensions import open_dimensions
 from widthfold_onnx.runtime.distributions import Distribution, distribution_of
 from widthfold_onnx.runtime.feeds import random_feeds
 from widthfold_onnx.runtime.session import Session
-from widthfold_onnx.runtime.sizes import find_shapes, open_dimensions, other_shapes, with_batch
+from widthfold_onnx.runtime.sizes import find_shapes, other_shapes, with_batch
 from widthfold_onnx.runtime.stored import InputSet
 
 BATCHES = {2: 2, 3: 7}

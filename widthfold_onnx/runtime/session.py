@@ -1,4 +1,4 @@
-"""The one door to ONNX Runtime: open a model by path, feed it, get arrays back.
+"""The one door to ONNX Runtime: open a model, feed it, get arrays back.
 
 The runtime is imported on first use, so that rewriting works without it. Whatever goes wrong
 behind this door becomes an `UnverifiedError` of one line, and nothing is printed.
@@ -132,7 +132,7 @@ def resolved(options: VerifyOptions) -> VerifyOptions:
 
 
 def open_session(
-    model: Path,
+    model: Path | onnx.ModelProto,
     provider: Provider = Provider.AUTO,
     level: Level = Level.ALL,
     threads: int = 1,
@@ -142,12 +142,12 @@ def open_session(
     profile: Path | None = None,
     optimized: Path | None = None,
 ) -> Session:
-    """Load a model; its external data is found because it is opened by path.
+    """Load a model; the external data of a file is found because it is opened by path.
 
     Idle threads sleep instead of spinning: a spinning pool makes times depend on the load.
 
     Args:
-        model: the file.
+        model: the file; or a model without external data, called by the name of its graph.
         provider: AUTO takes CUDA where a CUDA device really runs a node, else the CPU.
         level: the runtime's own optimization level.
         threads: threads inside one operator.
@@ -164,7 +164,8 @@ def open_session(
     """
     runtime = _runtime()
     used = choose(runtime, _failures(), provider)
-    label = printable(model.name)
+    path = model if isinstance(model, Path) else None
+    label = printable(model.name if isinstance(model, Path) else model.graph.name)
     if tf32 and provider_options.get("use_tf32", "1").lower() in OFF and _holds_float16(model):
         # It deselects all tensor cores, whatever the type (ONNX Runtime, cuda/nn/conv.cc).
         raise UsageError(
@@ -179,7 +180,7 @@ def open_session(
         options.profile_file_prefix = str(profile)
     try:
         session = runtime.InferenceSession(
-            str(model),
+            model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model),
             options,
             providers=chain(used, provider_options, tf32=tf32),
             enable_fallback=0,
@@ -187,7 +188,7 @@ def open_session(
     except _failures() as error:
         missing = isinstance(error, runtime.capi.onnxruntime_pybind11_state.NotImplemented)
         kind = NoKernelError if missing else UnverifiedError
-        raise kind(f"{label} does not load: {words(error, model)}") from error
+        raise kind(f"{label} does not load: {words(error, path)}") from error
     first = session.get_providers()[0]
     if first != NAMES[used]:
         raise UnverifiedError(f"{label} runs on {first} although {NAMES[used]} was asked for")
@@ -231,6 +232,7 @@ def _options(level: Level, threads: int) -> Any:
     return options
 
 
-def _holds_float16(model: Path) -> bool:
-    tensors = all_tensors(onnx.load(model, load_external_data=False))
+def _holds_float16(model: Path | onnx.ModelProto) -> bool:
+    proto = onnx.load(model, load_external_data=False) if isinstance(model, Path) else model
+    tensors = all_tensors(proto)
     return any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in tensors)

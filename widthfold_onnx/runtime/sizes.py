@@ -1,4 +1,4 @@
-"""Sizes of the dimensions that a model leaves open.
+"""Sizes with which a model runs, for the dimensions that it leaves open.
 
 Nobody writes down how long an audio input must be. So the original is run at one size after the
 other until it does not complain; each try costs milliseconds, since a wrong size stops early.
@@ -8,26 +8,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
-from widthfold_onnx.errors import UnverifiedError, UsageError
+from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Shapes
+from widthfold_onnx.runtime.dimensions import Key, open_dimensions, open_sizes, shapes_at
 from widthfold_onnx.runtime.feeds import random_feeds
-from widthfold_onnx.runtime.ports import Port
 from widthfold_onnx.runtime.session import Session
-from widthfold_onnx.text import printable
-
-Key = str | tuple[str, int]
-"""An open dimension: its symbol, or (input, axis) where it has none."""
 
 LADDER = (64, 16, 256, 1, 20, 128, 160, 224, 320, 576, 640, 1024, 4096, 16384, 65536)
 """Sizes to try. 64 first: with 1, padded borders would be all there is to compare."""
 
 MAX_ELEMENTS = 1 << 24
 """Largest input set that is tried without being asked for, in elements over all inputs."""
-
-MAX_ASKED_ELEMENTS = 1 << 40
-"""Largest input that a caller may ask for; beyond it numpy cannot even count the bytes."""
 
 ENOUGH = 2000
 """Inputs of so many elements are tried first: a single frame of audio shows and times little."""
@@ -37,31 +30,6 @@ ROUNDER = 5
 
 SMALL_ELEMENTS = 750_000
 """Largest input set for the second shapes, where a much larger size is tried first."""
-
-
-def open_dimensions(inputs: Sequence[Port], fixed: Shapes) -> dict[Key, bool]:
-    """The dimensions that neither the model nor the caller gives, and whether they lead.
-
-    Args:
-        inputs: of the model.
-        fixed: whole shapes by input name; a symbol in one of them is known everywhere.
-
-    Returns:
-        For each open dimension, True if it is axis 0 of some input, where the batch is.
-
-    Raises:
-        UsageError: a fixed shape for an input that is not there or does not have that form.
-    """
-    known = _symbols(inputs, fixed)
-    found: dict[Key, bool] = {}
-    for port in inputs:
-        if port.name in fixed:
-            continue
-        for axis, dim in enumerate(port.dims):
-            key = _key(port, axis)
-            if not isinstance(dim, int) and key not in known:
-                found[key] = found.get(key, False) or axis == 0
-    return found
 
 
 def find_shapes(session: Session, fixed: Shapes) -> Shapes:
@@ -88,34 +56,13 @@ def find_shapes(session: Session, fixed: Shapes) -> Shapes:
     return found
 
 
-def assumed_shapes(inputs: Sequence[Port], fixed: Shapes) -> Shapes:
-    """Shapes at batch 1, for a model that is not run.
-
-    Args:
-        inputs: of the model.
-        fixed: shapes that the caller demands.
-
-    Raises:
-        UsageError: as `open_dimensions`, or another dimension than a batch is open.
-    """
-    opened = open_dimensions(inputs, fixed)
-    for port in inputs:
-        if any(not opened.get(_key(port, axis), True) for axis in range(len(port.dims))):
-            raise UsageError(
-                f"input {printable(port.name)} has open dimensions, and nothing is run to find "
-                f"them out; pass --input-shape {printable(port.name)}:SIZE,..."
-            )
-    sizes = _symbols(inputs, fixed) | dict.fromkeys(opened, 1)
-    return {port.name: _shape(port, fixed, sizes) for port in inputs}
-
-
 def other_shapes(session: Session, fixed: Shapes, found: Shapes) -> Shapes | None:
     """Shapes with other sizes for the open dimensions, None where none is open or none runs.
 
     A rewrite that bakes one size in passes at that size, so a second one is compared as well.
     """
     opened = open_dimensions(session.inputs, fixed)
-    sizes = _open_sizes(session, opened, found)
+    sizes = open_sizes(session.inputs, opened, found)
     long, _ = _first(session, fixed, _grown(sizes, opened), most=SMALL_ELEMENTS)
     if long is not None:
         return long
@@ -136,7 +83,7 @@ def nearby_shapes(session: Session, found: Shapes, rest: int) -> list[Shapes]:
         Those with which the original runs.
     """
     opened = open_dimensions(session.inputs, {})
-    sizes = _open_sizes(session, opened, found)
+    sizes = open_sizes(session.inputs, opened, found)
     near = [
         {key: max(1, size + step) if key in group else size for key, size in sizes.items()}
         for step in (1, -1)
@@ -153,18 +100,9 @@ def nearby_shapes(session: Session, found: Shapes, rest: int) -> list[Shapes]:
 def with_batch(session: Session, fixed: Shapes, found: Shapes, batch: int) -> Shapes | None:
     """The found shapes with another batch, None where the model does not run so."""
     opened = open_dimensions(session.inputs, fixed)
-    sizes = _open_sizes(session, opened, found)
+    sizes = open_sizes(session.inputs, opened, found)
     wanted = {key: batch if opened[key] else size for key, size in sizes.items()}
     return _first(session, fixed, [wanted])[0]
-
-
-def _open_sizes(session: Session, opened: Mapping[Key, bool], found: Shapes) -> dict[Key, int]:
-    return {
-        key: found[port.name][axis]
-        for port in session.inputs
-        for axis in range(len(port.dims))
-        if (key := _key(port, axis)) in opened
-    }
 
 
 def _batched(sizes: Mapping[Key, int], opened: Mapping[Key, bool]) -> dict[Key, int]:
@@ -185,40 +123,6 @@ def _grown(sizes: Mapping[Key, int], opened: Mapping[Key, bool]) -> Iterator[dic
                 yield long
 
 
-def _key(port: Port, axis: int) -> Key:
-    dim = port.dims[axis]
-    return dim if isinstance(dim, str) else (port.name, axis)
-
-
-def _symbols(inputs: Sequence[Port], fixed: Shapes) -> dict[Key, int]:
-    """Sizes of the symbols that fixed shapes settle."""
-    ports = {port.name: port for port in inputs}
-    known: dict[Key, int] = {}
-    for name, shape in fixed.items():
-        port = ports.get(name)
-        if port is None:
-            raise UsageError(
-                f"--input-shape names {printable(name)}, which is no input; there are: "
-                f"{', '.join(printable(item) for item in ports) or 'none'}"
-            )
-        if port.dims and len(port.dims) != len(shape):
-            raise UsageError(
-                f"--input-shape gives {printable(name)} {len(shape)} dimensions; "
-                f"the model has {len(port.dims)}"
-            )
-        if math.prod(shape) > MAX_ASKED_ELEMENTS:
-            raise UsageError(f"--input-shape gives {printable(name)} more elements than memory has")
-        for dim, size in zip(port.dims, shape, strict=bool(port.dims)):
-            if dim is None:
-                continue
-            expected = dim if isinstance(dim, int) else known.setdefault(dim, size)
-            if expected != size:
-                raise UsageError(
-                    f"--input-shape gives {printable(name)} a size {size} where {expected} holds"
-                )
-    return known
-
-
 def _small_batch(opened: Mapping[Key, bool]) -> Iterator[dict[Key, int]]:
     """Sizes in the order of trying: batch 1 and the same size elsewhere, then one of them long."""
     rest = [key for key, leads in opened.items() if not leads]
@@ -237,12 +141,10 @@ def _first(
     most: int = MAX_ELEMENTS,
 ) -> tuple[Shapes | None, str]:
     """The first candidate that runs, else the runtime's words on the first that did not."""
-    known = _symbols(session.inputs, fixed)
     failure = ""
     seen: set[tuple[tuple[int, ...], ...]] = set()
     for candidate in candidates:
-        sizes = known | candidate
-        shapes = {port.name: _shape(port, fixed, sizes) for port in session.inputs}
+        shapes = shapes_at(session.inputs, fixed, candidate)
         mark = tuple(shapes.values())
         elements = sum(map(math.prod, mark))
         if mark in seen or (candidate and not least <= elements <= most):
@@ -256,12 +158,3 @@ def _first(
         else:
             return shapes, ""
     return None, failure
-
-
-def _shape(port: Port, fixed: Shapes, sizes: Mapping[Key, int]) -> tuple[int, ...]:
-    if port.name in fixed:
-        return fixed[port.name]
-    return tuple(
-        dim if isinstance(dim, int) else sizes[_key(port, axis)]
-        for axis, dim in enumerate(port.dims)
-    )

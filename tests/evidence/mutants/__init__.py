@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import cache, partial
 from itertools import islice
 
@@ -31,35 +30,12 @@ from tests.evidence.mutants.base import folded, original
 from tests.evidence.mutants.bases import CONVS
 from tests.evidence.mutants.folded import Fault, Folded
 from tests.evidence.mutants.geometry import Change
+from tests.evidence.mutants.mutant import Mutant
 from tests.evidence.mutants.transposed import TRANSPOSED
 
 BASES = CONVS | TRANSPOSED
 
 IN_MODELS = (weights, attributes, moves, borders, structure, twins, records)
-
-
-@dataclass(frozen=True, eq=False)
-class Mutant:
-    """A faulty fold of an original.
-
-    Attributes:
-        base: name of the original.
-        fault: name of the fault; its first word is the kind.
-        model: the folded model.
-        context: in which the checker runs; other than empty for faults of the folding code.
-    """
-
-    base: str
-    fault: str
-    model: onnx.ModelProto
-    context: Planted = nullcontext
-
-    def __str__(self) -> str:
-        return f"{self.base}-{self.fault}"
-
-    @property
-    def kind(self) -> str:
-        return self.fault.partition(".")[0]
 
 
 Planter = Callable[[str, str], Mutant | None]
@@ -68,19 +44,19 @@ Planter = Callable[[str, str], Mutant | None]
 
 def in_model(plant: Fault, fault: str, base: str) -> Mutant | None:
     planted = Folded(right_fold(base))
-    return Mutant(base, fault, planted.model) if plant(planted) else None
+    return Mutant(base, fault, original(BASES[base]), planted.model) if plant(planted) else None
 
 
 def of_another(change: Change, fault: str, base: str) -> Mutant | None:
     other = original(BASES[base])
     model = fold_if_possible(base, other) if change(other) else None
-    return None if model is None else Mutant(base, fault, model)
+    return None if model is None else Mutant(base, fault, original(BASES[base]), model)
 
 
 def in_code(planted: Planted, fault: str, base: str) -> Mutant | None:
     with planted():
         model = fold_if_possible(base, original(BASES[base]))
-    return None if model is None else Mutant(base, fault, model, planted)
+    return None if model is None else Mutant(base, fault, original(BASES[base]), model, planted)
 
 
 PLANTERS: dict[str, Planter] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -94,6 +95,14 @@ def line(
 
 def metadata(node: onnx.NodeProto, key: str) -> str:
     return next((e.value for e in node.metadata_props if e.key == key), "")
+
+
+def restate(node: onnx.NodeProto, key: str, **changes: object) -> bool:
+    """Change what a node says of itself, in JSON; False if it says so already."""
+    entry = next(e for e in node.metadata_props if e.key == key)
+    record = json.loads(entry.value)
+    entry.value = json.dumps(record | changes)
+    return record | changes != record
 
 
 def attribute(node: onnx.NodeProto, name: str) -> list[int]:

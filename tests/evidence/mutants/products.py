@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -21,7 +19,7 @@ from tests.evidence.mutants.alter import (
     swapped,
     transposed,
 )
-from tests.evidence.mutants.folded import Array, Fault, Folded, put
+from tests.evidence.mutants.folded import Array, Fault, Folded, put, restate
 from tests.rewrite.products import Product
 from widthfold_onnx import FoldOptions, fold_model
 from widthfold_onnx.evidence import product_pair
@@ -105,10 +103,13 @@ def original(base: str) -> onnx.ModelProto:
 
 @cache
 def right_fold(base: str) -> onnx.ModelProto:
-    options = FoldOptions(factor=BASES[base][1], max_flops_growth=1e9, max_bytes_growth=1e9)
-    model, (site,) = fold_model(original(base), options)
+    model, (site,) = fold_model(original(base), options(base))
     assert site.status == "folded", site.reason
     return model
+
+
+def options(base: str) -> FoldOptions:
+    return FoldOptions(factor=BASES[base][1], max_flops_growth=1e9, max_bytes_growth=1e9)
 
 
 def weight_at(folded: Folded) -> int:
@@ -254,13 +255,7 @@ def other_operator(folded: Folded) -> bool:
 
 
 def recorded(**changes: object) -> Fault:
-    def fault(folded: Folded) -> bool:
-        entry = next(e for e in folded.conv.metadata_props if e.key == FOLD_KEY)
-        record = json.loads(entry.value)
-        entry.value = json.dumps(record | changes)
-        return record | changes != record
-
-    return fault
+    return lambda folded: restate(folded.conv, FOLD_KEY, **changes)
 
 
 IN_MODEL: dict[str, Fault] = {
@@ -304,18 +299,3 @@ IN_CODE: dict[str, Planted] = {
     **{f"code.weight.{n}": coded("fold_weight", fold_weight, a) for n, a in WEIGHT.items()},
     **{f"code.addend.{n}": coded("fold_addend", fold_addend, a) for n, a in ANY.items()},
 }
-
-
-def mutants() -> Iterator[tuple[str, onnx.ModelProto, Planted]]:
-    """Name, folded model, and the context in which it is checked."""
-    for base in BASES:
-        right = right_fold(base).SerializeToString()
-        for name, fault in IN_MODEL.items():
-            planted = Folded(right_fold(base))
-            if fault(planted) and planted.model.SerializeToString() != right:
-                yield f"{base}-{name}", planted.model, nullcontext
-        for name, context in IN_CODE.items():
-            with context():
-                model, _ = fold_model(original(base), FoldOptions(factor=BASES[base][1]))
-            if model.SerializeToString() != right:
-                yield f"{base}-{name}", model, context

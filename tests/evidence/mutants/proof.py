@@ -14,6 +14,7 @@ def difference(before: onnx.ModelProto, after: onnx.ModelProto, folder: Path) ->
     """What the proof and the probe say, "" if both hold."""
     paths = folder / "before.onnx", folder / "after.onnx"
     for path, model in zip(paths, (before, after), strict=True):
+        path.unlink(missing_ok=True)  # a new file is written faster than an old one is replaced
         path.write_bytes(model.SerializeToString())
     try:
         sites, limits = probe_sites(*paths, VerifyOptions(provider=Provider.CPU), lambda line: None)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -14,8 +12,14 @@ from onnx import helper, numpy_helper
 
 from tests.evidence.mutants.algebra import Planted, code
 from tests.evidence.mutants.alter import Alter, element, flipped, next_up, rolled, swapped
-from tests.evidence.mutants.folded import Array, Fault, Folded, metadata
-from tests.evidence.mutants.products import WEIGHT, exchanged_last, one_digit_less, weight_at
+from tests.evidence.mutants.folded import Array, Fault, Folded, metadata, restate
+from tests.evidence.mutants.products import (
+    WEIGHT,
+    exchanged_last,
+    one_digit_less,
+    reshaped,
+    weight_at,
+)
 from widthfold_onnx import FoldOptions, fold_model
 from widthfold_onnx.evidence import product_pair
 from widthfold_onnx.fold.matmul import MatMulFold, fold_weight
@@ -183,16 +187,6 @@ def in_weight(name: str, alter: Alter) -> Fault:
     return fault
 
 
-def reshaped(which: int, change: Callable[[list[int]], list[int]]) -> Fault:
-    def fault(folded: Folded) -> bool:
-        moves = [n for n in folded.graph.node if n.op_type == "Reshape"]
-        shape = folded.tensor(moves[which].input[1]).tolist()
-        folded.store(moves[which].input[1], np.array(change(list(shape)), np.int64))
-        return change(list(shape)) != shape
-
-    return fault
-
-
 def regrouped_between(folded: Folded) -> bool:
     """Positions and channels of a packed tensor change places, and it says that all is well."""
     reader, maker = node(folded, "slope"), node(folded, "of_w1")
@@ -216,22 +210,14 @@ def regrouped_between(folded: Folded) -> bool:
 
 def claimed(op: str, **changes: object) -> Fault:
     """Another state, while the nodes stay: no reader could make sense of it."""
-
-    def fault(folded: Folded) -> bool:
-        entry = next(e for e in node(folded, op).metadata_props if e.key == STATE_KEY)
-        record = json.loads(entry.value)
-        entry.value = json.dumps(record | changes)
-        return record | changes != record
-
-    return fault
+    return lambda folded: restate(node(folded, op), STATE_KEY, **changes)
 
 
 def other_shapes(op: str) -> Fault:
     """A claim of other natural extents."""
 
     def fault(folded: Folded) -> bool:
-        entry = next(e for e in node(folded, op).metadata_props if e.key == STATE_KEY)
-        shapes = json.loads(entry.value)["shapes"]
+        shapes = json.loads(metadata(node(folded, op), STATE_KEY))["shapes"]
         shapes[0][-2] = 2 * (shapes[0][-2] or 1)
         return claimed(op, shapes=shapes)(folded)
 
@@ -333,23 +319,3 @@ IN_CODE: dict[str, Planted] = {
     "code.merged_otherwise": code((MatMulFold, "state"), by=property(merged_otherwise)),
     "code.other_side": code((MatMulFold, "state"), by=property(other_side)),
 }
-
-
-def mutants() -> Iterator[tuple[str, onnx.ModelProto, Planted]]:
-    """Name, folded model, and the context in which it is checked."""
-    for base in BASES:
-        right = right_fold(base).SerializeToString()
-        for name, fault in IN_MODEL.items():
-            planted = Folded(right_fold(base))
-            if fault(planted) and planted.model.SerializeToString() != right:
-                yield f"{base}-{name}", planted.model, nullcontext
-        for name, context in IN_CODE.items():
-            with context():
-                try:
-                    model, _ = fold_model(original(base), options(base))
-                except ValueError:
-                    continue
-            if model.SerializeToString() != right and any(
-                metadata(n, FOLD_KEY) for n in model.graph.node
-            ):
-                yield f"{base}-{name}", model, context

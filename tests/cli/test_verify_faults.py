@@ -1,0 +1,262 @@
+"""Faults in folded models, and records that lie."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from tests.cli.tool import (
+    LAYER,
+    build,
+    save,
+    valid_report,
+    widthfold,
+)
+from widthfold_onnx.rewrite.record import FOLD_KEY
+
+report_of = partial(valid_report, "verify")
+QUICK = ("--seeds", "1", "--no-timing")
+
+
+def test_an_earlier_fold_that_was_changed_is_different(tmp_path: Path) -> None:
+    path, middle, out = (tmp_path / f"{name}.onnx" for name in ("model", "middle", "out"))
+    save(build(LAYER), path)
+    assert widthfold("optimize", path, middle, "--factor", 4, "--no-verify").code == 0
+    proto = onnx.load(middle)
+    one_ulp(proto)
+    run = widthfold("verify", middle, save(proto, out), *QUICK)
+    assert run.code == 1
+    assert "conv: " in run.line
+
+
+def folded_conv(model: onnx.ModelProto) -> onnx.NodeProto:
+    (conv,) = (node for node in model.graph.node if node.op_type == "Conv")
+    return conv
+
+
+def initializer(model: onnx.ModelProto, name: str) -> onnx.TensorProto:
+    return next(t for t in model.graph.initializer if t.name == name)
+
+
+def replace(model: onnx.ModelProto, name: str, change: Callable[[np.ndarray], None]) -> None:
+    tensor = initializer(model, name)
+    array = numpy_helper.to_array(tensor).copy()
+    change(array)
+    tensor.CopyFrom(numpy_helper.from_array(array, name))
+
+
+def one_ulp(model: onnx.ModelProto) -> None:
+    def change(weight: np.ndarray) -> None:
+        at = np.argmin(np.where(weight == 0, np.inf, np.abs(weight)))
+        weight.flat[at] = np.nextafter(weight.flat[at], np.float32(9))
+
+    replace(model, folded_conv(model).input[1], change)
+
+
+def one_ulp_of_bias(model: onnx.ModelProto) -> None:
+    def change(bias: np.ndarray) -> None:
+        bias[5] = np.nextafter(bias[5], np.float32(9))
+
+    replace(model, folded_conv(model).input[2], change)
+
+
+def filled_zero(model: onnx.ModelProto) -> None:
+    def change(weight: np.ndarray) -> None:
+        weight.flat[np.argmin(np.abs(weight))] = 1e-30
+
+    replace(model, folded_conv(model).input[1], change)
+
+
+def negative_zero(model: onnx.ModelProto) -> None:
+    def change(weight: np.ndarray) -> None:
+        weight.flat[np.argmin(np.abs(weight))] = -0.0
+
+    replace(model, folded_conv(model).input[1], change)
+
+
+def swapped_channels(model: onnx.ModelProto) -> None:
+    def change(array: np.ndarray) -> None:
+        array[[0, 1]] = array[[1, 0]]
+
+    for name in folded_conv(model).input[1:]:
+        replace(model, name, change)
+
+
+def after_conv(model: onnx.ModelProto, kind: str) -> onnx.NodeProto:
+    nodes = list(model.graph.node)
+    start = nodes.index(folded_conv(model))
+    return next(node for node in nodes[start:] if node.op_type == kind)
+
+
+def swapped_unfold(model: onnx.ModelProto) -> None:
+    perm = after_conv(model, "Transpose").attribute[0].ints
+    perm[1], perm[2] = perm[2], perm[1]
+
+
+def other_reshape(model: onnx.ModelProto) -> None:
+    def change(dims: np.ndarray) -> None:
+        first, second = sorted({d for d in dims.tolist() if d > 1})[:2]
+        i, j = dims.tolist().index(first), dims.tolist().index(second)
+        dims[i], dims[j] = second, first
+
+    replace(model, after_conv(model, "Reshape").input[1], change)
+
+
+def impossible_reshape(model: onnx.ModelProto) -> None:
+    def change(dims: np.ndarray) -> None:
+        dims[1] += 1
+
+    replace(model, after_conv(model, "Reshape").input[1], change)
+
+
+def dropped_bias(model: onnx.ModelProto) -> None:
+    del folded_conv(model).input[2]
+
+
+def other_pads(model: onnx.ModelProto) -> None:
+    (pads,) = (a for a in folded_conv(model).attribute if a.name == "pads")
+    pads.ints[0], pads.ints[2] = pads.ints[2] + 1, pads.ints[0] - 1
+
+
+def rerouted_input(model: onnx.ModelProto) -> None:
+    model.graph.node[0].input[0] = "elsewhere"
+    node = onnx.helper.make_node("Neg", ["x"], ["elsewhere"], "neg")
+    model.graph.node.insert(0, node)
+
+
+@pytest.mark.parametrize(
+    "tamper",
+    [
+        *(one_ulp, one_ulp_of_bias, filled_zero, negative_zero, swapped_channels, swapped_unfold),
+        *(other_reshape, impossible_reshape, dropped_bias, other_pads, rerouted_input),
+    ],
+)
+def test_a_tampered_fold_fails_and_the_probe_names_the_node(
+    pair: tuple[Path, Path], tamper: Callable[[onnx.ModelProto], None], tmp_path: Path
+) -> None:
+    proto = onnx.load(pair[1])
+    before = proto.SerializeToString(deterministic=True)
+    tamper(proto)
+    assert proto.SerializeToString(deterministic=True) != before
+    path, report = save(proto, tmp_path / "tampered.onnx"), tmp_path / "report.json"
+    run = widthfold("verify", pair[0], path, *QUICK, "--report", report)
+    assert run.code == 1
+    assert "conv: " in run.line
+    document = report_of(report)
+    assert [(s["node"], s["verdict"]) for s in document["exact"]] == [("conv", "different")]
+    assert document["verdict"] == "fail"
+
+
+def test_a_fold_of_nothing_is_different(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    """The original has no such Conv."""
+    proto = onnx.load(pair[1])
+    for entry in folded_conv(proto).metadata_props:
+        if entry.key == "widthfold.origin":
+            entry.value = "nowhere"
+    run = widthfold("verify", pair[0], save(proto, tmp_path / "t.onnx"), *QUICK)
+    assert run.code == 1
+    assert "conv: " in run.line
+
+
+RECORD = {
+    "axis": "width",
+    "factor": 4,
+    "form": "move blocked",
+    "flops_ratio": 1.0,
+    "samples": 1,
+    "batch": 1,
+    "dense": False,
+    "digit_major": False,
+    "lift": 0,
+    "channels": [2, 3],
+    "group": 1,
+}
+KEPT = {"out_digits": 1, "in_digits": 1, "blocked": False, "length": 8}
+
+
+@contextmanager
+def limited(seconds: int) -> Iterator[None]:
+    """Fail after so many seconds."""
+
+    def late(number: int, frame: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "",
+        "null",
+        "{}",
+        "[" * 100_000,
+        '{"axis": 1}',
+        {"axes": []},
+        {"axes": [KEPT]},
+        {"axes": [KEPT] * 40},
+        {"axes": [KEPT, {**KEPT, "length": None}]},
+        {"axes": [KEPT, {**KEPT, "out_digits": 0, "in_digits": 0}]},
+        {"axes": [KEPT, {**KEPT, "out_digits": -4, "in_digits": -4, "length": 16}]},
+        {"axes": [KEPT, {**KEPT, "out_digits": 1 << 20, "in_digits": 1 << 20, "length": 1 << 20}]},
+        {"axes": [KEPT, {**KEPT, "out_digits": 1 << 62, "in_digits": 1 << 62, "length": 1 << 62}]},
+        {"axes": [KEPT, {**KEPT, "length": 1 << 62}]},
+        {"axes": [KEPT, {**KEPT, "length": -16}]},
+        {"axes": [KEPT, KEPT], "samples": 0},
+        {"axes": [KEPT, KEPT], "samples": -1},
+        {"axes": [KEPT, KEPT], "samples": 1 << 50},
+        {"axes": [KEPT, KEPT], "batch": 0},
+        {"axes": [KEPT, KEPT], "batch": -2},
+        {"axes": [KEPT, KEPT], "batch": 1 << 40},
+        {"axes": [KEPT, KEPT], "batch": 1 << 20, "dense": True},
+        {"axes": [KEPT, KEPT], "group": 0},
+        {"axes": [KEPT, KEPT], "group": -1},
+        {"axes": [KEPT, KEPT], "group": 1 << 40},
+        {"axes": [KEPT, KEPT], "channels": [0, 0]},
+        {"axes": [KEPT, KEPT], "channels": [-4, -4], "group": 2},
+        {"axes": [KEPT, KEPT], "channels": [1, 1]},
+        {"axes": [KEPT, KEPT], "channels": [1 << 20, 1 << 20]},
+        {"axes": [KEPT, KEPT], "channels": [1 << 62, 1 << 62]},
+        {"axes": [KEPT, KEPT], "channels": [1 << 27, 1 << 27], "group": 1 << 27},
+        {"axes": [KEPT, KEPT], "axis": "\x1b[2J\n" * 1000, "form": "\x07"},
+    ],
+)
+def test_a_hostile_record_is_no_fault_of_ours(
+    pair: tuple[Path, Path],
+    record: str | dict,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    text = record if isinstance(record, str) else json.dumps({**RECORD, **record})
+    proto = onnx.load(pair[1])
+    for entry in folded_conv(proto).metadata_props:
+        if entry.key == FOLD_KEY:
+            entry.value = text
+    path, out = save(proto, tmp_path / "hostile.onnx"), tmp_path / "out.onnx"
+    with limited(60):
+        run = widthfold("verify", pair[0], path, *QUICK)
+    assert run.code in (1, 3, 4), run
+    assert run.line
+    assert capfd.readouterr() == ("", "")  # nor do libraries or child processes print anything
+    run = widthfold("inspect", path)
+    assert run.code in (0, 3), run
+    assert run.code == 0 or run.line
+    assert "\x1b" not in run.out + run.err
+    run = widthfold("optimize", path, out, "--factor", 2, *QUICK[:2])
+    assert run.code in (0, 3), run
+    assert run.code == 0 or run.line
