@@ -135,7 +135,7 @@ def keep_axis(axis: ConvAxis) -> FoldedAxis:
     )
 
 
-@lru_cache(maxsize=4096)  # combinations of axes ask for the same one again and again
+@lru_cache(maxsize=256)  # combinations of the axes of a site ask for the same one again and again
 def fold_axis(
     axis: ConvAxis, out_digits: int, in_digits: int, *, blocked: bool = False
 ) -> FoldedAxis | Refusal:
@@ -224,8 +224,8 @@ def _fold_any(
     if longer - shorter != out_digits:
         return Refusal(
             "unknown-extent",
-            f"the extent is not known, and {in_digits} positions more give {longer - shorter} "
-            f"more, not {out_digits}",
+            f"the extent is not known, and where the input grows by {in_digits} the output "
+            f"grows by {longer - shorter}, not by {out_digits}",
         )
     first, second = found
     if first.geometry != second.geometry:
