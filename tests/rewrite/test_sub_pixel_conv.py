@@ -16,6 +16,7 @@ from tests.rewrite.test_regions import LEVELS, proved
 from tests.rules.test_conv import conv_model, site
 from tests.rules.test_conv_transpose import transposed_model
 from widthfold_onnx import AxisName, FoldOptions
+from widthfold_onnx.evidence.patterns import patterns, sentence
 from widthfold_onnx.fold.axis import ConvAxis, FoldedAxis, fold_axis
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.model.graph import Document
@@ -52,6 +53,28 @@ def in_sub_pixels(model: onnx.ModelProto, options: FoldOptions) -> list[onnx.Mod
 
     plan(Document(model, None), options, first)
     return [folded(model, lambda site, form=form: form, options) for form in found[:SMALLEST]]
+
+
+@pytest.mark.parametrize(
+    ("digits", "moved", "kernel"),
+    [
+        ((4, 1), "4 output positions", "8 at stride 4; 38%"),
+        ((1, 2), "2 input positions (neighbours)", "3 at stride 1; 17%"),
+        ((4, 4), "4 input positions (neighbours) and 4 output positions", "3 at stride 1; 58%"),
+    ],
+)
+def test_the_sentence_names_the_side_that_became_channels(
+    digits: tuple[int, int], moved: str, kernel: str
+) -> None:
+    stride = 2 if digits[0] == 1 else 1
+    axis = ConvAxis(length=32, kernel=5, stride=stride, pad_begin=2, pad_end=2)
+    folded_axis = fold_axis(axis, *digits)
+    assert isinstance(folded_axis, FoldedAxis)
+    fold = ConvFold(axes=(folded_axis,))
+    assert sentence(fold, patterns(fold, [axis], None)) == (
+        f"along the width, {moved} became channels, and 5 taps a kernel of {kernel} of the new "
+        "weight is zero by structure"
+    )
 
 
 def test_the_kernel_grows_by_the_strides_of_the_other_digits() -> None:
