@@ -27,9 +27,10 @@ class Profiled:
 
     def bound(self, feeds):
         def once():
-            for name, op, provider, us in RAN:
+            for at, (name, op, provider, us) in enumerate(RAN):
                 details = {"op_name": op, "provider": provider}
                 event = {"cat": "Node", "name": f"{name}_kernel_time", "dur": us, "args": details}
+                event["ts"] = len(self.events) * 1000 + at
                 self.events += [event, {**event, "name": f"{name}_fence_before", "dur": 999}]
             self.events.append({"cat": "Session", "name": "model_run", "dur": 5})
 

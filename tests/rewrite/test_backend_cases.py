@@ -96,7 +96,7 @@ def test_folds_at_every_legal_factor_on_every_axis(case) -> None:
     _, original, inputs, expected = case
     model, feeds = with_constant_weights(original, inputs)
     rank = next(iter(feeds.values())).ndim
-    folded = 0
+    folded, codes = 0, set()
     for factor in FACTORS:
         for axis in (0, *range(2, rank)):
             for layout in (Layout.NCHW, Layout.NHWC):
@@ -111,6 +111,7 @@ def test_folds_at_every_legal_factor_on_every_axis(case) -> None:
                 )
                 result, sites = fold_model(model, options)
                 assert all(site.status in ("folded", "refused") for site in sites)
+                codes |= {site.code for site in sites}
                 if not any(site.status == "folded" for site in sites):
                     continue
                 folded += 1
@@ -118,4 +119,5 @@ def test_folds_at_every_legal_factor_on_every_axis(case) -> None:
                 for actual, wanted in zip(run(result, feeds), expected, strict=True):
                     near = TOLERANCE[wanted.dtype.name]
                     np.testing.assert_allclose(actual, wanted, rtol=near, atol=near)
-    assert folded, [site.reason for site in sites]
+    # Two cases have one position of one sample.
+    assert folded or codes == {"too-short"}
