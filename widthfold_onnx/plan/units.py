@@ -111,7 +111,7 @@ def cut(
     site_again = only_site(Document(proto, None))
     if isinstance(site_again, Refusal):
         return site_again
-    if None in site.planned:  # which a guard may stand for
+    if options.guard_shapes and None in site.planned:  # of which a fold need not be right
         forms = [form for form in forms if _exists(form_key(site, form), site_again, options)]
     if not forms:
         sizes = " x ".join(map(str, shape))

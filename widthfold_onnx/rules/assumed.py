@@ -36,6 +36,8 @@ def opened(site: WindowedSite, form: WindowedForm, shapes: Sequence[Dims]) -> Wi
         shapes: those of its input and output that may be written.
     """
     assumed = guessed(site, form.fold)
+    if not assumed:
+        return form
     form = replace(form, bound=frozenset(i for i in assumed if _is_bound(site, form, i)))
     free = assumed - form.bound
     wanted = (tuple(None if i in free else e for i, e in enumerate(shape)) for shape in shapes)
