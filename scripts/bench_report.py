@@ -132,7 +132,9 @@ def draw(suite: Suite, path: Path) -> None:
         )
     axes.axvline(1, color="gray", linewidth=1)
     axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(lambda ratio, _: f"{ratio:g}x")
+    axes.xaxis.set_major_formatter(
+        lambda ratio, _: f"{ratio:g}x" if ratio >= 1 else f"1/{1 / ratio:g}x"
+    )
     axes.set_yticks(range(len(suite.rows)), [row.model for row in suite.rows])
     axes.invert_yaxis()
     axes.set_xlabel("original / this (right of 1 is faster)")
