@@ -23,7 +23,7 @@ from widthfold_onnx.errors import UnverifiedError, WidthfoldError
 from widthfold_onnx.evidence.inline import inlined
 from widthfold_onnx.evidence.reference_ops import OPS
 from widthfold_onnx.evidence.rows import Outputs
-from widthfold_onnx.model.scope import Scope, graph_scope
+from widthfold_onnx.model.scope import NameScope, graph_scope
 from widthfold_onnx.model.walk import all_nodes, all_tensors
 from widthfold_onnx.runtime.ports import Array
 from widthfold_onnx.runtime.stored import InputSet
@@ -153,7 +153,7 @@ def _float(value: object) -> bool:
     return isinstance(value, np.ndarray) and value.dtype == np.float64
 
 
-def _order(scope: Scope) -> None:
+def _order(scope: NameScope) -> None:
     """Put the nodes into an order that can run, in every graph of a scope."""
     for scopes in scope.inner.values():
         for inside in scopes:

@@ -22,7 +22,7 @@ from widthfold_onnx.model.functions import (
     domain_name,
     function_key,
 )
-from widthfold_onnx.model.scope import Scope, describe_node, function_scope, graph_scope, text
+from widthfold_onnx.model.scope import NameScope, describe_node, function_scope, graph_scope, text
 from widthfold_onnx.model.skeleton import skeleton
 from widthfold_onnx.model.tensors import DTYPES, check_declaration, check_inline, describe
 from widthfold_onnx.model.walk import all_tensors
@@ -111,7 +111,7 @@ class _NodeChecker:
         self._functions = functions
         self._visible: set[str] = set()
 
-    def check_graph(self, scope: Scope) -> None:
+    def check_graph(self, scope: NameScope) -> None:
         """Check the main graph."""
         _check_nothing_captured(scope)
         self._check_scope(scope, in_function=False)
@@ -122,7 +122,7 @@ class _NodeChecker:
         _check_nothing_captured(scope)
         self._check_scope(scope, in_function=True)
 
-    def _check_scope(self, scope: Scope, *, in_function: bool) -> None:
+    def _check_scope(self, scope: NameScope, *, in_function: bool) -> None:
         """Check in running order; `_visible` holds the values that the scopes around can see."""
         added: list[str] = []
         if scope.graph is not None:
@@ -167,7 +167,7 @@ class _NodeChecker:
             raise InvalidModelError(f"{describe_node(node)}: no operator {shown} in opset {opset}")
 
 
-def _check_nothing_captured(scope: Scope) -> None:
+def _check_nothing_captured(scope: NameScope) -> None:
     for name, reader in scope.captured.items():
         if reader == "a graph output":
             raise InvalidModelError(f"graph output {quoted(name)} is written by no node")

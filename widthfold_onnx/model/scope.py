@@ -17,7 +17,7 @@ from widthfold_onnx.text import printable, quoted
 
 
 @dataclass(frozen=True)
-class Scope:
+class NameScope:
     """The nodes of a graph or of a local function, and the scopes of the subgraphs in them.
 
     Attributes:
@@ -33,7 +33,7 @@ class Scope:
     graph: onnx.GraphProto | None
     declared: tuple[str, ...]
     nodes: tuple[onnx.NodeProto, ...]
-    inner: dict[int, tuple[Scope, ...]]
+    inner: dict[int, tuple[NameScope, ...]]
     captured: dict[str, str]
 
 
@@ -56,7 +56,7 @@ def text(value: str, what: str) -> str:
     raise InvalidModelError(f"{what} {quoted(value)} is not UTF-8")
 
 
-def graph_scope(graph: onnx.GraphProto) -> Scope:
+def graph_scope(graph: onnx.GraphProto) -> NameScope:
     """Build the scope of a graph and of all graphs in it.
 
     Raises:
@@ -72,7 +72,7 @@ def graph_scope(graph: onnx.GraphProto) -> Scope:
     return _scope(graph, {**inputs, **initializers}, graph.node, returned)
 
 
-def function_scope(function: onnx.FunctionProto) -> Scope:
+def function_scope(function: onnx.FunctionProto) -> NameScope:
     """Build the scope of a local function; the errors are those of `graph_scope`."""
     inputs = _unique(function.input, "function input")
     return _scope(None, inputs, function.node, function.output)
@@ -92,10 +92,10 @@ def _scope(
     declared: dict[str, None],
     nodes: Iterable[onnx.NodeProto],
     returned: Iterable[str],
-) -> Scope:
+) -> NameScope:
     listed = list(nodes)
     writer = _writers(listed, declared)
-    inner: dict[int, tuple[Scope, ...]] = {}
+    inner: dict[int, tuple[NameScope, ...]] = {}
     reads: list[Sequence[str]] = []
     captured: dict[str, str] = {}
     in_order = True
@@ -118,10 +118,10 @@ def _scope(
         if name not in writer and name not in declared:
             captured.setdefault(name, "a graph output")
     if in_order:
-        return Scope(graph, tuple(declared), tuple(listed), inner, captured)
+        return NameScope(graph, tuple(declared), tuple(listed), inner, captured)
     order = _sorted(listed, reads, writer)
     moved = {new: inner[old] for new, old in enumerate(order) if old in inner}
-    return Scope(graph, tuple(declared), tuple(listed[i] for i in order), moved, captured)
+    return NameScope(graph, tuple(declared), tuple(listed[i] for i in order), moved, captured)
 
 
 def _writers(nodes: Sequence[onnx.NodeProto], declared: dict[str, None]) -> dict[str, int]:

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.external import is_external
 from widthfold_onnx.model.functions import domain_name
-from widthfold_onnx.model.scope import Scope, function_scope, graph_scope
+from widthfold_onnx.model.scope import NameScope, function_scope, graph_scope
 from widthfold_onnx.model.tensors import BITS, elements, stored_bytes
 from widthfold_onnx.model.walk import all_nodes, attribute_graphs
 
@@ -105,7 +105,7 @@ def _large_constant(node: onnx.NodeProto) -> TensorProto | None:
     return tensor if _is_large(tensor) else None
 
 
-def _fill(copy: onnx.GraphProto, scope: Scope, main: _Main, *, outermost: bool = True) -> None:
+def _fill(copy: onnx.GraphProto, scope: NameScope, main: _Main, *, outermost: bool = True) -> None:
     """Copy initializers, nodes, outputs and value infos of `scope.graph` into an empty graph."""
     source = scope.graph
     if source is None:
@@ -143,7 +143,7 @@ def _fill(copy: onnx.GraphProto, scope: Scope, main: _Main, *, outermost: bool =
 
 
 def _copy_node(
-    copy: onnx.NodeProto, node: onnx.NodeProto, inner: Sequence[Scope], main: _Main
+    copy: onnx.NodeProto, node: onnx.NodeProto, inner: Sequence[NameScope], main: _Main
 ) -> None:
     if not inner:
         copy.CopyFrom(node)

@@ -16,23 +16,22 @@ from typing import Any
 
 import numpy.typing as npt
 
-from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv_state import ConvState
 from widthfold_onnx.fold.state import State
-from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Graph, Node, Value
+from widthfold_onnx.rewrite.convolution import append_conv
 from widthfold_onnx.rewrite.emit import Chain, base_name
 from widthfold_onnx.rewrite.guard_groups import GuardGroups, Plans
 from widthfold_onnx.rewrite.guards import Guard
 from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rewrite.product import append_product
-from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, encoded, record_of, state_record
+from widthfold_onnx.rewrite.record import ORIGIN_KEY, state_record
 from widthfold_onnx.rewrite.regions import Passenger, Region
-from widthfold_onnx.rules.base import Ends, LinearSite, Reformulation
+from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.dequantized import exact_dequantizer
 from widthfold_onnx.rules.matmul import MatMulForm
 from widthfold_onnx.rules.matmul_site import MatMulSite
-from widthfold_onnx.rules.windowed import FOLDED_OPS, WindowedForm, WindowedSite
+from widthfold_onnx.rules.windowed import WindowedForm, WindowedSite
 
 Array = npt.NDArray[Any]
 
@@ -103,7 +102,7 @@ class Emission:
         start = self._read(site.data, ends.reads, node)
         chain = Chain(self._document, start, node, node.outputs[0].name or "")
         if isinstance(site, WindowedSite) and isinstance(plan, WindowedForm):
-            new = self._append_conv(chain, site, plan, ends)
+            new = append_conv(chain, site, plan, ends, self._parameters)
         else:
             assert isinstance(site, MatMulSite)
             assert isinstance(plan, MatMulForm)
@@ -111,66 +110,6 @@ class Emission:
         _take_over(node, new)
         self._chains[node] += chain.nodes
         self._return(node, [chain.value], ends.returns)
-
-    def _append_conv(
-        self, chain: Chain, site: WindowedSite, plan: WindowedForm, ends: Ends
-    ) -> Node:
-        """The folded Conv; with its own extension, form of fold, or cut if no state fits."""
-        fold, lift = plan.fold, plan.fold.lift
-        if ends.reads is None:
-            missing = _differing(plan.in_shape, site.planned)
-            if missing:
-                ends_of = {i: wanted - actual for i, (wanted, actual) in missing.items()}
-                known = site.quantization
-                chain.extend(ends_of, len(site.planned), None if known is None else known.zero)
-            chain.steps(plan.moves[0], "fold")
-            chain.requantize(site.dequantizer)
-        record = encoded(record_of(site, plan))
-        metadata = {FOLD_KEY: record}
-        if ends.returns is not None:
-            metadata |= state_record(ends.returns, [ends.out_shape])
-        conv = chain.add(
-            FOLDED_OPS[site.op],
-            "conv",
-            self._inputs(chain, site, fold, record),
-            {
-                "dilations": [1] * lift + [a.dilation for a in fold.axes],
-                "group": fold.new_group,
-                "kernel_shape": fold.kernel,
-                "pads": [0] * lift
-                + [a.pad_begin for a in fold.axes]
-                + [0] * lift
-                + [a.pad_end for a in fold.axes],
-                "strides": [1] * lift + [a.stride for a in fold.axes],
-            },
-            metadata,
-        )
-        if ends.returns is None:
-            chain.steps(plan.moves[1], "unfold")
-            surplus = _differing(plan.out_shape, site.output)
-            if surplus:
-                chain.cut({i: actual for i, (_, actual) in surplus.items()})
-        return conv
-
-    def _inputs(
-        self, chain: Chain, site: WindowedSite, fold: ConvFold, record: str
-    ) -> dict[str, Value | None]:
-        """What the folded Conv reads besides the data: what the original reads, folded."""
-        inputs: dict[str, Value | None] = {}
-        for index, value in enumerate(site.node.inputs):
-            if index == site.data_index:
-                continue
-            leaves = site.leaves(value)
-            given = [
-                None if leaf is None else self._parameters.of(site, fold, record, leaf)
-                for leaf in leaves
-            ]
-            if leaves == [value]:
-                inputs[f"{index}"] = given[0]
-            else:
-                axis = {"axis": 0} if any(leaf in site.per_channel for leaf in leaves[1:]) else {}
-                inputs[f"{index}"] = chain.beside("DequantizeLinear", given, axis)
-        return inputs
 
     def _carry(self, node: Node, passenger: Passenger) -> None:
         """The op on packed tensors."""
@@ -268,12 +207,6 @@ def _is_bound(plans: Plans, region: Region) -> bool:
     bound = (region.sites[node] for node, (_, plan) in plans.items() if plan.bound)
     sized = any(passenger.form.is_sized for passenger in region.carried.values())
     return sized or any(ends.reads or ends.returns for ends in bound)
-
-
-def _differing(wanted: Dims, actual: Dims) -> dict[int, tuple[int, int]]:
-    """Axes at which known extents differ, with both."""
-    pairs = enumerate(zip(wanted, actual, strict=True))
-    return {i: (w, a) for i, (w, a) in pairs if w is not None and a is not None and w != a}
 
 
 def _take_over(node: Node, new: Node) -> None:

@@ -24,7 +24,7 @@ from widthfold_onnx.rules.parameter import dequantizer, input_of
 
 Array = npt.NDArray[Any]
 
-INPUTS = 3
+DEQUANTIZE_INPUTS = 3
 """Of a DequantizeLinear with a zero point."""
 BITS_8_AND_16 = ("INT8", "UINT8", "INT16", "UINT16")
 SELECTING = ("MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
@@ -76,7 +76,7 @@ def exact_dequantizer(document: Document, value: Value | None) -> Node | Refusal
         return None
     given = [document.constant(v) for v in maker.inputs[1:] if v is not None]
     constants = [c for c in given if isinstance(c, Constant) and c.shape in ((), (1,))]
-    if len(constants) != INPUTS - 1:
+    if len(constants) != DEQUANTIZE_INPUTS - 1:
         return refused("the data is dequantized with other than one constant scale and zero point")
     more = sorted(maker.attributes.keys() - {"axis"})
     if more:
@@ -110,7 +110,7 @@ def element_type(document: Document, data: Value | None, zero: Value | None) -> 
 
 def _makes_bytes(node: Node) -> bool:
     """Whether a node returns UINT8 by definition (operator texts)."""
-    plain = len(node.inputs) < INPUTS and "output_dtype" not in node.attributes
+    plain = len(node.inputs) < DEQUANTIZE_INPUTS and "output_dtype" not in node.attributes
     return is_default(node, "DynamicQuantizeLinear") or (
         is_default(node, "QuantizeLinear") and plain
     )
