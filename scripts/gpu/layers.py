@@ -18,8 +18,9 @@ import numpy.typing as npt
 from onnx import helper
 
 from gpu.graphs import serialized
-from widthfold_onnx.fold.axis import ConvAxis, FoldedAxis, fold_axis, keep_axis
+from widthfold_onnx.fold.axis import fold_axis, keep_axis
 from widthfold_onnx.fold.conv import ConvFold, fold_weight
+from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.fold.layout import Packing, Step, Transpose, pack
 from widthfold_onnx.refusal import Refusal
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,17 +10,13 @@ import pytest
 from onnx import numpy_helper
 
 from tests.cli.tool import (
+    FAST,
     build,
     on_terminal,
     process,
     save,
-    valid_report,
     widthfold,
 )
-
-report_of = partial(valid_report, "optimize")
-FAST = ("--seeds", "1")
-
 
 NASTY = "\x1b[2J\x1b]0;title\x07\x1b[31m<script>\nfake: OK ../../x\u202e\u2028[bold]"
 

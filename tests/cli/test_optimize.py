@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,21 +13,18 @@ import onnxruntime  # noqa: TID251 - the tests judge by the runtime itself
 import pytest
 
 from tests.cli.tool import (
+    FAST,
     OLD,
     build,
     names,
     nothing_to_fold,
     on_terminal,
+    optimize_report,
     process,
     save,
     snapshot,
-    valid_report,
     widthfold,
 )
-
-report_of = partial(valid_report, "optimize")
-FAST = ("--seeds", "1")
-
 
 # ---------------------------------------------------------------- what it prints
 
@@ -152,7 +148,7 @@ def test_a_second_run_folds_nothing_and_gives_the_same_bytes(model: Path, out: P
     run = widthfold("optimize", out, again, "--factor", 8, "--report", report)
     assert run.code == 0
     assert again.read_bytes() == out.read_bytes()
-    assert [(s["status"], s["code"]) for s in report_of(report)["sites"]] == [
+    assert [(s["status"], s["code"]) for s in optimize_report(report)["sites"]] == [
         ("kept", "already-folded"),
         ("kept", "already-folded"),
     ]
@@ -196,7 +192,7 @@ def test_no_verify_writes_without_running(model: Path, out: Path) -> None:
     run = widthfold("optimize", model, out, "--factor", 8, "--no-verify", "--report", report)
     assert run.code == 0
     assert "verdict" not in run.out
-    assert report_of(report)["verification"] is None
+    assert optimize_report(report)["verification"] is None
     assert widthfold("verify", model, out, "--no-timing", *FAST).code == 0
 
 

@@ -22,11 +22,7 @@ from tests.cli.tool import (
     process,
     save,
     start_process,
-    valid_report,
 )
-
-report_of = partial(valid_report, "optimize")
-FAST = ("--seeds", "1")
 
 
 def busy(folder: Path) -> tuple[Path, tuple[object, ...]]:

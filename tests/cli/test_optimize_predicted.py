@@ -15,7 +15,8 @@ from widthfold_onnx.model.graph import Document
 from widthfold_onnx.options import FoldOptions, Provider
 from widthfold_onnx.plan.identity import machine_identity, setting_identity
 from widthfold_onnx.plan.layers import Layers
-from widthfold_onnx.plan.measure import AS_IS, lost, now
+from widthfold_onnx.plan.measure import AS_IS
+from widthfold_onnx.plan.outcome import lost, now
 from widthfold_onnx.plan.store import Key, Measurement, Store
 from widthfold_onnx.plan.targets import target, usual
 from widthfold_onnx.plan.units import Unit

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from pathlib import Path
 
 import onnx
@@ -11,20 +10,17 @@ import onnxruntime  # noqa: TID251 - the tests judge by the runtime itself
 import pytest
 
 from tests.cli.tool import (
+    FAST,
     OLD,
     build,
     names,
     nothing_to_fold,
+    optimize_report,
     process,
     save,
     snapshot,
-    valid_report,
     widthfold,
 )
-
-report_of = partial(valid_report, "optimize")
-FAST = ("--seeds", "1")
-
 
 # ---------------------------------------------------------------- refused outputs
 
@@ -91,7 +87,7 @@ def test_the_report_replaces_nothing_but_a_report(model: Path, out: Path) -> Non
     for _ in range(2):  # an empty file, then an earlier report
         run = widthfold("optimize", model, out, "--factor", 8, *FAST, "--report", report)
         assert run.code == 0
-        report_of(report)
+        optimize_report(report)
 
 
 @pytest.mark.parametrize("place", ["missing/report.json", ".", "link.json"])
@@ -162,7 +158,7 @@ def test_a_failed_check_keeps_the_old_output_and_writes_the_report(model: Path, 
     assert "nothing written" in run.out
     assert out.read_bytes() == OLD
     assert names(out.parent) == ["out.onnx", "report.json"]
-    document = report_of(report)
+    document = optimize_report(report)
     assert document["written"] is None
     assert document["verification"]["verdict"] == "fail"
     assert document["verification"]["rewritten"] == "out.onnx"
@@ -181,7 +177,7 @@ def test_a_provider_that_is_not_there_is_exit_4(model: Path, out: Path) -> None:
     assert "provider tensorrt cannot be used" in run.line
     assert "widthfold-onnx[gpu]" in run.line
     assert out.read_bytes() == OLD
-    assert report_of(report)["verification"]["verdict"] == "unverified"
+    assert optimize_report(report)["verification"]["verdict"] == "unverified"
 
 
 def test_require_fold(tmp_path: Path, out: Path) -> None:
@@ -190,7 +186,7 @@ def test_require_fold(tmp_path: Path, out: Path) -> None:
     run = widthfold("optimize", path, out, "--factor", 8, "--require-fold", "--report", report)
     assert run.code == 5
     assert run.line.startswith("widthfold: none of 1 Conv nodes was folded")
-    assert report_of(report)["summary"]["folded"] == 0
+    assert optimize_report(report)["summary"]["folded"] == 0
     assert not out.exists()
     path = save(build(), path)
     assert widthfold("optimize", path, out, "--factor", 8, "--require-fold", *FAST).code == 0

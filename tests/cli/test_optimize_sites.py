@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,25 +10,23 @@ import onnxruntime  # noqa: TID251 - the tests judge by the runtime itself
 import pytest
 
 from tests.cli.tool import (
+    FAST,
     MODELS,
     build,
     names,
+    optimize_report,
     process,
     save,
     snapshot,
-    valid_report,
     widthfold,
 )
-
-report_of = partial(valid_report, "optimize")
-FAST = ("--seeds", "1")
 
 
 def statuses(path: Path, *options: object) -> dict[str, str]:
     report = path.with_name("plan.json")
     run = widthfold("optimize", path, "--dry-run", *options, "--report", report)
     assert (run.code, run.err) == (0, "")
-    return {site["node"]: site["code"] for site in report_of(report)["sites"]}
+    return {site["node"]: site["code"] for site in optimize_report(report)["sites"]}
 
 
 def test_globs_choose_sites(model: Path) -> None:
@@ -69,7 +66,7 @@ def test_axes_by_name_and_by_index(tmp_path: Path, name: str, index: int, folded
             *("optimize", path, out, "--factor", 4, "--axis", axis, "--report", report, *FAST)
         )
         assert run.code == 0
-        (site,) = report_of(report)["sites"]
+        (site,) = optimize_report(report)["sites"]
         assert (site["status"], site["axis"], site["factor"]) == ("folded", folded, 4)
         outputs.append(out.read_bytes())
     assert outputs[0] == outputs[1]
@@ -128,7 +125,7 @@ def test_the_report_says_what_the_issue_promises(tmp_path: Path) -> None:
         *("optimize", MODELS / "refusals.onnx", out, "--factor", 8, *FAST, "--report", report)
     )
     assert run.code == 0
-    document = report_of(report)
+    document = optimize_report(report)
     assert document["schema"] == "widthfold.optimize/6"
     assert document["model"] == "refusals.onnx"
     for site in document["sites"]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +9,13 @@ import pytest
 
 from tests.cli.tool import (
     LAYER,
+    QUICK,
     build,
     on_terminal,
     process,
     save,
     snapshot,
-    valid_report,
+    verify_report,
     widthfold,
 )
 from tests.reports.sample import timing
@@ -23,10 +23,6 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.models import ModelParity
 from widthfold_onnx.evidence.run import _verify
 from widthfold_onnx.options import Provider, VerifyOptions
-
-report_of = partial(valid_report, "verify")
-QUICK = ("--seeds", "1", "--no-timing")
-
 
 # ---------------------------------------------------------------- what it says of good pairs
 
@@ -42,7 +38,7 @@ def test_a_pipe_gets_plain_text(pair: tuple[Path, Path], tmp_path: Path) -> None
     assert lines[4].split()[:2] == ["conv", "exact"]
     assert any(line.startswith("time: ") for line in lines)
     assert any(line.startswith("verdict: pass; 5 input sets") for line in lines)
-    document = report_of(report)
+    document = verify_report(report)
     assert document.keys() >= {"schema", "outputs", "exact", "timing", "verdict"}
     assert document["schema"] == "widthfold.verify/3"
     for row in document["outputs"]:
@@ -67,7 +63,7 @@ def test_a_required_speed_becomes_the_exit_code(pair: tuple[Path, Path], tmp_pat
     for least, code, verdict in ((1e-4, 0, "pass"), (1e4, 1, "fail")):
         run = widthfold("verify", *pair, *quick, "--fail-under", least)
         assert run.code == code, run
-        document = report_of(report)
+        document = verify_report(report)
         assert document["verdict"] == document["timing"]["fail_under_verdict"] == verdict
         assert document["timing"]["fail_under"] == least
         assert [reason.split(":")[0] for reason in document["reasons"]] == (
@@ -86,7 +82,7 @@ def test_a_model_that_only_stored_inputs_run_is_timed_on_those(
     arguments = ("verify", model, model, "--inputs", stored, "--time-budget", 0.5)
     run = widthfold(*arguments, "--report", report)
     assert run.code == 0, run
-    document = report_of(report)
+    document = verify_report(report)
     assert document["timing"]["note"].startswith("timed on the stored inputs")
     assert document["timing"]["shapes"] == {"f": [256], "s": [4]}
     assert "1 thread (its processor time), inputs f:256 s:4; " in run.out
@@ -147,7 +143,7 @@ def test_certificates_and_latencies_are_printed_on_request(
     quick = (*pair, "--seeds", 1, "--time-budget", 0.5)
     run = widthfold("verify", *quick, "--exact", "--shared", "--report", report)
     assert (run.code, run.err) == (0, "")
-    (site,) = report_of(report)["exact"]
+    (site,) = verify_report(report)["exact"]
     assert f"conv: {site['fold']}. Proved: {site['reason']}." in run.out.splitlines()
     for part in ("products", "bit for bit", "integers agree"):
         assert part in site["reason"]
@@ -216,7 +212,7 @@ def test_two_different_models_fail_and_the_line_names_the_output(
     assert run.code == 1
     assert words in run.line
     assert "verdict: fail" in run.out
-    assert report_of(report)["verdict"] == "fail"
+    assert verify_report(report)["verdict"] == "fail"
 
 
 # ---------------------------------------------------------------- reports

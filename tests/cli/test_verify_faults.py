@@ -6,7 +6,6 @@ import json
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,15 +15,13 @@ from onnx import numpy_helper
 
 from tests.cli.tool import (
     LAYER,
+    QUICK,
     build,
     save,
-    valid_report,
+    verify_report,
     widthfold,
 )
 from widthfold_onnx.rewrite.record import FOLD_KEY
-
-report_of = partial(valid_report, "verify")
-QUICK = ("--seeds", "1", "--no-timing")
 
 
 def test_an_earlier_fold_that_was_changed_is_different(tmp_path: Path) -> None:
@@ -151,7 +148,7 @@ def test_a_tampered_fold_fails_and_the_probe_names_the_node(
     run = widthfold("verify", pair[0], path, *QUICK, "--report", report)
     assert run.code == 1
     assert "conv: " in run.line
-    document = report_of(report)
+    document = verify_report(report)
     assert [(s["node"], s["verdict"]) for s in document["exact"]] == [("conv", "different")]
     assert document["verdict"] == "fail"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,17 +12,13 @@ from onnx import numpy_helper
 from tests.cli.tool import (
     LAYER,
     MODELS,
+    QUICK,
     build,
     names,
     save,
     snapshot,
-    valid_report,
     widthfold,
 )
-
-report_of = partial(valid_report, "verify")
-QUICK = ("--seeds", "1", "--no-timing")
-
 
 # ---------------------------------------------------------------- inputs and tolerances
 

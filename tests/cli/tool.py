@@ -14,6 +14,7 @@ import sys
 import termios
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import jsonschema
@@ -28,6 +29,9 @@ from widthfold_onnx.reports.json import schema_of
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT / "models"
 COMMAND = [sys.executable, "-c", "from widthfold_onnx.cli import main; main(prog_name='widthfold')"]
+
+FAST = ("--seeds", "1")
+QUICK = (*FAST, "--no-timing")
 LAUNCHER = """
 import json, os, sys
 child = os.posix_spawn(sys.executable, [sys.executable, *sys.argv[2:]], os.environ)
@@ -206,6 +210,10 @@ def valid_report(verb: str, path: Path) -> dict:
     report = json.loads(path.read_bytes())
     jsonschema.validate(report, schema_of(verb))
     return report
+
+
+optimize_report = partial(valid_report, "optimize")
+verify_report = partial(valid_report, "verify")
 
 
 def names(folder: Path) -> list[str]:

@@ -12,8 +12,9 @@ from onnx import helper
 from widthfold_onnx.evidence.chain import Chain, Geometry, Mismatch
 from widthfold_onnx.evidence.probe import Side, first_difference
 from widthfold_onnx.evidence.provenance import prove
-from widthfold_onnx.fold.axis import ConvAxis, FoldedAxis, fold_axis
+from widthfold_onnx.fold.axis import fold_axis
 from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
+from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.options import Provider, VerifyOptions
 
 SHAPE, WEIGHT = (2, 3, 20), (5, 3, 4)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.oracle import conv
-from widthfold_onnx.fold.axis import ConvAxis, keep_axis
+from widthfold_onnx.fold.axis import keep_axis
 from widthfold_onnx.fold.channels import (
     Grouping,
     Regrouping,
@@ -20,6 +20,7 @@ from widthfold_onnx.fold.channels import (
     regroup_weight,
 )
 from widthfold_onnx.fold.conv import ConvFold
+from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.refusal import Refusal
 
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from tests.fold.test_conv_properties import by_fold, folds
 from tests.oracle import conv_transpose
-from widthfold_onnx.fold.axis import ConvAxis, FoldedAxis, fold_axis, keep_axis
+from widthfold_onnx.fold.axis import fold_axis, keep_axis
 from widthfold_onnx.fold.conv import ConvFold, fold_weight
+from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.refusal import Refusal
 
 

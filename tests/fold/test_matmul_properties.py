@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from tests.fold.test_conv_properties import run
 from tests.oracle import gemm, matmul
-from widthfold_onnx.fold.axis import ConvAxis, fold_axis
+from widthfold_onnx.fold.axis import fold_axis
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv import fold_weight as fold_conv_weight
+from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.fold.layout import Reshape
 from widthfold_onnx.fold.matmul import MatMulFold, fold_addend, fold_per_channel, fold_weight
 

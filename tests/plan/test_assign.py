@@ -17,7 +17,8 @@ from widthfold_onnx.plan.assign import SMALLEST_GAIN, assign
 from widthfold_onnx.plan.inside import inside_subject
 from widthfold_onnx.plan.layers import Layers
 from widthfold_onnx.plan.links import Link
-from widthfold_onnx.plan.measure import AS_IS, lost, now
+from widthfold_onnx.plan.measure import AS_IS
+from widthfold_onnx.plan.outcome import lost, now
 from widthfold_onnx.plan.store import Measurement
 from widthfold_onnx.plan.units import Form
 

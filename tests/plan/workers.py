@@ -11,7 +11,8 @@ from itertools import zip_longest
 from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.plan.measure import AS_IS, now
+from widthfold_onnx.plan.measure import AS_IS
+from widthfold_onnx.plan.outcome import now
 from widthfold_onnx.plan.race import Began, Done, Ran, Report, Setup
 from widthfold_onnx.plan.remote import Outcome
 from widthfold_onnx.plan.store import Measurement

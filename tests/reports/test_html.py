@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from PIL import Image
 
 from tests.reports.sample import axes, failing, hostile, output, passing, pattern, site
-from widthfold_onnx.fold.axis import ConvAxis
+from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.reports import html
 from widthfold_onnx.results import VerifyReport
 

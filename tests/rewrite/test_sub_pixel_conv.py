@@ -17,8 +17,9 @@ from tests.rules.test_conv import conv_model, site
 from tests.rules.test_conv_transpose import transposed_model
 from widthfold_onnx import AxisName, FoldOptions
 from widthfold_onnx.evidence.patterns import patterns, sentence
-from widthfold_onnx.fold.axis import ConvAxis, FoldedAxis, fold_axis
+from widthfold_onnx.fold.axis import fold_axis
 from widthfold_onnx.fold.conv import ConvFold
+from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.plan.candidates import every_form
 from widthfold_onnx.plan.decisions import applied, plan

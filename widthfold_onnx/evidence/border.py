@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from widthfold_onnx.evidence.chain import Labels
-from widthfold_onnx.fold.axis import ConvAxis
+from widthfold_onnx.fold.conv_axis import ConvAxis
 
 
 def border(

@@ -17,7 +17,7 @@ import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from widthfold_onnx.fold.axis import ConvAxis
+from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.text import printable

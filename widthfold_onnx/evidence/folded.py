@@ -30,7 +30,7 @@ from widthfold_onnx.evidence.provenance import prove
 from widthfold_onnx.evidence.requantized_data import without_pair
 from widthfold_onnx.evidence.rewritten import Rewritten, label
 from widthfold_onnx.evidence.wanted import Wanted, numbers_at, read_wanted
-from widthfold_onnx.fold.axis import ConvAxis
+from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.graph import Node
 from widthfold_onnx.options import VerifyOptions

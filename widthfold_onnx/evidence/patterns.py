@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from widthfold_onnx.fold.axis import ConvAxis, FoldedAxis
 from widthfold_onnx.fold.conv import ConvFold
+from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.results import AxisPattern
 from widthfold_onnx.rules.windowed import axis_names
 

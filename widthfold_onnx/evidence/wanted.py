@@ -20,9 +20,9 @@ from widthfold_onnx.evidence.claims import (
     too_large,
 )
 from widthfold_onnx.evidence.rewritten import Rewritten, label
-from widthfold_onnx.fold.axis import ConvAxis
 from widthfold_onnx.fold.channels import Grouping, regroup, regroup_weight
 from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
+from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.record import FOLD_KEY, FoldRecord, fold_again, read_record

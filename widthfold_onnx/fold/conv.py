@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from widthfold_onnx.fold.axis import FoldedAxis
 from widthfold_onnx.fold.channels import Regrouping, regroup_bias, regroup_weight
+from widthfold_onnx.fold.conv_axis import FoldedAxis
 from widthfold_onnx.fold.conv_state import ConvState
 
 Array = npt.NDArray[Any]

@@ -207,11 +207,7 @@ class Document:
 
     def element(self, graph: ir.Graph, name: str) -> int:
         """Element type of a value of the model, as ONNX counts them; 0 where not known."""
-        return self._table.element(self.path_of(graph), name)
-
-    @cached_property
-    def _table(self) -> ShapeTable:
-        return ShapeTable(self.proto, {})
+        return self.shapes.element(self.path_of(graph), name)
 
     def replace(
         self,

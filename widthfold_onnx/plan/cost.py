@@ -36,8 +36,8 @@ ROW_OVERHEAD = 8
 of a few shapes of 262144 and 1048576 rows and 1 to 16 channels on a core with AVX-512, no fit."""
 
 STRIDED_PASSES = 3
-"""Columns gathered at a stride take so many passes more: 0.21 ns per number of 4 bytes beyond what
-the same columns took at stride 1 (seven Convs of rank 1, ONNX Runtime 1.31.1, AVX-512)."""
+"""Columns gathered at a stride take so many passes more: 0.20 to 0.25 ns per number of 4 bytes more
+than as many took at stride 1 (nine Convs of rank 1 against three, ONNX Runtime 1.31.1, AVX-512)."""
 
 SHORT_RUN = 16
 """Fewer elements than this that stay together are moved one by one by a Transpose on the CPU."""

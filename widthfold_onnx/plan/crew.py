@@ -16,7 +16,8 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 from widthfold_onnx.plan.cluster import Cluster, Flight
 from widthfold_onnx.plan.identity import Place
-from widthfold_onnx.plan.measure import AS_IS, Bench, lost
+from widthfold_onnx.plan.measure import AS_IS, Bench
+from widthfold_onnx.plan.outcome import lost
 from widthfold_onnx.plan.store import Store
 from widthfold_onnx.plan.units import Unit
 from widthfold_onnx.progress import Progress, Step

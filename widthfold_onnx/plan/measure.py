@@ -6,7 +6,6 @@ new child. Whatever is known already is not measured again.
 
 from __future__ import annotations
 
-import datetime
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -16,11 +15,11 @@ from typing import Self
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 from widthfold_onnx.plan.identity import setting_identity
+from widthfold_onnx.plan.outcome import kept_of, lost, outdated, settled
 from widthfold_onnx.plan.race import Began, Done, Ran, Setup, race
 from widthfold_onnx.plan.store import Key, Measurement, Store
 from widthfold_onnx.plan.units import Unit
 from widthfold_onnx.progress import Progress, Step
-from widthfold_onnx.results.store import NO_TIME
 from widthfold_onnx.runtime.session import Level
 from widthfold_onnx.runtime.worker import isolated
 
@@ -30,12 +29,6 @@ SILENCE = 60.0
 
 MEMORY_SHARE = 0.5
 """Share of the machine's memory that a child on the CPU may use."""
-
-MORE_TIME = 2.0
-"""What was skipped for want of time gets another chance where there is so many times as much."""
-
-RETRY = datetime.timedelta(days=7)
-"""What was lost gets another chance after so long: memory or time may have lacked for a while."""
 
 Keep = Callable[[str, str, Measurement], None]
 """Gets subject, candidate and what was measured."""
@@ -125,7 +118,7 @@ class Bench:
         if own is not None and own.status == "lost":
             return unit if outdated(own) and seconds > 0 else None
         known = {form: self.known(unit.subject, form.key) for form in unit.forms}
-        forms = tuple(form for form, found in known.items() if not _settled(found, seconds))
+        forms = tuple(form for form, found in known.items() if not settled(found, seconds))
         return replace(unit, forms=forms) if forms or own is None else None
 
     def _key(self, subject: str, candidate: str) -> Key:
@@ -185,7 +178,7 @@ def measure(
         elif isinstance(message, Done):
             del left[message.subject]
         else:
-            tell(message.subject, message.key, _measurement(message, budget))
+            tell(message.subject, message.key, kept_of(message, budget))
 
     while left and time.monotonic() < deadline:
         try:
@@ -209,54 +202,6 @@ def measure(
             if flight.key and forms:
                 left = {unit.subject: replace(unit, forms=forms), **left}
             flight = Began("", "")
-
-
-def _settled(found: Measurement | None, seconds: float) -> bool:
-    """Whether what is known of a form is all that there is to know in so many seconds."""
-    if found is None:
-        return False
-    if outdated(found) and seconds > 0:
-        return False
-    return found.reason != NO_TIME or seconds < MORE_TIME * found.seconds
-
-
-def _measurement(ran: Ran, budget: float) -> Measurement:
-    """As it is kept; what was skipped for want of time keeps how much there was."""
-    return Measurement(
-        status="ok" if ran.pairs else "lost",
-        ratio=ran.ratio,
-        low=ran.low,
-        high=ran.high,
-        seconds=budget if ran.reason == NO_TIME else ran.seconds,
-        rounds=ran.pairs,
-        reason=ran.reason,
-        taken=now(),
-    )
-
-
-def outdated(found: Measurement) -> bool:
-    """Whether it was lost so long ago that it should be tried again."""
-    age = datetime.datetime.now(datetime.UTC) - found.time
-    return found.status == "lost" and age > RETRY
-
-
-def lost(reason: str) -> Measurement:
-    """The measurement of what did not run."""
-    return Measurement(
-        status="lost",
-        ratio=0.0,
-        low=0.0,
-        high=0.0,
-        seconds=0.0,
-        rounds=0,
-        reason=reason,
-        taken=now(),
-    )
-
-
-def now() -> str:
-    """This moment, as ISO 8601 in UTC."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def _memory(provider: Provider) -> int | None:

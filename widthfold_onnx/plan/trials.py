@@ -16,7 +16,8 @@ from widthfold_onnx.model.writer import write_model
 from widthfold_onnx.options import SearchOptions, Shapes, VerifyOptions
 from widthfold_onnx.plan.identity import canonical
 from widthfold_onnx.plan.layers import Place
-from widthfold_onnx.plan.measure import Bench, lost, now, outdated
+from widthfold_onnx.plan.measure import Bench
+from widthfold_onnx.plan.outcome import lost, now, outdated
 from widthfold_onnx.plan.store import Measurement
 from widthfold_onnx.runtime.clock import Pairing
 from widthfold_onnx.runtime.worker import isolated

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from widthfold_onnx.fold.axis import ConvAxis
+from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.windowed import WindowedForm, WindowedSite
 

@@ -14,9 +14,10 @@ from typing import Any
 import msgspec
 
 from widthfold_onnx.errors import InvalidModelError
-from widthfold_onnx.fold.axis import ConvAxis, fold_axis, keep_axis
+from widthfold_onnx.fold.axis import fold_axis, keep_axis
 from widthfold_onnx.fold.channels import Grouping, regroup
 from widthfold_onnx.fold.conv import ConvFold
+from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.fold.conv_state import ConvState
 from widthfold_onnx.fold.row_state import RowState
 from widthfold_onnx.fold.state import State

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from widthfold_onnx.fold.axis import ConvAxis
+from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.operand import Op

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from widthfold_onnx.fold.axis import ConvAxis
+from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.refusal import Refusal

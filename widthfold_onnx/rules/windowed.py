@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from widthfold_onnx.fold.axis import ConvAxis
 from widthfold_onnx.fold.channels import Grouping, most_groups
 from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
+from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.fold.layout import Packing, Step
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.declared import Dims

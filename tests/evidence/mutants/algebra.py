@@ -19,9 +19,10 @@ from tests.evidence.mutants.folded import Array
 from tests.evidence.mutants.weights import ARRAY, BIAS, WEIGHT
 from widthfold_onnx.evidence import wanted as checking
 from widthfold_onnx.fold import conv
-from widthfold_onnx.fold.axis import ConvAxis, FoldedAxis, fold_axis
+from widthfold_onnx.fold.axis import fold_axis
 from widthfold_onnx.fold.channels import Regrouping, regroup_weight
 from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
+from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.fold.layout import Packing, pack
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite import record

@@ -1,0 +1,81 @@
+"""One spatial axis of a Conv, as it is and folded: what `fold.axis` reads and returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Index = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvAxis:
+    """Geometry of one spatial axis. `length` is None where the input's extent is not known.
+
+    Pads are of the input with the zeros of its base dilation in it; a negative one crops.
+    """
+
+    length: int | None
+    kernel: int
+    stride: int = 1
+    dilation: int = 1
+    pad_begin: int = 0
+    pad_end: int = 0
+    base_dilation: int = 1
+
+    @property
+    def out_length(self) -> int | None:
+        """Output extent J; can be <= 0 where the kernel is larger than the padded input."""
+        if self.length is None:
+            return None
+        span = self.dilation * (self.kernel - 1) + 1
+        extent = self.base_dilation * (self.length - 1) + 1
+        return (extent + self.pad_begin + self.pad_end - span) // self.stride + 1
+
+    @property
+    def positions(self) -> int | None:
+        """How often every tap is multiplied, padding included.
+
+        That is once per output, or once per input where zeros stand between its positions.
+        """
+        return self.out_length if self.base_dilation == 1 else self.length
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FoldedAxis:
+    """The folded axis: a Conv axis again, with digits that become channels.
+
+    Tap n takes the original weight at `k[n]` to output digit `g[n]`, input digit `f[n]`, kernel
+    position `q[n]`. `in_length` and `out_length` are the extents that the fold needs: the input
+    is zero-extended to `in_length` before it, the output cut back from `out_length` after it
+    (None: the axis is kept and its extent does not matter, or is not known).
+    """
+
+    original_kernel: int
+    out_digits: int
+    in_digits: int
+    blocked: bool
+    kernel: int
+    stride: int
+    dilation: int
+    pad_begin: int
+    pad_end: int
+    in_length: int | None
+    out_length: int | None
+    g: Index
+    f: Index
+    q: Index
+    k: Index
+
+    @property
+    def folded(self) -> bool:
+        """Whether any position moves into channels."""
+        return self.out_digits * self.in_digits > 1
+
+    @property
+    def geometry(self) -> tuple[object, ...]:
+        """All but the extents."""
+        numbers = (self.kernel, self.stride, self.dilation, self.pad_begin, self.pad_end)
+        return (*numbers, *(taps.tobytes() for taps in (self.g, self.f, self.q, self.k)))
