@@ -238,3 +238,46 @@ def test_the_proof_misses_the_test_of_a_pixel_shuffle() -> None:
     assert proved(upsampling(16), result) == ["exact"]
     result.graph.input[0].type.tensor_type.shape.dim[3].dim_param = "w"
     assert "different" in proved(upsampling("w"), result)
+
+
+@pytest.mark.parametrize(
+    ("dims", "assumed", "kernel", "others"),
+    [
+        ([4, 2, "h", "w"], (4, 2, 5, 8), 1, [(4, 2, 4, 4), (4, 2, 9, 16), (4, 2, 5, 16)]),
+        (["n", 1, 6, "w"], (2, 1, 6, 8), 3, [(4, 1, 6, 8), (6, 1, 6, 4), (4, 1, 6, 4)]),
+        (["n", 1, "h", 8], (2, 1, 6, 8), 3, [(4, 1, 6, 8), (4, 1, 8, 8), (6, 1, 4, 8)]),
+    ],
+)
+def test_what_is_carried_opens_with_the_conv_or_not_at_all(dims, assumed, kernel, others) -> None:
+    """One end that infers a size and one that states another gave a tensor of another shape."""
+    pad = kernel // 2
+    model = conv_model(dims, (2, assumed[1], kernel, kernel), pads=[pad] * 4)
+    model.graph.node[0].output[0] = "c"
+    model.graph.node.append(onnx.helper.make_node("Relu", ["c"], ["y"], "relu"))
+    options, silent = FoldOptions(input_shapes={"x": assumed}), ort.SessionOptions()
+    silent.log_severity_level = 4
+    forms: list[Reformulation] = []
+
+    def first(site: LinearSite) -> Reformulation:
+        forms.extend(every_form(site, options))
+        return forms[0]
+
+    plan(Document(onnx.ModelProto.FromString(model.SerializeToString()), None), options, first)
+    assert len(forms) >= 30
+    for form in forms:
+        result = folded(model, lambda site, form=form: form, options)
+        session = ort.InferenceSession(result.SerializeToString(), silent)
+        for shape in (assumed, *others):
+            x = np.random.default_rng(4).integers(-3, 4, shape).astype(np.float32)
+            (wanted,) = run(model, x, LEVELS[0])
+            try:
+                (actual,) = session.run(None, {"x": x})
+            except (
+                ort.capi.onnxruntime_pybind11_state.Fail,
+                ort.capi.onnxruntime_pybind11_state.RuntimeException,
+                ort.capi.onnxruntime_pybind11_state.InvalidArgument,
+            ):
+                assert shape != assumed
+                continue
+            assert actual.shape == wanted.shape, (form.kind, form.axis, form.factor, shape)
+            np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-5)

@@ -67,14 +67,20 @@ class State(ABC):
             shape: natural extents that are planned with.
             fixed: those that the model itself fixes.
         """
+        return self._wanted(shape, fixed) if self.opens(shape, fixed) else tuple(shape)
+
+    def opens(self, shape: Dims, fixed: Dims) -> bool:
+        """Whether all that is only assumed can be inferred, both ways; see `opened`."""
+        wanted = self._wanted(shape, fixed)
+        return all(
+            can_stand_for(self.steps(wanted, inverse=way), self.steps(shape, inverse=way))
+            for way in (False, True)
+        )
+
+    def _wanted(self, shape: Dims, fixed: Dims) -> tuple[int | None, ...]:
         folded = self.folded(len(shape))
         pairs = enumerate(zip(shape, fixed, strict=True))
-        wanted = tuple(None if i in folded and f is None else e for i, (e, f) in pairs)
-        for inverse in (False, True):
-            moves = self.steps(wanted, inverse=inverse)
-            if not can_stand_for(moves, self.steps(shape, inverse=inverse)):
-                return tuple(shape)
-        return wanted
+        return tuple(None if i in folded and f is None else e for i, (e, f) in pairs)
 
     @abstractmethod
     def steps(self, shape: Dims, *, inverse: bool = False) -> tuple[Step, ...]:

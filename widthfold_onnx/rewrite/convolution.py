@@ -5,7 +5,10 @@ What is dequantized stays beside the Conv, as `rules.dequantized` says.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from widthfold_onnx.fold.conv import ConvFold
+from widthfold_onnx.fold.layout import Step
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Node, Value
 from widthfold_onnx.rewrite.emit import Chain
@@ -16,7 +19,12 @@ from widthfold_onnx.rules.windowed import FOLDED_OPS, WindowedForm, WindowedSite
 
 
 def append_conv(
-    chain: Chain, site: WindowedSite, form: WindowedForm, ends: Ends, parameters: Parameters
+    chain: Chain,
+    site: WindowedSite,
+    form: WindowedForm,
+    ends: Ends,
+    moves: Sequence[Sequence[Step]],
+    parameters: Parameters,
 ) -> Node:
     """Append the new nodes of a site; with its own extension, moves and cut where no state fits.
 
@@ -25,6 +33,7 @@ def append_conv(
         site: the Conv or ConvTranspose.
         form: what becomes of it.
         ends: the states in which it reads and returns.
+        moves: those of its own before and behind it.
         parameters: the folded weights of the model.
 
     Returns:
@@ -37,7 +46,7 @@ def append_conv(
             ends_of = {i: wanted - actual for i, (wanted, actual) in missing.items()}
             known = site.quantization
             chain.extend(ends_of, len(site.planned), None if known is None else known.zero)
-        chain.steps(form.moves[0], "fold")
+        chain.steps(moves[0], "fold")
         chain.requantize(site.dequantizer)
     record = encoded(record_of(site, form))
     metadata = {FOLD_KEY: record}
@@ -60,7 +69,7 @@ def append_conv(
         metadata,
     )
     if ends.returns is None:
-        chain.steps(form.moves[1], "unfold")
+        chain.steps(moves[1], "unfold")
         surplus = _differing(form.out_shape, site.output)
         if surplus:
             chain.cut({i: actual for i, (_, actual) in surplus.items()})

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from widthfold_onnx.fold.conv_state import ConvState
 from widthfold_onnx.fold.state import State
+from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Graph, Node, Value
 from widthfold_onnx.rewrite.convolution import append_conv
 from widthfold_onnx.rewrite.emit import Chain, base_name
@@ -26,7 +27,7 @@ from widthfold_onnx.rewrite.guards import Guard
 from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rewrite.product import append_product
 from widthfold_onnx.rewrite.record import ORIGIN_KEY, state_record
-from widthfold_onnx.rewrite.regions import Passenger, Region
+from widthfold_onnx.rewrite.regions import Passenger
 from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.dequantized import exact_dequantizer
 from widthfold_onnx.rules.matmul import MatMulForm
@@ -60,7 +61,7 @@ class Emission:
         self._plans = plans
         self._parameters = parameters
         self._region, self._groups = groups.region, groups.groups
-        self._bound = _is_bound(plans, groups.region)
+        self._open = self._opens()
         self._made: dict[tuple[Value, State | None], Value] = {}
         self._natural: dict[Value, Value] = {}
         self._constants: dict[tuple[Value, State, tuple[int, ...]], Value] = {}
@@ -102,7 +103,10 @@ class Emission:
         start = self._read(site.data, ends.reads, node)
         chain = Chain(self._document, start, node, node.outputs[0].name or "")
         if isinstance(site, WindowedSite) and isinstance(plan, WindowedForm):
-            new = append_conv(chain, site, plan, ends, self._parameters)
+            moves = plan.moves
+            if not (self._open or self._alone(node)):
+                moves = plan.folding, plan.unfolding
+            new = append_conv(chain, site, plan, ends, moves, self._parameters)
         else:
             assert isinstance(site, MatMulSite)
             assert isinstance(plan, MatMulForm)
@@ -177,10 +181,8 @@ class Emission:
         if again:
             chain.add("DequantizeLinear", f"{what}_dequantize", again, {})
         written = shape
-        if not self._bound or not isinstance(state, ConvState):
-            path = self._document.path_of(self._graph)
-            fixed = self._document.shapes.get(path, value.name or "")
-            written = state.opened(shape, fixed or (None,) * len(shape))
+        if self._open or not isinstance(state, ConvState):
+            written = state.opened(shape, self._fixed(value, len(shape)))
         chain.steps(state.steps(written, inverse=inverse), what)
         if again:
             chain.add("QuantizeLinear", f"{what}_quantize", again, {})
@@ -190,6 +192,32 @@ class Emission:
         self._chains[owner] += chain.nodes
         return chain.value
 
+    def _fixed(self, value: Value, rank: int) -> Dims:
+        """Extents of a value that the model itself fixes."""
+        fixed = self._document.shapes.get(self._document.path_of(self._graph), value.name or "")
+        return fixed or (None,) * rank
+
+    def _opens(self) -> bool:
+        """Whether all that is packed for Convs can infer what is only assumed.
+
+        All of it or nothing: an end that infers takes what one that states them would refuse.
+        """
+        packed = (p for n, (_, p) in self._plans.items() if not self._alone(n))
+        sized = any(passenger.form.is_sized for passenger in self._region.carried.values())
+        return (
+            not sized
+            and all(plan.opens for plan in packed if isinstance(plan, WindowedForm))
+            and all(
+                state.opens(shape, self._fixed(value, len(shape)))
+                for (value, state), shape in self._region.shapes.items()
+                if isinstance(state, ConvState)
+            )
+        )
+
+    def _alone(self, node: Node) -> bool:
+        ends = self._region.sites[node]
+        return ends.reads is None and ends.returns is None
+
     def _constant(self, value: Value, state: State, array: Array) -> Value:
         """The new numbers of a constant of a carried op; one tensor for all that read the same."""
         key = (value, state, array.shape)
@@ -197,16 +225,6 @@ class Emission:
             name = f"{value.name}/widthfold"
             self._constants[key] = self._document.add_constant(array, name, self._graph)
         return self._constants[key]
-
-
-def _is_bound(plans: Plans, region: Region) -> bool:
-    """Whether a node between packed tensors of Convs is right for assumed extents alone.
-
-    All of them are written then, so that the runtime refuses others.
-    """
-    bound = (region.sites[node] for node, (_, plan) in plans.items() if plan.bound)
-    sized = any(passenger.form.is_sized for passenger in region.carried.values())
-    return sized or any(ends.reads or ends.returns for ends in bound)
 
 
 def _take_over(node: Node, new: Node) -> None:

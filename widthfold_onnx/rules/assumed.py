@@ -43,7 +43,8 @@ def opened(site: WindowedSite, form: WindowedForm, shapes: Sequence[Dims]) -> Wi
     wanted = (tuple(None if i in free else e for i, e in enumerate(shape)) for shape in shapes)
     result = replace(form, written=packings_of(form.fold, *wanted))
     pairs = zip(result.moves, form.moves, strict=True)
-    return result if all(can_stand_for(*pair) for pair in pairs) else form
+    fits = all(can_stand_for(*pair) for pair in pairs)
+    return replace(result if fits else form, opens=fits and not form.bound)
 
 
 def _is_bound(site: WindowedSite, form: WindowedForm, axis: int) -> bool:

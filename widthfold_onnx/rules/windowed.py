@@ -189,6 +189,7 @@ class WindowedForm(Reformulation):
         output: how its output was packed, before cutting to the site's own output.
         in_shape: input extents after zero-extension.
         out_shape: output extents before the cut.
+        opens: whether its own moves infer all extents that are only assumed, if there are any.
         written: both packings as Reshapes say them: what is only assumed is inferred where the
             form is right for every multiple.
     """
@@ -199,6 +200,7 @@ class WindowedForm(Reformulation):
     in_shape: Dims
     out_shape: Dims
     written: tuple[Packing, Packing]
+    opens: bool = True
 
     def became(self, inputs: int, outputs: int) -> str:
         """For reports: what channels became, with rank and groups if they changed."""
