@@ -19,7 +19,7 @@ from widthfold_onnx.options import FoldOptions, SearchOptions, VerifyOptions
 from widthfold_onnx.plan.decisions import Decision, applied, plan
 from widthfold_onnx.plan.layouts import settled
 from widthfold_onnx.plan.outline import outline
-from widthfold_onnx.plan.search import Search
+from widthfold_onnx.plan.rivals import find
 from widthfold_onnx.plan.store import Store
 from widthfold_onnx.progress import Progress, Step, silent
 from widthfold_onnx.results import (
@@ -93,23 +93,26 @@ def _planned(
     on_progress: Progress,
 ) -> Planned:
     """What becomes of every site: as measured, or at a fixed factor whatever is legal."""
-    document = Document(loaded.proto, loaded.folder)
     options = settled(options, search_options.provider_options)
     on_progress(Step("planning"))
-    found = None
     if options.factor is None:
         with Store(search_options.store) as store:
-            search = Search(loaded, options, search_options, store, on_progress)
-            found = search.run()
-            decisions = plan(document, options, search.choose)
-            sites = [d.report(options, search.gain(d.conv)) for d in decisions]
+            found = find(loaded, options, search_options, store, on_progress)
+        document, decisions, sites, search = (
+            found.document,
+            found.decisions,
+            found.sites,
+            found.report,
+        )
+        by_channel = found.by_channel
     else:
+        document, search, by_channel = Document(loaded.proto, loaded.folder), None, {}
         decisions, sites = _at_factor(document, options, options.factor)
     size = model.stat().st_size
     report = OptimizeReport(
         model=model.name,
         sites=sites,
-        regions=outline(document, decisions, options),
+        regions=outline(document, decisions, options, by_channel),
         summary=OptimizeSummary(
             folded=sum(site.status == "folded" for site in sites),
             kept=sum(site.status == "kept" for site in sites),
@@ -117,7 +120,7 @@ def _planned(
             bytes_before=size,
             bytes_after=size,
         ),
-        search=found,
+        search=search,
         written=None,
         verification=None,
     )

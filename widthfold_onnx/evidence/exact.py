@@ -15,6 +15,7 @@ from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.branches import FOLDED, choices, taken
+from widthfold_onnx.evidence.by_channel import by_channel
 from widthfold_onnx.evidence.carried import check_passenger
 from widthfold_onnx.evidence.chain import Mismatch
 from widthfold_onnx.evidence.elsewhere import Place, first_change
@@ -53,15 +54,15 @@ def probe_sites(
         changes outside the folds.
     """
     before, after = load(original), load(rewritten)
-    old = Document(before.proto, before.folder)
     guarded = any(True for _ in choices(after.proto.graph))
     try:
         new = Document(taken(after.proto, FOLDED) if guarded else after.proto, after.folder)
     except Mismatch as error:
         return [ExactSite(node="guards", verdict="different", reason=str(error), guard=True)], []
+    source, sites = by_channel(before.proto, new, before.folder, options, report)
+    old = Document(source, before.folder)
     graphs = {scope.path: scope for scope in old.scopes}
     rewritten_graphs: dict[str, Rewritten] = {}
-    sites: list[ExactSite] = []
     limits: list[str] = []
     replaced: set[Place] = set()
     added: set[Place] = set()

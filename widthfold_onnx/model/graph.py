@@ -138,17 +138,20 @@ class Document:
         *,
         name: str,
         metadata: Mapping[str, str],
+        outputs: int = 1,
     ) -> Node:
-        """A new node of the default domain with one output; both are named `name`, made fresh."""
+        """A new node of the default domain; it and its outputs are named `name`, made fresh."""
         node = ir.Node(
             "",
             op_type,
             inputs,
             ir.convenience.convert_attributes(dict(attributes)),
+            num_outputs=outputs,
             name=self.fresh(name),
             metadata_props=dict(metadata),
         )
-        node.outputs[0].name = self.fresh(name)
+        for output in node.outputs:
+            output.name = self.fresh(name)
         return node
 
     def again(

@@ -2,30 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.plan.decisions import Decision, engine_of
 from widthfold_onnx.results import RegionReport, Stop
+from widthfold_onnx.rewrite.record import read_channel
 from widthfold_onnx.rewrite.stretches import stretches
 
 
 def outline(
-    document: Document, decisions: Sequence[Decision], options: FoldOptions
+    document: Document,
+    decisions: Sequence[Decision],
+    options: FoldOptions,
+    by_channel: Mapping[str, str],
 ) -> list[RegionReport]:
-    """The regions of all graphs; the document stays as it is."""
+    """The regions of all graphs; the document stays as it is.
+
+    Args:
+        document: the model.
+        decisions: for it.
+        options: what is to be guarded.
+        by_channel: names of the sites that are written channel by channel, by what they return.
+    """
     paths = {scope.graph: scope.path for scope in document.scopes}
     names = {d.site.node: d.site.name for d in decisions}
 
     def name(node: Node) -> str:
+        part = read_channel(node)
+        if part is not None:
+            return by_channel.get(part.of, part.of)
         return names.get(node) or node.name or node.outputs[0].name or ""
+
+    def own(node: Node) -> bool:
+        """Whether it is an op of the original, and no sum of the products of one of its Convs."""
+        part = read_channel(node)
+        return part is None or part.of not in by_channel
 
     return [
         RegionReport(
             graph=paths[graph],
-            folded=[name(node) for node in found.folded],
-            carried=[f"{node.op_type} {name(node)}" for node in found.carried],
+            folded=list(dict.fromkeys(map(name, found.folded))),
+            carried=list(dict.fromkeys(f"{n.op_type} {name(n)}" for n in found.carried if own(n))),
             stops=[
                 Stop(node=name(node), op=node.op_type, code=why.code, reason=why.reason)
                 for node, why in found.stops

@@ -3,7 +3,8 @@
 Each names the output of the original that it stands for (`ORIGIN_KEY`). A folded Conv says how it
 was folded (`FOLD_KEY`): a second run knows by it that there is nothing left to do, `inspect` shows
 it, and the exact probe builds the same fold from it again. A node whose outputs are packed tensors
-says in which state they are (`STATE_KEY`): a claim that the exact probe checks.
+says in which state they are (`STATE_KEY`): a claim that the exact probe checks. What is computed
+channel by channel says of which node it is part (`CHANNEL_KEY`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from widthfold_onnx.fold.conv_state import ConvState
 from widthfold_onnx.fold.row_state import RowState
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.declared import Dims
+from widthfold_onnx.model.graph import Node
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.matmul import MatMulForm
 from widthfold_onnx.rules.matmul_site import MatMulSite
@@ -30,6 +32,7 @@ from widthfold_onnx.rules.windowed import WindowedForm, WindowedSite
 FOLD_KEY = "widthfold.fold"
 ORIGIN_KEY = "widthfold.origin"
 STATE_KEY = "widthfold.state"
+CHANNEL_KEY = "widthfold.channel"
 
 
 class AxisRecord(msgspec.Struct, frozen=True):
@@ -109,6 +112,17 @@ class RowStateRecord(msgspec.Struct, frozen=True, tag="rows", tag_field="kind"):
 StateRecord = ConvStateRecord | RowStateRecord
 
 
+class ChannelRecord(msgspec.Struct, frozen=True):
+    """What a node is part of.
+
+    `of` is the output of the original that it helps to compute, `channel` the one of its channels
+    that it has to do with; None: all.
+    """
+
+    of: str
+    channel: int | None
+
+
 def state_record(state: State, shapes: Sequence[Dims]) -> dict[str, str]:
     """The metadata of a node that returns tensors of natural extents `shapes` in a state."""
     kind = {ConvState: ConvStateRecord, RowState: RowStateRecord}[type(state)]
@@ -167,6 +181,15 @@ def read_record(text: str) -> FoldRecord | ProductRecord:
 def read_state(text: str) -> StateRecord:
     """Parse the state of a node's outputs; the errors are those of `read_record`."""
     record: StateRecord = _decoded(text, StateRecord, STATE_KEY)
+    return record
+
+
+def read_channel(node: Node) -> ChannelRecord | None:
+    """What a node is part of; None where it does not say. The errors are those of `read_record`."""
+    text = node.metadata_props.get(CHANNEL_KEY)
+    if text is None:
+        return None
+    record: ChannelRecord = _decoded(text, ChannelRecord, CHANNEL_KEY)
     return record
 
 

@@ -1,0 +1,112 @@
+"""The same model with its small Convs written channel by channel, as a rival that may be folded.
+
+A batch fold of a Conv of one channel is depthwise, and fills the lanes without a structural zero;
+one of several channels is grouped, for which runtimes have no such kernel. Whether that outweighs
+a node for every pair of channels is measured on the whole model, like everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import msgspec
+import onnx
+
+from widthfold_onnx.model.graph import Document, Graph
+from widthfold_onnx.model.loader import LoadedModel
+from widthfold_onnx.options import AxisName, FoldOptions
+from widthfold_onnx.plan.decisions import Decision
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.results import SiteReport
+from widthfold_onnx.rewrite.by_channel import write_by_channel
+from widthfold_onnx.rewrite.record import read_channel
+from widthfold_onnx.rules.base import LinearSite, Site
+from widthfold_onnx.rules.by_channel import is_single
+from widthfold_onnx.rules.windowed import WindowedSite
+
+LANES = 8
+"""Samples that a batch must be a multiple of: floats in a vector of AVX2, the least that helps."""
+
+FLOAT = 4
+"""Bytes of a float."""
+
+
+def candidates(
+    document: Document,
+    sites: Iterable[tuple[Site, LinearSite | Refusal | None]],
+    options: FoldOptions,
+) -> dict[str, str]:
+    """Names of the sites that could be written so, by what they return; none where it is no use.
+
+    A Conv that has one channel already does not count, and where sites are picked by hand or
+    guarded none is rewritten beside them. Half precision would be rounded at every sum.
+
+    Args:
+        document: the model.
+        sites: of it, read or not.
+        options: which sites, and how they may be folded.
+    """
+    picked = options.nodes or options.skip or options.guards
+    if picked or options.axis not in (AxisName.AUTO, AxisName.BATCH, 0):
+        return {}
+    return {
+        site.node.outputs[0].name or "": site.name
+        for site, conv in sites
+        if isinstance(conv, WindowedSite)
+        and not site.scope.path
+        and conv.quantization is None
+        and conv.itemsize >= FLOAT
+        and conv.channels != (1, 1)
+        and conv.planned[0]
+        and conv.planned[0] % LANES == 0
+        and is_single(document, site.node)
+    }
+
+
+def written(loaded: LoadedModel, names: Collection[str]) -> LoadedModel:
+    """The model, at the path of the original, with the Convs that return `names` written so."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(loaded.proto)
+    document = Document(copy, loaded.folder)
+    graph = document.scopes[0].graph
+    assert isinstance(graph, Graph)
+    write_by_channel(document, graph, [n for n in graph if n.outputs[0].name in names])
+    return replace(loaded, proto=document.finish())
+
+
+def joined(
+    lines: Iterable[tuple[Decision, SiteReport]], names: Mapping[str, str]
+) -> list[SiteReport]:
+    """The lines of the report, with one for all channels of a Conv.
+
+    Args:
+        lines: of every decision.
+        names: of the Convs that were written so, by what they return.
+    """
+    groups: dict[object, list[SiteReport]] = {}
+    for decision, line in lines:
+        record = read_channel(decision.site.node)
+        of = record.of if record and record.of in names else decision.site
+        groups.setdefault(of, []).append(line)
+    return [
+        _one(group, names[of]) if isinstance(of, str) else group[0] for of, group in groups.items()
+    ]
+
+
+def unfolded(sites: Iterable[SiteReport], names: Mapping[str, str]) -> set[str]:
+    """What those Convs return of which some channel is not folded, by the lines for all."""
+    folded = {site.node for site in sites if site.status == "folded"}
+    return {of for of, name in names.items() if name not in folded}
+
+
+def _one(parts: Sequence[SiteReport], name: str) -> SiteReport:
+    """The line of a Conv: that of its first part, or of the first that is not folded."""
+    first = min(parts, key=lambda part: part.status == "folded")
+    return msgspec.structs.replace(
+        first,
+        node=name,
+        form=first.form and f"{first.form} by channel",
+        reason=f"{len(parts)} Convs of one channel each: {first.reason}",
+        gain=None,
+    )

@@ -1,0 +1,109 @@
+"""What a search finds for a model: as it is, or written channel by channel where that is faster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from widthfold_onnx.model.graph import Document
+from widthfold_onnx.model.loader import LoadedModel
+from widthfold_onnx.options import FoldOptions, SearchOptions
+from widthfold_onnx.plan.by_channel import candidates, joined, unfolded, written
+from widthfold_onnx.plan.decisions import Decision, plan
+from widthfold_onnx.plan.search import Search
+from widthfold_onnx.plan.store import Store
+from widthfold_onnx.progress import Progress, Step
+from widthfold_onnx.results import SearchReport, SiteReport
+
+
+@dataclass(frozen=True)
+class Found:
+    """What becomes of a model.
+
+    Attributes:
+        document: what the decisions are for.
+        decisions: one for every site of it.
+        sites: one line for every site of the original.
+        by_channel: names of the sites that are written channel by channel, by what they return.
+        report: of the search.
+    """
+
+    document: Document
+    decisions: list[Decision]
+    sites: list[SiteReport]
+    by_channel: Mapping[str, str]
+    report: SearchReport
+
+
+def find(
+    loaded: LoadedModel,
+    options: FoldOptions,
+    search_options: SearchOptions,
+    store: Store,
+    on_progress: Progress,
+) -> Found:
+    """Search the model, and where it has small layers and many samples, its rival.
+
+    A layer of which some channel is better not folded is better not written so: the search goes on
+    without it.
+
+    Raises:
+        UnverifiedError: the runtime cannot be used, or the model does not run.
+        UsageError: an option that does not fit.
+    """
+    deadline = time.monotonic() + search_options.time_budget
+    found = _search(loaded, {}, options, search_options, store, on_progress)
+    read = ((decision.site, decision.conv) for decision in found.decisions)
+    names = candidates(found.document, read, options)
+    while names and not found.report.interrupted:
+        on_progress(Step(f"trying {len(names)} layers channel by channel"))
+        left = max(0.0, deadline - time.monotonic())
+        other = replace(search_options, time_budget=left)
+        rival = _search(loaded, names, options, other, store, on_progress)
+        found, rival = _counted(found, rival.report), _counted(rival, found.report)
+        missing = unfolded(rival.sites, names)
+        if not missing:
+            return rival if _is_faster(rival.report, found.report) else found
+        names = {of: name for of, name in names.items() if of not in missing}
+    return found
+
+
+def _search(
+    loaded: LoadedModel,
+    names: Mapping[str, str],
+    options: FoldOptions,
+    search_options: SearchOptions,
+    store: Store,
+    on_progress: Progress,
+) -> Found:
+    if names:
+        loaded = written(loaded, names)
+    search = Search(loaded, options, search_options, store, on_progress)
+    report = search.run()
+    document = Document(loaded.proto, loaded.folder)
+    decisions = plan(document, options, search.choose)
+    lines = [(d, d.report(options, search.gain(d.conv))) for d in decisions]
+    return Found(document, decisions, joined(lines, names), names, report)
+
+
+def _counted(found: Found, other: SearchReport) -> Found:
+    """With what the other search looked at as well."""
+    report = msgspec.structs.replace(
+        found.report,
+        layers=found.report.layers + other.layers,
+        forms=found.report.forms + other.forms,
+        measured=found.report.measured + other.measured,
+        left=found.report.left + other.left,
+        interrupted=found.report.interrupted or other.interrupted,
+    )
+    return replace(found, report=report)
+
+
+def _is_faster(rival: SearchReport, found: SearchReport) -> bool:
+    """Whether a rival that was timed surely gains more than what was found before it."""
+    if rival.whole is None or not rival.accepted:
+        return False
+    return not found.accepted or found.whole is None or rival.whole.low > found.whole.high
