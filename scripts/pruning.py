@@ -24,9 +24,10 @@ from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import Provider
 from widthfold_onnx.plan import race
-from widthfold_onnx.plan.layers import Layers, running
+from widthfold_onnx.plan.layers import Layers
 from widthfold_onnx.plan.targets import target, usual
 from widthfold_onnx.results.store import NO_TIME
+from widthfold_onnx.runtime.running import running
 
 FEW = race.RUNGS[0].pairs
 HEAD = [

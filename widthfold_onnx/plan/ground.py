@@ -12,11 +12,11 @@ from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import Provider, SearchOptions, Shapes
 from widthfold_onnx.plan.identity import machine_identity, setting_identity
-from widthfold_onnx.plan.layers import running
 from widthfold_onnx.plan.store import Store
 from widthfold_onnx.plan.targets import Target, target, usual
 from widthfold_onnx.runtime.dimensions import assumed_shapes
 from widthfold_onnx.runtime.ports import Port
+from widthfold_onnx.runtime.running import running
 from widthfold_onnx.runtime.session import Level
 from widthfold_onnx.runtime.worker import isolated
 

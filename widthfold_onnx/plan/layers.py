@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Self
 
 from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.model.shapes import ShapeTable
-from widthfold_onnx.options import AxisName, FoldOptions, Provider, Shapes
+from widthfold_onnx.options import AxisName, FoldOptions, Shapes
 from widthfold_onnx.plan.candidates import every_form
 from widthfold_onnx.plan.decisions import read_sites
 from widthfold_onnx.plan.inside import inside
@@ -20,9 +19,6 @@ from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.record import read_channel
 from widthfold_onnx.rules.base import LinearSite, Reformulation, Site
 from widthfold_onnx.rules.conv import is_wide, reformulate
-from widthfold_onnx.runtime.session import open_session
-from widthfold_onnx.runtime.sizes import find_shapes
-from widthfold_onnx.runtime.stored import stored_feeds
 
 SMALLEST_FACTOR = 2
 
@@ -131,24 +127,6 @@ def _unit(
         short = Refusal("too-short", f"no axis has {SMALLEST_FACTOR} positions")
         return outcome if isinstance(outcome, Refusal) else short
     return cut(document, conv, measured, forms, options, target)
-
-
-def running(
-    model: Path, provider: Provider, fixed: Shapes, inputs: Sequence[str] = ()
-) -> tuple[Provider, Shapes]:
-    """Where a model runs and at which shapes: those of stored inputs, else found by trying.
-
-    Meant to run in `runtime.worker.isolated`.
-
-    Raises:
-        UnverifiedError: the provider cannot be used, or no shapes were found.
-        UsageError: stored inputs that the model does not take.
-    """
-    session = open_session(model, provider)
-    if not inputs:
-        return session.provider, dict(find_shapes(session, fixed))
-    first, *_ = stored_feeds(Path(inputs[0]), session.inputs)
-    return session.provider, {name: array.shape for name, array in first.feeds.items()}
 
 
 def _place(site: Site) -> Place:

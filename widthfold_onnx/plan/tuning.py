@@ -15,7 +15,7 @@ from widthfold_onnx.plan.by_channel import candidates, written
 from widthfold_onnx.plan.cluster import Cluster
 from widthfold_onnx.plan.crew import Crew
 from widthfold_onnx.plan.decisions import read_sites
-from widthfold_onnx.plan.layers import Layers, running
+from widthfold_onnx.plan.layers import Layers
 from widthfold_onnx.plan.local import Local
 from widthfold_onnx.plan.measure import AS_IS, Bench
 from widthfold_onnx.plan.store import Store
@@ -23,6 +23,7 @@ from widthfold_onnx.plan.targets import target, usual
 from widthfold_onnx.plan.units import Unit
 from widthfold_onnx.progress import Progress, Step, silent
 from widthfold_onnx.results import TunedMachine, TunedModel, TuneReport
+from widthfold_onnx.runtime.running import running
 from widthfold_onnx.runtime.worker import isolated
 
 EVERY_FORM = FoldOptions()

@@ -1,0 +1,33 @@
+"""Where a model runs, and at which shapes: found out by running it.
+
+A child process does that, so nothing is imported here that only rewriting needs: that takes longer
+to load than most models take to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from widthfold_onnx.options import Provider, Shapes
+from widthfold_onnx.runtime.session import open_session
+from widthfold_onnx.runtime.sizes import find_shapes
+from widthfold_onnx.runtime.stored import stored_feeds
+
+
+def running(
+    model: Path, provider: Provider, fixed: Shapes, inputs: Sequence[str] = ()
+) -> tuple[Provider, Shapes]:
+    """Where a model runs and at which shapes: those of stored inputs, else found by trying.
+
+    Meant to run in `runtime.worker.isolated`.
+
+    Raises:
+        UnverifiedError: the provider cannot be used, or no shapes were found.
+        UsageError: stored inputs that the model does not take.
+    """
+    session = open_session(model, provider)
+    if not inputs:
+        return session.provider, dict(find_shapes(session, fixed))
+    first, *_ = stored_feeds(Path(inputs[0]), session.inputs)
+    return session.provider, {name: array.shape for name, array in first.feeds.items()}
