@@ -100,28 +100,38 @@ def isolated(
 
 @contextlib.contextmanager
 def _child(noise: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """The child in a session of its own, which ends with the block whatever happens."""
+    """The child in a session of its own, which ends with the block whatever happens.
+
+    Its temporary files are in a folder of ours: a child that is killed cannot remove them.
+    """
     command = [sys.executable, "-P", "-c", _START, json.dumps(sys.path)]
-    child = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=noise,
-        start_new_session=True,
-    )
-    try:
-        yield child
-    finally:
-        if child.poll() is None:  # not reaped yet, so its number is still its own
-            if hasattr(os, "killpg"):
-                os.killpg(child.pid, signal.SIGKILL)
-            else:
-                child.kill()
-            child.wait()
-        for pipe in (child.stdin, child.stdout):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):  # the child died before it read all
-                    pipe.close()
+    # What the child itself isolated ends with its pipe, and may write until then: never mind.
+    with tempfile.TemporaryDirectory(prefix="widthfold-", ignore_cleanup_errors=True) as folder:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=noise,
+            env={**os.environ, "TMPDIR": folder},
+            start_new_session=True,
+        )
+        try:
+            yield child
+        finally:
+            _end(child)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    if child.poll() is None:  # not reaped yet, so its number is still its own
+        if hasattr(os, "killpg"):
+            os.killpg(child.pid, signal.SIGKILL)
+        else:
+            child.kill()
+        child.wait()
+    for pipe in (child.stdin, child.stdout):
+        if pipe is not None:
+            with contextlib.suppress(BrokenPipeError):  # the child died before it read all
+                pipe.close()
 
 
 def _messages(child: subprocess.Popen[bytes], task: bytes) -> queue.SimpleQueue[tuple[str, Any]]:
