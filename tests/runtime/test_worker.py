@@ -63,6 +63,7 @@ def spin():
 
 
 def sleep_and_mark(path):
+    tempfile.mkstemp()
     Path(path).write_text(str(os.getpid()))
     time.sleep(60)
 
@@ -252,7 +253,8 @@ def is_gone(pid):
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_the_child_dies_with_an_interrupted_parent(tmp_path, number):
-    mark = tmp_path / "pid"
+    mark, own = tmp_path / "pid", tmp_path / "own"
+    own.mkdir()
     command, environment = run_script(
         tmp_path,
         """
@@ -263,10 +265,13 @@ def test_the_child_dies_with_an_interrupted_parent(tmp_path, number):
         """,
         str(mark),
     )
+    environment["TMPDIR"] = str(own)
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as parent:
         assert wait_for(lambda: mark.exists() and mark.read_text())
+        assert len(list(own.glob("widthfold-*/*"))) == 1
         parent.send_signal(number)
         _, errors = parent.communicate(timeout=10)
     if number == signal.SIGINT:
         assert b"KeyboardInterrupt" in errors
     assert wait_for(lambda: is_gone(int(mark.read_text())), 10)
+    assert list(own.iterdir()) == []
