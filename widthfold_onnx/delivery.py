@@ -82,9 +82,7 @@ def write_verified(
         if verify_options is not None:
             result = _verified(planned, written, out.name, verify_options, on_progress)
             verification.append(result)
-            # A fixed factor asks no questions; auto writes only what was run.
-            proved = result.unrun and planned.options.factor is not None
-            if result.verdict != "pass" and not proved:
+            if not _suffices(result, planned.options):
                 raise CheckFailedError(result.verdict)
 
     proto = applied(planned.document, planned.decisions, planned.options)
@@ -122,6 +120,11 @@ def _verified(
     )
     reasons = [reason.replace(written.name, final) for reason in report.reasons]
     return msgspec.structs.replace(report, rewritten=final, reasons=reasons)
+
+
+def _suffices(result: VerifyReport, options: FoldOptions) -> bool:
+    """Whether a file may be written: a fixed factor asks no questions, auto wants it run."""
+    return result.verdict == "pass" or (options.factor is not None and bool(result.unrun))
 
 
 def _rejected(planned: Planned, out: Path, result: VerifyReport) -> OptimizeReport:

@@ -77,12 +77,14 @@ def test_an_axis_that_a_conv_does_not_have_is_a_refusal(model: Path) -> None:
     assert set(statuses(model, "--factor", 8, "--axis", "4").values()) == {"no-such-axis"}
 
 
+OPEN = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[n,1,h,w] x) => (float[n,1,h,w] y) <float[1,1,3,3] k>
+{ [conv] y = Conv <pads = [1,1,1,1]> (x, k) }"""
+
+
 def test_input_shape_opens_a_fold_and_leaves_the_interface(tmp_path: Path) -> None:
-    text = """
-    <ir_version: 8, opset_import: ["" : 17]>
-    g (float[n,1,h,w] x) => (float[n,1,h,w] y) <float[1,1,3,3] k>
-    { [conv] y = Conv <pads = [1,1,1,1]> (x, k) }"""
-    path = save(build(text), tmp_path / "model.onnx")
+    path = save(build(OPEN), tmp_path / "model.onnx")
     out = tmp_path / "out.onnx"
     assert statuses(path, "--factor", 8) == {"conv": "unknown-extent"}
     shape = ("--input-shape", "x:1,1,8,64")
@@ -105,11 +107,7 @@ def test_input_shape_opens_a_fold_and_leaves_the_interface(tmp_path: Path) -> No
 
 
 def test_absurd_input_shapes_are_no_fault_of_ours(tmp_path: Path) -> None:
-    text = """
-    <ir_version: 8, opset_import: ["" : 17]>
-    g (float[n,1,h,w] x) => (float[n,1,h,w] y) <float[1,1,3,3] k>
-    { [conv] y = Conv <pads = [1,1,1,1]> (x, k) }"""
-    path = save(build(text), tmp_path / "model.onnx")
+    path = save(build(OPEN), tmp_path / "model.onnx")
     for extent in (1 << 36, 1 << 40):
         shape = f"x:8,1,8,{extent}"
         run = process("optimize", path, tmp_path / "o.onnx", "--factor", 8, "--input-shape", shape)

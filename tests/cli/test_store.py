@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import widthfold_onnx
 from tests.cli.tool import COMMAND, OLD, Run, names, on_terminal, process, snapshot, widthfold
-from tests.plan.test_store import LOST, key, measured
+from tests.plan.measurements import LOST, key, measured
 from widthfold_onnx.cli import main
 from widthfold_onnx.plan.identity import canonical
 from widthfold_onnx.plan.store import Key, Measurement, Store, export_lines

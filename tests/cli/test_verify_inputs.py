@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import numpy_helper
+from onnx import ModelProto, numpy_helper
 
 from tests.cli.tool import (
     LAYER,
@@ -118,11 +118,16 @@ def test_a_random_output_is_unverified(tmp_path: Path) -> None:
     assert "output y cannot be judged" in run.line
 
 
-def test_a_model_that_the_runtime_refuses_is_unverified(tmp_path: Path) -> None:
+def foreign() -> ModelProto:
+    """A model with a node that the runtime does not know."""
     proto = build(LAYER)
     proto.graph.node[1].domain, proto.graph.node[1].op_type = "com.example", "Own"
     proto.opset_import.add(domain="com.example", version=1)
-    path = save(proto, tmp_path / "own.onnx")
+    return proto
+
+
+def test_a_model_that_the_runtime_refuses_is_unverified(tmp_path: Path) -> None:
+    path = save(foreign(), tmp_path / "own.onnx")
     run = widthfold("verify", path, path, *QUICK)
     assert run.code == 4
     assert "own.onnx does not load" in run.line
@@ -130,10 +135,7 @@ def test_a_model_that_the_runtime_refuses_is_unverified(tmp_path: Path) -> None:
 
 def test_a_rewritten_model_that_does_not_run_fails(tmp_path: Path) -> None:
     first = save(build(LAYER), tmp_path / "first.onnx")
-    proto = build(LAYER)
-    proto.graph.node[1].domain, proto.graph.node[1].op_type = "com.example", "Own"
-    proto.opset_import.add(domain="com.example", version=1)
-    second = save(proto, tmp_path / "second.onnx")
+    second = save(foreign(), tmp_path / "second.onnx")
     run = widthfold("verify", first, second, *QUICK)
     assert run.code == 1
     assert "the original runs, the rewritten model does not" in run.line

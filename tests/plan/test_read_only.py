@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.tool import MODELS, widthfold
-from tests.plan.test_store import key, measured
+from tests.plan.measurements import key, measured
 from tests.plan.world import World, doubled, enter
 from widthfold_onnx import FoldOptions, SearchOptions, UsageError, optimize, tune
 from widthfold_onnx.options import Provider

@@ -1,7 +1,9 @@
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from pathlib import Path
@@ -16,7 +18,8 @@ from widthfold_onnx.errors import (
     UnverifiedError,
     UsageError,
 )
-from widthfold_onnx.options import VerifyOptions
+from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.runtime.providers import NAMES, chain
 from widthfold_onnx.runtime.worker import isolated
 
 ROOT = Path(__file__).parents[2]
@@ -60,6 +63,7 @@ def spin():
 
 
 def sleep_and_mark(path):
+    tempfile.mkstemp()
     Path(path).write_text(str(os.getpid()))
     time.sleep(60)
 
@@ -88,6 +92,19 @@ def lambda_result():
 
 def read_stdin():
     return sys.stdin.read()
+
+
+def kept_times(end, *, report):
+    """Reports where TensorRT would keep the times of its kernels, with a file there."""
+    options = dict(chain(Provider.TENSORRT, {}, tf32=True))[NAMES[Provider.TENSORRT]]
+    times = Path(options["trt_timing_cache_path"], "times")
+    times.write_text("of kernels")
+    report(str(times))
+    end()
+
+
+def nothing():
+    pass
 
 
 def test_the_result_comes_from_another_process():
@@ -152,6 +169,22 @@ def test_progress_arrives_in_order():
     lines = []
     assert isolated(count, on_progress=lines.append) == 3
     assert lines == ["step 0", "step 1", "step 2"]
+
+
+@pytest.mark.parametrize("end", [nothing, spin, segfault, leave])
+def test_a_child_leaves_no_files_behind_however_it_ends(tmp_path, monkeypatch, end):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    written = []
+
+    def look(times):
+        written.append(Path(times).is_relative_to(tmp_path))
+        if end is spin:
+            raise UsageError("enough")
+
+    with contextlib.suppress(UsageError, UnverifiedError):
+        isolated(kept_times, end, on_progress=look)
+    assert written == [True]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_error_in_the_progress_callback_is_raised():
@@ -220,7 +253,8 @@ def is_gone(pid):
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_the_child_dies_with_an_interrupted_parent(tmp_path, number):
-    mark = tmp_path / "pid"
+    mark, own = tmp_path / "pid", tmp_path / "own"
+    own.mkdir()
     command, environment = run_script(
         tmp_path,
         """
@@ -231,10 +265,13 @@ def test_the_child_dies_with_an_interrupted_parent(tmp_path, number):
         """,
         str(mark),
     )
+    environment["TMPDIR"] = str(own)
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as parent:
         assert wait_for(lambda: mark.exists() and mark.read_text())
+        assert len(list(own.glob("widthfold-*/*"))) == 1
         parent.send_signal(number)
         _, errors = parent.communicate(timeout=10)
     if number == signal.SIGINT:
         assert b"KeyboardInterrupt" in errors
     assert wait_for(lambda: is_gone(int(mark.read_text())), 10)
+    assert list(own.iterdir()) == []

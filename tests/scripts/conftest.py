@@ -1,6 +1,17 @@
+from __future__ import annotations
+
+import contextlib
+import importlib
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from widthfold_onnx.options import Provider
+from widthfold_onnx.runtime import session as session_module
+from widthfold_onnx.runtime.binding import Bound, place
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
@@ -10,3 +21,36 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the scripts, from which modules can be imported."""
     monkeypatch.syspath_prepend(SCRIPTS)
     return SCRIPTS
+
+
+@pytest.fixture
+def pretended(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """The CPU under the name of CUDA; collects the options of all sessions."""
+    seen: list[dict[str, str]] = []
+    cpu = "CPUExecutionProvider"
+
+    def chain(provider: Provider, chosen: dict[str, str], *, tf32: bool) -> list[Any]:
+        if provider is Provider.CUDA:
+            seen.append({**chosen, "tf32": str(int(tf32))})
+        return [(cpu, {})]
+
+    monkeypatch.setattr(session_module, "chain", chain)
+    monkeypatch.setattr(session_module, "choose", lambda runtime, failures, provider: provider)
+    monkeypatch.setattr(session_module, "NAMES", dict.fromkeys(Provider, cpu))
+    monkeypatch.setattr(session_module, "place", lambda r, v, device: place(r, v, ("cpu", 0)))
+    monkeypatch.setattr(
+        session_module,
+        "Bound",
+        lambda r, s, feeds, outputs, device, *rest: Bound(r, s, feeds, outputs, ("cpu", 0), *rest),
+    )
+    return seen
+
+
+@pytest.fixture
+def stage(scripts: Path, tmp_path: Path) -> Iterator[Any]:
+    module, results = (importlib.import_module(f"gpu.{name}") for name in ("stage", "results"))
+    kept = results.Results(tmp_path)
+    ends = time.perf_counter() + 60
+    monkey = {"provider": Provider.CUDA, "folder": tmp_path, "results": kept}
+    with contextlib.closing(kept):
+        yield module.Stage(**monkey, scale=module.QUICK, ends=ends)

@@ -11,13 +11,16 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import click
 
 from widthfold_onnx.errors import WidthfoldError
 from widthfold_onnx.text import printable
+
+W = TypeVar("W", bound=StrEnum)
 
 INTERRUPTED = 130
 INTERNAL = 70
@@ -27,6 +30,14 @@ _AGAIN_SECONDS = 0.05
 
 # Existence is the loader's business, whose message says more.
 MODEL = click.Path(path_type=Path)
+
+
+class Word(click.Choice[W]):
+    """A word of an enumeration; the command gets the member."""
+
+    def normalize_choice(self, choice: object, ctx: click.Context | None) -> str:
+        """As the member says itself, where click would take its name in capitals."""
+        return str(choice)
 
 
 class ShapeType(click.ParamType[tuple[str, tuple[int, ...]]]):

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from widthfold_onnx.cli.common import ShapeType
+from widthfold_onnx.cli.common import ShapeType, Word
 from widthfold_onnx.options import AxisName, FoldOptions, Layout, NonFinite
 from widthfold_onnx.text import printable
 
@@ -61,7 +61,7 @@ OPTIONS = (
     ),
     click.option(
         "--layout",
-        type=click.Choice([str(v) for v in Layout]),
+        type=Word(Layout),
         default="auto",
         show_default=True,
         help="Emitted form: nhwc where the runtime absorbs the Transposes into its own "
@@ -75,7 +75,7 @@ OPTIONS = (
     ),
     click.option(
         "--nonfinite",
-        type=click.Choice([str(v) for v in NonFinite]),
+        type=Word(NonFinite),
         default="spread",
         show_default=True,
         help="Inf and NaN may reach more outputs of their sample (spread), the original nodes "
@@ -84,6 +84,7 @@ OPTIONS = (
     click.option(
         "--ieee-strict",
         "nonfinite",
+        type=Word(NonFinite),
         flag_value="refuse",
         help="The same as --nonfinite refuse.",
     ),
@@ -161,8 +162,6 @@ def fold_options(
         @functools.wraps(command)
         def collect(**arguments: Any) -> Any:
             chosen = {name: arguments.pop(name) for name in names}
-            chosen["layout"] = Layout(chosen["layout"])
-            chosen["nonfinite"] = NonFinite(chosen["nonfinite"])
             chosen["input_shapes"] = dict(chosen["input_shapes"])
             return command(fold=FoldOptions(**chosen), **arguments)
 

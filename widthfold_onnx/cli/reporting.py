@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from widthfold_onnx.cli.common import Word
 from widthfold_onnx.reports import SUFFIXES, Form
 
 if TYPE_CHECKING:
@@ -59,8 +60,7 @@ def report_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def collect(**arguments: Any) -> Any:
-        wanted = arguments.pop("wanted")
-        reporting = ReportArguments(arguments.pop("paths"), Form(wanted) if wanted else None)
+        reporting = ReportArguments(arguments.pop("paths"), arguments.pop("wanted"))
         return command(reporting=reporting, **arguments)
 
     decorators = [
@@ -75,7 +75,7 @@ def report_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--format",
             "wanted",
-            type=click.Choice([str(form) for form in Form]),
+            type=Word(Form),
             help="Form of report files whose suffix says none, else of standard output.",
         ),
     ]

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from widthfold_onnx.cli.common import Word
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Provider, Shapes, Tolerance, VerifyOptions
 from widthfold_onnx.text import printable, quoted
@@ -19,7 +20,7 @@ from widthfold_onnx.text import printable, quoted
 class VerifyArguments:
     """The arguments as typed."""
 
-    provider: str
+    provider: Provider
     seeds: int
     inputs: tuple[str, ...]
     rtol: tuple[str, ...]
@@ -49,7 +50,7 @@ class VerifyArguments:
         if self.seeds < (0 if self.inputs else 1):
             raise UsageError("--seeds must be at least 1 unless --inputs are given")
         return VerifyOptions(
-            provider=Provider(self.provider),
+            provider=self.provider,
             provider_options=assignments(self.provider_options),
             seeds=self.seeds,
             inputs=self.inputs,
@@ -70,7 +71,7 @@ class VerifyArguments:
 
 PROVIDER = click.option(
     "--provider",
-    type=click.Choice([str(v) for v in Provider]),
+    type=Word(Provider),
     default="auto",
     show_default=True,
     help="Where models run; elsewhere is an error, and single nodes elsewhere are named.",

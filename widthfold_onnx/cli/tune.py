@@ -46,7 +46,7 @@ def tune_command(
     models: tuple[Path, ...],
     fold: FoldOptions,
     threads: int,
-    provider: str,
+    provider: Provider,
     provider_options: tuple[str, ...],
     time_budget: float | None,
     store: Path | None,
@@ -69,7 +69,7 @@ def tune_command(
 
     to = reporting.destinations(TuneReport, models)
     options = SearchOptions(
-        provider=Provider(provider),
+        provider=provider,
         provider_options=assignments(provider_options),
         threads=threads,
         time_budget=time_budget or SearchOptions.time_budget * len(models),

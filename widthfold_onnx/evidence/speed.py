@@ -56,23 +56,21 @@ def time_models(
         UsageError: the provider does not take its options.
     """
     say = report or (lambda line: None)
-    busy = load_average()
-    busy = busy if load is None else min(busy, load)
+    busy = load_average() if load is None else min(load_average(), load)
     found = contest(original, rewritten, options, shapes, report=report)
     options, pairing = found.options, found.pairing
-    sides = []
-    models = (original, rewritten)
-    for model, setting, times in zip(models, found.settings, pairing.samples.T, strict=False):
-        say(f"profile of {model.name}")
-        sides.append(_side(model, setting, times, options, found.feeds[0]))
+    sides = {}
+    models = {"original": original, "rewritten": rewritten}
+    for role, setting, times in zip(models, found.settings, pairing.samples.T, strict=False):
+        say(f"profile of {models[role].name}")
+        sides[role] = _side(models[role], setting, times, options, found.feeds[0])
     crowded = busy + options.threads > cores()
-    notes = [] if found.made_up else ["timed on the stored inputs"]
-    notes += [found.advice] if found.advice else []
-    notes += [_busy(busy, options.threads)] if crowded else []
-    notes += remarks(dict(zip(("original", "rewritten"), sides, strict=True)), options.provider)
-    verdict = pairing.verdict
-    if crowded and options.threads > 1:
-        verdict = "inconclusive"
+    notes = [
+        "" if found.made_up else "timed on the stored inputs",
+        found.advice,
+        _busy(busy, options.threads) if crowded else "",
+        *remarks(sides, options.provider),
+    ]
     return Timing(
         provider=options.provider.value,
         threads=options.threads,
@@ -87,10 +85,10 @@ def time_models(
         converged=pairing.converged,
         crowded=crowded,
         same_level=found.same_level,
-        original=sides[0],
-        rewritten=sides[1],
-        verdict=verdict,
-        note="; ".join(notes),
+        original=sides["original"],
+        rewritten=sides["rewritten"],
+        verdict="inconclusive" if crowded and options.threads > 1 else pairing.verdict,
+        note="; ".join(filter(None, notes)),
     )
 
 

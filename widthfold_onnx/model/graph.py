@@ -17,13 +17,14 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir  # noqa: TID251 - this module is the door
 
-from widthfold_onnx.model.constants import Constant, Constants, computed_from
+from widthfold_onnx.model.constants import Constant, Constants
 from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.evaluate import evaluated
 from widthfold_onnx.model.inlining import inlined
 from widthfold_onnx.model.messages import Scope, linked, message_of, repeat, scopes_of, write_back
 from widthfold_onnx.model.names import Names
 from widthfold_onnx.model.shapes import ShapeTable
+from widthfold_onnx.model.unused import drop_unused
 from widthfold_onnx.refusal import Refusal
 
 Node = ir.Node
@@ -238,30 +239,8 @@ class Document:
         for node, chain in chains.items():
             graph.insert_after(node, chain)
         graph.remove(chains, safe=True)
-        self._touched.add(id(graph))
-        for value in dict.fromkeys(read):
-            self._drop_unused(value)
-
-    def _drop_unused(self, value: Value) -> None:
-        """Remove a constant that nobody reads any more, and what computes it from others."""
-        waiting = [value]
-        while waiting:
-            value = waiting.pop()
-            if value.uses() or value.is_graph_output() or value.is_graph_input():
-                continue
-            if value in self._staying:
-                continue
-            producer = value.producer()
-            if producer is None and value.is_initializer() and isinstance(value.graph, ir.Graph):
-                self._touched.add(id(value.graph))
-                del value.graph.initializers[value.name or ""]
-            elif producer is None or producer.graph is None:
-                continue  # no constant that a node makes, or gone with another reader
-            elif not isinstance(self.constant(value), Refusal):
-                waiting += computed_from(value)
-                graph = graph_of(producer)
-                self._touched.add(id(graph))
-                graph.remove(producer, safe=True)
+        dropped = drop_unused(dict.fromkeys(read), self.constant, self._staying)
+        self._touched |= {id(graph), *map(id, dropped)}
 
     def finish(self) -> onnx.ModelProto:
         """Write the changed graphs back into `proto` and return it."""

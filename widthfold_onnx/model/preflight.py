@@ -176,41 +176,45 @@ def _scan_fields(data: bytes) -> None:
         fields += 1
         if fields > MAX_FIELDS:
             raise InvalidModelError(f"more than {MAX_FIELDS} fields; no model needs as many")
-        wire = tag & 7
-        if wire == _LENGTH_DELIMITED:
-            size = data[pos]
-            pos += 1
-            if size > 0x7F:
-                size, pos = _varint(data, pos - 1)
-            stop = pos + size
-            if stop > end:
-                raise _WireError(f"{size} bytes declared at byte {pos}, {end - pos} are there")
-            child = children.get(tag)
-            if child is None:
-                pos = stop
-                continue
-            counts[child] += 1
-            messages += 1
-            if counts[child] > _LIMITS[child] or messages > MAX_MESSAGES:
-                raise _too_many(child, counts[child])
-            if not size or not _CHILDREN[child] or (child == _VALUE and size < _LONG_VALUE):
-                pos = stop
-                continue
-            stack.append((end, kind))
-            kind, children, end = child, _CHILDREN[child], stop
-            if child == _GRAPH:
-                depth += 1
-                if depth > MAX_DEPTH + 1:  # the main graph is one of them
-                    raise InvalidModelError(f"subgraphs are nested more than {MAX_DEPTH} deep")
-        elif wire == 0:
-            while data[pos] > 0x7F:
-                pos += 1
-            pos += 1
-        elif wire == 1:
-            pos += 8
-        elif wire == 5:
-            pos += 4
-        else:
-            raise _WireError(f"unknown wire type {wire} before byte {pos}")
         if tag < 8:
             raise _WireError(f"field number 0 before byte {pos}")
+        if tag & 7 != _LENGTH_DELIMITED:
+            pos = _past_number(data, pos, tag & 7)
+            continue
+        size = data[pos]
+        pos += 1
+        if size > 0x7F:
+            size, pos = _varint(data, pos - 1)
+        stop = pos + size
+        if stop > end:
+            raise _WireError(f"{size} bytes declared at byte {pos}, {end - pos} are there")
+        child = children.get(tag)
+        if child is None:
+            pos = stop
+            continue
+        counts[child] += 1
+        messages += 1
+        if counts[child] > _LIMITS[child] or messages > MAX_MESSAGES:
+            raise _too_many(child, counts[child])
+        if not size or not _CHILDREN[child] or (child == _VALUE and size < _LONG_VALUE):
+            pos = stop
+            continue
+        stack.append((end, kind))
+        kind, children, end = child, _CHILDREN[child], stop
+        if child == _GRAPH:
+            depth += 1
+            if depth > MAX_DEPTH + 1:  # the main graph is one of them
+                raise InvalidModelError(f"subgraphs are nested more than {MAX_DEPTH} deep")
+
+
+def _past_number(data: bytes, pos: int, wire: int) -> int:
+    """Where a field without a length ends."""
+    if wire == 0:
+        while data[pos] > 0x7F:
+            pos += 1
+        return pos + 1
+    if wire == 1:
+        return pos + 8
+    if wire == 5:
+        return pos + 4
+    raise _WireError(f"unknown wire type {wire} before byte {pos}")

@@ -1,9 +1,9 @@
 """The output of a ConvTranspose, where onnx's inference takes it for another than it is.
 
-Two cases (measured on onnx 1.23.2 and onnxruntime 1.31.1, tests/model/test_shapes.py). SAME keeps
-stride times the input's extent (ONNX operator text, ConvTranspose-11), so output_padding adds only
-what the kernel alone does not reach of that; inference adds all of it. And at an output_shape below
-an input's extent inference stops, and leaves a shape that lacks the axes from there on.
+Two cases (measured on onnx 1.23.2 and onnxruntime 1.31.1, tests/model/test_propagate.py). SAME
+keeps stride times the input's extent (ONNX operator text, ConvTranspose-11), so output_padding adds
+only what the kernel alone does not reach of that; inference adds all of it. And at an output_shape
+below an input's extent inference stops, and leaves a shape that lacks the axes from there on.
 """
 
 from __future__ import annotations

@@ -155,53 +155,89 @@ def measure(
     Raises:
         UnverifiedError: the runtime cannot be used.
     """
-    budget = deadline - time.monotonic()
-    left = {unit.subject: unit for unit in units}
-    total = len(left)
-    told: set[tuple[str, str]] = set()
-    flight = Began("", "")
-
-    def tell(subject: str, key: str, measurement: Measurement) -> None:
-        told.add((subject, key))
-        keep(subject, key or AS_IS, measurement)
-
-    def hear(message: Began | Ran | Done) -> None:
-        nonlocal flight
-        if isinstance(message, Began):
-            flight = message
-            spare = deadline - time.monotonic()
-            if not message.key and spare < 0:
-                raise _BudgetSpentError
-            if not message.key:
-                done = total - len(left)
-                on_progress(Step(f"measuring layer {done + 1} of {total}", done, total, spare))
-        elif isinstance(message, Done):
-            del left[message.subject]
-        else:
-            tell(message.subject, message.key, kept_of(message, budget))
-
-    while left and time.monotonic() < deadline:
+    course = _Course(units, deadline, keep, on_progress)
+    while course.left and time.monotonic() < deadline:
         try:
             isolated(
                 race,
-                list(left.values()),
+                list(course.left.values()),
                 setup,
                 (deadline - time.monotonic()) * share,
                 silence=SILENCE,
                 memory=_memory(setup.provider),
-                on_progress=hear,
+                on_progress=course.hear,
             )
         except _BudgetSpentError:
             return
         except UnverifiedError as error:
-            if flight.subject not in left:
+            if not course.is_running:
                 raise  # no runtime at all
-            tell(flight.subject, flight.key, lost(str(error)))
-            unit = left.pop(flight.subject)
-            forms = tuple(form for form in unit.forms if (unit.subject, form.key) not in told)
-            if flight.key and forms:
-                left = {unit.subject: replace(unit, forms=forms), **left}
-            flight = Began("", "")
+            course.lose(str(error))
+
+
+class _Course:
+    """What is left to measure, while children tell how it goes.
+
+    Args:
+        units: to be measured.
+        deadline: of `time.monotonic`.
+        keep: gets what was measured, as it is.
+        on_progress: gets a step per unit.
+    """
+
+    def __init__(
+        self, units: Sequence[Unit], deadline: float, keep: Keep, on_progress: Progress
+    ) -> None:
+        self.left = {unit.subject: unit for unit in units}
+        self._total = len(self.left)
+        self._deadline = deadline
+        self._budget = deadline - time.monotonic()
+        self._keep = keep
+        self._on_progress = on_progress
+        self._told: set[tuple[str, str]] = set()
+        self._running = Began("", "")
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a form has begun whose unit is not done."""
+        return self._running.subject in self.left
+
+    def hear(self, message: Began | Ran | Done) -> None:
+        """Take in what a child says.
+
+        Raises:
+            _BudgetSpentError: a unit begins after the deadline.
+        """
+        if isinstance(message, Began):
+            self._running = message
+            if not message.key:
+                self._begin()
+        elif isinstance(message, Done):
+            del self.left[message.subject]
+        else:
+            self._tell(message.subject, message.key, kept_of(message, self._budget))
+
+    def lose(self, reason: str) -> None:
+        """The form that runs has lost; the layer as it is takes all its forms with it."""
+        subject, key = self._running.subject, self._running.key
+        self._tell(subject, key, lost(reason))
+        unit = self.left.pop(subject)
+        forms = tuple(form for form in unit.forms if (subject, form.key) not in self._told)
+        if key and forms:
+            self.left = {subject: replace(unit, forms=forms), **self.left}
+        self._running = Began("", "")
+
+    def _begin(self) -> None:
+        spare = self._deadline - time.monotonic()
+        if spare < 0:
+            raise _BudgetSpentError
+        done = self._total - len(self.left)
+        step = f"measuring layer {done + 1} of {self._total}"
+        self._on_progress(Step(step, done, self._total, spare))
+
+    def _tell(self, subject: str, key: str, measurement: Measurement) -> None:
+        self._told.add((subject, key))
+        self._keep(subject, key or AS_IS, measurement)
 
 
 def _memory(provider: Provider) -> int | None:

@@ -35,41 +35,36 @@ def read_matmul(
     without an axis of positions, a C that is computed, and what `quantized_product` refuses.
     """
     node = site.node
-    problem = common_problem(document, site)
+    gemm = node.op_type == "Gemm"
+    problem = common_problem(document, site) or _opset_problem(document, gemm=gemm)
     if problem is not None:
         return problem
-    gemm = node.op_type == "Gemm"
-    if gemm and document.opset < GEMM_MIN_OPSET:
-        return Refusal("opset-too-old", f"Gemm at opset {document.opset} is below {GEMM_MIN_OPSET}")
     operands = _operands(document, node)
     if isinstance(operands, Refusal):
         return operands
     data, weight, left = operands
     flags = [flag(node, "transA"), flag(node, "transB")]
     transposed, turned = flags[left], flags[not left]
-    stored_weight = node.inputs[PRODUCT_INPUTS[node.op_type].operands[not left]]
     addend = _addend(document, node) if gemm else None
     if isinstance(addend, Refusal):
         return addend
     maker = exact_dequantizer(document, data)
+    stored_weight = node.inputs[PRODUCT_INPUTS[node.op_type].operands[not left]]
     is_dequantized = maker is not None and dequantizer(stored_weight) is not None
     if is_dequantized:
         problem = problem_of(document, node, maker, stored_weight, left=left, turned=turned)
-        if problem is not None:
-            return problem
     sizes = INTEGERS if PRODUCT_INPUTS[node.op_type].zeros else ITEMSIZE
-    problem = _weight_problem(document, node, weight, sizes)
+    problem = problem or _weight_problem(document, node, weight, sizes)
     if problem is not None:
         return problem
     matrix = matrix_shape(weight.shape, left=left)
     given = quantization(document, node, planned, matrix, left=left)
     if isinstance(given, Refusal):
         return given
-    fixed, assumed = static(data), planned(data)
-    if fixed is None or assumed is None:
-        return Refusal("unknown-shape", "the rank of the data is not known")
-    if len(fixed) < 2:
-        return Refusal("one-position", "the data is a vector: there are no positions to fold")
+    extents = _data_extents(data, static, planned)
+    if isinstance(extents, Refusal):
+        return extents
+    fixed, assumed = extents
     result = MatMulSite(
         node=node,
         scope=site.scope,
@@ -104,6 +99,12 @@ def matrix_shape(shape: tuple[int, ...], *, left: bool) -> tuple[int, ...]:
     return (1, *shape) if left else (*shape, 1)
 
 
+def _opset_problem(document: Document, *, gemm: bool) -> Refusal | None:
+    if gemm and document.opset < GEMM_MIN_OPSET:
+        return Refusal("opset-too-old", f"Gemm at opset {document.opset} is below {GEMM_MIN_OPSET}")
+    return None
+
+
 def _operands(document: Document, node: Node) -> tuple[Value, Constant, bool] | Refusal:
     """Data, weight, and whether the weight is on the left."""
     a, b = (node.inputs[index] for index in PRODUCT_INPUTS[node.op_type].operands)
@@ -120,6 +121,16 @@ def _operands(document: Document, node: Node) -> tuple[Value, Constant, bool] | 
     if isinstance(other, Refusal):
         return b, one, True
     return Refusal("constant-product", "both operands are constant: no data flows through it")
+
+
+def _data_extents(data: Value, static: Extents, planned: Extents) -> tuple[Dims, Dims] | Refusal:
+    """Extents of the data as the model fixes them, and as the plan assumes them."""
+    fixed, assumed = static(data), planned(data)
+    if fixed is None or assumed is None:
+        return Refusal("unknown-shape", "the rank of the data is not known")
+    if len(fixed) < 2:
+        return Refusal("one-position", "the data is a vector: there are no positions to fold")
+    return fixed, assumed
 
 
 def _weight_problem(

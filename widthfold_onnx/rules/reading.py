@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.fold.conv_axis import ConvAxis
+from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.declared import Dims
-from widthfold_onnx.model.graph import Document, Node
+from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Extents, Site
 from widthfold_onnx.rules.dequantized import data_dequantizer, exact_dequantizer, is_finite
@@ -83,17 +84,7 @@ def read_windowed(
     axes = _axes(node, planned_dims, shape, operator)
     if isinstance(axes, Refusal):
         return axes
-    sized = frozenset(
-        i
-        for i, (axis, fixed) in enumerate(zip(axes, static_dims[2:], strict=True))
-        if fixed is None and operator.sized(node, axis)
-    )
-    zero = np.zeros((), np.int8)
-    if weight.zero is not None:
-        zero = _per_channel(document.read(weight.zero[1]), shape)
-    per_channel = dict(weight.vectors)
-    if bias is not None:
-        per_channel |= {bias.value: bias.constant, **bias.vectors}
+    zero = _zero(document, weight, shape)
     if quantization is not None:
         numbers = operator.canonical(document.read(stored), group)
         added = None if bias is None else document.read(bias.constant)
@@ -118,11 +109,11 @@ def read_windowed(
         stored=lambda: document.read(stored),
         parameter=weight.value,
         bias=None if bias is None else bias.constant,
-        per_channel=per_channel,
+        per_channel=_vectors(weight, bias),
         quantization=quantization,
         group=group,
         axes=axes,
-        sized_pads=sized,
+        sized_pads=_sized_pads(node, axes, static_dims[2:], operator),
         itemsize=ITEMSIZE.get(stored.dtype, 1),
     )
 
@@ -180,8 +171,26 @@ def _axes(
     return axes
 
 
-def _per_channel(numbers: Array, shape: tuple[int, ...]) -> Array:
-    """A zero point as it broadcasts against a weight of `shape`; one of a group serves them all."""
+def _sized_pads(
+    node: Node, axes: Sequence[ConvAxis], lengths: Dims, operator: Operator
+) -> frozenset[int]:
+    """Spatial axes of open length whose pads depend on it."""
+    pairs = enumerate(zip(axes, lengths, strict=True))
+    return frozenset(i for i, (axis, n) in pairs if n is None and operator.sized(node, axis))
+
+
+def _vectors(weight: Parameter, bias: Parameter | None) -> dict[Value, Constant]:
+    """What holds a number for each channel, by the value that the node or its quantizers read."""
+    if bias is None:
+        return dict(weight.vectors)
+    return {**weight.vectors, bias.value: bias.constant, **bias.vectors}
+
+
+def _zero(document: Document, weight: Parameter, shape: tuple[int, ...]) -> Array:
+    """The weight's zero point as it broadcasts against `shape`; one of a group serves them all."""
+    if weight.zero is None:
+        return np.zeros((), np.int8)
+    numbers = document.read(weight.zero[1])
     if numbers.size == 1:
         return numbers.reshape(())
     return np.tile(numbers, shape[0] // numbers.size).reshape(-1, *[1] * (len(shape) - 1))

@@ -150,7 +150,10 @@ def obstacle(
 
 @cache
 def _timing_cache() -> tempfile.TemporaryDirectory[str]:
-    """Where the sessions of this process share the times of TensorRT's kernels."""
+    """Where the sessions of this process share the times of TensorRT's kernels.
+
+    It goes with the process, or with the folder that `runtime.worker` gives a child.
+    """
     return tempfile.TemporaryDirectory(prefix="widthfold-tensorrt-")
 
 

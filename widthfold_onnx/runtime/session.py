@@ -172,16 +172,10 @@ def open_session(
             f"use_tf32=0 takes the tensor cores from the float16 layers of {label} as well; "
             "time them without it"
         )
-    options = _options(level, threads)
-    if optimized is not None:
-        options.optimized_model_filepath = str(optimized)
-    if profile is not None:
-        options.enable_profiling = True
-        options.profile_file_prefix = str(profile)
     try:
         session = runtime.InferenceSession(
             model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model),
-            options,
+            _options(level, threads, profile, optimized),
             providers=chain(used, provider_options, tf32=tf32),
             enable_fallback=0,
         )
@@ -216,7 +210,7 @@ def _failures() -> tuple[type[Exception], ...]:
     return (RuntimeError, ValueError, *(item for item in own if issubclass(item, Exception)))
 
 
-def _options(level: Level, threads: int) -> Any:
+def _options(level: Level, threads: int, profile: Path | None, optimized: Path | None) -> Any:
     runtime = _runtime()
     levels = runtime.GraphOptimizationLevel
     options = runtime.SessionOptions()
@@ -229,6 +223,11 @@ def _options(level: Level, threads: int) -> Any:
         Level.EXTENDED: levels.ORT_ENABLE_EXTENDED,
         Level.ALL: levels.ORT_ENABLE_ALL,
     }[level]
+    if profile is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(profile)
+    if optimized is not None:
+        options.optimized_model_filepath = str(optimized)
     return options
 
 

@@ -15,6 +15,7 @@ import math
 import os
 import pickle
 import queue
+import shutil
 import signal
 import subprocess
 import sys
@@ -33,8 +34,8 @@ from widthfold_onnx.text import printable
 Result = TypeVar("Result")
 
 _START = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from widthfold_onnx.runtime.worker import serve; serve()"
+    "import json, sys; sys.path[:], folder = json.loads(sys.argv[1]); "
+    "from widthfold_onnx.runtime.worker import serve; serve(folder)"
 )
 _LENGTH = 8
 _TAIL = 2000
@@ -100,28 +101,37 @@ def isolated(
 
 @contextlib.contextmanager
 def _child(noise: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """The child in a session of its own, which ends with the block whatever happens."""
-    command = [sys.executable, "-P", "-c", _START, json.dumps(sys.path)]
-    child = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=noise,
-        start_new_session=True,
-    )
-    try:
-        yield child
-    finally:
-        if child.poll() is None:  # not reaped yet, so its number is still its own
-            if hasattr(os, "killpg"):
-                os.killpg(child.pid, signal.SIGKILL)
-            else:
-                child.kill()
-            child.wait()
-        for pipe in (child.stdin, child.stdout):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):  # the child died before it read all
-                    pipe.close()
+    """The child in a session of its own, which ends with the block whatever happens.
+
+    Its temporary files are in a folder of ours: a child that is killed cannot remove them.
+    """
+    # What the child itself isolated ends with its pipe, and may write until then: never mind.
+    with tempfile.TemporaryDirectory(prefix="widthfold-", ignore_cleanup_errors=True) as folder:
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-c", _START, json.dumps([sys.path, folder])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=noise,
+            env={**os.environ, "TMPDIR": folder},
+            start_new_session=True,
+        )
+        try:
+            yield child
+        finally:
+            _end(child)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    if child.poll() is None:  # not reaped yet, so its number is still its own
+        if hasattr(os, "killpg"):
+            os.killpg(child.pid, signal.SIGKILL)
+        else:
+            child.kill()
+        child.wait()
+    for pipe in (child.stdin, child.stdout):
+        if pipe is not None:
+            with contextlib.suppress(BrokenPipeError):  # the child died before it read all
+                pipe.close()
 
 
 def _messages(child: subprocess.Popen[bytes], task: bytes) -> queue.SimpleQueue[tuple[str, Any]]:
@@ -145,8 +155,8 @@ def _messages(child: subprocess.Popen[bytes], task: bytes) -> queue.SimpleQueue[
     return messages
 
 
-def serve() -> None:
-    """The child's side: read one task, answer, end. Only `isolated` starts it."""
+def serve(folder: str) -> None:
+    """The child's side: read one task, answer, end. Only `isolated` starts it, in its `folder`."""
     source, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - os.devnull is no path of ours
         os.dup2(nothing.fileno(), 0)
@@ -162,7 +172,7 @@ def serve() -> None:
     task = _receive(source)
     if task is None:
         return
-    threading.Thread(target=_end_with_parent, args=(source,), daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(source, folder), daemon=True).start()
     try:
         function, args, reports, memory = pickle.loads(task)
         if memory is not None:
@@ -178,8 +188,9 @@ def serve() -> None:
         answer("raised", (summary, traceback.format_exc()))
 
 
-def _end_with_parent(source: IO[bytes]) -> None:
+def _end_with_parent(source: IO[bytes], folder: str) -> None:
     source.read(1)  # returns when the parent's end closes, even if the parent was killed
+    shutil.rmtree(folder, ignore_errors=True)  # a parent that was killed cannot
     os._exit(1)
 
 

@@ -1,0 +1,44 @@
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+
+from tests.evidence.machine import NODES, Machine
+from widthfold_onnx.evidence import contest, rotation, speed
+from widthfold_onnx.evidence.speed import time_models
+from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.runtime.clock import paired
+
+
+@pytest.fixture
+def measured(monkeypatch, tmp_path):
+    """Times two models on a machine of our own; returns what is said of them, and the machine."""
+    paths = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    for path in paths:
+        path.write_bytes(b"")
+
+    def measure(
+        costs, *, load=0.0, before=None, cores=2, same_file=False, first=None, pairs=None, **options
+    ):
+        machine = Machine(costs, first)
+        fakes = {
+            "open_session": machine.open_session,
+            "time": SimpleNamespace(perf_counter=machine.seconds),
+            "clock_of": lambda provider, threads: lambda: machine.now,
+            "paired": pairs or partial(paired, wall=lambda: machine.now),
+            "profile": lambda open_with, feeds: NODES,
+            "peak_mib": lambda *arguments: 12.34,
+            "file_bytes": lambda model: 5 if model.name == "a.onnx" else 6,
+            "load_average": lambda: load,
+            "cores": lambda: cores,
+        }
+        for name, fake in fakes.items():
+            for module in (contest, speed):
+                if hasattr(module, name):
+                    monkeypatch.setattr(module, name, fake)
+        monkeypatch.setattr(rotation, "last_cache_bytes", lambda: 0)
+        pair = (paths[0], paths[0]) if same_file else paths
+        options = VerifyOptions(provider=Provider.CPU, **options)
+        return time_models(*pair, options, {"x": (1, 256)}, load=before), machine
+
+    return measure

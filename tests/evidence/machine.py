@@ -1,0 +1,60 @@
+"""A machine of our own for timings: its clock moves only when a session runs."""
+
+from widthfold_onnx.options import Provider
+from widthfold_onnx.results import NodeTime
+from widthfold_onnx.runtime.ports import Port
+from widthfold_onnx.runtime.session import Level
+
+MILLI = 1_000_000
+NODES = [NodeTime(name=f"n{i}", op="Conv", provider="P" if i else "Q", us=1.0) for i in range(41)]
+
+
+class Machine:
+    """Sessions whose runs take a stated time.
+
+    Attributes:
+        costs: ms of a run, by (file, level), or by the order in which sessions were opened.
+        first: ms of the first run of a session, by (file, level), where that differs.
+        runs: (number of the session, input set) of every run.
+    """
+
+    def __init__(self, costs, first=None):
+        self.costs, self.first = costs, first or {}
+        self.now = 0
+        self.opened = []
+        self.runs = []
+
+    def open_session(self, model, provider, level=Level.ALL, threads=1, **options):
+        self.opened.append((model.name, level, threads))
+        return Session(self, len(self.opened) - 1, model.name, level)
+
+    def seconds(self):
+        return self.now * 1e-9
+
+
+class Session:
+    provider = Provider.CPU
+    inputs = (Port("x", "float32", (1, 256)),)
+
+    def __init__(self, machine, number, name, level):
+        self.machine, self.number = machine, number
+        costs = machine.costs
+        self.ms = costs[number] if isinstance(costs, list) else costs.get((name, level), 0)
+        self.warmup = machine.first.get((name, level), self.ms)
+
+    def bound(self, feeds):
+        def once():
+            self.machine.runs.append((self.number, float(feeds["x"][0, 0])))
+            self.machine.now += int(self.warmup * MILLI)
+            self.warmup = self.ms
+
+        return once
+
+
+def costs(a_all, a_extended, b_all, b_extended):
+    return {
+        ("a.onnx", Level.ALL): a_all,
+        ("a.onnx", Level.EXTENDED): a_extended,
+        ("b.onnx", Level.ALL): b_all,
+        ("b.onnx", Level.EXTENDED): b_extended,
+    }

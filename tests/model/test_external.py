@@ -1,0 +1,118 @@
+"""Weights outside the file: which places and lengths are taken."""
+
+import os
+
+import pytest
+from onnx import TensorProto
+
+from tests.model.checked import (
+    CALL,
+    CONDITION,
+    FLOAT,
+    SIN,
+    accepts,
+    branch,
+    function,
+    if_node,
+    model,
+    node,
+    refuses,
+)
+
+
+@pytest.fixture
+def external(tmp_path):
+    """Check a model whose weight is outside; keywords become entries, None removes one."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "w.bin").write_bytes(bytes(range(16)))
+
+    def build(**entries):
+        weight = TensorProto(name="W", data_type=FLOAT, dims=[4], data_location=1)
+        for key, text in {"location": "w.bin", "offset": "0", "length": "16", **entries}.items():
+            if text is not None:
+                weight.external_data.add(key=key, value=text)
+        return model([node("Add", ["X", "W"], ["Y"])], [weight])
+
+    build.folder = tmp_path / "model"
+    return build
+
+
+def test_takes_external_data(external):
+    accepts(external(), external.folder)
+    accepts(external(offset=None, length=None, checksum="0"), external.folder)
+    (external.folder / "sub").mkdir()
+    (external.folder / "w.bin").rename(external.folder / "sub" / "w.bin")
+    accepts(external(location="sub/w.bin"), external.folder)
+    accepts(external(location="./sub/w.bin"), external.folder)
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"offset": "-4"}, "'-4' is no number"),
+        ({"length": "-16"}, "'-16' is no number"),
+        ({"offset": "0x4"}, "no number"),
+        ({"offset": "٣"}, "no number"),
+        ({"offset": "9" * 5000}, "no number"),
+        ({"offset": "4"}, "bytes 4 to 20 of a file of 16"),
+        ({"offset": "4", "length": None}, "12 external bytes, its dims need 16"),
+        ({"length": "12"}, "12 external bytes"),
+        ({"offset": "9223372036854775807"}, "of a file of 16"),
+        ({"location": None}, "no file name"),
+        ({"location": ""}, "no file name"),
+        ({"location": "w.bin\0"}, "no file name"),
+        ({"location": "."}, "no regular file"),
+        ({"location": "sub/../w.bin"}, "leaves"),
+        ({"location": "..\\w.bin"}, "leaves"),
+        ({"location": "C:\\w.bin"}, "absolute"),
+        ({"location": "/dev/zero"}, "absolute"),
+        ({"location": "w.bin/x"}, "passes through"),
+        ({"location": "n" * 300}, "too long"),
+    ],
+)
+def test_refuses_external_data_that_do_not_fit(external, entries, message):
+    refuses(external(**entries), message, external.folder)
+
+
+def test_refuses_links_on_the_way(external):
+    outside = external.folder.parent / "outside"
+    outside.mkdir()
+    (outside / "w.bin").write_bytes(bytes(16))
+    (external.folder / "sub").symlink_to(outside)
+    refuses(external(location="sub/w.bin"), "passes through a link", external.folder)
+    (external.folder / "soft.bin").symlink_to("w.bin")
+    refuses(external(location="soft.bin"), "no regular file", external.folder)
+    (external.folder / "hard.bin").hardlink_to(outside / "w.bin")
+    refuses(external(location="hard.bin"), "2 hard links", external.folder)
+    os.mkfifo(external.folder / "fifo.bin")
+    refuses(external(location="fifo.bin"), "no regular file", external.folder)
+
+
+def test_refuses_external_data_without_a_folder_twice_or_of_strings(external):
+    refuses(external(), "no folder", None)
+    made = external()
+    made.graph.initializer[0].external_data.add(key="offset", value="0")
+    refuses(made, "twice", external.folder)
+    made = external()
+    made.graph.initializer[0].raw_data = bytes(16)
+    refuses(made, "both", external.folder)
+    made = external()
+    made.graph.initializer[0].data_type = TensorProto.STRING
+    refuses(made, "strings", external.folder)
+
+
+@pytest.mark.parametrize("where", ["subgraph", "attribute", "function", "training"])
+def test_finds_external_data_everywhere(external, where):
+    weight = external(length="12").graph.initializer[0]
+    constant = node("Constant", [], ["k"], value=weight)
+    if where == "subgraph":
+        then = branch("then", [node("Add", ["X", "W"], ["a"])], "a", [weight])
+        made = model([if_node(then)], [CONDITION])
+    elif where == "attribute":
+        made = model([constant, *SIN])
+    elif where == "function":
+        made = model(CALL, functions=[function("f", [constant, node("Sin", ["a"], ["b"])])])
+    else:
+        made = model(SIN)
+        made.training_info.add().algorithm.initializer.append(weight)
+    refuses(made, "12 external bytes", external.folder)

@@ -1,0 +1,65 @@
+"""The model without its large data, which the checker and shape inference get."""
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from tests.model.checked import (
+    CALL,
+    CONDITION,
+    accepts,
+    branch,
+    function,
+    if_node,
+    model,
+    node,
+    tensor,
+    value,
+)
+from widthfold_onnx.model.skeleton import skeleton
+
+
+def test_the_skeleton_drops_large_data_and_keeps_shapes():
+    large = numpy_helper.from_array(np.zeros((1000, 4), np.float32), "W")
+    small = numpy_helper.from_array(np.array([-1], np.int64), "s")
+    inner = [node("MatMul", ["W2", "X"], ["a"])]
+    hidden = numpy_helper.from_array(np.zeros((500, 4), np.float32), "W2")
+    constant = node("Constant", [], ["K"], value=large)
+    then = branch("then", inner, "a", [hidden])
+    other = branch("else", [node("MatMul", ["K", "X"], ["e"])], "e")
+    then.output[0].CopyFrom(value("a", [500]))
+    other.output[0].CopyFrom(value("e", [1000]))
+    nodes = [node("Reshape", ["u", "s"], ["Y"]), constant, node("MatMul", ["W", "X"], ["t"])]
+    nodes.append(if_node(then, other, "v"))
+    nodes.append(node("Concat", ["t", "v"], ["u"], axis=0))
+    made = model(nodes, [large, small, CONDITION])
+    made.graph.output[0].CopyFrom(value("Y", ["n"]))
+    accepts(made)
+    light = skeleton(made)
+    assert light.ByteSize() < 2000 < made.ByteSize()
+    onnx.checker.check_model(light)
+    found = onnx.shape_inference.infer_shapes(light, strict_mode=True)
+    shapes = {
+        v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in found.graph.value_info
+    }
+    assert shapes["t"] == [1000]
+    branches = {a.name: a.g for n in found.graph.node for a in n.attribute if a.HasField("g")}
+    inside = {v.name: v.type.tensor_type.shape for v in branches["then_branch"].value_info}
+    assert [d.dim_value for d in inside["W2"].dim] == [500, 4]
+    assert [v.name for v in light.graph.input][:1] == ["X"]
+
+
+def test_the_skeleton_does_not_touch_the_data():
+    large = tensor([1 << 20], raw_data=bytes(4 << 20))
+    made = model([node("Sin", ["W"], ["Y"])], [large], inputs=())
+    made.graph.output[0].CopyFrom(value("Y", [1 << 20]))
+    light = skeleton(made)
+    assert light.ByteSize() < 500
+    assert not light.graph.initializer
+
+
+def test_large_constants_of_functions_do_not_reach_the_checker():
+    constant = node("Constant", [], ["k"], value=tensor([4000], raw_data=bytes(16000)))
+    made = model(CALL, functions=[function("f", [constant, node("Add", ["a", "k"], ["b"])])])
+    accepts(made)
+    assert skeleton(made).ByteSize() < 1000

@@ -1,0 +1,11 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a store may be made; its folder is not there yet."""
+    return tmp_path / "folder" / "store.sqlite"

@@ -1,0 +1,20 @@
+"""Keys and measurements to keep."""
+
+from __future__ import annotations
+
+from widthfold_onnx.plan.store import Key, Measurement
+
+TAKEN = "2026-03-01T12:00:00+00:00"
+
+
+def key(subject: object = "model:0", **changes: str) -> Key:
+    names = {"candidate": "as-is", "setting": "{}", "machine": "m", **changes}
+    return Key(subject=str(subject), **names)
+
+
+def measured(**changes: object) -> Measurement:
+    given = {"ratio": 1.5, "low": 1.4, "high": 1.7, "seconds": 1e-3, "rounds": 40, "reason": ""}
+    return Measurement(**{"status": "ok", **given, "taken": TAKEN, **changes})
+
+
+LOST = measured(status="lost", ratio=0.0, low=0.0, high=0.0, seconds=0.0, reason="out of memory")

@@ -1,0 +1,139 @@
+"""The parts of the GPU script with a pretended CUDA in the place of a GPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.scripts.gpu_runs import rows_of
+from widthfold_onnx.errors import CheckFailedError, UnverifiedError
+from widthfold_onnx.options import Provider
+from widthfold_onnx.runtime import session as session_module
+
+
+def test_layers_on_cuda_are_timed_at_their_best_and_forms_at_the_heuristic(
+    stage: Any, pretended: list[dict[str, str]], tmp_path: Path
+) -> None:
+    grid = importlib.import_module("gpu.grid")
+    layer = grid.layer_of((1, 4), (1, 5), 1, "float16", 1 << 16)
+    grid.run_grid(stage, [layer], None)
+    plain = [row for row in rows_of(tmp_path, "grid") if row["form"] == "none"]
+    assert [set(row["searches_us"]) for row in plain] == [{"HEURISTIC", "EXHAUSTIVE"}] * 2
+    assert all(row["us"] == min(row["searches_us"].values()) for row in plain)
+    assert {row["layout"] for row in rows_of(tmp_path, "grid") if "ratio" in row} == {
+        "nchw",
+        "nhwc",
+    }
+    assert {options["tf32"] for options in pretended} == {"1"}
+    assert {options["prefer_nhwc"] for options in pretended} == {"0", "1"}
+
+
+def test_parts_that_take_too_long_say_what_is_left(stage: Any, pretended: Any, tmp_path: Path):
+    grid, products = (importlib.import_module(f"gpu.{name}") for name in ("grid", "products"))
+    late = stage.until(-1.0)
+    grid.run_grid(late, grid.layers(1 << 16)[:2], None)
+    products.run_products(late)
+    (layers,), (rest,) = rows_of(tmp_path, "grid"), rows_of(tmp_path, "gemm")
+    assert layers["reason"] == rest["reason"] == "no time was left"
+    assert layers["unmeasured"] > 20
+    assert rest["unmeasured"] == 16
+
+
+def test_no_model_is_begun_for_which_the_time_will_not_do(
+    stage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wholes = importlib.import_module("gpu.wholes")
+    clock = SimpleNamespace(
+        provider=Provider.CUDA, results=stage.results, options=stage.options, left=100.0
+    )
+    begun: list[tuple[str, dict[str, str]]] = []
+
+    def model(inner: Any, path: Path, options: dict[str, str]) -> None:
+        begun.append((path.stem, options))
+        clock.left -= 35.0
+
+    monkeypatch.setattr(wholes, "_model", model)
+    wholes.run_models(clock, [Path("a.onnx"), Path("b.onnx")])
+    assert begun == [("a", {}), ("a", {"prefer_nhwc": "1"})]  # of four: each in both layouts
+    (rest,) = rows_of(tmp_path, "models")
+    assert rest["unmeasured"] == 2
+
+
+def test_hopeless_forms_are_not_run_and_wrong_ones_get_no_ratio(
+    stage: Any, pretended: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = importlib.import_module("gpu.grid")
+    layer = grid.layer_of((1, 1), (1, 5), 1, "float32", 1 << 16)
+    grid.run_grid(stage, [layer], rate=1.0)
+    assert {row.get("reason") for row in rows_of(tmp_path, "grid") if row["form"] != "none"} == {
+        "its multiply-adds alone would take longer"
+    }
+    folded = importlib.import_module("gpu.layers").fold_weight
+    monkeypatch.setattr("gpu.layers.fold_weight", lambda weight, fold: folded(weight, fold) * 1.1)
+    grid.run_grid(stage, [layer], None)
+    folds = [row for row in rows_of(tmp_path, "grid") if row["form"] in ("block 8", "band 8")]
+    assert len([row for row in folds if row.get("wrong", 0) > 0.09]) == 4
+    assert not any("ratio" in row for row in folds)
+
+
+def test_launches_on_cuda_are_recorded_as_well(
+    stage: Any, pretended: list[dict[str, str]], tmp_path: Path
+) -> None:
+    importlib.import_module("gpu.device").ceilings(stage)
+    found = {row["what"]: row for row in rows_of(tmp_path, "ceilings")}
+    assert {"copy", "transpose", "product", "cached", "launch", "recorded launch"} <= set(found)
+    assert "identical" in found
+    assert not [row for row in found.values() if "error" in row]
+    recorded = [options for options in pretended if options.get("enable_cuda_graph") == "1"]
+    assert len(recorded) == 2  # the two chains
+
+
+def test_a_device_that_computes_wrong_ends_the_run(
+    stage: Any, pretended: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = importlib.import_module("gpu.device")
+    device.check(stage)
+    assert [options["tf32"] for options in pretended] == ["0", "1"]  # float16 by tensor cores
+    real = session_module.open_session
+    for off, found in ((1.001, r"\d"), (np.nan, "nan")):
+
+        def broken(path: Path, provider: Provider, *more: Any, off=off, **named: Any) -> Any:
+            session = real(path, provider, *more, **named)
+            by = off if provider is Provider.CUDA else 1.0
+            return SimpleNamespace(run=lambda x: {k: v * by for k, v in session.run(x).items()})
+
+        monkeypatch.setattr(device, "open_session", broken)
+        with pytest.raises(CheckFailedError, match=f"a float32 Conv on cuda differs by {found}"):
+            device.check(stage)
+
+
+def test_tensorrt_is_not_asked_for_its_graph_and_compares_on_cuda(
+    stage: Any, pretended: list[dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid, module = (importlib.import_module(f"gpu.{name}") for name in ("grid", "stage"))
+    real, asked = module.open_session, []
+
+    def seen(path: Path, provider: Provider, *more: Any, optimized: Any, **named: Any) -> Any:
+        asked.append((provider, optimized is not None))
+        return real(path, provider, *more, optimized=optimized, **named)
+
+    monkeypatch.setattr(module, "open_session", seen)
+    layer = grid.layer_of((1, 4), (1, 5), 1, "float16", 1 << 16)
+    grid.run_grid(dataclasses.replace(stage, provider=Provider.TENSORRT), [layer], None)
+    assert asked[:2] == [(Provider.CUDA, True)] * 2  # the comparisons of both types
+    assert set(asked[2:]) == {(Provider.TENSORRT, False)}
+    timed = [row for row in rows_of(tmp_path, "grid") if "ratio" in row]
+    assert len(timed) > 8
+    assert {row["transposes"] for row in timed} == {None}
+
+
+def test_what_does_not_run_is_a_row_with_its_reason(stage: Any, tmp_path: Path) -> None:
+    with stage.guarded("grid", layer="x"):
+        raise UnverifiedError("out of memory")
+    assert rows_of(tmp_path, "grid") == [{"part": "grid", "layer": "x", "error": "out of memory"}]

@@ -1,0 +1,89 @@
+"""PyTorch as a rival, pretended."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import itertools
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.scripts.gpu_runs import rows_of
+
+
+class FakeTorch:
+    """As much of PyTorch as part 6 uses, on a device called cuda."""
+
+    __version__ = "0"
+    channels_last, contiguous_format = "last", "first"
+
+    def __init__(self) -> None:
+        cudnn = SimpleNamespace(benchmark=False, allow_tf32=False, version=lambda: 90000)
+        self.backends = SimpleNamespace(cudnn=cudnn)
+        self.cuda = SimpleNamespace(is_available=lambda: True, synchronize=lambda: None)
+        self.formats: list[str] = []
+        events = [("copy", 3.0), ("sm90_xmma_fprop", 50.0), ("cudaLaunchKernel", 0.0)]
+        averages = [SimpleNamespace(key=key, device_time_total=t) for key, t in events]
+        found = contextlib.nullcontext(SimpleNamespace(key_averages=lambda: averages))
+        kind = SimpleNamespace(CUDA="cuda")
+        self.profiler = SimpleNamespace(profile=lambda activities: found, ProfilerActivity=kind)
+        self.nn = SimpleNamespace(functional=SimpleNamespace(conv2d=self.conv2d))
+
+    def from_numpy(self, array: np.ndarray) -> Any:
+        tensor = SimpleNamespace(shape=array.shape)
+
+        def to(device: str = "", memory_format: str = "") -> Any:
+            self.formats += [memory_format] if memory_format else []
+            return tensor
+
+        tensor.to = to
+        return tensor
+
+    def inference_mode(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def conv2d(self, x: Any, w: Any, stride: int, padding: Sequence[int]) -> str:
+        assert x.shape[1] == w.shape[1]
+        if w.shape[0] == 16:
+            raise RuntimeError("CUDA out of memory\nsecond line")
+        return "y"
+
+    def neg(self, y: str) -> str:
+        return y
+
+
+def test_pytorch_without_a_device_is_no_reference(
+    stage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = FakeTorch()
+    torch.cuda.is_available = lambda: False
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    importlib.import_module("gpu.rival").run_rival(stage, [])
+    (row,) = rows_of(tmp_path, "torch")
+    assert row["reason"] == "PyTorch 0 sees no CUDA device"
+
+
+def test_pytorch_tunes_and_names_kernels(
+    stage: Any, pretended: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = FakeTorch()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    grid, rival = (importlib.import_module(f"gpu.{name}") for name in ("grid", "rival"))
+    layers = [grid.layer_of((1, n), (3, 3), 1, "float16", 1 << 14) for n in (4, 16)]
+    rival.run_rival(stage, layers)
+    about, *rows = rows_of(tmp_path, "torch")
+    assert about["cudnn"] == 90000
+    assert torch.backends.cudnn.benchmark
+    assert [row["layout"] for row in rows] == ["nchw", "nhwc"] * 2
+    for name in ("kernels", "runtime_kernels"):
+        assert rows[0][name] == ["sm90_xmma_fprop", "copy"]
+    assert rows[0]["us"] > 0
+    assert [row["error"] for row in rows[2:]] == ["CUDA out of memory"] * 2
+    formats = [*itertools.chain(["first"] * 2, ["last"] * 2)]
+    assert torch.formats == formats * 2

@@ -1,0 +1,44 @@
+"""What held or computed a constant goes when its last reader has gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator
+
+import onnx_ir as ir  # noqa: TID251 - a part of model.graph, the door
+
+from widthfold_onnx.model.constants import Constant, computed_from
+from widthfold_onnx.refusal import Refusal
+
+
+def drop_unused(
+    values: Iterable[ir.Value],
+    constant: Callable[[ir.Value], Constant | Refusal],
+    staying: Container[ir.Value],
+) -> Iterator[ir.Graph]:
+    """Remove the constants that nobody reads any more, and what computes them from others.
+
+    Args:
+        values: what a node read that has gone.
+        constant: the constant behind a value.
+        staying: these stay, read or not.
+
+    Returns:
+        The graphs that lost something, as they lose it.
+    """
+    waiting = list(values)
+    while waiting:
+        value = waiting.pop()
+        if value.uses() or value.is_graph_output() or value.is_graph_input() or value in staying:
+            continue
+        producer = value.producer()
+        if producer is None and value.is_initializer() and isinstance(value.graph, ir.Graph):
+            yield value.graph
+            del value.graph.initializers[value.name or ""]
+        elif producer is None or producer.graph is None:
+            continue  # no constant that a node makes, or gone with another reader
+        elif not isinstance(constant(value), Refusal):
+            waiting += computed_from(value)
+            graph = producer.graph
+            assert isinstance(graph, ir.Graph)
+            yield graph
+            graph.remove(producer, safe=True)

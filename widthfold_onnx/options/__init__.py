@@ -1,0 +1,28 @@
+"""What a caller may choose: frozen dataclasses and enums, checked where they are made."""
+
+from widthfold_onnx.options.folding import (
+    EXTENTS,
+    FACTORS,
+    FINITE,
+    AxisName,
+    FoldOptions,
+    Layout,
+    NonFinite,
+    Shapes,
+)
+from widthfold_onnx.options.running import Provider, SearchOptions, Tolerance, VerifyOptions
+
+__all__ = [
+    "EXTENTS",
+    "FACTORS",
+    "FINITE",
+    "AxisName",
+    "FoldOptions",
+    "Layout",
+    "NonFinite",
+    "Provider",
+    "SearchOptions",
+    "Shapes",
+    "Tolerance",
+    "VerifyOptions",
+]
