@@ -52,9 +52,8 @@ def check_conv(graph: Rewritten, conv: Node, options: VerifyOptions) -> ExactSit
     Where the runtime has no kernel for it, what needs no run is proved, and the verdict says so.
 
     Raises:
-        Mismatch: it is another; the message says where.
+        Mismatch: it is another, or its record cannot be read; the message says where.
         UnverifiedError: the runtime cannot run it, or it would need too much memory.
-        InvalidModelError: its record cannot be read.
     """
     old, new = graph.old, graph.new
     node = graph.original(conv)
