@@ -184,3 +184,21 @@ def test_a_condition_on_texts(tmp_path: Path) -> None:
     bound.attribute[0].t.CopyFrom(numpy_helper.from_array(np.array("1e9", object)))
     reasons = [s.reason for s in proof("guarded", model, tmp_path) if s.verdict == "different"]
     assert reasons == ["its condition compares with something that is no number"]
+
+
+@pytest.mark.parametrize("name", ["convs", "guarded"])
+def test_digits_that_no_memory_holds(name: str, tmp_path: Path) -> None:
+    model = folded(name)
+    for entry in records(model, FOLD_KEY):
+        entry.value = replaced(entry.value, ("axes", 1, "out_digits"), 1 << 28)
+    found = proof(name, model, tmp_path)
+    assert {site.verdict for site in found} == {"skipped"}
+    assert {site.reason for site in found} == {"the probe would need more than 268435456 elements"}
+
+
+def test_an_operator_that_is_never_folded(tmp_path: Path) -> None:
+    model = folded("products")
+    (first, _) = (node for node in model.graph.node if node.op_type == "MatMul")
+    first.op_type = "Max"
+    (found,) = (site for site in proof("products", model, tmp_path) if site.verdict == "different")
+    assert found.reason == "the original has no such node"

@@ -34,6 +34,9 @@ from widthfold_onnx.rules.windowed import WindowedSite
 
 Array = npt.NDArray[Any]
 
+MAX_DIGITS = 1 << 20
+"""Of one axis: where its taps go takes some 50 bytes per digit and tap."""
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -199,7 +202,8 @@ def check_size(record: FoldRecord) -> None:
     # Bounded one by one first: a product of numbers of any size takes any time.
     if len(record.axes) > MAX_AXES or max(numbers) > MAX_ELEMENTS:
         raise too_large()
-    if math.prod(axis.out_digits * axis.in_digits for axis in record.axes) > MAX_ELEMENTS:
+    digits = [digit for axis in record.axes for digit in (axis.out_digits, axis.in_digits)]
+    if max(digits, default=1) > MAX_DIGITS or math.prod(digits) > MAX_ELEMENTS:
         raise too_large()
 
 
