@@ -258,6 +258,27 @@ def test_what_acts_along_folded_axes_is_not(op: str, inputs: tuple, attributes: 
     assert result.graph.node[-1] == g.nodes[-1]
 
 
+@pytest.mark.parametrize(
+    ("op", "inputs", "attributes", "extents"),
+    [
+        ("MaxPool", (), {"kernel_shape": [8, 1]}, (2, 5, 0, 12)),
+        ("AveragePool", (), {"kernel_shape": [9, 1], "pads": [1, 0, 0, 0]}, (2, 5, 0, 12)),
+        ("Pad", (np.array([0, 0, -3, 0, 0, 0, -4, 0]),), {}, (2, 5, 0, 12)),
+        ("Resize", ("", np.array([1, 1, 0.1, 1], np.float32)), {}, (2, 5, 0, 12)),
+    ],
+)
+def test_what_returns_no_element_is_not_carried(
+    op: str, inputs: tuple, attributes: dict, extents: tuple[int, ...]
+) -> None:
+    """A Reshape could not say its extents: 0 means that of the input there."""
+    g = builder()
+    value = g.op(op, g.conv("x", 5, [1, 3]), *inputs, **attributes)
+    result = folded(g.model([value]))
+    assert [kind for kind in ops(result) if kind not in MOVES] == ["Conv", op]
+    (empty,) = run(result, np.zeros((2, 3, 7, 12), np.float32), "ORT_ENABLE_ALL")
+    assert empty.shape == extents
+
+
 def test_a_residual_block_reads_the_fold_of_its_first_conv() -> None:
     g = builder()
     value = g.conv(g.op("Relu", g.conv("x", 3, [3, 3])), 3, [1, 3])

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.evidence.chain import Mismatch
 from widthfold_onnx.evidence.inline import inlined
 from widthfold_onnx.evidence.parity import compare
 from widthfold_onnx.evidence.rows import Outputs, figure
@@ -57,7 +58,7 @@ def first_difference(
         (reference,) = run_with(before, wanted, [item], options)
         (returned,) = run_with(after, {tensors[name][0] for name in wanted}, [item], options)
         candidate = {name: natural(returned, tensors[name]) for name in wanted}
-    except UnverifiedError as error:
+    except (Mismatch, UnverifiedError) as error:
         return f"not bisected: {error}"
     beyond = f"; {hidden} folded sites in subgraphs were not compared" if hidden else ""
     for site in sites:

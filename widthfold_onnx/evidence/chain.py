@@ -20,7 +20,7 @@ from onnx.reference import ReferenceEvaluator
 from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.domain import is_default
-from widthfold_onnx.text import printable
+from widthfold_onnx.text import printable, quoted
 
 Labels = npt.NDArray[np.signedinteger[Any]]
 
@@ -74,12 +74,20 @@ def replay(
     opset: int,
     labels: Labels,
 ) -> Labels:
-    """Run moves on labels, by onnx's reference implementation; what a Pad appends is label 0."""
+    """Run moves on labels, by onnx's reference implementation; what a Pad appends is label 0.
+
+    Raises:
+        Mismatch: they do not fit together, or what tells one how to move is no list of integers.
+    """
     if not nodes:
         return labels
     nodes = [_with_zeros(node) if node.op_type == "Pad" else node for node in nodes]
     start, end = nodes[0].input[0], nodes[-1].output[0]
     used = {name for node in nodes for name in node.input[1:]}
+    for name in sorted(used):
+        told = constants.get(name)
+        if told is None or told.ndim != 1 or told.dtype.kind != "i":
+            raise Mismatch(f"{quoted(name)} is no list of integers, and tells a move what to do")
     kind = helper.np_dtype_to_tensor_dtype(labels.dtype)
     graph = helper.make_graph(
         nodes,

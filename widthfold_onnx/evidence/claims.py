@@ -10,13 +10,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.errors import InvalidModelError, UnverifiedError
 from widthfold_onnx.evidence.chain import Labels, Mismatch, labels_of
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Value
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rewrite.record import StateRecord
+from widthfold_onnx.rewrite.record import (
+    FoldRecord,
+    ProductRecord,
+    StateRecord,
+    read_record,
+    read_state,
+)
 
 Array = npt.NDArray[Any]
 
@@ -30,6 +36,26 @@ MAX_ELEMENTS = 1 << 28
 # that is written into the new nodes may happen to fit one.
 FREE_SAMPLES = (2, 1)
 FREE_POSITIONS = (5, 6)
+
+
+def fold_record(text: str) -> FoldRecord | ProductRecord:
+    """What a folded node says of its fold.
+
+    Raises:
+        Mismatch: it cannot be read, or holds a number out of range.
+    """
+    try:
+        return read_record(text)
+    except InvalidModelError as error:
+        raise Mismatch(str(error)) from error
+
+
+def state_record(text: str) -> StateRecord:
+    """What a node says of the state of its outputs; the errors are those of `fold_record`."""
+    try:
+        return read_state(text)
+    except InvalidModelError as error:
+        raise Mismatch(str(error)) from error
 
 
 @dataclass(frozen=True)
@@ -125,7 +151,7 @@ def placed(
 
 
 def packed_claim(value: str, record: StateRecord, index: int) -> Claim:
-    """The claim of a node's output; the record comes from the model, so it may hold any number.
+    """The claim of a node's output; the record comes from the model, so it may be of any size.
 
     Raises:
         Mismatch: it makes no sense.
@@ -135,7 +161,7 @@ def packed_claim(value: str, record: StateRecord, index: int) -> Claim:
     numbers = [e for e in shape if e is not None]
     if len(shape) > MAX_RANK or max(numbers, default=1) > MAX_ELEMENTS:
         raise too_large()
-    if min(numbers, default=1) < 1 or not state.fits(shape):
+    if not state.fits(shape):
         raise Mismatch(f"its state does not fit the extents {list(shape)}")
     return Claim(value, state, shape)
 

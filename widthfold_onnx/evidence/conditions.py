@@ -53,14 +53,19 @@ class _Reading:
         self._makers = makers
 
     def conjunction(self, name: str) -> None:
-        node = self._maker(name)
-        if node.op_type == "And":
-            for part in node.input:
-                self.conjunction(part)
-        elif node.op_type == "Less":
-            self._finite(node)
-        else:
-            self._extents(node)
+        waiting, seen = [name], set[str]()
+        while waiting:
+            name = waiting.pop()
+            node = self._maker(name)
+            if name in seen:
+                continue  # an And of itself, n levels deep, would be read 2**n times
+            seen.add(name)
+            if node.op_type == "And":
+                waiting += node.input
+            elif node.op_type == "Less":
+                self._finite(node)
+            else:
+                self._extents(node)
 
     def _finite(self, node: onnx.NodeProto) -> None:
         """Sum |x| < bound: all axes are summed up, for the operator's default is all."""
@@ -119,6 +124,8 @@ class _Reading:
         if node.op_type != "Constant" or node.domain or not held:
             raise Mismatch("its condition compares with something that is not constant")
         array: Array = np.asarray(numpy_helper.to_array(held[0]))
+        if array.dtype.kind not in "if":
+            raise Mismatch("its condition compares with something that is no number")
         return array
 
 

@@ -9,6 +9,7 @@ import onnx
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.branches import FOLDED, choices
 from widthfold_onnx.evidence.chain import Mismatch
+from widthfold_onnx.evidence.claims import fold_record
 from widthfold_onnx.evidence.elsewhere import Place
 from widthfold_onnx.evidence.product_pair import open_positions
 from widthfold_onnx.evidence.rewritten import Rewritten, label
@@ -17,7 +18,7 @@ from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Node, Value
 from widthfold_onnx.options import EXTENTS
 from widthfold_onnx.results import ExactSite
-from widthfold_onnx.rewrite.record import FOLD_KEY, FoldRecord, read_record
+from widthfold_onnx.rewrite.record import FOLD_KEY, FoldRecord
 from widthfold_onnx.rules.guarding import EXACT, Extent
 from widthfold_onnx.rules.quantized_product import PRODUCT_INPUTS
 
@@ -66,7 +67,7 @@ def ambiguous(graph: Rewritten, node: Node) -> set[int]:
     They are folded on the output alone, so that no Reshape before the node has their extent in it.
     At a stride several of them give outputs of one extent; and a pixel shuffle takes any.
     """
-    record = read_record(node.metadata_props[FOLD_KEY])
+    record = fold_record(node.metadata_props[FOLD_KEY])
     if not isinstance(record, FoldRecord):
         return set()
     strides = [1] * len(record.axes)
@@ -94,9 +95,9 @@ def needed_by_fold(graph: Rewritten, node: Node, value: str) -> dict[int, Extent
     """What the extents of the data must be by the record of a folded node, where they are open.
 
     Raises:
-        Mismatch: the record does not fit.
+        Mismatch: the record does not fit, or cannot be read.
     """
-    record = read_record(node.metadata_props[FOLD_KEY])
+    record = fold_record(node.metadata_props[FOLD_KEY])
     if isinstance(record, FoldRecord):
         digits = [record.batch, 1, *(axis.in_digits for axis in record.axes)]
         planned = [record.samples, None, *(axis.length for axis in record.axes)]

@@ -37,7 +37,6 @@ from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import ExactSite
 from widthfold_onnx.rewrite.record import FOLD_KEY
-from widthfold_onnx.rules import LINEAR
 from widthfold_onnx.rules.conv_site import conv_axes
 from widthfold_onnx.rules.reading import group_of
 from widthfold_onnx.rules.windowed import FOLDED_OPS
@@ -52,13 +51,12 @@ def check_conv(graph: Rewritten, conv: Node, options: VerifyOptions) -> ExactSit
     Where the runtime has no kernel for it, what needs no run is proved, and the verdict says so.
 
     Raises:
-        Mismatch: it is another; the message says where.
+        Mismatch: it is another, or its record cannot be read; the message says where.
         UnverifiedError: the runtime cannot run it, or it would need too much memory.
-        InvalidModelError: its record cannot be read.
     """
     old, new = graph.old, graph.new
     node = graph.original(conv)
-    if node is None or not is_default(node, *LINEAR) or FOLD_KEY in node.metadata_props:
+    if node is None or not is_default(node, *FOLDED_OPS) or FOLD_KEY in node.metadata_props:
         raise Mismatch("the original has no such node")
     if not is_default(conv, FOLDED_OPS[node.op_type]):
         raise Mismatch(f"{printable(conv.op_type)} is no folded Conv")

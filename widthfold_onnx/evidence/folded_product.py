@@ -30,7 +30,7 @@ from widthfold_onnx.evidence.chain import (
     replay,
     unpacked,
 )
-from widthfold_onnx.evidence.claims import content, placed, read
+from widthfold_onnx.evidence.claims import content, fold_record, placed, read
 from widthfold_onnx.evidence.probe import TRIALS, Side, first_difference
 from widthfold_onnx.evidence.probe_quantized_product import quantized_difference
 from widthfold_onnx.evidence.product_pair import (
@@ -46,7 +46,7 @@ from widthfold_onnx.model.graph import Node, Value
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import AxisPattern, ExactSite
-from widthfold_onnx.rewrite.record import FOLD_KEY, ProductRecord, read_record
+from widthfold_onnx.rewrite.record import FOLD_KEY, ProductRecord
 from widthfold_onnx.rules.matmul_reading import flag
 from widthfold_onnx.rules.matmul_site import MatMulSite
 from widthfold_onnx.rules.quantized_product import across
@@ -62,15 +62,14 @@ def check_product(graph: Rewritten, new: Node, options: VerifyOptions) -> ExactS
     """Prove a folded MatMul or Gemm, together with the moves around it.
 
     Raises:
-        Mismatch: it is another; the message says where.
+        Mismatch: it is another, or its record cannot be read; the message says where.
         UnverifiedError: the runtime cannot run it, or it would need too much memory.
-        InvalidModelError: its record cannot be read.
     """
     old = graph.original(new)
     known = old is not None and (old.op_type, old.domain) == (new.op_type, new.domain)
     if old is None or not known or FOLD_KEY in old.metadata_props:
         raise Mismatch(f"the original has no such {printable(new.op_type)}")
-    record = read_record(new.metadata_props[FOLD_KEY])
+    record = fold_record(new.metadata_props[FOLD_KEY])
     if not isinstance(record, ProductRecord):
         raise Mismatch("its record is that of another operator")
     certificates, unrun = [], ""

@@ -20,6 +20,7 @@ import onnx
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.branches import FOLDED, ORIGINAL, Choice, choices, taken
 from widthfold_onnx.evidence.chain import Mismatch
+from widthfold_onnx.evidence.claims import fold_record, state_record
 from widthfold_onnx.evidence.conditions import Tested, tested
 from widthfold_onnx.evidence.elsewhere import Place, first_change
 from widthfold_onnx.evidence.extents import (
@@ -29,6 +30,7 @@ from widthfold_onnx.evidence.extents import (
     unguarded_folds,
 )
 from widthfold_onnx.evidence.rewritten import CONVERSIONS, Rewritten, label
+from widthfold_onnx.evidence.wanted import check_size
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Graph, Node
@@ -41,8 +43,6 @@ from widthfold_onnx.rewrite.record import (
     STATE_KEY,
     FoldRecord,
     fold_again,
-    read_record,
-    read_state,
 )
 from widthfold_onnx.rules import LINEAR
 from widthfold_onnx.rules.base import LinearSite, Site
@@ -171,7 +171,7 @@ class _Guard:
                 if claim is not None and claim.state is None:
                     yield claim.value, needed_by_fold(graph, node, claim.value)
             elif STATE_KEY in metadata and node.op_type in CONVERSIONS:
-                record, value = read_state(metadata[STATE_KEY]), metadata.get(ORIGIN_KEY, "")
+                record, value = state_record(metadata[STATE_KEY]), metadata.get(ORIGIN_KEY, "")
                 shape = record.shapes[0]
                 packed = record.state.involved(len(shape))
                 fixed = fixed_extents(graph, value, len(shape))
@@ -215,7 +215,7 @@ class _Guard:
 
 def _site_of(graph: Rewritten, known: Node, node: Node) -> tuple[LinearSite, bool]:
     """The original of a folded node as a site, and whether its fold has structural zeros."""
-    record = read_record(node.metadata_props[FOLD_KEY])
+    record = fold_record(node.metadata_props[FOLD_KEY])
     if isinstance(record, FoldRecord):
         dims: Dims = (record.samples, None, *(axis.length for axis in record.axes))
     else:
@@ -227,6 +227,7 @@ def _site_of(graph: Rewritten, known: Node, node: Node) -> tuple[LinearSite, boo
         raise Mismatch(f"the fold cannot be repeated on the original: {site.reason}")
     if not isinstance(record, FoldRecord) or not isinstance(site, WindowedSite):
         return site, True
+    check_size(record)
     fold = fold_again(record, site.axes, site.grouping)
     if isinstance(fold, Refusal):
         raise Mismatch(f"the fold cannot be repeated on the original: {fold.reason}")

@@ -183,11 +183,10 @@ def _original(graph: Rewritten, old: Node, new: Node, shape: Dims) -> MatMulSite
 
 
 def _check_record(record: ProductRecord) -> None:
-    """The record comes from the model, so it may hold any number."""
-    numbers = [record.factor, record.merged, *(1 if e is None else e for e in record.shape)]
-    if min(numbers) < 1 or len(record.shape) < 2 or record.merged >= len(record.shape):
-        raise Mismatch("its record holds a number out of range")
-    if max(numbers) > MAX_ELEMENTS:
+    """The record comes from the model, so it may be of any size."""
+    if len(record.shape) < 2 or record.merged >= len(record.shape):
+        raise Mismatch("its record merges more axes than there are")
+    if max(record.factor, *(1 if e is None else e for e in record.shape)) > MAX_ELEMENTS:
         raise too_large()
 
 

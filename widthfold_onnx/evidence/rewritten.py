@@ -18,7 +18,14 @@ from onnx import helper
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.chain import Mismatch, check_moves, replay
-from widthfold_onnx.evidence.claims import Claim, content, every_concrete, packed_claim, read
+from widthfold_onnx.evidence.claims import (
+    Claim,
+    content,
+    every_concrete,
+    packed_claim,
+    read,
+    state_record,
+)
 from widthfold_onnx.evidence.requantized import moves_of
 from widthfold_onnx.evidence.requantized_data import without_pair
 from widthfold_onnx.model.declared import Dims
@@ -26,7 +33,7 @@ from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.messages import Scope
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, STATE_KEY, read_state
+from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, STATE_KEY
 from widthfold_onnx.rules.dequantized import exact_dequantizer
 from widthfold_onnx.text import printable
 
@@ -102,23 +109,28 @@ class Rewritten:
         """Whether a node ends a chain of moves that is quantized again (`evidence.requantized`)."""
         given = node.inputs[0] if node.inputs else None
         quantizes = is_default(node, "QuantizeLinear", "DequantizeLinear")
-        return quantizes and given is not None and self.claim(given) is None
+        return quantizes and given is not None and not self._is_claimed(given)
+
+    def _is_claimed(self, value: Value) -> bool:
+        """Whether a tensor claims to hold something; one inside of a chain of moves does not."""
+        node = value.producer()
+        if node is None or node not in self._set or STATE_KEY in node.metadata_props:
+            return True
+        return value.name == node.metadata_props.get(ORIGIN_KEY, "")
 
     def claim(self, value: Value) -> Claim | None:
         """What a tensor claims to hold; None inside of a chain of moves.
 
         Raises:
-            Mismatch: the claim makes no sense.
-            InvalidModelError: it cannot be read.
+            Mismatch: the claim makes no sense, or cannot be read.
         """
         node = value.producer()
-        if node is None or node not in self._set:
+        if not self._is_claimed(value):
+            return None
+        if node is None or node not in self._set or STATE_KEY not in node.metadata_props:
             return Claim(value.name or "")
-        origin = node.metadata_props.get(ORIGIN_KEY, "")
-        text = node.metadata_props.get(STATE_KEY)
-        if text is None:
-            return Claim(origin) if value.name == origin else None
-        record, index = read_state(text), list(node.outputs).index(value)
+        origin, text = node.metadata_props.get(ORIGIN_KEY, ""), node.metadata_props[STATE_KEY]
+        record, index = state_record(text), list(node.outputs).index(value)
         known = self.original(node)
         if index:
             origin = known.outputs[index].name or "" if known and index < len(known.outputs) else ""
@@ -129,7 +141,7 @@ class Rewritten:
     def line_to(self, value: Value) -> tuple[Value, list[Node]]:
         """The moves that lead to a tensor inside of a chain, and where they start."""
         line: list[Node] = []
-        while self.claim(value) is None:
+        while not self._is_claimed(value):
             node = value.producer()
             source = node.inputs[0] if node is not None and node.inputs else None
             if node is None or source is None or FOLD_KEY in node.metadata_props:
@@ -141,7 +153,7 @@ class Rewritten:
     def line_from(self, value: Value) -> tuple[Value, list[Node]]:
         """The moves that a tensor inside of a chain goes through, and where they end."""
         line: list[Node] = []
-        while self.claim(value) is None:
+        while not self._is_claimed(value):
             users = [node for node, index in value.uses() if index == 0 and node in self._set]
             if len(users) != 1:
                 raise Mismatch("the new nodes do not follow each other")

@@ -16,13 +16,14 @@ from typing import NamedTuple
 import onnx
 
 from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.evidence.claims import state_record
 from widthfold_onnx.evidence.rounds import opened
 from widthfold_onnx.evidence.rows import Outputs
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.walk import all_nodes, subgraphs
 from widthfold_onnx.options import VerifyOptions
-from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, STATE_KEY, read_state
+from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, STATE_KEY
 from widthfold_onnx.rules import LINEAR
 from widthfold_onnx.runtime.ports import Array
 from widthfold_onnx.runtime.session import Level
@@ -89,13 +90,17 @@ class Held(NamedTuple):
 
 
 def tensors_of(graph: onnx.GraphProto) -> dict[str, Held]:
-    """Values of the original that a graph holds."""
+    """Values of the original that a graph holds.
+
+    Raises:
+        Mismatch: a record cannot be read.
+    """
     tensors: dict[str, Held] = {}
     for node in graph.node:
         metadata = {entry.key: entry.value for entry in node.metadata_props}
         if STATE_KEY in metadata and node.output:
-            record = read_state(metadata[STATE_KEY])
-            shape = tuple(record.shapes[0]) if record.shapes else ()
+            record = state_record(metadata[STATE_KEY])
+            shape = tuple(record.shapes[0])
             tensors[metadata.get(ORIGIN_KEY, "")] = Held(node.output[0], record.state, shape)
     return tensors | {name: Held(name) for node in graph.node for name in node.output}
 

@@ -15,6 +15,7 @@ from widthfold_onnx.evidence.claims import (
     FREE_SAMPLES,
     MAX_AXES,
     MAX_ELEMENTS,
+    fold_record,
     placed,
     read,
     too_large,
@@ -25,13 +26,16 @@ from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rewrite.record import FOLD_KEY, FoldRecord, fold_again, read_record
+from widthfold_onnx.rewrite.record import FOLD_KEY, FoldRecord, fold_again
 from widthfold_onnx.rules import LINEAR
 from widthfold_onnx.rules.base import Site
 from widthfold_onnx.rules.parameter import INPUTS
 from widthfold_onnx.rules.windowed import WindowedSite
 
 Array = npt.NDArray[Any]
+
+MAX_DIGITS = 1 << 20
+"""Of one axis: where its taps go takes some 50 bytes per digit and tap."""
 
 
 @dataclass(frozen=True)
@@ -127,14 +131,13 @@ def read_wanted(graph: Rewritten, node: Node, conv: Node) -> Wanted:
     """The fold of a node of the original that a folded node says it is.
 
     Raises:
-        Mismatch: it cannot be one.
+        Mismatch: it cannot be one, or its record cannot be read.
         UnverifiedError: the proof would need too much memory.
-        InvalidModelError: the record cannot be read.
     """
-    record = read_record(conv.metadata_props[FOLD_KEY])
+    record = fold_record(conv.metadata_props[FOLD_KEY])
     if not isinstance(record, FoldRecord):
         raise Mismatch("its record is that of another operator")
-    _check_record(record)
+    check_size(record)
     assert graph.before is not None
     dims = (record.samples, None, *(a.length for a in record.axes))
     place = Site(node, graph.before, label(conv), node.op_type)
@@ -182,8 +185,12 @@ def _in_groups(site: WindowedSite, fold: ConvFold) -> tuple[WindowedSite, ConvFo
     return grouped, replace(fold, regrouping=rest)
 
 
-def _check_record(record: FoldRecord) -> None:
-    """The record comes from the model, so it may hold any number."""
+def check_size(record: FoldRecord) -> None:
+    """Check that a fold can be repeated: the record comes from the model, so it may be of any size.
+
+    Raises:
+        UnverifiedError: it would need too much memory.
+    """
     numbers = [
         record.batch,
         *record.channels,
@@ -192,12 +199,11 @@ def _check_record(record: FoldRecord) -> None:
     ]
     for axis in record.axes:
         numbers += [axis.out_digits, axis.in_digits, 1 if axis.length is None else axis.length]
-    if min(numbers) < 1 or record.lift not in (0, 1):
-        raise Mismatch("its record holds a number out of range")
     # Bounded one by one first: a product of numbers of any size takes any time.
     if len(record.axes) > MAX_AXES or max(numbers) > MAX_ELEMENTS:
         raise too_large()
-    if math.prod(axis.out_digits * axis.in_digits for axis in record.axes) > MAX_ELEMENTS:
+    digits = [digit for axis in record.axes for digit in (axis.out_digits, axis.in_digits)]
+    if max(digits, default=1) > MAX_DIGITS or math.prod(digits) > MAX_ELEMENTS:
         raise too_large()
 
 

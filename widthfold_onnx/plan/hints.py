@@ -16,9 +16,9 @@ from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules import LINEAR
-from widthfold_onnx.rules.base import LinearSite, Reformulation, Site
-from widthfold_onnx.rules.conv import PROGRESS, is_wide
-from widthfold_onnx.rules.outcomes import candidates
+from widthfold_onnx.rules.base import LinearSite, Site
+from widthfold_onnx.rules.conv import PROGRESS, reformulate
+from widthfold_onnx.rules.guarding import guard_problem
 from widthfold_onnx.text import printable
 
 UNREAD = frozenset({"unknown-extent", "unknown-shape"})
@@ -96,9 +96,10 @@ class Hints:
         )
         if isinstance(read, Refusal):
             return False
-        found = candidates(read, options, self._factor)
-        legal = (form for _, form in found if isinstance(form, Reformulation))
-        return is_wide(read, options) is None and next(legal, None) is not None
+        form = reformulate(read, options, self._factor)
+        if isinstance(form, Refusal):
+            return False
+        return guard_problem(read, form, options, self._document.opset) is None
 
     @cached_property
     def _planned(self) -> ShapeTable:

@@ -21,6 +21,7 @@ from widthfold_onnx.rewrite.conditions import Finite
 from widthfold_onnx.rewrite.regions import Region
 from widthfold_onnx.rules.base import Ends, LinearSite, Reformulation
 from widthfold_onnx.rules.bounds import largest_data
+from widthfold_onnx.rules.dequantized import is_dequantized_anew
 from widthfold_onnx.rules.guarding import EXACT, Extent, needed_extents, needs_finite, stored
 
 Plans = dict[Node, tuple[LinearSite, Reformulation]]
@@ -133,6 +134,8 @@ class GuardGroups:
             return None  # the integers are packed there, and no natural tensor is left to test
         made = {value for node in nodes for value in node.outputs}
         border = list(dict.fromkeys(v for node in nodes for v in self._data(node) if v not in made))
+        if len(nodes) > 1 and any(map(is_dequantized_anew, border)):
+            return None  # a site alone is not planned with a guard there (`rules.guarding`)
         sites = {node: self._plans[node][0] for node in nodes if node in self._plans}
         extents = self._group_extents(nodes, border)
         if extents is None:

@@ -10,7 +10,7 @@ channel by channel says of which node it is part (`CHANNEL_KEY`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -34,14 +34,21 @@ ORIGIN_KEY = "widthfold.origin"
 STATE_KEY = "widthfold.state"
 CHANNEL_KEY = "widthfold.channel"
 
+Count = Annotated[int, msgspec.Meta(ge=1)]
+"""Of digits, positions, channels, groups: whoever changes a model can write any number."""
+Lift = Annotated[int, msgspec.Meta(ge=0, le=1)]
+Extents = list[Count | None]
+"""None where any will do."""
+Outputs = Annotated[list[Extents], msgspec.Meta(min_length=1)]
+
 
 class AxisRecord(msgspec.Struct, frozen=True):
     """One spatial axis: digits, and the input extent that was planned with (None: any)."""
 
-    out_digits: int
-    in_digits: int
+    out_digits: Count
+    in_digits: Count
     blocked: bool
-    length: int | None
+    length: Count | None
 
 
 class ProductRecord(msgspec.Struct, frozen=True, tag="product", tag_field="kind"):
@@ -52,11 +59,11 @@ class ProductRecord(msgspec.Struct, frozen=True, tag="product", tag_field="kind"
     """
 
     axis: str
-    factor: int
+    factor: Count
     form: str
     flops_ratio: float
-    merged: int
-    shape: list[int | None]
+    merged: Count
+    shape: Extents
 
 
 class FoldRecord(msgspec.Struct, frozen=True, tag="conv", tag_field="kind"):
@@ -67,27 +74,27 @@ class FoldRecord(msgspec.Struct, frozen=True, tag="conv", tag_field="kind"):
     """
 
     axis: str
-    factor: int
+    factor: Count
     form: str
     flops_ratio: float
-    samples: int | None
-    batch: int
+    samples: Count | None
+    batch: Count
     dense: bool
     digit_major: bool
-    lift: int
-    channels: tuple[int, int]
-    group: int
+    lift: Lift
+    channels: tuple[Count, Count]
+    group: Count
     axes: list[AxisRecord]
 
 
 class ConvStateRecord(msgspec.Struct, frozen=True, tag="conv", tag_field="kind"):
     """The state of a node's outputs; `shapes` are their natural extents, None where any will do."""
 
-    batch: int
-    digits: list[tuple[int, bool]]
-    lift: int
+    batch: Count
+    digits: list[tuple[Count, bool]]
+    lift: Lift
     digit_major: bool
-    shapes: list[list[int | None]]
+    shapes: Outputs
 
     @property
     def state(self) -> State:
@@ -98,10 +105,10 @@ class ConvStateRecord(msgspec.Struct, frozen=True, tag="conv", tag_field="kind")
 class RowStateRecord(msgspec.Struct, frozen=True, tag="rows", tag_field="kind"):
     """The same for the state of data or results of products."""
 
-    factor: int
+    factor: Count
     left: bool
-    merged: int
-    shapes: list[list[int | None]]
+    merged: Count
+    shapes: Outputs
 
     @property
     def state(self) -> State:

@@ -4,8 +4,8 @@ Rule: replaces unfold - op - fold with the op on packed tensors.
 Requires: every tensor that the op reads element by element is there in one state.
 Rewrites: constants that differ per channel are packed like the channels, repeated or tiled; the
     operator and its attributes stay.
-Refuses: what reads or writes along a folded axis, and operator sets below 7, in which
-    broadcasting was another.
+Refuses: what reads or writes along a folded axis, results without elements, and operator sets
+    below 7, in which broadcasting was another.
 """
 
 from __future__ import annotations
@@ -52,8 +52,14 @@ def carry(op: Op) -> Carried | Refusal:
     if node.device_configurations:
         return Refusal("sharded", "the node is configured to run on several devices")
     result = rule(op)
-    if isinstance(result, Carried) and len(result.shapes) != len(node.outputs):
+    if isinstance(result, Refusal):
+        return result
+    if len(result.shapes) != len(node.outputs):
         return Refusal("more-outputs", f"{node.op_type} has {len(node.outputs)} outputs")
+    for shape in result.shapes:
+        if any(extent is not None and extent < 1 for extent in shape):
+            # A Reshape reads a 0 as "the extent of the input", and infers none beside one.
+            return Refusal("empty-tensor", f"its result would have the extents {list(shape)}")
     return result
 
 

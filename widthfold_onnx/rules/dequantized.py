@@ -30,6 +30,8 @@ BITS_8_AND_16 = ("INT8", "UINT8", "INT16", "UINT16")
 SELECTING = ("MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
 """Each element of the result is one of the data. ONNX Runtime moves a DequantizeLinear behind them
 (qdq_propagation.cc), and so computes in integers what follows."""
+REMOVED = ("Dropout", "Identity")
+"""Gone before ONNX Runtime moves a DequantizeLinear."""
 
 
 def data_dequantizer(value: Value | None) -> Node | None:
@@ -41,6 +43,20 @@ def data_dequantizer(value: Value | None) -> Node | None:
     # A window of a MaxPool that lies in its padding would have none: not without this attribute.
     rounds_up = "ceil_mode" in node.attributes and node.attributes["ceil_mode"].as_int()
     return None if rounds_up or value is not node.outputs[0] else data_dequantizer(node.inputs[0])
+
+
+def is_dequantized_anew(value: Value | None) -> bool:
+    """Whether ONNX Runtime moves a DequantizeLinear up to whatever reads a value.
+
+    It ends the process where an If, Loop or Scan captures that value: it looks for it among the
+    explicit inputs of the node (1.31.1, qdq_propagation.cc, from the basic level on).
+    """
+    moved, node = False, None if value is None else value.producer()
+    while node is not None and is_default(node, *SELECTING, *REMOVED):
+        moved |= is_default(node, *SELECTING)
+        value = node.inputs[0]
+        node = None if value is None else value.producer()
+    return moved and dequantizer(value) is not None
 
 
 def is_finite(document: Document, value: Value | None) -> bool:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from widthfold_onnx.options import EXTENTS, FINITE, FoldOptions, NonFinite
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.rules.dequantized import is_dequantized_anew
 from widthfold_onnx.rules.matmul import MatMulForm
 from widthfold_onnx.rules.matmul_site import MatMulSite
 from widthfold_onnx.rules.windowed import WindowedForm, WindowedSite
@@ -83,12 +84,20 @@ def guard_of(site: LinearSite, plan: Reformulation, options: FoldOptions) -> str
 def guard_problem(
     site: LinearSite, plan: Reformulation, options: FoldOptions, opset: int
 ) -> Refusal | None:
-    """A refusal where no guard can be made, or the operator set cannot say what it has to test."""
+    """A refusal where the operator set cannot say what is tested, or no If can read the data."""
+    if not guard_of(site, plan, options):
+        return None
     extents = needed_extents(site, plan, options)
     least = max(
         FINITE_OPSET if needs_finite(site, plan, options) else 0,
         EXTENT_OPSET if extents else 0,
     )
-    if opset >= least:
-        return None
-    return Refusal("opset-too-old", f"opset {opset} is below {least}, which the guard needs")
+    if opset < least:
+        return Refusal("opset-too-old", f"opset {opset} is below {least}, which the guard needs")
+    if is_dequantized_anew(site.data):
+        return Refusal(
+            "guard-not-loadable",
+            "it needs a guard, and its data comes from a DequantizeLinear through moves: "
+            "ONNX Runtime dies while it loads an If that reads that",
+        )
+    return None

@@ -126,7 +126,7 @@ def accumulator_overflow(
     limits = np.iinfo(quantization.dtype.lower())
     constant = None if quantization.zero is None else document.constant(quantization.zero)
     low, high = limits.min, limits.max
-    if isinstance(constant, Constant):
+    if isinstance(constant, Constant) and 0 not in constant.shape:
         low, high = (int(f(document.read(constant))) for f in (np.min, np.max))
     elif quantization.zero is None:
         low = high = 0
