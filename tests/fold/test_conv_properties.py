@@ -25,6 +25,8 @@ def run(steps: tuple[Step, ...], array: np.ndarray) -> np.ndarray:
             ]
             array = array.reshape(shape)
         else:
+            pairs = zip(step.extents, array.shape, strict=True)
+            assert all(extent in (None, actual) for extent, actual in pairs)
             array = array.transpose(step.order)
     return array
 

@@ -103,6 +103,20 @@ def test_a_fold_that_moves_single_elements_is_predicted_to_lose() -> None:
     assert found["width 4"] > 1 > found["height+width 4"]
 
 
+def test_short_rows_are_moved_one_by_one_though_no_reshape_told_their_length() -> None:
+    """The whole height becomes channels by a Transpose of the data as it is, rows of 8 or of 16."""
+    seconds = {}
+    for batch, width in ((8, 8), (4, 16)):
+        layer = unit([batch, 3, 6, 4, width], [5, 3, 1, 1, 1], same(1, 1, 1))
+        seconds[width] = min(
+            form.predicted
+            for form in layer.forms
+            if (key := msgspec.json.decode(form.key))["form"] == "whole" and key["axis"] == "height"
+        )
+    scattered = 4 * 16 * 6 * 4 * (3 + 5) * CPU.scatter
+    assert seconds[8] - seconds[16] == pytest.approx(scattered, rel=1e-6)
+
+
 def test_the_most_promising_forms_come_first() -> None:
     layer = unit([1, 1, 512, 512], [1, 1, 1, 31], same(1, 31))
     seconds = [form.predicted for form in layer.forms]

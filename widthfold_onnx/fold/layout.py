@@ -44,9 +44,10 @@ class Reshape:
 
 @dataclass(frozen=True)
 class Transpose:
-    """Output axis i is input axis `order[i]`."""
+    """Output axis i is input axis `order[i]`; the input has these extents, None where unknown."""
 
     order: tuple[int, ...]
+    extents: tuple[int | None, ...]
 
 
 Step = Reshape | Transpose
@@ -107,7 +108,8 @@ class Packing:
         here, last = 0, len(path) - 1
         for there in range(1, last + 1):
             if flat[here] != flat[there]:
-                steps.append(Transpose(tuple(path[here].index(axis) for axis in path[there])))
+                order = tuple(path[here].index(axis) for axis in path[there])
+                steps.append(Transpose(order, tuple(map(self.extent, path[here]))))
             elif there < last and flat[there] == flat[there + 1]:
                 continue  # a longer run of regroupings is one Reshape
             elif axes[here] != axes[there]:

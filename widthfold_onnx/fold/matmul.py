@@ -86,7 +86,7 @@ class MatMulFold:
         steps = self.state.steps(shape)
         if transposed and 1 not in shape[-2:]:  # else both are the same in memory
             order = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
-            return (Transpose(order), *steps)
+            return (Transpose(order, tuple(shape[i] for i in order)), *steps)
         return steps
 
     def unfolding(self, shape: Dims, *, flat: bool = False) -> tuple[Step, ...]:

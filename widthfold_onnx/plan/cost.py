@@ -105,30 +105,25 @@ def form_seconds(
 def _moves(steps: Sequence[Step], elements: int, work: Work, target: Target) -> float:
     """Seconds of folding or unfolding a tensor: Transposes copy it, Reshapes are free."""
     seconds = 0.0
-    extents: Sequence[int | None] = ()
     for step in steps:
         if isinstance(step, Transpose):
             seconds += _pass(work, target, 2 * elements) / target.transpose + target.launch
-            if _scatters(step.order, extents):
+            if _scatters(step):
                 seconds += elements * target.scatter
-        else:
-            extents = step.extents
     return seconds
 
 
-def _scatters(order: Sequence[int], extents: Sequence[int | None]) -> bool:
+def _scatters(step: Transpose) -> bool:
     """Whether a Transpose moves short runs of elements, and transposes no matrices.
 
-    Args:
-        order: of the axes.
-        extents: of the axes before; unknown ones count as 1.
+    Extents that are not known count as 1.
     """
-    last = len(order)
-    while last and order[last - 1] == last - 1:
+    last = len(step.order)
+    while last and step.order[last - 1] == last - 1:
         last -= 1
-    run = math.prod(extent or 1 for extent in extents[last:])
+    run = math.prod(extent or 1 for extent in step.extents[last:])
     # One axis changes places with its neighbours, which keep their order.
-    others = ([i for i in order if i != axis] for axis in order)
+    others = ([i for i in step.order if i != axis] for axis in step.order)
     return run < SHORT_RUN and not (run == 1 and any(rest == sorted(rest) for rest in others))
 
 

@@ -82,13 +82,16 @@ class MatMulForm(Reformulation):
         None either between dequantized operands, which have Reshapes of their own.
         """
         assert isinstance(site, MatMulSite)
+        result = self.result
+        if self.flat:
+            result = (*result[:-2], result[-1 if self.fold.left else -2])
         if site.is_dequantized:
-            return Ends(site.data_index, None, None, self.shape, self.result)
+            return Ends(site.data_index, None, None, self.shape, result)
         state = self.fold.state
         reads = state if state.fits(self.shape) and not self.transposed else None
         returns = state if state.fits(self.result) and not self.flat else None
         why = Refusal("no-channels", "its result has no axis of channels") if self.flat else None
-        return Ends(site.data_index, reads, returns, self.shape, self.result, why)
+        return Ends(site.data_index, reads, returns, self.shape, result, why)
 
 
 def every_form(site: MatMulSite, options: FoldOptions) -> Iterator[MatMulForm]:
