@@ -231,3 +231,12 @@ def test_a_pad_that_no_memory_holds(tmp_path: Path) -> None:
     onnx.save(model, paths[1])
     (site,), _ = probe_sites(*paths, VerifyOptions(provider=Provider.CPU), lambda line: None)
     assert site.verdict == "skipped"
+
+
+def test_the_other_spelling_of_the_domain_is_no_fault(tmp_path: Path) -> None:
+    model = folded("convs")
+    model.opset_import.append(onnx.helper.make_opsetid("ai.onnx", 17))
+    del model.opset_import[0]
+    for node in all_nodes(model.graph.node):
+        node.domain = "ai.onnx"
+    assert {site.verdict for site in proof("convs", model, tmp_path)} == {"exact"}

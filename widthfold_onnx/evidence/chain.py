@@ -93,7 +93,7 @@ def replay(
     """
     if not nodes:
         return labels
-    nodes = [_with_zeros(node) if node.op_type == "Pad" else node for node in nodes]
+    nodes = [_plain(node) for node in nodes]
     start, end = nodes[0].input[0], nodes[-1].output[0]
     used = {name for node in nodes for name in node.input[1:]}
     for name in sorted(used):
@@ -144,11 +144,13 @@ def unpacked(labels: Labels, state: State, shape: tuple[int, ...]) -> Labels:
     raise Mismatch(f"an output of {list(labels.shape)} does not fit its state")
 
 
-def _with_zeros(pad: onnx.NodeProto) -> onnx.NodeProto:
-    """A Pad without the value that it appends."""
+def _plain(move: onnx.NodeProto) -> onnx.NodeProto:
+    """A move under the one spelling of its domain, a Pad without the value that it appends."""
     plain = onnx.NodeProto()
-    plain.CopyFrom(pad)
-    del plain.input[2:]
+    plain.CopyFrom(move)
+    plain.domain = ""
+    if move.op_type == "Pad":
+        del plain.input[2:]
     return plain
 
 
