@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -202,3 +203,40 @@ def test_an_operator_that_is_never_folded(tmp_path: Path) -> None:
     first.op_type = "Max"
     (found,) = (site for site in proof("products", model, tmp_path) if site.verdict == "different")
     assert found.reason == "the original has no such node"
+
+
+def test_pads_that_no_memory_holds(tmp_path: Path) -> None:
+    model = folded("convs")
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            if attribute.name == "pads":
+                attribute.ints[0] = 1 << 40
+    (found,) = {(site.verdict, site.reason) for site in proof("convs", model, tmp_path)}
+    assert found == ("skipped", "the probe would need more than 268435456 elements")
+
+
+def test_a_pad_that_no_memory_holds(tmp_path: Path) -> None:
+    plain = parsed(
+        f"{HEAD} main (float[1, 3, 7, 11] x) => (float[1, 5, 7, 11] y) "
+        f"{{ y = Conv <{SAME}> (x, w) }}",
+        w=(5, 3, 3, 3),
+    )
+    model, _ = fold_model(plain, replace(WIDTH, ragged=True))
+    (pads,) = (t for t in model.graph.initializer if "pad" in t.name)
+    right = numpy_helper.to_array(pads)
+    assert right.sum() == 1
+    pads.CopyFrom(numpy_helper.from_array(right << 40, pads.name))
+    paths = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    onnx.save(plain, paths[0])
+    onnx.save(model, paths[1])
+    (site,), _ = probe_sites(*paths, VerifyOptions(provider=Provider.CPU), lambda line: None)
+    assert site.verdict == "skipped"
+
+
+def test_the_other_spelling_of_the_domain_is_no_fault(tmp_path: Path) -> None:
+    model = folded("convs")
+    model.opset_import.append(onnx.helper.make_opsetid("ai.onnx", 17))
+    del model.opset_import[0]
+    for node in all_nodes(model.graph.node):
+        node.domain = "ai.onnx"
+    assert {site.verdict for site in proof("convs", model, tmp_path)} == {"exact"}

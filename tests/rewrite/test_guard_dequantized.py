@@ -23,6 +23,7 @@ OPEN = FoldOptions(factor=2, axis="height", guard_shapes=True)
 CONSTANTS = {
     "s": np.array(0.5, np.float32),
     "z": np.array(3, np.uint8),
+    "v": np.random.default_rng(6).integers(-2, 3, (2, 3, 1, 1)).astype(np.float32),
     "w": np.random.default_rng(5).integers(-2, 3, (3, 2, 1, 1)).astype(np.float32),
     "shape": np.array([0, 0, 0, -1]),
     "one": np.array([1]),
@@ -136,6 +137,19 @@ def test_a_group_that_would_read_it_is_guarded_node_by_node() -> None:
     (original,) = (a.g for a in guard.attribute if a.name == "else_branch")
     assert [node.op_type for node in original.node] == ["Conv"]
     same(plain, result, (1, 2, 6, 12))
+
+
+def test_what_an_earlier_run_quantized_again_behind_its_moves_is_refused_still() -> None:
+    """The first fold carries the MaxPool; behind that stands a pair of its own."""
+    body = "a = Conv (x, w) q = QuantizeLinear (a, s, z) d = DequantizeLinear (q, s, z)"
+    more = "m = MaxPool <kernel_shape = [1, 2]> (d) y = Conv (m, v)"
+    plain = model(f"{body} {more}", dims="2, 2, H, 13")
+    once = folded(plain, FoldOptions(factor=2, axis="batch", nodes=("Conv -> a",)), 1)
+    (maker,) = (node for node in once.graph.node if "m" in node.output)
+    assert maker.op_type == "DequantizeLinear"
+    for state in (plain, once):
+        *_, site = fold_model(state, replace(OPEN, nodes=("Conv -> y",)))[1]
+        assert site.code == "guard-not-loadable"
 
 
 def test_no_guard_is_suggested_that_would_be_refused() -> None:

@@ -48,7 +48,7 @@ CASES = {
     "batch and height": (
         one("N, 3, H, 13", f"Conv <{SAME}> (x, w)", "N, 5, H, 13", w=(5, 3, 3, 3)),
         replace(OPEN, axis="height"),
-        {(2, 3, 8, 13): True, (3, 3, 9, 13): False, (7, 3, 12, 13): True},
+        {(2, 3, 8, 13): True, (3, 3, 9, 13): False, (7, 3, 12, 13): True, (0, 3, 8, 13): False},
     ),
     "stride": (
         one(
@@ -83,7 +83,12 @@ CASES = {
     "rows": (
         one("1, M, 3", "MatMul (x, w)", "1, M, 5", w=(3, 5)),
         replace(OPEN, factor=8),
-        {(1, 16, 3): True, (1, 13, 3): False},
+        {(1, 16, 3): True, (1, 13, 3): False, (1, 0, 3): False},
+    ),
+    "rows and batches": (
+        one("N, K, M, 3", "MatMul (x, w)", "N, K, M, 5", w=(3, 5)),
+        replace(OPEN, input_shapes={"x": (2, 3, 8, 3)}),
+        {(2, 3, 8, 3): True, (0, 3, 8, 3): False, (2, 0, 8, 3): False, (2, 3, 0, 3): False},
     ),
     "columns of a product from the left": (
         one("1, 3, M", "MatMul (w, x)", "1, 5, M", w=(5, 3)),

@@ -6,6 +6,7 @@ other node, a Pad with a value or a Slice of padding in the wrong place is a mis
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,13 +17,18 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from onnx.shape_inference import infer_shapes
 
+from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.text import printable, quoted
 
 Labels = npt.NDArray[np.signedinteger[Any]]
+
+MAX_ELEMENTS = 1 << 28
+"""Of one array that the proof makes."""
 
 MOVES_BEFORE = ("Reshape", "Transpose", "Pad")
 MOVES_AFTER = ("Reshape", "Transpose", "DepthToSpace", "Slice")
@@ -68,6 +74,11 @@ class Mismatch(Exception):  # noqa: N818 - it is a finding, not a fault
     """Where the two sets of products differ."""
 
 
+def too_large() -> UnverifiedError:
+    """What is raised where a proof would need too much memory."""
+    return UnverifiedError(f"the probe would need more than {MAX_ELEMENTS} elements")
+
+
 def replay(
     nodes: Sequence[onnx.NodeProto],
     constants: Mapping[str, npt.NDArray[Any]],
@@ -78,10 +89,11 @@ def replay(
 
     Raises:
         Mismatch: they do not fit together, or what tells one how to move is no list of integers.
+        UnverifiedError: what one returns would need too much memory.
     """
     if not nodes:
         return labels
-    nodes = [_with_zeros(node) if node.op_type == "Pad" else node for node in nodes]
+    nodes = [_plain(node) for node in nodes]
     start, end = nodes[0].input[0], nodes[-1].output[0]
     used = {name for node in nodes for name in node.input[1:]}
     for name in sorted(used):
@@ -97,6 +109,10 @@ def replay(
         [numpy_helper.from_array(constants[name], name) for name in sorted(used)],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    made = infer_shapes(model).graph
+    for value in (*made.value_info, *made.output):
+        if math.prod(d.dim_value for d in value.type.tensor_type.shape.dim) > MAX_ELEMENTS:
+            raise too_large()
     try:
         (result,) = ReferenceEvaluator(model).run(None, {start: labels})
     except (ValueError, IndexError, RuntimeError) as error:  # the last of a Transpose
@@ -128,11 +144,13 @@ def unpacked(labels: Labels, state: State, shape: tuple[int, ...]) -> Labels:
     raise Mismatch(f"an output of {list(labels.shape)} does not fit its state")
 
 
-def _with_zeros(pad: onnx.NodeProto) -> onnx.NodeProto:
-    """A Pad without the value that it appends."""
+def _plain(move: onnx.NodeProto) -> onnx.NodeProto:
+    """A move under the one spelling of its domain, a Pad without the value that it appends."""
     plain = onnx.NodeProto()
-    plain.CopyFrom(pad)
-    del plain.input[2:]
+    plain.CopyFrom(move)
+    plain.domain = ""
+    if move.op_type == "Pad":
+        del plain.input[2:]
     return plain
 
 
@@ -164,9 +182,12 @@ def _appends(node: onnx.NodeProto, zero: str) -> bool:
 
 
 def labels_of(shape: tuple[int, ...]) -> Labels:
-    """Consecutive numbers from 1, in 32 bits where they suffice: a proof costs memory."""
-    size = int(np.prod(shape))
-    stop = size + 1
-    if stop <= np.iinfo(np.int32).max:
-        return np.arange(1, stop, dtype=np.int32).reshape(shape)
-    return np.arange(1, stop, dtype=np.int64).reshape(shape)
+    """Consecutive numbers from 1, in 32 bits: a proof costs memory.
+
+    Raises:
+        UnverifiedError: they are too many.
+    """
+    size = math.prod(shape)
+    if size > MAX_ELEMENTS:
+        raise too_large()
+    return np.arange(1, size + 1, dtype=np.int32).reshape(shape)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from widthfold_onnx.errors import InvalidModelError, UnverifiedError
-from widthfold_onnx.evidence.chain import Labels, Mismatch, labels_of
+from widthfold_onnx.errors import InvalidModelError
+from widthfold_onnx.evidence.chain import MAX_ELEMENTS, Labels, Mismatch, labels_of, too_large
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Value
@@ -30,8 +30,6 @@ MAX_AXES = 3
 """Spatial axes of a Conv."""
 MAX_RANK = 16
 """Of a packed tensor, by nature; packing cuts axes in two, and numpy has 64 at most."""
-MAX_ELEMENTS = 1 << 28
-"""Of one array that the proof makes."""
 # Extents for dimensions that the plan leaves open, few because that is fast. Two of each: a shape
 # that is written into the new nodes may happen to fit one.
 FREE_SAMPLES = (2, 1)
@@ -101,11 +99,6 @@ def concrete(
     if math.prod(filled) > MAX_ELEMENTS:
         raise too_large()
     return filled
-
-
-def too_large() -> UnverifiedError:
-    """What is raised where a proof would need too much memory."""
-    return UnverifiedError(f"the probe would need more than {MAX_ELEMENTS} elements")
 
 
 def read(document: Document, value: Value) -> Array:

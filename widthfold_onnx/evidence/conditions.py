@@ -62,10 +62,12 @@ class _Reading:
             seen.add(name)
             if node.op_type == "And":
                 waiting += node.input
-            elif node.op_type == "Less":
-                self._finite(node)
-            else:
+                continue
+            self._check(node, "Less", {})
+            if self._maker(node.input[0]).op_type == "ReduceMax":
                 self._extents(node)
+            else:
+                self._finite(node)
 
     def _finite(self, node: onnx.NodeProto) -> None:
         """Sum |x| < bound: all axes are summed up, for the operator's default is all."""
@@ -83,18 +85,23 @@ class _Reading:
         self.found.below[value] = float(bound)
 
     def _extents(self, node: onnx.NodeProto) -> None:
-        """Largest (extent - offset) mod modulus = 0; Mod of integers is not negative here."""
-        self._check(node, "Equal", {})
+        """Largest (extent - offset) mod modulus < sign(smallest extent).
+
+        Mod of integers is not negative here, so that the first is 0 and the second 1.
+        """
         largest = self._chain(node.input[0], "ReduceMax", {"keepdims": 0})
         rest = self._chain(largest.input[0], "Mod", {})
         above = self._chain(rest.input[0], "Sub", {})
         extents = self._chain(above.input[0], "Gather", {})
         shape = self._chain(extents.input[0], "Shape", {})
+        some = self._chain(node.input[1], "Sign", {})
+        smallest = self._chain(some.input[0], "ReduceMin", {"keepdims": 0})
         axes, offsets, moduli = (
             self._constant(name) for name in (extents.input[1], above.input[1], rest.input[1])
         )
         alike = axes.shape == offsets.shape == moduli.shape == (axes.size,)
-        if not alike or len(largest.input) != 1 or self._constant(node.input[1]) != 0:
+        whole = len(largest.input) == len(smallest.input) == 1
+        if not alike or not whole or smallest.input[0] != extents.input[0]:
             raise Mismatch("its condition does not test extents one by one")
         if axes.size and (moduli.min() < 1 or axes.min() < 0):
             raise Mismatch("its condition holds a number out of range")

@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from widthfold_onnx.evidence.chain import Labels, Mismatch, labels_of
+from widthfold_onnx.evidence.chain import MAX_ELEMENTS, Labels, Mismatch, labels_of, too_large
 from widthfold_onnx.evidence.claims import (
-    MAX_ELEMENTS,
     check_extents,
     every_concrete,
     placed,
     read,
-    too_large,
 )
 from widthfold_onnx.evidence.requantized_data import without_pair
 from widthfold_onnx.evidence.rewritten import Rewritten, label

@@ -79,7 +79,7 @@ def prove(
     table = _tap_table(folded, weight_shape, original.group, chain.group, channel, classes)
     samples, outputs = inputs.shape[0], folded.shape[0]
     conv = Geometry(inputs.shape, chain.axes(inputs.shape), chain.group)
-    produced = [a.out_length or 0 for a in conv.axes]
+    produced = [max(a.out_length or 0, 0) for a in conv.axes]
     taken = labels_of((samples, outputs, *produced))
     taken = replay(chain.after, chain.constants, chain.opset, taken)
     expected = (original.shape[0], weight_shape[0], *(a.out_length or 0 for a in original.axes))

@@ -9,16 +9,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from widthfold_onnx.evidence.chain import Geometry, Labels, Mismatch, labels_of
+from widthfold_onnx.evidence.chain import (
+    MAX_ELEMENTS,
+    Geometry,
+    Labels,
+    Mismatch,
+    labels_of,
+    too_large,
+)
 from widthfold_onnx.evidence.claims import (
     FREE_POSITIONS,
     FREE_SAMPLES,
     MAX_AXES,
-    MAX_ELEMENTS,
     fold_record,
     placed,
     read,
-    too_large,
 )
 from widthfold_onnx.evidence.rewritten import Rewritten, label
 from widthfold_onnx.fold.channels import Grouping, regroup, regroup_weight

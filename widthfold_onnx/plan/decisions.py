@@ -13,6 +13,7 @@ from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.plan.guardable import guard_problem
 from widthfold_onnx.plan.hints import Hints
 from widthfold_onnx.plan.nonfinite import note_spread, spread_of
 from widthfold_onnx.refusal import Refusal
@@ -23,7 +24,7 @@ from widthfold_onnx.rewrite.guards import is_original
 from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.rules import LINEAR
 from widthfold_onnx.rules.base import Extents, LinearSite, Reformulation, Site
-from widthfold_onnx.rules.guarding import guard_of, guard_problem
+from widthfold_onnx.rules.guarding import guard_of
 from widthfold_onnx.text import quoted
 
 Choose = Callable[[LinearSite], Reformulation | Refusal]

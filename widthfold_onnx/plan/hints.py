@@ -14,11 +14,11 @@ from widthfold_onnx.model.declared import Dims, dims_of
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.plan.guardable import guard_problem
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules import LINEAR
 from widthfold_onnx.rules.base import LinearSite, Site
 from widthfold_onnx.rules.conv import PROGRESS, reformulate
-from widthfold_onnx.rules.guarding import guard_problem
 from widthfold_onnx.text import printable
 
 UNREAD = frozenset({"unknown-extent", "unknown-shape"})

@@ -4,7 +4,8 @@ Data is finite where Sum |x| is below a bound: the terms are not negative, so In
 every order of summation and compare as false, and a sum that overflows only means the original
 nodes. It is one pass that writes nothing; IsInf and IsNaN take four times as long with what they
 need around them, ReduceMax skips NaN (ONNX Runtime 1.31.1, CPU), and x*0 a compiler may drop.
-Extents are tested as (extent - offset) mod modulus = 0.
+Extents are tested as (extent - offset) mod modulus = 0. And there must be elements: a Reshape
+infers no extent beside one of 0. So the largest rest is below sign(smallest extent): 1, else 0.
 """
 
 from __future__ import annotations
@@ -86,8 +87,9 @@ class Conditions:
         above = self._add("Sub", "guard_above", [extents, offsets])
         rest = self._add("Mod", "guard_rest", [above, moduli])
         largest = self._add("ReduceMax", "guard_largest", [rest], keepdims=0)
-        zero = self._constant("guard_zero", np.array(0, np.int64))
-        return self._add("Equal", "guard_fits", [largest, zero])
+        smallest = self._add("ReduceMin", "guard_smallest", [shape], keepdims=0)
+        some = self._add("Sign", "guard_some", [smallest])
+        return self._add("Less", "guard_fits", [largest, some])
 
     def _constant(self, what: str, array: np.ndarray[Any, Any]) -> str:
         return self._add("Constant", what, [], value=numpy_helper.from_array(array))

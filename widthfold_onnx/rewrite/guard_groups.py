@@ -135,7 +135,7 @@ class GuardGroups:
         made = {value for node in nodes for value in node.outputs}
         border = list(dict.fromkeys(v for node in nodes for v in self._data(node) if v not in made))
         if len(nodes) > 1 and any(map(is_dequantized_anew, border)):
-            return None  # a site alone is not planned with a guard there (`rules.guarding`)
+            return None  # a site alone is not planned with a guard there (`plan.guardable`)
         sites = {node: self._plans[node][0] for node in nodes if node in self._plans}
         extents = self._group_extents(nodes, border)
         if extents is None:

@@ -10,18 +10,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from widthfold_onnx.options import EXTENTS, FINITE, FoldOptions, NonFinite
-from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import LinearSite, Reformulation
-from widthfold_onnx.rules.dequantized import is_dequantized_anew
 from widthfold_onnx.rules.matmul import MatMulForm
 from widthfold_onnx.rules.matmul_site import MatMulSite
 from widthfold_onnx.rules.windowed import WindowedForm, WindowedSite
 
 EXACT = 1 << 62
 """A modulus that no extent reaches: only the offset itself is left over."""
-
-FINITE_OPSET, EXTENT_OPSET = 7, 10
-"""Less and And broadcast from 7 on; there is no Mod below 10 (ONNX changelog)."""
 
 
 class Extent(NamedTuple):
@@ -79,25 +74,3 @@ def guard_of(site: LinearSite, plan: Reformulation, options: FoldOptions) -> str
         EXTENTS: bool(needed_extents(site, plan, options)),
     }
     return "+".join(word for word, needs in needed.items() if needs)
-
-
-def guard_problem(
-    site: LinearSite, plan: Reformulation, options: FoldOptions, opset: int
-) -> Refusal | None:
-    """A refusal where the operator set cannot say what is tested, or no If can read the data."""
-    if not guard_of(site, plan, options):
-        return None
-    extents = needed_extents(site, plan, options)
-    least = max(
-        FINITE_OPSET if needs_finite(site, plan, options) else 0,
-        EXTENT_OPSET if extents else 0,
-    )
-    if opset < least:
-        return Refusal("opset-too-old", f"opset {opset} is below {least}, which the guard needs")
-    if is_dequantized_anew(site.data):
-        return Refusal(
-            "guard-not-loadable",
-            "it needs a guard, and its data comes from a DequantizeLinear through moves: "
-            "ONNX Runtime dies while it loads an If that reads that",
-        )
-    return None
