@@ -23,6 +23,7 @@ from widthfold_onnx.fold.row_state import RowState
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.assumed import guessed
 from widthfold_onnx.rules.matmul import MatMulForm
 from widthfold_onnx.rules.matmul_site import MatMulSite
 from widthfold_onnx.rules.windowed import WindowedForm, WindowedSite
@@ -129,7 +130,8 @@ def product_record(site: MatMulSite, form: MatMulForm) -> ProductRecord:
 
 
 def record_of(site: WindowedSite, plan: WindowedForm) -> FoldRecord:
-    """The record of a plan."""
+    """The record of a plan; an assumed extent is none where any other will do."""
+    free = guessed(site, plan.fold) - plan.bound
     return FoldRecord(
         axis=plan.axis,
         factor=plan.factor,
@@ -143,8 +145,13 @@ def record_of(site: WindowedSite, plan: WindowedForm) -> FoldRecord:
         channels=plan.fold.regrouping.channels(*site.channels),
         group=plan.fold.group,
         axes=[
-            AxisRecord(folded.out_digits, folded.in_digits, folded.blocked, axis.length)
-            for folded, axis in zip(plan.fold.axes, site.axes, strict=True)
+            AxisRecord(
+                folded.out_digits,
+                folded.in_digits,
+                folded.blocked,
+                None if i in free and folded.in_digits * folded.stride == 1 else axis.length,
+            )
+            for i, (folded, axis) in enumerate(zip(plan.fold.axes, site.axes, strict=True), start=2)
         ],
     )
 

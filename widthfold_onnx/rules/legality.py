@@ -158,7 +158,8 @@ def _unexpressible(
     A Reshape copies dimensions and infers one. And where an assumed extent is folded, the first
     Reshape must fail, not infer, when the real extent differs; unless a guard tests it. Where the
     output alone is folded no Reshape sees the input: at a stride the Conv has as many outputs for
-    several extents, and a pixel shuffle takes any number of them.
+    several extents, and a pixel shuffle takes any number of them, which is right unless the form is
+    bound to the assumed one.
     """
     fold, guarded = result.fold, options.guard_shapes
     if not guarded and any(not fold.axes[i].folded for i in site.sized_pads):
@@ -175,9 +176,9 @@ def _unexpressible(
             "several-unknown-extents",
             "more than one extent beside the folded axis is not known; a Reshape infers one",
         )
-    spatial = [fold.axes[i - 2] for i in assumed if i > 1]
-    shuffled = pixel_shuffle(unfolding) is not None
-    unseen = any(axis.in_digits == 1 and (shuffled or axis.stride > 1) for axis in spatial)
+    spatial = {i: fold.axes[i - 2] for i in assumed if i > 1}
+    wrong = result.bound if pixel_shuffle(unfolding) is not None else frozenset()
+    unseen = any(a.in_digits == 1 and (i in wrong or a.stride > 1) for i, a in spatial.items())
     if assumed and not guarded and (len(assumed) > 1 or inferred[0] or unseen):
         return Refusal(
             "unguarded-extent",
