@@ -51,15 +51,14 @@ def judge(
     known = site.quantization
     if known is not None and not known.extends and in_shape != site.planned:
         return Refusal("extension-unsupported", "the operator set has no Pad of integers")
-    if site.is_dequantized:
-        if (in_shape, out_shape) != (site.planned, site.output):
-            return Refusal(
-                "quantized",
-                "to extend or cut would part the node from what quantizes and dequantizes, and the "
-                "runtime would no longer compute in integers",
-            )
-        if fold.group > 1:
-            fold = replace(fold, digit_major=False)  # no state of a region says it
+    if known is not None and not known.cuts and out_shape != site.output:
+        return Refusal(
+            "quantized",
+            "its result would be cut, and it is not quantized right behind that: the runtime would "
+            "no longer compute in integers",
+        )
+    if site.is_dequantized and fold.group > 1:
+        fold = replace(fold, digit_major=False)  # no state of a region says it
     if fold.dense and not (options.mix_samples or site.is_finite):
         return Refusal(
             "mixes-samples",
