@@ -3,7 +3,8 @@
 Each names the output of the original that it stands for (`ORIGIN_KEY`). A folded Conv says how it
 was folded (`FOLD_KEY`): a second run knows by it that there is nothing left to do, `inspect` shows
 it, and the exact probe builds the same fold from it again. A node whose outputs are packed tensors
-says in which state they are (`STATE_KEY`): a claim that the exact probe checks.
+says in which state they are (`STATE_KEY`): a claim that the exact probe checks. What returns a
+tensor of the original says which of its extents were only assumed (`model.assumed`).
 """
 
 from __future__ import annotations
