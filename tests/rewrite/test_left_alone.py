@@ -7,6 +7,7 @@ no facts, so that it finds the same forms and refuses the same.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -15,6 +16,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.rewrite.test_regions import proved
 from widthfold_onnx import FoldOptions
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.plan.candidates import every_form
@@ -120,9 +122,7 @@ FIRST = {
 }
 
 
-@pytest.mark.parametrize("case", FIRST)
-def test_assumed_extents_are_open_behind_a_fold_that_states_them(case: str) -> None:
-    first, kind, factor = FIRST[case]
+def two_layers(first: str) -> onnx.ModelProto:
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17]> g (float[n,2,h,w] x) => (float[a,b,c,d] y) '
         f"{{ [n0] {first} m = Relu(n0) [n1] y = Conv(m, w1) }}"
@@ -130,7 +130,13 @@ def test_assumed_extents_are_open_behind_a_fold_that_states_them(case: str) -> N
     for name in ("w0", "w1"):
         weight = np.random.default_rng(1).integers(1, 9, (2, 2, 1, 3)).astype(np.float32)
         model.graph.initializer.append(numpy_helper.from_array(weight, name))
-    options = FoldOptions(input_shapes={"x": (2, 2, 5, 7)})
+    return model
+
+
+@pytest.mark.parametrize("case", FIRST)
+def test_assumed_extents_are_open_behind_a_fold_that_states_them(case: str) -> None:
+    first, kind, factor = FIRST[case]
+    model, options = two_layers(first), FoldOptions(input_shapes={"x": (2, 2, 5, 7)})
 
     def choose(site: LinearSite, forms: list[Reformulation]) -> Reformulation | Refusal:
         wanted = (form for form in forms if (form.kind, form.factor) == (kind, factor))
@@ -141,3 +147,18 @@ def test_assumed_extents_are_open_behind_a_fold_that_states_them(case: str) -> N
     _, second_forms, left = run(folded, options, choose)
     assert left == ["n0", "n1"]
     assert second_forms == {"n1": first_forms["n1"]}
+
+
+@pytest.mark.parametrize("guard", [False, True])
+@pytest.mark.parametrize("case", FIRST)
+def test_another_run_may_fold_it_all_the_same(case: str, guard: bool) -> None:
+    model, options = two_layers(FIRST[case][0]), FoldOptions(input_shapes={"x": (2, 2, 5, 7)})
+
+    def only(name: str) -> Choose:
+        return lambda site, forms: forms[0] if site.name == name else LEFT_ALONE
+
+    once, _, left = run(model, options, only("n0"))
+    assert left == ["n1"]
+    twice, _, left = run(once, replace(options, guard_shapes=guard), only("n1"))
+    assert left == ["n0"]
+    assert set(proved(once, twice)) == set(proved(model, twice)) == {"exact"}

@@ -10,6 +10,7 @@ import onnxruntime as ort  # noqa: TID251 - the tests run what the package made
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.rewrite.proved import assert_proved
 from tests.rewrite.quantized import Case, run
 from widthfold_onnx import AxisName, FoldOptions, Layout, NonFinite, SiteReport, fold_model
 
@@ -173,10 +174,40 @@ def refused(model: onnx.ModelProto, options: FoldOptions = FOLD) -> SiteReport:
     return site
 
 
-def test_dequantized_tensors_are_not_extended() -> None:
-    case = Case(op="QDQ Conv", **LINE)
-    site = refused(case.model(), FoldOptions(factor=3, axis=AxisName.WIDTH, ragged=True))
-    assert (site.code, "part the node" in site.reason) == ("quantized", True)
+@pytest.mark.parametrize("axis", [AxisName.WIDTH, AxisName.HEIGHT])
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+def test_what_is_extended_and_cut_becomes_the_kernel_of_integers(
+    kind: type[np.integer], axis: AxisName, tmp_path: Path
+) -> None:
+    model = qdq_chain(kind=kind)
+    folded, sites = fold_model(model, FoldOptions(factor=7, axis=axis, ragged=True))
+    assert [site.status for site in sites] == ["folded", "folded"]
+    assert {"Pad", "Slice"} <= {node.op_type for node in folded.graph.node}
+    assert optimized(folded, tmp_path).count("QLinearConv") == 2
+    assert optimized(model, tmp_path).count("QLinearConv") == 2
+    assert_proved(model, folded, sites)
+    x = np.random.default_rng(5).normal(0, 30, (1, 3, 8, 12)).astype(np.float32)
+    for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL"):
+        pairs = zip(everything(model, x, level), everything(folded, x, level), strict=True)
+        for expected, actual in pairs:
+            np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("relu", [False, True])
+def test_what_is_not_quantized_right_behind_is_not_cut(relu: bool) -> None:
+    """The runtime would compute such a Conv in floats: a Relu behind a Slice keeps them apart."""
+    model = qdq_chain(relu=relu)
+    if not relu:
+        for name in ("c0", "c1"):
+            model.graph.output.add().CopyFrom(
+                helper.make_tensor_value_info(name, TensorProto.FLOAT, [None] * 4)
+            )
+    _, sites = fold_model(model, FoldOptions(factor=7, axis=AxisName.WIDTH, ragged=True))
+    for site in sites:
+        assert (site.code, "right behind" in site.reason) == ("quantized", True)
+    # Along the height 8 rows are extended on neither side.
+    _, sites = fold_model(model, FoldOptions(factor=8, axis=AxisName.HEIGHT, ragged=True))
+    assert [site.status for site in sites] == ["folded", "folded"]
 
 
 def test_there_is_no_pad_of_integers_before_opset_11() -> None:

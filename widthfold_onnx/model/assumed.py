@@ -20,7 +20,7 @@ from widthfold_onnx.model.walk import all_graphs
 
 ASSUMED_KEY = "widthfold.assumed"
 
-_Axes = frozenset[Annotated[int, msgspec.Meta(ge=0, lt=64)]]
+_Axes = frozenset[Annotated[int, msgspec.Meta(ge=0, lt=64)]]  # NumPy has no more axes
 _ANYWHERE = "widthfold/anywhere"
 
 

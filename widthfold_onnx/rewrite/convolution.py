@@ -45,7 +45,11 @@ def append_conv(
         if missing:
             ends_of = {i: wanted - actual for i, (wanted, actual) in missing.items()}
             known = site.quantization
-            chain.extend(ends_of, len(site.planned), None if known is None else known.zero)
+            chain.extend(
+                ends_of,
+                len(site.planned),
+                None if known is None or known.dequantized else known.zero,
+            )
         chain.steps(moves[0], "fold")
         chain.requantize(site.dequantizer)
     record = encoded(record_of(site, form))

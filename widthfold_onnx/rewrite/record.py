@@ -3,8 +3,9 @@
 Each names the output of the original that it stands for (`ORIGIN_KEY`). A folded Conv says how it
 was folded (`FOLD_KEY`): a second run knows by it that there is nothing left to do, `inspect` shows
 it, and the exact probe builds the same fold from it again. A node whose outputs are packed tensors
-says in which state they are (`STATE_KEY`): a claim that the exact probe checks. What is computed
-channel by channel says of which node it is part (`CHANNEL_KEY`).
+says in which state they are (`STATE_KEY`): a claim that the exact probe checks. What returns a
+tensor of the original says which of its extents were only assumed (`model.assumed`), and what is
+computed channel by channel of which node it is part (`CHANNEL_KEY`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Node
 from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.assumed import guessed
 from widthfold_onnx.rules.matmul import MatMulForm
 from widthfold_onnx.rules.matmul_site import MatMulSite
 from widthfold_onnx.rules.windowed import WindowedForm, WindowedSite
@@ -150,7 +152,8 @@ def product_record(site: MatMulSite, form: MatMulForm) -> ProductRecord:
 
 
 def record_of(site: WindowedSite, plan: WindowedForm) -> FoldRecord:
-    """The record of a plan."""
+    """The record of a plan; an assumed extent is none where any other will do."""
+    free = guessed(site, plan.fold) - plan.bound
     return FoldRecord(
         axis=plan.axis,
         factor=plan.factor,
@@ -164,8 +167,13 @@ def record_of(site: WindowedSite, plan: WindowedForm) -> FoldRecord:
         channels=plan.fold.regrouping.channels(*site.channels),
         group=plan.fold.group,
         axes=[
-            AxisRecord(folded.out_digits, folded.in_digits, folded.blocked, axis.length)
-            for folded, axis in zip(plan.fold.axes, site.axes, strict=True)
+            AxisRecord(
+                folded.out_digits,
+                folded.in_digits,
+                folded.blocked,
+                None if i in free and folded.in_digits * folded.stride == 1 else axis.length,
+            )
+            for i, (folded, axis) in enumerate(zip(plan.fold.axes, site.axes, strict=True), start=2)
         ],
     )
 

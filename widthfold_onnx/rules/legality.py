@@ -51,15 +51,14 @@ def judge(
     known = site.quantization
     if known is not None and not known.extends and in_shape != site.planned:
         return Refusal("extension-unsupported", "the operator set has no Pad of integers")
-    if site.is_dequantized:
-        if (in_shape, out_shape) != (site.planned, site.output):
-            return Refusal(
-                "quantized",
-                "to extend or cut would part the node from what quantizes and dequantizes, and the "
-                "runtime would no longer compute in integers",
-            )
-        if fold.group > 1:
-            fold = replace(fold, digit_major=False)  # no state of a region says it
+    if known is not None and not known.cuts and out_shape != site.output:
+        return Refusal(
+            "quantized",
+            "its result would be cut, and it is not quantized right behind that: the runtime would "
+            "no longer compute in integers",
+        )
+    if site.is_dequantized and fold.group > 1:
+        fold = replace(fold, digit_major=False)  # no state of a region says it
     if fold.dense and not (options.mix_samples or site.is_finite):
         return Refusal(
             "mixes-samples",
@@ -158,7 +157,8 @@ def _unexpressible(
     A Reshape copies dimensions and infers one. And where an assumed extent is folded, the first
     Reshape must fail, not infer, when the real extent differs; unless a guard tests it. Where the
     output alone is folded no Reshape sees the input: at a stride the Conv has as many outputs for
-    several extents, and a pixel shuffle takes any number of them.
+    several extents, and a pixel shuffle takes any number of them, which is right unless the form is
+    bound to the assumed one.
     """
     fold, guarded = result.fold, options.guard_shapes
     if not guarded and any(not fold.axes[i].folded for i in site.sized_pads):
@@ -175,9 +175,9 @@ def _unexpressible(
             "several-unknown-extents",
             "more than one extent beside the folded axis is not known; a Reshape infers one",
         )
-    spatial = [fold.axes[i - 2] for i in assumed if i > 1]
-    shuffled = pixel_shuffle(unfolding) is not None
-    unseen = any(axis.in_digits == 1 and (shuffled or axis.stride > 1) for axis in spatial)
+    spatial = {i: fold.axes[i - 2] for i in assumed if i > 1}
+    wrong = result.bound if pixel_shuffle(unfolding) is not None else frozenset()
+    unseen = any(a.in_digits == 1 and (i in wrong or a.stride > 1) for i, a in spatial.items())
     if assumed and not guarded and (len(assumed) > 1 or inferred[0] or unseen):
         return Refusal(
             "unguarded-extent",

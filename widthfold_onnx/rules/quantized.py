@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.model.constants import Constant
+from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.dequantized import data_dequantizer, element_type
@@ -46,13 +47,21 @@ class Quantization:
             takes integers.
         dtype: ONNX name of the element type of the integers that the data is.
         zero: zero point of the data; None where that is 0.
-        extends: whether the operator set has a Pad of integers.
+        extends: whether the operator set has a Pad of the data: of integers, if it is none.
+        cuts: whether a Slice behind it leaves it what a runtime computes in integers: what is
+            dequantized must be quantized right behind that (a Relu between would keep its floats).
     """
 
     dequantized: bool
     dtype: str
     zero: Value | None
     extends: bool
+    cuts: bool
+
+    @property
+    def padding(self) -> Value | None:
+        """What extends the data where the convolution reads it; None for 0, as dequantized."""
+        return None if self.dequantized else self.zero
 
 
 def read_quantization(document: Document, node: Node) -> Quantization | Refusal | None:
@@ -66,7 +75,11 @@ def read_quantization(document: Document, node: Node) -> Quantization | Refusal 
     dtype = element_type(document, data, zero)
     if isinstance(dtype, Refusal):
         return dtype
-    return Quantization(maker is not None, dtype, zero, document.opset >= PADDED_SINCE)
+    if maker is None:
+        return Quantization(False, dtype, zero, document.opset >= PADDED_SINCE, True)
+    result = node.outputs[0]
+    quantized = all(is_default(user, "QuantizeLinear") for user, _ in result.uses())
+    return Quantization(True, dtype, zero, True, quantized and not result.is_graph_output())
 
 
 def problem_of(

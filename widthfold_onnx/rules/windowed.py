@@ -158,8 +158,9 @@ class WindowedSite(LinearSite):
 
     @property
     def geometry(self) -> Hashable:
-        """Groups and axes."""
-        return (self.group, self.groups, self.axes, self.sized_pads)
+        """Groups and axes, and whether its result may be cut."""
+        cuts = self.quantization is None or self.quantization.cuts
+        return (self.group, self.groups, self.axes, self.sized_pads, cuts)
 
     @property
     def attributes(self) -> str:

@@ -82,6 +82,11 @@ BASES: dict[str, tuple[Case, dict[str, Any]]] = {
         Case(op="QDQ Conv", behind=POOL, **LINE),
         {"factor": 4, "axis": W},
     ),
+    "qdq_ragged": (Case(op="QDQ Conv", **LINE), {"factor": 3, "axis": W, "ragged": True}),
+    "qdq_ragged_signed": (
+        Case(op="QDQ Conv", kinds=(S8, S8), **FLAT),
+        {"factor": 4, "axis": H, "ragged": True},
+    ),
     "qdq_transposed": (Case(op="QDQ ConvTranspose", **UP), {"factor": 4, "axis": W}),
 }
 
@@ -226,7 +231,7 @@ def same_floats(model: onnx.ModelProto) -> bool:
 
 def shortened(model: onnx.ModelProto) -> bool:
     """A Pad that appends 0."""
-    pads = [n for n in model.graph.node if n.op_type == "Pad"]
+    pads = [n for n in model.graph.node if n.op_type == "Pad" and len(n.input) > 2]
     for pad in pads:
         del pad.input[2:]
     return bool(pads)
@@ -236,6 +241,10 @@ def other_padding(model: onnx.ModelProto) -> bool:
     """A Pad that appends another number."""
     pads = [n for n in model.graph.node if n.op_type == "Pad"]
     for pad in pads:
+        if len(pad.input) == 2:
+            pad.input.append("other")
+            model.graph.initializer.append(numpy_helper.from_array(np.float32(2), "other"))
+            continue
         held = next(t for t in model.graph.initializer if t.name == pad.input[2])
         zero = numpy_helper.to_array(held)
         model.graph.initializer.append(numpy_helper.from_array(zero ^ zero.dtype.type(1), "other"))
