@@ -104,15 +104,15 @@ def _planned(
             found.sites,
             found.report,
         )
-        by_channel = found.by_channel
+        origins = found.origins
     else:
-        document, search, by_channel = Document(loaded.proto, loaded.folder), None, {}
+        document, search, origins = Document(loaded.proto, loaded.folder), None, {}
         decisions, sites = _at_factor(document, options, options.factor)
     size = model.stat().st_size
     report = OptimizeReport(
         model=model.name,
         sites=sites,
-        regions=outline(document, decisions, options, by_channel),
+        regions=outline(document, decisions, options, origins),
         summary=OptimizeSummary(
             folded=sum(site.status == "folded" for site in sites),
             kept=sum(site.status == "kept" for site in sites),

@@ -7,8 +7,9 @@ a node for every pair of channels is measured on the whole model, like everythin
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import msgspec
 import onnx
@@ -30,6 +31,13 @@ LANES = 8
 
 FLOAT = 4
 """Bytes of a float."""
+
+
+class Origin(NamedTuple):
+    """A node of a model that may be written channel by channel, as reports call it."""
+
+    op: str
+    name: str
 
 
 def candidates(
@@ -94,10 +102,18 @@ def joined(
     ]
 
 
-def unfolded(sites: Iterable[SiteReport], names: Mapping[str, str]) -> set[str]:
-    """What those Convs return of which some channel is not folded, by the lines for all."""
-    folded = {site.node for site in sites if site.status == "folded"}
-    return {of for of, name in names.items() if name not in folded}
+def unfolded(decisions: Iterable[Decision], names: Container[str]) -> set[str]:
+    """What those of `names` return of which some channel is not folded."""
+    kept = (d.site.node for d in decisions if isinstance(d.outcome, Refusal))
+    records = (read_channel(node) for node in kept)
+    return {record.of for record in records if record and record.of in names}
+
+
+def origins(document: Document, decisions: Iterable[Decision]) -> dict[str, Origin]:
+    """The nodes of the main graph, by their first output."""
+    sites = {decision.site.node: decision.site.name for decision in decisions}
+    nodes = ((node, node.outputs[0].name or "") for node in document.scopes[0].graph)
+    return {of: Origin(node.op_type, sites.get(node) or node.name or of) for node, of in nodes}
 
 
 def _one(parts: Sequence[SiteReport], name: str) -> SiteReport:

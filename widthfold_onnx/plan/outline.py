@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.plan.by_channel import Origin
 from widthfold_onnx.plan.decisions import Decision, engine_of
 from widthfold_onnx.results import RegionReport, Stop
 from widthfold_onnx.rewrite.record import read_channel
@@ -16,7 +17,7 @@ def outline(
     document: Document,
     decisions: Sequence[Decision],
     options: FoldOptions,
-    by_channel: Mapping[str, str],
+    origins: Mapping[str, Origin],
 ) -> list[RegionReport]:
     """The regions of all graphs; the document stays as it is.
 
@@ -24,7 +25,7 @@ def outline(
         document: the model.
         decisions: for it.
         options: what is to be guarded.
-        by_channel: names of the sites that are written channel by channel, by what they return.
+        origins: what is written channel by channel was, by what it returns.
     """
     paths = {scope.graph: scope.path for scope in document.scopes}
     names = {d.site.node: d.site.name for d in decisions}
@@ -32,13 +33,13 @@ def outline(
     def name(node: Node) -> str:
         part = read_channel(node)
         if part is not None:
-            return by_channel.get(part.of, part.of)
+            return origins[part.of].name if part.of in origins else part.of
         return names.get(node) or node.name or node.outputs[0].name or ""
 
     def own(node: Node) -> bool:
-        """Whether it is an op of the original, and no sum of the products of one of its Convs."""
+        """Whether it is an op of the original, and does not split, add up or join its channels."""
         part = read_channel(node)
-        return part is None or part.of not in by_channel
+        return part is None or part.of not in origins or origins[part.of].op == node.op_type
 
     return [
         RegionReport(

@@ -11,7 +11,14 @@ import msgspec
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import FoldOptions, SearchOptions
-from widthfold_onnx.plan.by_channel import candidates, joined, unfolded, written
+from widthfold_onnx.plan.by_channel import (
+    Origin,
+    candidates,
+    joined,
+    origins,
+    unfolded,
+    written,
+)
 from widthfold_onnx.plan.decisions import Decision, plan
 from widthfold_onnx.plan.search import Search
 from widthfold_onnx.plan.store import Store
@@ -27,14 +34,14 @@ class Found:
         document: what the decisions are for.
         decisions: one for every site of it.
         sites: one line for every site of the original.
-        by_channel: names of the sites that are written channel by channel, by what they return.
+        origins: what is written channel by channel was, by what it returns; empty where nothing is.
         report: of the search.
     """
 
     document: Document
     decisions: list[Decision]
     sites: list[SiteReport]
-    by_channel: Mapping[str, str]
+    origins: Mapping[str, Origin]
     report: SearchReport
 
 
@@ -55,18 +62,19 @@ def find(
         UsageError: an option that does not fit.
     """
     deadline = time.monotonic() + search_options.time_budget
-    found = _search(loaded, {}, options, search_options, store, on_progress)
-    read = ((decision.site, decision.conv) for decision in found.decisions)
-    names = candidates(found.document, read, options)
+    seconds = search_options.time_budget
+    found = _search(loaded, {}, options, search_options, seconds, store, on_progress)
+    names = candidates(found.document, ((d.site, d.conv) for d in found.decisions), options)
+    known = origins(found.document, found.decisions)
     while names and not found.report.interrupted:
         on_progress(Step(f"trying {len(names)} layers channel by channel"))
-        left = max(0.0, deadline - time.monotonic())
-        other = replace(search_options, time_budget=left)
-        rival = _search(loaded, names, options, other, store, on_progress)
+        left = deadline - time.monotonic()
+        rival = _search(loaded, names, options, search_options, left, store, on_progress)
         found, rival = _counted(found, rival.report), _counted(rival, found.report)
-        missing = unfolded(rival.sites, names)
+        missing = unfolded(rival.decisions, names)
         if not missing:
-            return rival if _is_faster(rival.report, found.report) else found
+            faster = _is_faster(rival.report, found.report)
+            return replace(rival, origins=known) if faster else found
         names = {of: name for of, name in names.items() if of not in missing}
     return found
 
@@ -76,17 +84,18 @@ def _search(
     names: Mapping[str, str],
     options: FoldOptions,
     search_options: SearchOptions,
+    seconds: float,
     store: Store,
     on_progress: Progress,
 ) -> Found:
     if names:
         loaded = written(loaded, names)
     search = Search(loaded, options, search_options, store, on_progress)
-    report = search.run()
+    report = search.run(seconds)
     document = Document(loaded.proto, loaded.folder)
     decisions = plan(document, options, search.choose)
     lines = [(d, d.report(options, search.gain(d.conv))) for d in decisions]
-    return Found(document, decisions, joined(lines, names), names, report)
+    return Found(document, decisions, joined(lines, names), {}, report)
 
 
 def _counted(found: Found, other: SearchReport) -> Found:

@@ -83,9 +83,9 @@ class Search:
         self._accepted: Choice = {}
         self._note = ""
 
-    def run(self) -> SearchReport:
-        """Measure, choose, try, decide."""
-        deadline = time.monotonic() + self._options.time_budget
+    def run(self, seconds: float) -> SearchReport:
+        """Measure, choose, try, decide; racing the layers may take so many seconds."""
+        deadline = time.monotonic() + seconds
         interrupted = False
         try:
             if self._options.measure:
