@@ -15,6 +15,7 @@ from tests.plan.tool import conv
 from tests.rewrite.channels import builder, by_channel
 from widthfold_onnx import AxisName, FoldOptions, Provider, VerifyOptions, fold_model, verify
 from widthfold_onnx.errors import InvalidModelError
+from widthfold_onnx.evidence import by_channel as module
 from widthfold_onnx.evidence.by_channel import by_channel as made_again
 from widthfold_onnx.evidence.by_channel import check_channels
 from widthfold_onnx.model.graph import Document
@@ -169,6 +170,40 @@ def test_a_body_may_read_the_joined_channels_and_no_single_one() -> None:
     (site,) = proof(model, written)
     assert site.verdict == "different"
     assert "something else reads a channel" in site.reason
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_results_that_change_places_are_found(channels: int) -> None:
+    """Two values of the same shape, each under the name of the other."""
+    g = builder(8, 3, 7, 11)
+    names = [g.conv("x", channels, [3, 3]), g.conv("x", channels, [1, 3])]
+    model = g.model(names)
+    written = by_channel(model)
+    assert [site.verdict for site in proof(model, written)] == ["exact", "exact"]
+    for node in written.graph.node:
+        if node.output[0] in names:
+            node.output[0] = names[1 - names.index(node.output[0])]
+    (site,) = proof(model, written)
+    assert site.verdict == "different"
+
+
+def test_a_constant_that_differs_per_channel_is_none_for_a_channel() -> None:
+    g = builder(8, 3, 7, 11)
+    model = g.model([g.op("Mul", g.conv("x", 2, [3, 3]), np.array([[[3]]], np.float32))])
+    written = by_channel(model)
+    for proto in (model, written):
+        tensor = next(t for t in proto.graph.initializer if t.name == "k1_1")
+        tensor.CopyFrom(onnx.numpy_helper.from_array(np.float32([[[3]], [[5]]]), "k1_1"))
+    (site,) = proof(model, written)
+    assert site.verdict == "different"
+    assert "its constant may differ per channel" in site.reason
+
+
+def test_integers_that_differ_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = conv((8, 3, 7, 11), (2, 3, 3, 5))
+    monkeypatch.setattr(module, "probe_channels", lambda *arguments: "1 of 2 integers differ")
+    (site,) = proof(model, by_channel(model))
+    assert (site.verdict, site.reason) == ("different", "1 of 2 integers differ")
 
 
 # ---------------------------------------------------------------- faults in what was folded

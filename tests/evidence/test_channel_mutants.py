@@ -203,6 +203,10 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "bias.one_ulp": (numbers(FIRST, 2, lambda b: np.nextafter(b, np.float32(99))), B),
     "sum.without_a_summand": (reads(SLOPE, 0, FIRST), READS),
     "sum.with_one_twice": (reads(SUM, 1, FIRST), "it adds a product or the bias twice"),
+    "sum.with_a_product_twice": (
+        reads(named("Add", "v0", 1, 1), 1, "conv0/channel_1_of_1"),
+        "it adds a product or the bias twice",
+    ),
     "sum.of_two_channels": (reads(SUM, 1, OTHER), "it adds parts of two sums"),
     "sum.with_a_channel": (reads(SUM, 1, CLIP), "it adds something else than parts of a sum"),
     "sum.with_what_it_is_a_part_of": (
@@ -257,6 +261,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "record.of_a_constant": (record(CLIP, "k0_1", 1), "the original has no such node"),
     "record.of_another": (record(CLIP, "v3", 1), OP),
     "record.of_another_conv": (record(FIRST, "v0", 1), "it is another Conv"),
+    "record.of_another_sum": (record(SUM, "v0", 1), "it adds parts of two sums"),
     "record.channel": (record(FIRST, "v2", 0), W),
     "record.no_channel": (record(FIRST, "v2", None), "it is another Conv"),
     "record.channel_beyond": (record(FIRST, "v2", 2), "it is another Conv"),
