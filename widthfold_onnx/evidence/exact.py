@@ -3,7 +3,7 @@
 Every tensor that a new node returns claims to be a value of the original, perhaps packed
 (`evidence.rewritten`). The folded Convs are proved by `evidence.folded`, the folded products by
 `evidence.folded_product`, the ops between them by `evidence.carried`, the moves by
-`evidence.rewritten`; a fault of an op or a move counts to the folded node that it belongs to.
+`evidence.conversions`; a fault of an op or a move counts to the folded node that it belongs to.
 Where guards choose between folded and original nodes, all this is said of the model in which they
 chose the folded ones; that they choose well is shown by `evidence.guarded`.
 """
@@ -18,6 +18,7 @@ from widthfold_onnx.evidence.branches import FOLDED, choices, taken
 from widthfold_onnx.evidence.by_channel import by_channel
 from widthfold_onnx.evidence.carried import check_passenger
 from widthfold_onnx.evidence.chain import Mismatch
+from widthfold_onnx.evidence.conversions import check_conversion
 from widthfold_onnx.evidence.elsewhere import Place, first_change
 from widthfold_onnx.evidence.folded import check_conv
 from widthfold_onnx.evidence.folded_product import check_product
@@ -104,7 +105,7 @@ def _graph_sites(
                 check_passenger(graph, node, options)
                 continue
             else:
-                graph.check_conversion(node)
+                check_conversion(graph, node)
                 continue
         except Mismatch as error:
             owner = graph.owner(node)

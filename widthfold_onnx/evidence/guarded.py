@@ -34,6 +34,7 @@ from widthfold_onnx.evidence.wanted import check_size
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Graph, Node
+from widthfold_onnx.model.order import nodes_of
 from widthfold_onnx.options import EXTENTS, FINITE
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import ExactSite
@@ -199,7 +200,7 @@ class _Guard:
         before = self._graph.before
         assert before is not None
         assert isinstance(before.graph, Graph)
-        nodes = [n for n in self._old.nodes_of(before.graph) if n.outputs[0].name in names]
+        nodes = [n for n in nodes_of(before.graph) if n.outputs[0].name in names]
         made = {value for node in nodes for value in node.outputs}
         limit = largest_data(self._old, nodes, sites)
         inside = any(sites[node].data in made for node in spreading)

@@ -1,4 +1,4 @@
-"""One graph of the rewritten model beside that of the original: who claims what, and the moves.
+"""One graph of the rewritten model beside that of the original: who claims what.
 
 The proof goes by local steps. A tensor that no new node made is the value of its own name. The
 new nodes state in their metadata what they return (`rewrite.record`); each step - a folded node,
@@ -17,24 +17,14 @@ import numpy.typing as npt
 from onnx import helper
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.chain import Mismatch, check_moves, replay
-from widthfold_onnx.evidence.claims import (
-    Claim,
-    content,
-    every_concrete,
-    packed_claim,
-    read,
-    state_record,
-)
-from widthfold_onnx.evidence.requantized import moves_of
-from widthfold_onnx.evidence.requantized_data import without_pair
+from widthfold_onnx.evidence.chain import Mismatch
+from widthfold_onnx.evidence.claims import Claim, content, packed_claim, read, state_record
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.messages import Scope
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, STATE_KEY
-from widthfold_onnx.rules.dequantized import exact_dequantizer
 from widthfold_onnx.text import printable
 
 Array = npt.NDArray[Any]
@@ -88,6 +78,10 @@ class Rewritten:
             return False
         known = self._makers.get(node.outputs[0].name or "")
         return known is None or not _same(self.old, known, self.new, node)
+
+    def value(self, name: str) -> Value | None:
+        """A value that a node of the original makes."""
+        return self._values.get(name)
 
     def original(self, node: Node) -> Node | None:
         """The node of the original that made the value for which a node stands."""
@@ -178,40 +172,6 @@ class Rewritten:
             for user, _ in value.uses():
                 if user not in self._set:
                     raise Mismatch(f"{printable(user.op_type)} reads a packed tensor")
-
-    def check_conversion(self, node: Node) -> None:
-        """Check the chain of moves that ends with a node, unless it belongs to a folded node.
-
-        Raises:
-            Mismatch: it does not return what it claims.
-        """
-        given = node.inputs[0] if node.inputs else None
-        end = self.claim(node.outputs[0])
-        if given is None or len(node.outputs) != 1:
-            raise Mismatch(f"{printable(node.op_type)} does more than move elements")
-        if end is None:
-            return  # it stands inside of a chain
-        source, before = self.line_to(given)
-        line = [*before, node]
-        start, maker = self.claim(source), source.producer()
-        if start is None and maker is not None and FOLD_KEY in maker.metadata_props:
-            return  # it belongs to that node
-        if start is None:
-            raise Mismatch("it comes from nowhere")
-        shapes = [claim.shape for claim in (start, end) if claim.state is not None]
-        if start.value != end.value or not shapes or shapes[0] != shapes[-1]:
-            raise Mismatch(f"it makes {printable(end.value)} of {printable(start.value)}")
-        line = moves_of(self.new, line)
-        made_by = exact_dequantizer(self.old, self._values.get(start.value))
-        line = without_pair(self.old, self.new, made_by, line)
-        messages = [self.new.message(n) for n in line]
-        check_moves(messages, CONVERSIONS)
-        constants = self.constants(line)
-        for shape in every_concrete(shapes[0]):
-            labels = replay(messages, constants, self.new.opset, start.labels(shape))
-            expected = end.labels(shape)
-            if labels.shape != expected.shape or (labels != expected).any():
-                raise Mismatch(f"it returns {printable(end.value)} in another state than it says")
 
     def alike(self, old: Value, new: Value) -> bool:
         """Whether a value that is read as it is is the same in both models."""

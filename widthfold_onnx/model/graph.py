@@ -74,6 +74,13 @@ class Document:
             a.tensor_name for s in self.scopes if s.proto for a in s.proto.quantization_annotation
         }
 
+    @property
+    def main(self) -> Graph:
+        """The graph that is no body of another."""
+        graph = self.scopes[0].graph
+        assert isinstance(graph, Graph)
+        return graph
+
     @cached_property
     def shapes(self) -> ShapeTable:
         """Extents of every value as the model itself fixes them, before anything is written."""
@@ -173,37 +180,11 @@ class Document:
         new.name = self.fresh(name)
         return new
 
-    def nodes_of(self, graph: ir.Graph) -> Iterator[Node]:
-        """The nodes of a graph, each behind those whose outputs it reads itself."""
-        done: set[Node] = set()
-        for node in graph:
-            waiting = [node]
-            while waiting:
-                top = waiting[-1]
-                sources = (value.producer() for value in top.inputs if value is not None)
-                missing = [s for s in sources if s and s.graph is graph and s not in done]
-                waiting.extend(missing)
-                if not missing:
-                    waiting.pop()
-                    if top not in done:
-                        done.add(top)
-                        yield top
-
     def is_fixed(self, value: Value) -> bool:
         """Whether something else than nodes refers to a value, so that it must stay."""
         return (
             value.is_graph_output() or value.name in self._names.trained or self.is_annotated(value)
         )
-
-    def reads(self, node: Node) -> Iterator[Value]:
-        """What a node and the nodes of the graphs in it read."""
-        yield from (value for value in node.inputs if value is not None)
-        for attribute in node.attributes.values():
-            if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-                single = attribute.type == ir.AttributeType.GRAPH
-                for body in [attribute.as_graph()] if single else attribute.as_graphs():
-                    for inner in ir.traversal.RecursiveGraphIterator(body):
-                        yield from (value for value in inner.inputs if value is not None)
 
     def path_of(self, graph: ir.Graph) -> str:
         """The path of a graph of the model."""

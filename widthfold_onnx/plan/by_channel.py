@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 import onnx
 
-from widthfold_onnx.model.graph import Document, Graph
+from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import AxisName, FoldOptions
 from widthfold_onnx.plan.decisions import Decision
@@ -77,9 +77,8 @@ def written(loaded: LoadedModel, names: Collection[str]) -> LoadedModel:
     copy = onnx.ModelProto()
     copy.CopyFrom(loaded.proto)
     document = Document(copy, loaded.folder)
-    graph = document.scopes[0].graph
-    assert isinstance(graph, Graph)
-    write_by_channel(document, graph, [n for n in graph if n.outputs[0].name in names])
+    convs = [node for node in document.main if node.outputs[0].name in names]
+    write_by_channel(document, document.main, convs)
     return replace(loaded, proto=document.finish())
 
 
@@ -112,7 +111,7 @@ def unfolded(decisions: Iterable[Decision], names: Container[str]) -> set[str]:
 def origins(document: Document, decisions: Iterable[Decision]) -> dict[str, Origin]:
     """The nodes of the main graph, by their first output."""
     sites = {decision.site.node: decision.site.name for decision in decisions}
-    nodes = ((node, node.outputs[0].name or "") for node in document.scopes[0].graph)
+    nodes = ((node, node.outputs[0].name or "") for node in document.main)
     return {of: Origin(node.op_type, sites.get(node) or node.name or of) for node, of in nodes}
 
 

@@ -25,7 +25,8 @@ from widthfold_onnx.rules.legality import judge
 from widthfold_onnx.rules.matmul import MatMulForm
 from widthfold_onnx.rules.matmul_site import MatMulSite
 from widthfold_onnx.rules.regrouped import groupings
-from widthfold_onnx.rules.windowed import WindowedForm, WindowedSite
+from widthfold_onnx.rules.windowed import WindowedSite
+from widthfold_onnx.rules.windowed_form import WindowedForm
 
 MAX_WHOLE = 64
 """An axis of at most so many positions may become channels as a whole."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.graph import Document, Graph, Node, Value, graph_of
+from widthfold_onnx.model.order import nodes_of
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.carry import CARRY
 
@@ -47,7 +48,7 @@ def links(document: Document, subjects: Mapping[Node, str]) -> list[Link]:
 
 def _links(document: Document, graph: Graph, subjects: Mapping[Node, str]) -> Iterator[Link]:
     """The links of one graph."""
-    nodes = list(document.nodes_of(graph))
+    nodes = list(nodes_of(graph))
     layers = dict.fromkeys(node for node in nodes if node in subjects)
     carried = dict.fromkeys(
         node for node in nodes if node not in subjects and is_default(node, *CARRY)

@@ -35,6 +35,7 @@ class Found:
         decisions: one for every site of it.
         sites: one line for every site of the original.
         origins: what is written channel by channel was, by what it returns; empty where nothing is.
+        forms: how many forms every different layer has, by its subject.
         report: of the search.
     """
 
@@ -42,6 +43,7 @@ class Found:
     decisions: list[Decision]
     sites: list[SiteReport]
     origins: Mapping[str, Origin]
+    forms: Mapping[str, int]
     report: SearchReport
 
 
@@ -70,7 +72,7 @@ def find(
         on_progress(Step(f"trying {len(names)} layers channel by channel"))
         left = deadline - time.monotonic()
         rival = _search(loaded, names, options, search_options, left, store, on_progress)
-        found, rival = _counted(found, rival.report), _counted(rival, found.report)
+        found, rival = _counted(found, rival), _counted(rival, found)
         missing = unfolded(rival.decisions, names)
         if not missing:
             faster = _is_faster(rival.report, found.report)
@@ -95,20 +97,21 @@ def _search(
     document = Document(loaded.proto, loaded.folder)
     decisions = plan(document, options, search.choose)
     lines = [(d, d.report(options, search.gain(d.conv))) for d in decisions]
-    return Found(document, decisions, joined(lines, names), {}, report)
+    return Found(document, decisions, joined(lines, names), {}, search.forms, report)
 
 
-def _counted(found: Found, other: SearchReport) -> Found:
+def _counted(found: Found, other: Found) -> Found:
     """With what the other search looked at as well."""
+    forms = {**found.forms, **other.forms}
     report = msgspec.structs.replace(
         found.report,
-        layers=found.report.layers + other.layers,
-        forms=found.report.forms + other.forms,
-        measured=found.report.measured + other.measured,
-        left=found.report.left + other.left,
-        interrupted=found.report.interrupted or other.interrupted,
+        layers=len(forms),
+        forms=sum(forms.values()),
+        measured=found.report.measured + other.report.measured,
+        left=max(found.report.left, other.report.left),
+        interrupted=found.report.interrupted or other.report.interrupted,
     )
-    return replace(found, report=report)
+    return replace(found, forms=forms, report=report)
 
 
 def _is_faster(rival: SearchReport, found: SearchReport) -> bool:

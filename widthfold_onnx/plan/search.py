@@ -100,8 +100,8 @@ class Search:
             threads=self._options.threads,
             target=self._target.name,
             shapes={name: list(dims) for name, dims in self._shapes.items()},
-            layers=len(self._layers.units),
-            forms=sum(len(unit.forms) for unit in self._layers.units.values()),
+            layers=len(self.forms),
+            forms=sum(self.forms.values()),
             measured=self._bench.measured,
             left=self._left(),
             predicted=sum(b is not None and b[1].predicted for b in best.values()),
@@ -111,6 +111,11 @@ class Search:
             accepted=bool(self._accepted),
             note=self._note,
         )
+
+    @property
+    def forms(self) -> dict[str, int]:
+        """How many forms every different layer has, by its subject."""
+        return {subject: len(unit.forms) for subject, unit in self._layers.units.items()}
 
     def choose(self, site: LinearSite) -> Reformulation | Refusal:
         """What the search decided for a site."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.rules.base import LinearSite, Reformulation
-from widthfold_onnx.rules.windowed import WindowedForm, WindowedSite
+from widthfold_onnx.rules.windowed import WindowedSite
+from widthfold_onnx.rules.windowed_form import WindowedForm
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,8 @@ from widthfold_onnx.rewrite.emit import Chain
 from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rewrite.record import FOLD_KEY, encoded, record_of, state_record
 from widthfold_onnx.rules.base import Ends
-from widthfold_onnx.rules.windowed import FOLDED_OPS, WindowedForm, WindowedSite
+from widthfold_onnx.rules.windowed import FOLDED_OPS, WindowedSite
+from widthfold_onnx.rules.windowed_form import WindowedForm
 
 
 def append_conv(

@@ -21,6 +21,7 @@ from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.assumed import assumed_record
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Graph, Node, Value
+from widthfold_onnx.model.order import nodes_of
 from widthfold_onnx.rewrite.convolution import append_conv
 from widthfold_onnx.rewrite.emit import Chain, base_name
 from widthfold_onnx.rewrite.guard_groups import GuardGroups, Plans
@@ -33,7 +34,8 @@ from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.dequantized import exact_dequantizer
 from widthfold_onnx.rules.matmul import MatMulForm
 from widthfold_onnx.rules.matmul_site import MatMulSite
-from widthfold_onnx.rules.windowed import WindowedForm, WindowedSite
+from widthfold_onnx.rules.windowed import WindowedSite
+from widthfold_onnx.rules.windowed_form import WindowedForm
 
 Array = npt.NDArray[Any]
 
@@ -70,7 +72,7 @@ class Emission:
 
     def run(self) -> list[Guard]:
         """Make them, and put them in the place of the old ones; returns what is to be guarded."""
-        for node in list(self._document.nodes_of(self._graph)):
+        for node in list(nodes_of(self._graph)):
             passenger = self._region.carried.get(node)
             if node in self._plans:
                 self._chains[node] = []

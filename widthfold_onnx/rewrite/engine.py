@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx
 
 from widthfold_onnx.model.graph import Document, Graph, graph_of
+from widthfold_onnx.model.order import nodes_of
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rewrite.emission import Emission
 from widthfold_onnx.rewrite.guard_groups import GuardGroups, Plans
@@ -48,6 +49,6 @@ class Engine:
         return model
 
     def _groups(self, graph: Graph, plans: Plans) -> GuardGroups:
-        nodes = list(self._document.nodes_of(graph))
+        nodes = list(nodes_of(graph))
         ends = {node: plan.ends(site) for node, (site, plan) in plans.items()}
         return GuardGroups(self._document, nodes, plans, ends, self._options)

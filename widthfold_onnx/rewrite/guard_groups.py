@@ -16,6 +16,7 @@ import numpy as np
 
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.graph import Document, Node, Value
+from widthfold_onnx.model.order import reads
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rewrite.conditions import Finite
 from widthfold_onnx.rewrite.regions import Region
@@ -185,7 +186,7 @@ class GuardGroups:
         order: TopologicalSorter[object] = TopologicalSorter()
         for node in self._nodes:
             here = belongs.get(node, node)
-            for value in self._document.reads(node):
+            for value in reads(node):
                 maker = makers.get(value)
                 before = None if maker is None else belongs.get(maker, maker)
                 if before is not None and before is not here:

@@ -29,7 +29,8 @@ from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.assumed import guessed
 from widthfold_onnx.rules.matmul import MatMulForm
 from widthfold_onnx.rules.matmul_site import MatMulSite
-from widthfold_onnx.rules.windowed import WindowedForm, WindowedSite
+from widthfold_onnx.rules.windowed import WindowedSite
+from widthfold_onnx.rules.windowed_form import WindowedForm
 
 FOLD_KEY = "widthfold.fold"
 ORIGIN_KEY = "widthfold.origin"

@@ -14,7 +14,8 @@ from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.layout import Packing, can_stand_for, pack
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.windowed import WindowedForm, WindowedSite
+from widthfold_onnx.rules.windowed import WindowedSite
+from widthfold_onnx.rules.windowed_form import WindowedForm
 
 
 def guessed(site: WindowedSite, fold: ConvFold) -> frozenset[int]:

@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.graph import Document, Graph, Node, Value
+from widthfold_onnx.model.order import nodes_of
 from widthfold_onnx.rules.carry import BROADCASTING, MIN_OPSET, UNARY
 from widthfold_onnx.rules.reading import group_of
 
@@ -52,7 +53,7 @@ def members(document: Document, graph: Graph, convs: Collection[Node]) -> dict[N
     """
     found: dict[Node, int] = {}
     known: dict[Value, int] = {}
-    for node in document.nodes_of(graph):
+    for node in nodes_of(graph):
         channels = _outputs(document, node) if node in convs else _kept(document, node, known)
         if channels is not None:
             found[node] = known[node.outputs[0]] = channels

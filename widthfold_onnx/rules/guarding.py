@@ -13,7 +13,8 @@ from widthfold_onnx.options import EXTENTS, FINITE, FoldOptions, NonFinite
 from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.matmul import MatMulForm
 from widthfold_onnx.rules.matmul_site import MatMulSite
-from widthfold_onnx.rules.windowed import WindowedForm, WindowedSite
+from widthfold_onnx.rules.windowed import WindowedSite
+from widthfold_onnx.rules.windowed_form import WindowedForm
 
 EXACT = 1 << 62
 """A modulus that no extent reaches: only the offset itself is left over."""

@@ -15,7 +15,8 @@ from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.assumed import guessed, opened, packings_of
 from widthfold_onnx.rules.base import LinearSite, Reformulation
-from widthfold_onnx.rules.windowed import WindowedForm, WindowedSite, axis_names
+from widthfold_onnx.rules.windowed import WindowedSite, axis_names
+from widthfold_onnx.rules.windowed_form import WindowedForm
 
 MAX_WEIGHT_BYTES = 256 << 20
 # Stands for a spatial extent that is not known where sizes are compared; a batch counts as 1.

@@ -1,4 +1,4 @@
-"""Operators that slide a window, read as a Conv, and the folded Conv that replaces one."""
+"""Operators that slide a window, read as a Conv."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ import numpy.typing as npt
 from widthfold_onnx.fold.channels import Grouping, most_groups
 from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.fold.conv_axis import ConvAxis
-from widthfold_onnx.fold.layout import Packing, Step
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Value
-from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import Ends, LinearSite, Reformulation, product
+from widthfold_onnx.rules.base import LinearSite, product
 from widthfold_onnx.rules.parameter import INPUTS, dequantizer
 from widthfold_onnx.rules.quantized import Quantization
 
@@ -178,81 +176,6 @@ class WindowedSite(LinearSite):
         if any((a.pad_begin, a.pad_end) != (0, 0) for a in axes):
             text += ", pads " + " ".join(f"{a.pad_begin},{a.pad_end}" for a in axes)
         return text if self.group == 1 else f"{text}, group {self.group}"
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class WindowedForm(Reformulation):
-    """A folded Conv in the place of a node that slides a window.
-
-    Attributes:
-        fold: the folded Conv.
-        input: how its input is packed, after extension to `in_shape`.
-        output: how its output was packed, before cutting to the site's own output.
-        in_shape: input extents after zero-extension.
-        out_shape: output extents before the cut.
-        opens: whether its own moves infer all extents that are only assumed, if there are any.
-        written: both packings as Reshapes say them: what is only assumed is inferred where the
-            form is right for every multiple.
-    """
-
-    fold: ConvFold
-    input: Packing
-    output: Packing
-    in_shape: Dims
-    out_shape: Dims
-    written: tuple[Packing, Packing]
-    opens: bool = True
-
-    def became(self, inputs: int, outputs: int) -> str:
-        """For reports: what channels became, with rank and groups if they changed."""
-        text, regrouping = super().became(inputs, outputs), self.fold.regrouping
-        changed = regrouping.before.group != regrouping.after.group
-        return f"{text}, in groups: {self.fold.new_group}" if changed else text
-
-    @property
-    def form(self) -> str:
-        """For reports: view or move, the kind of fold, and the layout if it is not NCHW."""
-        return f"{super().form}{' in NHWC' if self.fold.digit_major else ''}"
-
-    @property
-    def folding(self) -> tuple[Step, ...]:
-        """The Reshapes and Transposes of the data."""
-        return self.input.steps(digit_major=self.fold.digit_major)
-
-    @property
-    def unfolding(self) -> tuple[Step, ...]:
-        """The Reshapes and Transposes of the result."""
-        return self.output.steps(digit_major=self.fold.digit_major, inverse=True)
-
-    @property
-    def moves(self) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
-        """Both as they are written."""
-        (first, last), digit_major = self.written, self.fold.digit_major
-        return first.steps(digit_major=digit_major), last.steps(
-            digit_major=digit_major, inverse=True
-        )
-
-    def ends(self, site: LinearSite) -> Ends:
-        """States at both ends.
-
-        None where the tensor is extended or cut, a folded extent is open, or groups interleave.
-        """
-        fold = self.fold
-        reads, returns = (
-            state
-            if shape == natural and state.fits(shape) and not (fold.digit_major and fold.group > 1)
-            else None
-            for state, shape, natural in (
-                (fold.in_state, self.in_shape, site.planned),
-                (fold.out_state, self.out_shape, site.output),
-            )
-        )
-        why = None
-        if self.out_shape != site.output:
-            why = Refusal("cut", f"{list(self.out_shape)} is cut to {list(site.output)}")
-        elif fold.digit_major and fold.group > 1:
-            why = Refusal("grouped-channels-last", "groups lie apart in the NHWC form")
-        return Ends(site.data_index, reads, returns, self.input.shape, self.output.shape, why)
 
 
 def axis_names(rank: int) -> tuple[str, ...]:
