@@ -12,7 +12,7 @@ from onnxruntime import quantization  # noqa: TID251 - makes the models
 
 from tests.cli.tool import MODELS, widthfold
 from tests.rewrite.quantized import Case
-from tests.rewrite.test_quantized import joined, optimized
+from tests.rewrite.quantized_models import joined, optimized
 from tests.shared import SHARED, needs_models
 
 PITCH = MODELS / "pitch_cnn.onnx"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.plan.tool import FOLD, layers, run, unit
 from tests.rewrite.quantized import Case
-from tests.rewrite.test_quantized import qdq_chain
+from tests.rewrite.quantized_models import qdq_chain
 from widthfold_onnx.plan.reform import reformed
 
 LINE = {"shape": (4, 3, 24), "weight": (5, 3, 4), "attributes": {"pads": [2, 1]}, "pads": (2, 1)}

@@ -16,7 +16,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.rewrite.test_regions import proved
+from tests.rewrite.regions import proved
 from widthfold_onnx import FoldOptions
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.plan.candidates import every_form

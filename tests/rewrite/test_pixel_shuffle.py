@@ -9,7 +9,7 @@ import pytest
 from tests.rewrite import quantized
 from tests.rewrite.graphs import Builder, ops, run
 from tests.rewrite.quantized import Case
-from tests.rewrite.test_regions import LEVELS, proved
+from tests.rewrite.regions import LEVELS, proved
 from widthfold_onnx import FoldOptions, fold_model
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.plan.decisions import applied, plan

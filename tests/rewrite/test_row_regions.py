@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 
 from tests.rewrite.graphs import ops, run
 from tests.rewrite.linear import Linear, perceptron
-from tests.rewrite.test_regions import LEVELS, conversions, folded, optimized, proved
+from tests.rewrite.regions import LEVELS, conversions, folded, optimized, proved
 from widthfold_onnx import FoldOptions, fold_model
 
 BY_3 = FoldOptions(factor=3, mix_samples=True, max_flops_growth=1e9, max_bytes_growth=1e9)

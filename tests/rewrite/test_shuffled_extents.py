@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from tests.rewrite.graphs import Builder, ops, run
-from tests.rewrite.test_regions import LEVELS, proved
+from tests.rewrite.regions import LEVELS, proved
 from widthfold_onnx import FoldOptions
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.plan.decisions import applied, plan

@@ -8,7 +8,7 @@ import pytest
 from onnx import helper
 
 from tests.rewrite.graphs import Builder, ops
-from tests.rewrite.test_regions import builder, conversions, folded
+from tests.rewrite.regions import builder, conversions, folded
 from widthfold_onnx import AxisName, FoldOptions, Layout, fold_model
 
 

@@ -9,7 +9,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from tests.rewrite.graphs import Builder
-from tests.rewrite.test_quantized import qdq_chain
+from tests.rewrite.quantized_models import qdq_chain
 from widthfold_onnx import AxisName, FoldOptions
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.plan.decisions import plan

@@ -12,7 +12,7 @@ import pytest
 
 from tests.oracle import conv
 from tests.rewrite.graphs import Builder, ops, run
-from tests.rewrite.test_regions import LEVELS, proved
+from tests.rewrite.regions import LEVELS, proved
 from tests.rules.test_conv import conv_model, site
 from tests.rules.test_conv_transpose import transposed_model
 from widthfold_onnx import AxisName, FoldOptions

@@ -35,7 +35,7 @@ class Found:
         decisions: one for every site of it.
         sites: one line for every site of the original.
         origins: what is written channel by channel was, by what it returns; empty where nothing is.
-        forms: how many forms every different layer has, by its subject.
+        search: what found it.
         report: of the search.
     """
 
@@ -43,7 +43,7 @@ class Found:
     decisions: list[Decision]
     sites: list[SiteReport]
     origins: Mapping[str, Origin]
-    forms: Mapping[str, int]
+    search: Search
     report: SearchReport
 
 
@@ -97,21 +97,21 @@ def _search(
     document = Document(loaded.proto, loaded.folder)
     decisions = plan(document, options, search.choose)
     lines = [(d, d.report(options, search.gain(d.conv))) for d in decisions]
-    return Found(document, decisions, joined(lines, names), {}, search.forms, report)
+    return Found(document, decisions, joined(lines, names), {}, search, report)
 
 
 def _counted(found: Found, other: Found) -> Found:
     """With what the other search looked at as well."""
-    forms = {**found.forms, **other.forms}
+    forms = {**found.search.forms, **other.search.forms}
     report = msgspec.structs.replace(
         found.report,
         layers=len(forms),
         forms=sum(forms.values()),
         measured=found.report.measured + other.report.measured,
-        left=max(found.report.left, other.report.left),
+        left=len(found.search.left | other.search.left),
         interrupted=found.report.interrupted or other.report.interrupted,
     )
-    return replace(found, forms=forms, report=report)
+    return replace(found, report=report)
 
 
 def _is_faster(rival: SearchReport, found: SearchReport) -> bool:

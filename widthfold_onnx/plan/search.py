@@ -103,7 +103,7 @@ class Search:
             layers=len(self.forms),
             forms=sum(self.forms.values()),
             measured=self._bench.measured,
-            left=self._left(),
+            left=len(self.left),
             predicted=sum(b is not None and b[1].predicted for b in best.values()),
             interrupted=interrupted,
             store_read_only=self._bench.read_only,
@@ -116,6 +116,12 @@ class Search:
     def forms(self) -> dict[str, int]:
         """How many forms every different layer has, by its subject."""
         return {subject: len(unit.forms) for subject, unit in self._layers.units.items()}
+
+    @property
+    def left(self) -> set[str]:
+        """Subjects of the layers that were to be measured, and something of them was not."""
+        missing = self._bench.missing(self._layers.in_order()) if self._options.measure else []
+        return self._layers.behind(missing)
 
     def choose(self, site: LinearSite) -> Reformulation | Refusal:
         """What the search decided for a site."""
@@ -130,11 +136,6 @@ class Search:
             return self._gains.of(subject, self._accepted[subject])
         best = self._gains.best(subject)
         return None if best is None else best[1]
-
-    def _left(self) -> int:
-        """How many layers were to be measured, and something of them was not."""
-        missing = self._bench.missing(self._layers.in_order()) if self._options.measure else []
-        return len(self._layers.behind(missing))
 
     def _settle(self, chosen: Choice, *, hurry: bool) -> Gain | None:
         """Drop what does not help, and accept the rest if it is faster than the original.
