@@ -1,9 +1,10 @@
-"""The one door to onnx's shape inference, which a negative extent would make abort the process.
+"""The one door to onnx's shape inference, and what would make that end the process.
 
 A window larger than its padded input has a negative number of positions, a shape that a model
 computes may hold one, and -1 may be declared. Slice clamps between 0 and the extent of its data;
 below 0 that is a failed assertion of onnx 1.23.2, no error. So what a Slice may read goes through
-an operator of our own, whose inference leaves a negative extent open.
+an operator of our own, whose inference leaves a negative extent open. And two attributes that
+no runtime takes are counts by which it indexes unchecked: such a model is refused.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from onnx import defs, shape_inference  # noqa: TID251 - this module is the door
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.functions import FunctionKey, call_key, domain_name, function_key
+from widthfold_onnx.model.scope import describe_node
 from widthfold_onnx.model.walk import all_graphs, all_nodes, subgraphs
 
 DOMAIN = "widthfold.extents"
@@ -56,6 +58,23 @@ def infer_shapes(model: onnx.ModelProto, *, data_prop: bool = False) -> onnx.Mod
     except shape_inference.InferenceError:
         return model
     return _told(model, made)
+
+
+def check_inferable(node: onnx.NodeProto) -> None:
+    """Refuse a node at which inference would end the process, as onnxruntime does at its own.
+
+    Raises:
+        InvalidModelError: a Split into fewer parts than it has outputs, or a negative number of
+            batch dimensions of a GatherND.
+    """
+    counts = {a.name: a.i for a in node.attribute if a.type == onnx.AttributeProto.INT}
+    parts, written = counts.get("num_outputs", 0), len(node.output)
+    # An attribute that a caller gives is 0 here.
+    if is_default(node, "Split") and 0 < parts < written:
+        what = f"num_outputs is {parts}, but it has {written} outputs"
+        raise InvalidModelError(f"{describe_node(node)}: {what}")
+    if is_default(node, "GatherND") and counts.get("batch_dims", 0) < 0:
+        raise InvalidModelError(f"{describe_node(node)}: batch_dims is negative")
 
 
 def _read_by_slices(model: onnx.ModelProto) -> set[str]:
