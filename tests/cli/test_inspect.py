@@ -223,3 +223,24 @@ def test_a_glob_that_matches_no_node_is_exit_2(model: Path) -> None:
     run = widthfold("inspect", model, "--nodes", "third")
     assert run.code == 2
     assert "no linear node is named 'third'" in run.line
+
+
+@pytest.mark.parametrize("verb", ["inspect", "optimize"])
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_window_larger_than_its_input_is_said_of_the_site(
+    verb: str, pinned: bool, tmp_path: Path
+) -> None:
+    """At the Slice behind it, inference would end the process."""
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+    g (float[1, 1, 8, {"w" if pinned else 7}] x) => (float[a, b, c, e] y)
+    <float[1, 1, 2, 5] k, int64[1] at = {{1}}, int64[1] to = {{-1}}, int64[1] last = {{3}}> {{
+      v = Conv <dilations = [1, 3]> (x, k)
+      y = Slice (v, at, to, last, at)
+    }}"""
+    path = save(build(text), tmp_path / "model.onnx")
+    options = ("--input-shape", "x:1,1,8,7") if pinned else ()
+    if verb == "optimize":
+        options = (*options, "--factor", "2", "--dry-run")
+    run = widthfold(verb, path, *options)
+    assert (run.code, run.err) == (0, "")
+    assert "empty-tensor: the output would have the extents [7, -5]" in " ".join(run.out.split())

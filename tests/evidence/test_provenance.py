@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from widthfold_onnx.evidence.chain import Chain, Geometry, Mismatch
+from widthfold_onnx.evidence.chain import Chain, Geometry, Mismatch, labels_of, replay
 from widthfold_onnx.evidence.probe import Side, first_difference
 from widthfold_onnx.evidence.provenance import prove
 from widthfold_onnx.fold.axis import fold_axis
@@ -116,6 +116,18 @@ def inserted(op: str, **attributes: Any) -> Chain:
 def test_wrong_nodes_are_no_proof(chain: Chain) -> None:
     with pytest.raises(Mismatch):
         proof(chain)
+
+
+def test_moves_that_crop_more_than_there_is_do_not_fit() -> None:
+    """At a Slice behind them, inference would end the process."""
+    moves = [node("Pad", ["x", "crop"], "a"), node("Slice", ["a", "from", "to"], "b")]
+    constants = {
+        "crop": np.array([0, -9, 0, 0]),
+        "from": np.array([0, 0]),
+        "to": np.array([2, 5]),
+    }
+    with pytest.raises(Mismatch, match=r"^the new nodes do not fit together"):
+        replay(moves, constants, 17, labels_of((2, 5)))
 
 
 def swap(array: np.ndarray, first: int, second: int, axis: int) -> None:

@@ -1,8 +1,9 @@
 """The header, tensors and attributes: what is taken and what is refused."""
 
+import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from tests.model.checked import SIN, accepts, model, node, refuses, tensor
 
@@ -132,3 +133,21 @@ def test_refuses_an_attribute_given_twice():
     made = node("Frobnicate", ["X"], ["Y"], domain="x", a=1)
     made.attribute.append(made.attribute[0])
     refuses(model([made]), "two attributes named 'a'")
+
+
+def test_refuses_a_split_into_fewer_parts_than_it_has_outputs():
+    """Inference and the runtime both write behind the end of a list of parts."""
+    made = node("Split", ["X"], ["Y", "Z"], "cut", num_outputs=1)
+    refuses(model([made], opset=18), "^node 'cut': num_outputs is 1, but it has 2 outputs$")
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+def test_leaves_other_splits_to_the_runtime(parts):
+    accepts(model([node("Split", ["X"], ["Y", "Z"], num_outputs=parts)], opset=18))
+
+
+def test_refuses_a_negative_number_of_batch_dimensions():
+    """Inference and the runtime both read before the start of a list of extents."""
+    made = node("GatherND", ["X", "I"], ["Y"], batch_dims=-9)
+    indices = numpy_helper.from_array(np.zeros((2, 1), np.int64), "I")
+    refuses(model([made], [indices]), "^GatherND node of 'Y': batch_dims is negative$")

@@ -38,7 +38,7 @@ def test_the_skeleton_drops_large_data_and_keeps_shapes():
     light = skeleton(made)
     assert light.ByteSize() < 2000 < made.ByteSize()
     onnx.checker.check_model(light)
-    found = onnx.shape_inference.infer_shapes(light, strict_mode=True)
+    found = onnx.shape_inference.infer_shapes(light, strict_mode=True)  # noqa: TID251 - strict
     shapes = {
         v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in found.graph.value_info
     }

@@ -17,12 +17,12 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from onnx.shape_inference import infer_shapes
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.domain import is_default
+from widthfold_onnx.model.inference import infer_shapes
 from widthfold_onnx.text import printable, quoted
 
 Labels = npt.NDArray[np.signedinteger[Any]]

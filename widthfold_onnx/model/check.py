@@ -22,6 +22,7 @@ from widthfold_onnx.model.functions import (
     domain_name,
     function_key,
 )
+from widthfold_onnx.model.inference import check_inferable
 from widthfold_onnx.model.scope import NameScope, describe_node, function_scope, graph_scope, text
 from widthfold_onnx.model.skeleton import skeleton
 from widthfold_onnx.model.tensors import DTYPES, check_declaration, check_inline, describe
@@ -138,6 +139,7 @@ class _NodeChecker:
             _check_notes(node)
             self._check_operator(node)
             _check_attributes(node, in_function=in_function)
+            check_inferable(node)
             for inner in scope.inner.get(index, ()):
                 self._check_scope(inner, in_function=in_function)
             for name in node.output:

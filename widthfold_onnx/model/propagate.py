@@ -15,6 +15,7 @@ from onnx import numpy_helper
 
 from widthfold_onnx.model.declared import Dims, shapes_of
 from widthfold_onnx.model.domain import is_default
+from widthfold_onnx.model.inference import infer_shapes
 from widthfold_onnx.model.memory import memory_capped
 from widthfold_onnx.model.small_constants import SmallConstants, stored_numbers
 from widthfold_onnx.model.transposed import settle_transposed
@@ -38,14 +39,14 @@ def infer(outline: onnx.ModelProto) -> onnx.ModelProto:
     """
     # Below, what is evaluated would have no type: an initializer had to be an input as well.
     outline.ir_version = max(outline.ir_version, 4)
-    inferred = _inferred(outline, data_prop=False)
+    inferred = infer_shapes(outline)
     bodies = (outline.graph, *outline.functions)
     propagates = any(n.op_type in _PROPAGATING for body in bodies for n in all_nodes(body.node))
     for turn in range(ROUNDS):
         if propagates and _propagates_little(inferred):
             inferred = _propagated(outline)
         elif turn:
-            inferred = _inferred(outline, data_prop=False)
+            inferred = infer_shapes(outline)
         if _settle(outline.graph, inferred.graph, ChainMap()):
             continue  # what is evaluated must not rest on wrong extents
         shapes = shapes_of(inferred.graph)
@@ -67,20 +68,12 @@ def _settle(graph: onnx.GraphProto, inferred: onnx.GraphProto, outer: ChainMap[s
     return changed
 
 
-def _inferred(outline: onnx.ModelProto, *, data_prop: bool) -> onnx.ModelProto:
-    try:
-        # Not strict: one node that cannot be inferred must not hide all others.
-        return onnx.shape_inference.infer_shapes(outline, data_prop=data_prop)
-    except onnx.shape_inference.InferenceError:
-        return outline
-
-
 def _propagated(outline: onnx.ModelProto) -> onnx.ModelProto:
     try:
         with memory_capped(_PROPAGATION_BYTES + 20 * outline.ByteSize()):
-            return _inferred(outline, data_prop=True)
+            return infer_shapes(outline, data_prop=True)
     except MemoryError:
-        return _inferred(outline, data_prop=False)
+        return infer_shapes(outline)
 
 
 def _propagates_little(inferred: onnx.ModelProto) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import onnx
-from onnx.shape_inference import infer_shapes
 from onnx.utils import Extractor
 
 from widthfold_onnx.model.graph import Document
+from widthfold_onnx.model.inference import infer_shapes
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.plan.candidates import form_of
 from widthfold_onnx.plan.units import Unit, only_site
