@@ -240,3 +240,16 @@ def test_the_other_spelling_of_the_domain_is_no_fault(tmp_path: Path) -> None:
     for node in all_nodes(model.graph.node):
         node.domain = "ai.onnx"
     assert {site.verdict for site in proof("convs", model, tmp_path)} == {"exact"}
+
+
+def test_a_record_on_an_op_of_a_guard_is_a_finding(tmp_path: Path) -> None:
+    model = folded("guarded")
+    nodes = list(all_nodes(model.graph.node))
+    text = next(e.value for n in nodes for e in n.metadata_props if e.key == FOLD_KEY)
+    relu = next(n for n in nodes if n.op_type == "Relu" and n.metadata_props)
+    relu.metadata_props.add(key=FOLD_KEY, value=text)
+    found = proof("guarded", model, tmp_path)
+    assert {site.reason for site in found if site.verdict == "different"} == {
+        "the original has no such node",
+        "the original has no such linear node",
+    }

@@ -15,6 +15,7 @@ from widthfold_onnx import AxisName, FoldOptions
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.plan.by_channel import candidates
 from widthfold_onnx.plan.decisions import read_sites
+from widthfold_onnx.rewrite.record import CHANNEL_KEY
 
 
 def offered(model: onnx.ModelProto, **options: object) -> dict[str, str]:
@@ -46,6 +47,13 @@ def test_a_small_conv_of_many_samples(options: dict[str, object]) -> None:
 )
 def test_not_where_something_else_was_asked_for(options: dict[str, object]) -> None:
     assert offered(layer(), **options) == {}
+
+
+def test_not_what_says_that_it_was_written_so() -> None:
+    model = layer()
+    (node,) = (node for node in model.graph.node if node.op_type == "Conv")
+    node.metadata_props.add(key=CHANNEL_KEY, value='{"of":"y","channel":0}')
+    assert offered(model) == {}
 
 
 def test_not_where_folds_are_guarded() -> None:

@@ -199,3 +199,18 @@ def test_nodes_in_any_order() -> None:
     np.testing.assert_array_equal(run(result, x, LEVELS[0])[0], run(model, x, LEVELS[0])[0])
     kinds = [kind for kind in ops(result) if kind not in MOVES]
     assert kinds == ["Conv", "Relu", "Conv"]
+
+
+@pytest.mark.parametrize("declared", [[], [8], [8, 8], [2, 3, 7, 12, 1]])
+def test_what_is_declared_with_another_rank_is_not_believed(declared: list[int]) -> None:
+    """The runtime warns, and runs the model."""
+    g = builder()
+    first = g.conv("x", 5, [3, 3])
+    model = g.model([g.conv(g.op("Relu", first), 2, [3, 3])])
+    described = onnx.helper.make_tensor_value_info(first, onnx.TensorProto.FLOAT, declared)
+    model.graph.value_info.append(described)
+    result, sites = fold_model(model, WIDTH)
+    assert [site.status for site in sites] == ["folded", "refused"]
+    x = np.random.default_rng(0).integers(-3, 4, (2, 3, 7, 12)).astype(np.float32)
+    for level in LEVELS:
+        np.testing.assert_array_equal(run(result, x, level)[0], run(model, x, level)[0])

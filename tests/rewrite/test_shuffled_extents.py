@@ -12,6 +12,7 @@ from tests.rewrite.graphs import Builder, ops, run
 from tests.rewrite.regions import LEVELS, proved
 from widthfold_onnx import FoldOptions
 from widthfold_onnx.model.graph import Document
+from widthfold_onnx.plan.candidates import every_form
 from widthfold_onnx.plan.decisions import applied, plan
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.record import FOLD_KEY
@@ -92,3 +93,27 @@ def test_the_proof_asks_for_what_tests_an_extent_unless_any_is_right(
     entry.value = json.dumps(record)
     assert verdict in proved(model, result)
     assert verdict == "different" or proved(model, result) == ["exact"]
+
+
+@pytest.mark.parametrize("dims", [[1, 2, "h", 6], [1, 2, "h", "w"]])
+def test_what_states_extents_is_recorded_with_them(dims: list[int | str]) -> None:
+    """Groups that lie apart are no pixel shuffle: Reshapes state both extents."""
+    g = Builder(dims, np.random.default_rng(1))
+    weight, pads = g.integers(2, 2, 2, 1), [1, 0, 1, 0]
+    y = g.op("ConvTranspose", "x", weight, channels=4, strides=[2, 1], pads=pads, group=2)
+    model = g.model([y])
+    options = FoldOptions(input_shapes={"x": (1, 2, 16, 6)})
+
+    def sub_pixels(site: LinearSite) -> list[Reformulation]:
+        return [form for form in every_form(site, options) if form.factor == 1]
+
+    def opened() -> Document:
+        return Document(onnx.ModelProto.FromString(model.SerializeToString()), None)
+
+    every: list[Reformulation] = []
+    plan(opened(), options, lambda site: every.extend(sub_pixels(site)) or Refusal("no", "later"))
+    assert every
+    for index in range(len(every)):
+        document = opened()
+        decisions = plan(document, options, lambda site, i=index: sub_pixels(site)[i])
+        assert proved(model, applied(document, decisions, options)) == ["exact"], every[index].form

@@ -33,6 +33,7 @@ from widthfold_onnx.evidence.rewritten import CONVERSIONS, Rewritten, label
 from widthfold_onnx.evidence.wanted import check_size
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.declared import Dims
+from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.graph import Document, Graph, Node
 from widthfold_onnx.model.order import nodes_of
 from widthfold_onnx.options import EXTENTS, FINITE
@@ -221,6 +222,8 @@ def _site_of(graph: Rewritten, known: Node, node: Node) -> tuple[LinearSite, boo
         dims: Dims = (record.samples, None, *(axis.length for axis in record.axes))
     else:
         dims = tuple(record.shape)
+    if not is_default(known, *LINEAR):
+        raise Mismatch("the original has no such linear node")
     assert graph.before is not None
     place = Site(known, graph.before, label(known), known.op_type)
     site = LINEAR[known.op_type](graph.old, place, lambda _: dims, lambda _: dims)

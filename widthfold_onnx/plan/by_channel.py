@@ -63,6 +63,7 @@ def candidates(
         for site, conv in sites
         if isinstance(conv, WindowedSite)
         and not site.scope.path
+        and read_channel(site.node) is None
         and conv.quantization is None
         and conv.itemsize >= FLOAT
         and conv.channels != (1, 1)

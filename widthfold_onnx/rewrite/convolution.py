@@ -14,6 +14,7 @@ from widthfold_onnx.model.graph import Node, Value
 from widthfold_onnx.rewrite.emit import Chain
 from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rewrite.record import FOLD_KEY, encoded, record_of, state_record
+from widthfold_onnx.rules.assumed import guessed
 from widthfold_onnx.rules.base import Ends
 from widthfold_onnx.rules.windowed import FOLDED_OPS, WindowedSite
 from widthfold_onnx.rules.windowed_form import WindowedForm
@@ -53,7 +54,9 @@ def append_conv(
             )
         chain.steps(moves[0], "fold")
         chain.requantize(site.dequantizer)
-    record = encoded(record_of(site, form))
+    inferred = form.opens and tuple(moves) == form.moves
+    free = guessed(site, fold) if inferred else frozenset[int]()
+    record = encoded(record_of(site, form, free))
     metadata = {FOLD_KEY: record}
     if ends.returns is not None:
         metadata |= state_record(ends.returns, [ends.out_shape])

@@ -210,7 +210,8 @@ class Emission:
     def _fixed(self, value: Value, rank: int) -> Dims:
         """Extents of a value that the model itself fixes."""
         fixed = self._document.shapes.get(self._document.path_of(self._graph), value.name or "")
-        return fixed or (None,) * rank
+        # What a model declares beside may be of another rank: the runtime warns, and runs it.
+        return fixed if fixed and len(fixed) == rank else (None,) * rank
 
     def _opens(self) -> bool:
         """Whether all that is packed for Convs can infer what is only assumed.

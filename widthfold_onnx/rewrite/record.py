@@ -10,7 +10,7 @@ computed channel by channel of which node it is part (`CHANNEL_KEY`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -26,7 +26,6 @@ from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Node
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.assumed import guessed
 from widthfold_onnx.rules.matmul import MatMulForm
 from widthfold_onnx.rules.matmul_site import MatMulSite
 from widthfold_onnx.rules.windowed import WindowedSite
@@ -152,9 +151,10 @@ def product_record(site: MatMulSite, form: MatMulForm) -> ProductRecord:
     )
 
 
-def record_of(site: WindowedSite, plan: WindowedForm) -> FoldRecord:
-    """The record of a plan; an assumed extent is none where any other will do."""
-    free = guessed(site, plan.fold) - plan.bound
+def record_of(
+    site: WindowedSite, plan: WindowedForm, free: Collection[int] = frozenset()
+) -> FoldRecord:
+    """The record of a plan; axes of the data of which nothing new states the extent are `free`."""
     return FoldRecord(
         axis=plan.axis,
         factor=plan.factor,
