@@ -17,7 +17,7 @@ from tests.cli.test_optimize_interrupted import wait_for
 from tests.cli.test_verify_faults import limited
 from tests.cli.tool import QUICK, start_process, verify_report, widthfold
 from tests.plan.world import World, enter
-from tests.rewrite.channels import builder, by_channel
+from tests.rewrite.channels import builder, by_channel, drop_key
 from widthfold_onnx import AxisName, FoldOptions, Provider, fold_model, optimize
 from widthfold_onnx.options import SearchOptions
 from widthfold_onnx.plan.store import Store
@@ -65,16 +65,11 @@ def one_ulp(model: onnx.ModelProto) -> None:
 
 def lost_keys(model: onnx.ModelProto) -> None:
     for node in model.graph.node:
-        kept = [entry for entry in node.metadata_props if entry.key != CHANNEL_KEY]
-        del node.metadata_props[:]
-        node.metadata_props.extend(kept)
+        drop_key(node, CHANNEL_KEY)
 
 
 def lost_record(model: onnx.ModelProto) -> None:
-    node = node_of(model)
-    kept = [entry for entry in node.metadata_props if entry.key != FOLD_KEY]
-    del node.metadata_props[:]
-    node.metadata_props.extend(kept)
+    drop_key(node_of(model), FOLD_KEY)
 
 
 @pytest.mark.parametrize("tamper", [one_ulp, lost_keys, lost_record])

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from tests.evidence.test_regions import verdicts
 from tests.plan.tool import conv
-from tests.rewrite.channels import builder, by_channel
+from tests.rewrite.channels import builder, by_channel, drop_key
 from widthfold_onnx import AxisName, FoldOptions, Provider, VerifyOptions, fold_model, verify
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.evidence import by_channel as module
@@ -264,9 +264,7 @@ def test_other_joining_is_a_change_beside_the_folds_that_values_show(pair, tmp_p
 
 def without_keys(model: onnx.ModelProto) -> None:
     for node in model.graph.node:
-        kept = [entry for entry in node.metadata_props if entry.key != CHANNEL_KEY]
-        del node.metadata_props[:]
-        node.metadata_props.extend(kept)
+        drop_key(node, CHANNEL_KEY)
 
 
 def keys_of_nothing(model: onnx.ModelProto) -> None:
@@ -294,10 +292,7 @@ def test_a_fault_in_what_was_folded_is_found(pair, fault, tmp_path: Path) -> Non
 def test_one_lost_key_is_a_change_and_no_fault_of_the_others(pair, tmp_path: Path) -> None:
     path, folded = pair
     changed = onnx.ModelProto.FromString(folded.SerializeToString())
-    node = folded_conv(changed)
-    kept = [entry for entry in node.metadata_props if entry.key != CHANNEL_KEY]
-    del node.metadata_props[:]
-    node.metadata_props.extend(kept)
+    drop_key(folded_conv(changed), CHANNEL_KEY)
     assert set(verdicts(path, changed, tmp_path).values()) == {"exact"}
 
 

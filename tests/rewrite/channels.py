@@ -69,3 +69,10 @@ def same(model: onnx.ModelProto, other: onnx.ModelProto, shape: Sequence[int]) -
     pairs = zip(results(model, x), results(other, x), strict=True)
     for one, again in pairs:
         np.testing.assert_array_equal(one, again, strict=True)
+
+
+def drop_key(node: onnx.NodeProto, key: str) -> None:
+    """Take an entry out of the metadata of a node, as another tool might."""
+    kept = [entry for entry in node.metadata_props if entry.key != key]
+    del node.metadata_props[:]
+    node.metadata_props.extend(kept)

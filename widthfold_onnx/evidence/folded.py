@@ -55,11 +55,7 @@ def check_conv(graph: Rewritten, conv: Node, options: VerifyOptions) -> ExactSit
         UnverifiedError: the runtime cannot run it, or it would need too much memory.
     """
     old, new = graph.old, graph.new
-    node = graph.original(conv)
-    if node is None or not is_default(node, *FOLDED_OPS) or FOLD_KEY in node.metadata_props:
-        raise Mismatch("the original has no such node")
-    if not is_default(conv, FOLDED_OPS[node.op_type]):
-        raise Mismatch(f"{printable(conv.op_type)} is no folded Conv")
+    node = _original(graph, conv)
     place = _place(graph, node, conv)
     wanted = read_wanted(graph, node, conv)
     before = without_pair(old, new, wanted.site.dequantizer, place.before)
@@ -107,6 +103,20 @@ def check_conv(graph: Rewritten, conv: Node, options: VerifyOptions) -> ExactSit
         fold=sentence(wanted.recorded, folded),
         axes=folded,
     )
+
+
+def _original(graph: Rewritten, conv: Node) -> Node:
+    """The node for which a folded Conv stands.
+
+    Raises:
+        Mismatch: there is none that could become one.
+    """
+    node = graph.original(conv)
+    if node is None or not is_default(node, *FOLDED_OPS) or FOLD_KEY in node.metadata_props:
+        raise Mismatch("the original has no such node")
+    if not is_default(conv, FOLDED_OPS[node.op_type]):
+        raise Mismatch(f"{printable(conv.op_type)} is no folded Conv")
+    return node
 
 
 @dataclass(frozen=True)

@@ -166,26 +166,9 @@ def pack(
     digit = tuple(f"digit{i}" for i in range(len(spatial)))
     rest = tuple((f"rest{i}",) for i in range(len(spatial)))
 
-    def cut(*axes: Axis) -> State:
-        """Split each axis into its atoms, but no further than the fold needs."""
-        return tuple(
-            piece
-            for axis in axes
-            for piece in ([axis] if 1 in (atoms[a] for a in axis) else [(a,) for a in axis])
-        )
-
-    def ordered(pieces: State, *order: str) -> State:
-        """The pieces in the order of their atoms; atoms of extent 1 do not count."""
-
-        def place(piece: Axis) -> int:
-            moving = [a for a in piece if atoms[a] != 1]
-            return min(order.index(a) for a in moving or piece)
-
-        return tuple(sorted(pieces, key=place))
-
     # In channel-major order groups and channels stay neighbours: nothing needs to split them.
-    nchw = (*cut(samples), channels, *cut(*spatial))
-    nhwc = cut(samples, *spatial, channels)
+    nchw = (*_cut(atoms, samples), channels, *_cut(atoms, *spatial))
+    nhwc = _cut(atoms, samples, *spatial, channels)
     rests = [a for (a,) in rest]
     lifted: State = ((),) * lift
     return Packing(
@@ -193,15 +176,34 @@ def pack(
         (
             (samples, channels, *spatial),
             nchw,
-            ordered(nchw, "n", "b", "r", "c", *digit, *rests),
+            _ordered(atoms, nchw, "n", "b", "r", "c", *digit, *rests),
             (("n",), ("b", *channels, *digit), *lifted, *rest),
         ),
         (
             (samples, channels, *spatial),
             (samples, *spatial, channels),
             nhwc,
-            ordered(nhwc, "n", *rests, "b", "r", *digit, "c"),
+            _ordered(atoms, nhwc, "n", *rests, "b", "r", *digit, "c"),
             (("n",), *lifted, *rest, ("b", "r", *digit, "c")),
             (("n",), ("b", "r", *digit, "c"), *lifted, *rest),
         ),
     )
+
+
+def _cut(atoms: Mapping[str, int | None], *axes: Axis) -> State:
+    """Split each axis into its atoms, but no further than the fold needs."""
+    return tuple(
+        piece
+        for axis in axes
+        for piece in ([axis] if 1 in (atoms[a] for a in axis) else [(a,) for a in axis])
+    )
+
+
+def _ordered(atoms: Mapping[str, int | None], pieces: State, *order: str) -> State:
+    """The pieces in the order of their atoms; atoms of extent 1 do not count."""
+
+    def place(piece: Axis) -> int:
+        moving = [a for a in piece if atoms[a] != 1]
+        return min(order.index(a) for a in moving or piece)
+
+    return tuple(sorted(pieces, key=place))

@@ -43,15 +43,7 @@ def append_conv(
     """
     fold, lift = form.fold, form.fold.lift
     if ends.reads is None:
-        missing = _differing(form.in_shape, site.planned)
-        if missing:
-            ends_of = {i: wanted - actual for i, (wanted, actual) in missing.items()}
-            known = site.quantization
-            chain.extend(
-                ends_of,
-                len(site.planned),
-                None if known is None or known.dequantized else known.zero,
-            )
+        _extend(chain, site, form)
         chain.steps(moves[0], "fold")
         chain.requantize(site.dequantizer)
     inferred = form.opens and tuple(moves) == form.moves
@@ -82,6 +74,16 @@ def append_conv(
         if surplus:
             chain.cut({i: actual for i, (_, actual) in surplus.items()})
     return conv
+
+
+def _extend(chain: Chain, site: WindowedSite, form: WindowedForm) -> None:
+    """Append the zeros that the fold needs, or what stands for them in quantized data."""
+    missing = _differing(form.in_shape, site.planned)
+    if missing:
+        ends = {i: wanted - actual for i, (wanted, actual) in missing.items()}
+        known = site.quantization
+        zero = None if known is None or known.dequantized else known.zero
+        chain.extend(ends, len(site.planned), zero)
 
 
 def _inputs(
