@@ -1,9 +1,13 @@
-"""Where the real models and generators lie, if they are there at all."""
+"""Where the real models and generators lie, if they are there at all; bounds on what runs."""
 
 from __future__ import annotations
 
+import resource
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,3 +26,31 @@ def generate(script: str, folder: Path) -> Path:
         pytest.skip(f"no generator {path}")
     subprocess.run([sys.executable, path, folder], check=True, capture_output=True)
     return folder
+
+
+CPU_SECONDS = 100
+"""Time of the processor that is many times what any single step of a test takes.
+
+What reaches it hangs or has blown up, however busy the machine is. No test looks at a clock.
+"""
+
+
+def limit_processor() -> None:
+    """End this process, and each that it starts, by SIGXCPU after `CPU_SECONDS` of its own."""
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 5))
+
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    """Fail where what is inside takes `CPU_SECONDS` of this process."""
+
+    def late(number: int, frame: object) -> None:
+        raise TimeoutError(f"it took {CPU_SECONDS} s of the processor")
+
+    before = signal.signal(signal.SIGPROF, late)
+    signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
