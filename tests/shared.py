@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import resource
 import signal
 import subprocess
@@ -19,12 +21,23 @@ MODELS = sorted((SHARED / "models").glob("*.onnx"))
 needs_models = pytest.mark.skipif(not MODELS, reason=f"no real models in {SHARED / 'models'}")
 
 
-def generate(script: str, folder: Path) -> Path:
-    """Run one of the generators of hostile or tricky models; skip, loudly, without it."""
+def generate(script: str, factory: pytest.TempPathFactory) -> Path:
+    """What a generator of hostile or tricky models made, which no test changes; skip without it.
+
+    It runs once for all modules and all processes of a test run.
+    """
     path = SHARED / script
     if not path.is_file():
         pytest.skip(f"no generator {path}")
-    subprocess.run([sys.executable, path, folder], check=True, capture_output=True)
+    root = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+    folder, made = root / path.stem, root / f"{path.stem}.made"
+    with (root / f"{path.stem}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            subprocess.run([sys.executable, path, folder], check=True, capture_output=True)
+            made.touch()
     return folder
 
 

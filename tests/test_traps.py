@@ -56,7 +56,7 @@ pytestmark = pytest.mark.skipif(not (SHARED / SCRIPT).is_file(), reason=f"no {SH
 
 @pytest.fixture(scope="module")
 def traps(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return generate(SCRIPT, tmp_path_factory.mktemp("traps"))
+    return generate(SCRIPT, tmp_path_factory)
 
 
 def entries(folder: Path) -> dict[str, dict]:

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(not (SHARED / SCRIPT).is_file(), reason=f"no {SH
 
 @pytest.fixture(scope="module")
 def bad(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return generate(SCRIPT, tmp_path_factory.mktemp("bad"))
+    return generate(SCRIPT, tmp_path_factory)
 
 
 def index(folder: Path) -> dict:

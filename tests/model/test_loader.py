@@ -1,7 +1,5 @@
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import onnx
@@ -10,26 +8,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from tests.shared import bounded
+from tests.shared import MODELS, bounded, generate, needs_models
 from widthfold_onnx.errors import InvalidModelError, UsageError
 from widthfold_onnx.model.loader import load
-
-SHARED = Path(__file__).parents[2].parent / "shared"
-MODELS = sorted((SHARED / "models").glob("*.onnx"))
-
-
-def generated(folder, *script):
-    path = SHARED.joinpath(*script)
-    if not path.exists():
-        pytest.skip(f"{'/'.join(script)} is not beside this repository: nothing was tested")
-    subprocess.run([sys.executable, str(path), str(folder)], check=True, capture_output=True)
-    return json.loads((folder / "index.json").read_text())
 
 
 @pytest.fixture(scope="module")
 def bad(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("bad")
-    return folder, generated(folder, "badinputs", "make_badinputs.py")
+    return generate("badinputs/make_badinputs.py", tmp_path_factory)
+
+
+def index_of(folder):
+    return json.loads((folder / "index.json").read_text())
 
 
 def outcome(path):
@@ -48,11 +38,11 @@ def outcome(path):
 
 
 def test_every_bad_input_gets_its_answer(bad, subtests):
-    folder, index = bad
+    index = index_of(bad)
     assert len(index["files"]) > 30
     for file in index["files"]:
         with subtests.test(file["name"]):
-            message = outcome(folder / file["file"])
+            message = outcome(bad / file["file"])
             if message is not None:
                 assert message.startswith(Path(file["file"]).name)
                 assert index["canary"] not in message
@@ -60,14 +50,14 @@ def test_every_bad_input_gets_its_answer(bad, subtests):
                 assert (message is None) == (file["expect"] == "accept"), message
 
 
-def test_every_legal_trap_loads(tmp_path, subtests):
-    index = generated(tmp_path, "traps", "make_traps.py")
-    for trap in index["models"]:
+def test_every_legal_trap_loads(tmp_path_factory, subtests):
+    folder = generate("traps/make_traps.py", tmp_path_factory)
+    for trap in index_of(folder)["models"]:
         with subtests.test(trap["name"]):
-            assert outcome(tmp_path / trap["file"]) is None
+            assert outcome(folder / trap["file"]) is None
 
 
-@pytest.mark.skipif(not MODELS, reason="no models are beside this repository")
+@needs_models
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
 def test_real_models_load_unchanged(path):
     message = outcome(path)
