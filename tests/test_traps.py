@@ -51,7 +51,10 @@ FOLDED = {
 }
 """How many Convs fold by 2; the rest of the traps hold because nothing is touched."""
 
-pytestmark = pytest.mark.skipif(not (SHARED / SCRIPT).is_file(), reason=f"no {SHARED / SCRIPT}")
+pytestmark = [
+    pytest.mark.skipif(not (SHARED / SCRIPT).is_file(), reason=f"no {SHARED / SCRIPT}"),
+    pytest.mark.usefixtures("in_place"),
+]
 
 
 @pytest.fixture(scope="module")
