@@ -32,7 +32,7 @@ from widthfold_onnx.results.store import NO_TIME, SKIPPED
 
 MILLI = 1e-3
 PEAK = 1e9
-SETUP = Setup(Provider.CPU, (), 1, FOLD)
+SETUP = Setup(Provider.CPU, (), (), 1, FOLD)
 
 
 class Track:

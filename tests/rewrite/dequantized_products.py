@@ -10,7 +10,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from tests.oracle import matmul
-from tests.rewrite.quantized_products import integers, powers
+from tests.rewrite.quantized_products import integers, powers, weight_bits
 
 
 @dataclass(kw_only=True)
@@ -38,11 +38,11 @@ class DequantizedProduct:
         data, weight = self.types
         vector = () if self.axis is None else (self.weight[self.axis],)
         made = {
-            "w": integers(rng, weight, self.weight),
+            "w": integers(rng, weight, self.weight, weight_bits(self.types)),
             "sx": powers(rng, (), 2**-4),
             "zx": integers(rng, data, ()),
             "sw": powers(rng, vector, 2**-4),
-            "zw": integers(rng, weight, vector),
+            "zw": integers(rng, weight, vector, weight_bits(self.types)),
         }
         if self.added is not None:
             made["c"] = rng.integers(-9999, 9999, self.added, np.int32)

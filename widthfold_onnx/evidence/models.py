@@ -15,6 +15,7 @@ from typing import Literal
 from widthfold_onnx.errors import NoKernelError, UnverifiedError
 from widthfold_onnx.evidence.bisect import first_difference
 from widthfold_onnx.evidence.deployed import deployed_cells, stepped
+from widthfold_onnx.evidence.exact_kernels import may_saturate
 from widthfold_onnx.evidence.interface import interface_differences
 from widthfold_onnx.evidence.overflow import overflowing_sets
 from widthfold_onnx.evidence.parity import compare, meaningless
@@ -39,6 +40,7 @@ from widthfold_onnx.evidence.rows import (
     output_names,
     stored_differences,
 )
+from widthfold_onnx.evidence.saturated import as_deployed
 from widthfold_onnx.evidence.trust import usable
 from widthfold_onnx.evidence.truth import true_outputs
 from widthfold_onnx.options import Shapes, VerifyOptions
@@ -187,6 +189,10 @@ def _judged(
     if not failures:
         lines = [*ends.stopped] + [difference(c, sets[i].label) for i, c in judge.failed(deployed)]
         failures = [f"only with the runtime's own optimizations: {line}" for line in lines]
+    if not failures and ends.original and may_saturate(original):
+        worse, told = as_deployed(original, rewritten, options, sets, ends.original, report)
+        failures += worse
+        limits += told
     rows = merged(plain)
     doubts = [f"output {printable(name)} {UNSTEADY}" for name in sorted(reference.unsteady)]
     if meaningless(rows):

@@ -192,6 +192,10 @@ def run_side(side: Side, parameters: list[Array], data: Array, options: VerifyOp
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", side.opset)])
     model.ir_version = 8
     session = open_session(
-        model, options.provider, Level.DISABLED, provider_options=options.provider_options
+        model,
+        options.provider,
+        Level.DISABLED,
+        provider_options=options.provider_options,
+        session_options=options.session_options,
     )
     return session.run({start: data})[end]
