@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import onnx
 
 from widthfold_onnx.delivery import Planned, write_verified
 from widthfold_onnx.errors import UsageError
+from widthfold_onnx.evidence.models import check_judged
 from widthfold_onnx.evidence.run import verify_files
 from widthfold_onnx.model.atomic import check_target
 from widthfold_onnx.model.check import check_model
@@ -30,6 +32,7 @@ from widthfold_onnx.results import (
     VerifyReport,
 )
 from widthfold_onnx.rules.conv import reformulate
+from widthfold_onnx.runtime.worker import isolated
 from widthfold_onnx.survey import survey
 
 BY_DEFAULT = SearchOptions()
@@ -77,12 +80,27 @@ def optimize(
     protected = [model, *(loaded.folder / location for location in sorted(data))]
     if out is not None:
         check_target(out, protected)  # not after minutes of measuring
+    if out is not None and verify_options is not None and options.factor is None:
+        _check_judged(model, options, verify_options, on_progress)  # nor this
     planned = _planned(model, loaded, options, search_options, on_progress)
     if out is None or (require_fold and not planned.report.summary.folded):
         return planned.report
     return write_verified(
         planned, out, verify_options, protected=protected, on_progress=on_progress
     )
+
+
+def _check_judged(
+    model: Path, options: FoldOptions, verify_options: VerifyOptions, on_progress: Progress
+) -> None:
+    """Check that the values of a model can be judged.
+
+    Raises:
+        UnverifiedError: they cannot.
+    """
+    on_progress(Step("running the model as its values are judged"))
+    shapes = {**options.input_shapes, **verify_options.input_shapes}
+    isolated(check_judged, model, dataclasses.replace(verify_options, input_shapes=shapes))
 
 
 def _planned(

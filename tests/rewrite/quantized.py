@@ -28,6 +28,7 @@ class Case:
         pads: as the attributes resolve them.
         plain: a weight between dequantized data and bias is held in floats.
         behind: an operator between DequantizeLinear and convolution that changes no number.
+        saturates: weights have all 8 bits, also where the kernel saturates on some CPUs.
     """
 
     op: str
@@ -43,6 +44,7 @@ class Case:
     seed: int = 0
     plain: bool = False
     behind: onnx.NodeProto | None = None
+    saturates: bool = False
 
     @property
     def node(self) -> str:
@@ -63,7 +65,7 @@ class Case:
     @property
     def bits(self) -> int:
         """Of weight and zero point: 7 where the kernel saturates on some CPUs."""
-        return 8 if self.kinds[0] is self.kinds[1] else 7
+        return 8 if self.saturates or self.kinds[0] is self.kinds[1] else 7
 
     def data(self) -> Array:
         return whole(self.kinds[0], np.random.default_rng(self.seed + 1), self.shape)

@@ -23,7 +23,8 @@ class QuantizedProduct:
     """x -> MatMulInteger or QLinearMatMul -> y; `dims` are what the model says of x.
 
     Shapes of zero points and scales are given for A, B and the result; None leaves one out. Scales
-    are powers of two, so that the oracle and any order of multiplications agree.
+    are powers of two, so that the oracle and any order of multiplications agree. What `saturates`
+    has weights of all 8 bits, also where the kernel saturates on some CPUs.
     """
 
     shape: Sequence[int]
@@ -37,6 +38,7 @@ class QuantizedProduct:
     dims: Sequence[int | str] | None = None
     opset: int = 17
     seed: int = 0
+    saturates: bool = False
 
     @property
     def of_data(self) -> str:
@@ -51,7 +53,9 @@ class QuantizedProduct:
     def arrays(self) -> dict[str, np.ndarray]:
         """The constants, by the names in `ORDER`."""
         rng = np.random.default_rng(self.seed)
-        drawn = functools.partial(integers, rng, bits=weight_bits(self.types))
+        drawn = functools.partial(
+            integers, rng, bits=8 if self.saturates else weight_bits(self.types)
+        )
         made = {"a" if self.left else "b": drawn(self.types[not self.left], self.weight)}
         for name, kind, shape in zip(("za", "zb"), self.types, self.zeros, strict=True):
             if shape is not None:

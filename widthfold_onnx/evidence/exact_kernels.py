@@ -111,7 +111,8 @@ def with_exact_products(model: onnx.ModelProto) -> onnx.ModelProto:
     model, _ = inlined(model)
     shapes = ShapeTable(model, {})
     fresh = _fresh_names(model)
-    for path, graph in list(placed_graphs(model.graph)):
+    # Inner graphs first: a node that holds one is copied when its own graph is written.
+    for path, graph in reversed(list(placed_graphs(model.graph))):
         elements = partial(shapes.element, path)
         moves = [
             new

@@ -7,7 +7,7 @@ their own. Then both are compared as they would be deployed, with all of them on
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Literal
@@ -113,6 +113,29 @@ def compare_models(
     return _judged(original, rewritten, options, reference, computed, report)
 
 
+def check_judged(original: Path, options: VerifyOptions) -> None:
+    """Check that there is something to compare a rewritten model with, before one is sought.
+
+    Meant to run in `runtime.worker.isolated`.
+
+    Args:
+        original: model file.
+        options: provider, stored inputs and shapes are used.
+
+    Raises:
+        UnverifiedError: the model does not run as its values are judged, or not twice alike.
+        UsageError: stored inputs or shapes that do not fit it.
+    """
+    chosen = replace(resolved(options), seeds=0 if options.inputs else 1)
+    reference = _reference(original, chosen, silent)
+    if reference.unsteady:
+        raise UnverifiedError(_unsteady(reference)[0])
+
+
+def _unsteady(reference: _Reference) -> list[str]:
+    return [f"output {printable(name)} {UNSTEADY}" for name in sorted(reference.unsteady)]
+
+
 @dataclass(frozen=True)
 class _Reference:
     """What the original returns without the runtime's own optimizations.
@@ -194,7 +217,7 @@ def _judged(
         failures += worse
         limits += told
     rows = merged(plain)
-    doubts = [f"output {printable(name)} {UNSTEADY}" for name in sorted(reference.unsteady)]
+    doubts = _unsteady(reference)
     if meaningless(rows):
         doubts.append("no output shows anything on these inputs; pass --inputs with real ones")
     if len(overflown) == len(sets):
