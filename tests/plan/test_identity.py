@@ -58,13 +58,14 @@ def test_every_fact_of_the_machine_counts(monkeypatch: pytest.MonkeyPatch) -> No
         ("cores", lambda: 99),
         ("cpu_info", lambda field: iter(["other"])),
         ("runtime_version", lambda: "0.0"),
+        ("u8s8_error", lambda: 7),
         ("version", lambda *names: f"0 {names[0]}"),
     ):
         monkeypatch.setattr(identity, name, changed)
         seen.append(again(Provider.CPU))
     assert len({canonical(item) for item in seen}) == len(seen)
     assert (seen[-1]["onnx"], seen[-1]["widthfold"]) == ("0 onnx", "0 widthfold-onnx")
-    assert set(seen[0]) == {"cpu", "stepping", "cores", "onnxruntime", "onnx", "widthfold"}
+    assert set(seen[0]) == {"cpu", "stepping", "cores", "onnxruntime", "u8s8", "onnx", "widthfold"}
 
 
 def test_the_cpu_asks_for_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

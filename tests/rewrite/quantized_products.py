@@ -53,9 +53,8 @@ class QuantizedProduct:
     def arrays(self) -> dict[str, np.ndarray]:
         """The constants, by the names in `ORDER`."""
         rng = np.random.default_rng(self.seed)
-        drawn = functools.partial(
-            integers, rng, bits=8 if self.saturates else weight_bits(self.types)
-        )
+        exact = self.types[0] == self.types[1]  # other kernels saturate on some CPUs
+        drawn = functools.partial(integers, rng, bits=8 if exact or self.saturates else 7)
         made = {"a" if self.left else "b": drawn(self.types[not self.left], self.weight)}
         for name, kind, shape in zip(("za", "zb"), self.types, self.zeros, strict=True):
             if shape is not None:
@@ -116,11 +115,6 @@ def integers(
 ) -> np.ndarray:
     low, high = limits(np.dtype(kind).type, bits)
     return rng.integers(low, high, shape, kind, endpoint=True)
-
-
-def weight_bits(types: tuple[str, str]) -> int:
-    """Of weight and zero point: 7 where the kernel saturates on some CPUs."""
-    return 8 if types[0] == types[1] else 7
 
 
 def powers(rng: np.random.Generator, shape: Sequence[int], largest: int) -> np.ndarray:

@@ -5,9 +5,11 @@ two unsigned or two signed operands on none. So the second operand of each such 
 in the signedness of the first: it and its zero point move by 128, which stands for the same
 numbers. A fold saturates at other products than the original does; so written, both are exact.
 
-The session option `session.x64quantprecision` has less effect: none below the level EXTENDED, and
-ONNX Runtime 1.31.1 does not load a QLinearConv of signed data with it, nor a model in which two
-weights share a zero point.
+ONNX Runtime on x86 makes signed data unsigned where it is quantized and dequantized, and so brings
+such a product about; the session option `session.qdqisint8allowed` keeps it from that. Its option
+for exact products, `session.x64quantprecision`, has less effect: none below the level EXTENDED, and
+1.31.1 does not load a QLinearConv of signed data with it, nor a model in which two weights share a
+zero point.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.model.walk import all_graphs, all_nodes, placed_graphs
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.rules.dequantized import REMOVED, SELECTING
+from widthfold_onnx.runtime.entries import INT8_ALLOWED
 from widthfold_onnx.runtime.saturation import u8s8_error
 from widthfold_onnx.runtime.session import Level, Session, open_session
 
@@ -60,11 +63,13 @@ DEQUANTIZED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """The runtime's optimizations compute these with integers, where both operands are dequantized."""
 
 
-def open_exact(model: Path, options: VerifyOptions, level: Level, threads: int) -> Session:
+def open_exact(
+    model: Path | onnx.ModelProto, options: VerifyOptions, level: Level, threads: int
+) -> Session:
     """Open a model so that products of its integers are exact on this CPU.
 
     Args:
-        model: the file.
+        model: the file; or a model in memory without external data.
         options: provider, its options and those of the session are used.
         level: the runtime's optimization level.
         threads: threads inside one operator.
@@ -72,34 +77,40 @@ def open_exact(model: Path, options: VerifyOptions, level: Level, threads: int) 
     Raises:
         UnverifiedError: as `open_session`.
     """
-    written: Path | onnx.ModelProto = model
+    origin = model if isinstance(model, Path) else None
+    session_options = dict(options.session_options)
     if may_saturate(model):
-        written = with_exact_products(onnx.load(model, load_external_data=False))
+        model = with_exact_products(_read(model))
+        session_options[INT8_ALLOWED] = "1"
     return open_session(
-        written,
+        model,
         options.provider,
         level,
         threads,
         provider_options=options.provider_options,
-        session_options=options.session_options,
-        origin=model,
+        session_options=session_options,
+        origin=origin,
     )
 
 
-def may_saturate(model: Path) -> bool:
+def may_saturate(model: Path | onnx.ModelProto) -> bool:
     """Whether a model holds integers of 8 bits, on a CPU whose kernels of them saturate."""
     return u8s8_error() > 0 and holds_bytes(model)
 
 
-def holds_bytes(model: Path) -> bool:
+def holds_bytes(model: Path | onnx.ModelProto) -> bool:
     """Whether a model multiplies integers of 8 bits, or may be optimized to do so."""
-    proto = onnx.load(model, load_external_data=False)
+    proto = _read(model)
     bodies = [proto.graph.node, *(function.node for function in proto.functions)]
     return any(
         is_default(node, "DequantizeLinear", *PRODUCTS)
         for body in bodies
         for node in all_nodes(body)
     )
+
+
+def _read(model: Path | onnx.ModelProto) -> onnx.ModelProto:
+    return onnx.load(model, load_external_data=False) if isinstance(model, Path) else model
 
 
 def with_exact_products(model: onnx.ModelProto) -> onnx.ModelProto:
