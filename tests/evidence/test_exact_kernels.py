@@ -12,7 +12,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from tests.rewrite.dequantized_products import DequantizedProduct
 from tests.rewrite.quantized import Case, run
+from tests.rewrite.quantized_models import optimized, quantized_first, steps
 from tests.rewrite.quantized_products import INTEGER, LINEAR, QuantizedProduct
 from widthfold_onnx import Provider, VerifyOptions
 from widthfold_onnx.evidence import exact_kernels
@@ -73,6 +75,38 @@ def test_a_product_returns_the_integers_of_the_oracle(
     model = with_exact_products(case.model())
     for x, level in product(extremes(np.dtype(case.kind).type, shapes["shape"]), LEVELS):
         np.testing.assert_array_equal(run(model, x, level), case.expected(x))
+
+
+@pytest.mark.parametrize("types", [("uint8", "int8"), ("int8", "int8"), ("uint8", "uint8")])
+@pytest.mark.parametrize("op", ["MatMul", "Gemm"])
+@pytest.mark.parametrize("quantized", [False, True])
+def test_a_dequantized_product_returns_the_numbers_of_the_oracle(
+    op: str, types: tuple[str, str], quantized: bool
+) -> None:
+    case = DequantizedProduct(
+        shape=(3, 16), weight=(16, 5), op=op, types=types, quantized=quantized, saturates=True
+    )
+    model = with_exact_products(case.model())
+    for scale, level in product((1, 4, 16), LEVELS):
+        x = case.data(0) * np.float32(scale)
+        np.testing.assert_array_equal(run(model, x, level), case.expected(x))
+
+
+@pytest.mark.parametrize("kind", [U8, S8])
+@pytest.mark.parametrize("behind", [None, "MaxPool", "Transpose"])
+def test_data_that_the_runtime_makes_unsigned(
+    kind: type, behind: str | None, tmp_path: Path
+) -> None:
+    moved = {
+        None: None,
+        "MaxPool": helper.make_node("MaxPool", ["xf"], ["m"], kernel_shape=[1]),
+        "Transpose": helper.make_node("Transpose", ["xf"], ["m"], perm=[0, 1, 2]),
+    }[behind]
+    case = Case(op="QDQ Conv", kinds=(kind, S8), behind=moved, saturates=True, **LINE)
+    model = with_exact_products(quantized_first(case))
+    for level in LEVELS:
+        np.testing.assert_array_equal(run(model, steps(case), level), case.expected(case.data()))
+    assert optimized(model, tmp_path) == optimized(quantized_first(case), tmp_path)
 
 
 def test_a_dequantized_weight_without_zero_points() -> None:

@@ -120,6 +120,13 @@ def test_values_alone_show_a_fault_of_one_weight(
     assert any("max_rel" in reason for reason in found.reasons)
 
 
+def test_options_with_which_nothing_runs_are_told(tmp_path: Path) -> None:
+    found = compare_models(*pair(onnx.load(MODELS / "quantized_cnn.onnx"), tmp_path, 8), EXACT)
+    if u8s8_error():
+        (told,) = found.reasons
+        assert told.startswith("as deployed the original does not run: a.onnx does not load: ")
+
+
 def test_models_of_floats_ask_nothing_of_the_cpu(tmp_path: Path) -> None:
     path = MODELS / "signal_1d.onnx"
     found = verify_files(path, path, VALUES, lambda line: None)

@@ -5,9 +5,9 @@ two unsigned or two signed operands on none. So the second operand of each such 
 in the signedness of the first: it and its zero point move by 128, which stands for the same
 numbers. A fold saturates at other products than the original does; so written, both are exact.
 
-ONNX Runtime on x86 makes signed data unsigned where it is quantized and dequantized, and so brings
-such a product about; the session option `session.qdqisint8allowed` keeps it from that. Its option
-for exact products, `session.x64quantprecision`, has less effect: none below the level EXTENDED, and
+On x86 ONNX Runtime makes signed data unsigned where it is quantized and dequantized
+(qdq_s8_to_u8.cc), so weights of such data are written as unsigned ones, too. Its own option for
+exact products, `session.x64quantprecision`, has less effect: none below the level EXTENDED, and
 1.31.1 does not load a QLinearConv of signed data with it, nor a model in which two weights share a
 zero point.
 """
@@ -29,7 +29,6 @@ from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.model.walk import all_graphs, all_nodes, placed_graphs
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.rules.dequantized import REMOVED, SELECTING
-from widthfold_onnx.runtime.entries import INT8_ALLOWED
 from widthfold_onnx.runtime.saturation import u8s8_error
 from widthfold_onnx.runtime.session import Level, Session, open_session
 
@@ -78,17 +77,15 @@ def open_exact(
         UnverifiedError: as `open_session`.
     """
     origin = model if isinstance(model, Path) else None
-    session_options = dict(options.session_options)
     if may_saturate(model):
         model = with_exact_products(_read(model))
-        session_options[INT8_ALLOWED] = "1"
     return open_session(
         model,
         options.provider,
         level,
         threads,
         provider_options=options.provider_options,
-        session_options=session_options,
+        session_options=options.session_options,
         origin=origin,
     )
 
@@ -156,17 +153,29 @@ def _saturating(
             data, weight = (_dequantizer(makers, name) for name in node.input[:2])
             if data is None or weight is None:
                 continue
+            unsigned = elements(data.input[0]) == UINT8 or _is_quantized(makers, data.input[0])
             # Of a weight that was moved for another reader the new name has no known type.
-            if (elements(data.input[0]), elements(weight.input[0])) == (UINT8, INT8):
+            if unsigned and elements(weight.input[0]) == INT8:
                 yield weight, 0, 2, UINT8
 
 
 def _dequantizer(makers: Mapping[str, onnx.NodeProto], name: str) -> onnx.NodeProto | None:
     """What dequantized a value, whose elements were only moved or selected since."""
+    node = _before_moves(makers, name)
+    return node if node is not None and is_default(node, "DequantizeLinear") else None
+
+
+def _is_quantized(makers: Mapping[str, onnx.NodeProto], name: str) -> bool:
+    """Whether a QuantizeLinear made a value, whose elements were only moved or selected since."""
+    node = _before_moves(makers, name)
+    return node is not None and is_default(node, "QuantizeLinear")
+
+
+def _before_moves(makers: Mapping[str, onnx.NodeProto], name: str) -> onnx.NodeProto | None:
     node = makers.get(name)
     while node is not None and is_default(node, *SELECTING, *REMOVED):
         node = makers.get(node.input[0])
-    return node if node is not None and is_default(node, "DequantizeLinear") else None
+    return node
 
 
 def _moved(

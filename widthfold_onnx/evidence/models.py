@@ -213,7 +213,8 @@ def _judged(
         lines = [*ends.stopped] + [difference(c, sets[i].label) for i, c in judge.failed(deployed)]
         failures = [f"only with the runtime's own optimizations: {line}" for line in lines]
     if not failures and ends.original and may_saturate(original):
-        worse, told = as_deployed(original, rewritten, options, sets, ends.original, report)
+        models, exact = (original, rewritten), (ends.original, ends.rewritten)
+        worse, told = as_deployed(models, options, sets, exact, judge.unsteady, report)
         failures += worse
         limits += told
     rows = merged(plain)

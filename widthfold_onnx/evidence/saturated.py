@@ -7,7 +7,7 @@ and it must not be further from the definition than the original is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,8 +18,8 @@ from widthfold_onnx.evidence.parity import compare
 from widthfold_onnx.evidence.rounds import CORES, Report
 from widthfold_onnx.evidence.rows import SLACK, Outputs, both, figure, output_names
 from widthfold_onnx.options import Tolerance, VerifyOptions
-from widthfold_onnx.results import OutputParity
 from widthfold_onnx.runtime.entries import PRECISION
+from widthfold_onnx.runtime.ports import Array
 from widthfold_onnx.runtime.session import Level, open_session
 from widthfold_onnx.runtime.stored import InputSet
 from widthfold_onnx.text import printable
@@ -30,7 +30,7 @@ STEP = 1.0
 
 @dataclass(frozen=True)
 class Distance:
-    """How far both models are from the definition of one output, at most over all input sets.
+    """How far both models are from what they define one output to be, at most over all input sets.
 
     Attributes:
         name: of the output.
@@ -70,51 +70,53 @@ class Distance:
 
 
 def as_deployed(
-    original: Path,
-    rewritten: Path,
+    models: tuple[Path, Path],
     options: VerifyOptions,
     sets: Sequence[InputSet],
-    definition: Sequence[Outputs],
+    exact: Sequence[Sequence[Outputs]],
+    unsteady: Container[str],
     report: Report,
 ) -> tuple[list[str], list[str]]:
     """Run both models as the caller deploys them.
 
     Args:
-        original: model file with integers of 8 bits.
-        rewritten: model file.
+        models: files of the original and of the rewritten model, with integers of 8 bits.
         options: where they run.
         sets: the input sets.
-        definition: outputs of both per input set, from exact kernels at the same level.
+        exact: of each model what exact kernels compute at the same level, per input set.
+        unsteady: outputs that nobody can judge.
         report: called with a line before the runs.
 
     Returns:
-        Where the rewritten model is further from the definition than the original, and a sentence
-        that says how far both are, if they are.
+        Where the rewritten model does not run, or is further from its exact outputs than the
+        original; and a sentence that says how far both are, if they are, or that the original does
+        not run.
     """
     report("integers of 8 bits as deployed")
-    models = (original, rewritten)
     first, second = (_outputs(model, options, sets) for model in models)
-    if first is None or second is None:
+    if isinstance(first, str):
+        return [], [f"as deployed the original does not run: {first}"]
+    if isinstance(second, str):
+        return [f"as deployed the original runs, the rewritten model does not: {second}"], []
+    names = [name for name in output_names(*exact) if name not in unsteady]
+    found = list(_distances(names, exact, (first, second)))
+    worst = max(found, key=lambda distance: distance.share, default=None)
+    if worst is None or not worst.share:
         return [], []
-    found = _distances(definition, first, second)
-    if not any(distance.share for distance in found):
-        return [], []
-    exact = replace(options, session_options={**options.session_options, PRECISION: "1"})
-    remedied = [_outputs(model, exact, sets) for model in models]
-    worst = max(found, key=lambda distance: distance.share)
+    chosen = replace(options, session_options={**options.session_options, PRECISION: "1"})
     sentence = (
         "this CPU's 8-bit kernels saturate (no VNNI): the original differs from its own "
         f"definition by up to {worst.shown(worst.original)} here, the rewritten model by up to "
         f"{worst.shown(worst.rewritten)} (output {printable(worst.name)}); "
-        f"{_remedy(definition, remedied)}"
+        f"{_remedy(names, exact, [_outputs(model, chosen, sets) for model in models])}"
     )
     grown = [printable(distance.name) for distance in found if distance.grew]
     failures = [f"further from the definition than the original: output {', '.join(grown)}"]
     return (failures if grown else []), [sentence]
 
 
-def _outputs(model: Path, options: VerifyOptions, sets: Sequence[InputSet]) -> list[Outputs] | None:
-    """What a model computes as deployed; None where it does not run."""
+def _outputs(model: Path, options: VerifyOptions, sets: Sequence[InputSet]) -> list[Outputs] | str:
+    """What a model computes as deployed, or why it does not run."""
     try:
         session = open_session(
             model,
@@ -125,47 +127,51 @@ def _outputs(model: Path, options: VerifyOptions, sets: Sequence[InputSet]) -> l
             session_options=options.session_options,
         )
         return [session.run(item.feeds) for item in sets]
-    except UnverifiedError:
-        return None
+    except UnverifiedError as error:
+        return str(error)
 
 
 def _distances(
-    definition: Sequence[Outputs], first: Sequence[Outputs], second: Sequence[Outputs]
-) -> list[Distance]:
-    found = []
-    for name in output_names(definition):
-        sides = [_rows(name, definition, computed) for computed in (first, second)]
-        if any(row.max_abs is None for rows in sides for row in rows):
+    names: Iterable[str], exact: Sequence[Sequence[Outputs]], computed: Sequence[Sequence[Outputs]]
+) -> Iterator[Distance]:
+    """Of each output, where both models return numbers."""
+    for name in names:
+        original, rewritten = (
+            [compare(name, *both(name, a, b), Tolerance()) for a, b in zip(*pair, strict=True)]
+            for pair in zip(exact, computed, strict=True)
+        )
+        rows = [*original, *rewritten]
+        if any(row.max_abs is None for row in rows):
             continue  # texts, other shapes, nothing finite: judged elsewhere
-        arrays = [outputs[name] for outputs in definition]
-        finite = [np.abs(array[np.isfinite(array)].astype(np.float64)) for array in arrays]
-        scale = max((float(values.max(initial=0.0)) for values in finite), default=0.0)
-        whole = arrays[0].dtype.kind in "iu"
-        original, rewritten = (max(row.max_abs or 0.0 for row in rows) for rows in sides)
-        slack = STEP if whole else sides[0][0].tolerance * scale
-        found.append(Distance(name, whole, original, rewritten, scale, slack))
-    return found
+        arrays = [outputs[name] for outputs in exact[0] if name in outputs]
+        whole = all(array.dtype.kind in "iu" for array in arrays)
+        scale = max((_largest(array) for array in arrays), default=0.0)
+        yield Distance(
+            name=name,
+            whole=whole,
+            original=max(row.max_abs or 0.0 for row in original),
+            rewritten=max(row.max_abs or 0.0 for row in rewritten),
+            scale=scale,
+            slack=STEP if whole else rows[0].tolerance * scale,
+        )
 
 
-def _rows(
-    name: str, definition: Sequence[Outputs], computed: Sequence[Outputs]
-) -> list[OutputParity]:
-    pairs = zip(definition, computed, strict=True)
-    return [compare(name, *both(name, one, other), Tolerance()) for one, other in pairs]
+def _largest(array: Array) -> float:
+    """The largest finite magnitude."""
+    return float(np.abs(array[np.isfinite(array)].astype(np.float64)).max(initial=0.0))
 
 
-def _remedy(definition: Sequence[Outputs], remedied: Sequence[Sequence[Outputs] | None]) -> str:
+def _remedy(
+    names: Iterable[str],
+    exact: Sequence[Sequence[Outputs]],
+    remedied: Sequence[list[Outputs] | str],
+) -> str:
     """What makes both models exact, as it was tried."""
-    if any(outputs is None for outputs in remedied):
+    computed = [outputs for outputs in remedied if not isinstance(outputs, str)]
+    if len(computed) < len(remedied):
         return (
             f"{PRECISION}=1 does not load both; weights of 7 bits, or unsigned ones, would be exact"
         )
-    rows = [
-        row
-        for outputs in remedied
-        if outputs is not None
-        for name in output_names(definition)
-        for row in _rows(name, definition, outputs)
-    ]
-    is_exact = all(row.passed for row in rows)
-    return f"{PRECISION}=1 makes both exact" if is_exact else f"{PRECISION}=1 does not change that"
+    if any(distance.share for distance in _distances(names, exact, computed)):
+        return f"{PRECISION}=1 does not make both exact"
+    return f"{PRECISION}=1 makes both exact"

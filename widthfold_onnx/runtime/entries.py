@@ -28,9 +28,6 @@ PRECISION = "session.x64quantprecision"
 """At 1 the runtime multiplies signed weights as unsigned ones where that is exact only so, from
 the level EXTENDED on (the same header; `runtime.saturation`)."""
 
-INT8_ALLOWED = "session.qdqisint8allowed"
-"""At 1 the runtime leaves data signed that is quantized and dequantized (the same header)."""
-
 _LIBRARIES = ("*.so*", "*.pyd", "*.dll", "*.dylib")
 _NAME = re.compile(rb"\0((?:ep|memory|mlas|optimization|session)\.[a-z0-9_.]*[a-z0-9])(?=\0)")
 
