@@ -1,0 +1,62 @@
+"""Operators that move elements: run by onnx's reference implementation, once per prime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from widthfold_onnx.evidence.proof.call import Call
+from widthfold_onnx.evidence.proof.field import PRIMES
+from widthfold_onnx.evidence.proof.reference import run_reference
+from widthfold_onnx.evidence.proof.values import Elements, Known, Tensor, Value
+
+MOVES: Mapping[str, tuple[int, ...] | None] = {
+    **dict.fromkeys(
+        (
+            *("Compress", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements"),
+            *("GatherND", "Reshape", "ReverseSequence", "Slice", "SpaceToDepth", "Split"),
+            *("Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze"),
+        ),
+        (0,),
+    ),
+    "Concat": None,
+    "Pad": (0, 2),
+}
+"""Which inputs hold the elements that are moved, None for all; the others say where to."""
+
+
+def move(call: Call) -> list[Value] | None:
+    """Move elements; None where it depends on the inputs of the model where to."""
+    places = MOVES[call.node.op_type]
+    moved: dict[int, Tensor] = {}
+    for i, value in enumerate(call.inputs):
+        if isinstance(value, Known | Elements) and (places is None or i in places):
+            moved[i] = value
+        elif isinstance(value, Elements):
+            return None
+    indices, results = range(len(call.inputs)), []
+    for draw in range(len(PRIMES)):
+        arrays = [moved[i].draws[draw] if i in moved else call.known(i) for i in indices]
+        result = run_reference(call.node, arrays, call.opset)
+        if result is None:
+            return None
+        results.append(result)
+    given = list(moved.values())
+    grid = _grid(given if places is None else given[:1])
+    if call.node.op_type == "Pad" and any(fill.draws[0].any() for fill in given[1:]):
+        grid = b""
+    return [
+        Elements(
+            tuple(parts),
+            degree=max(value.degree for value in given),
+            reach=max(value.reach for value in given),
+            constants=max(value.constants for value in given),
+            grid=grid,
+        )
+        for parts in zip(*results, strict=True)
+    ]
+
+
+def _grid(given: list[Tensor]) -> bytes:
+    """Return the grid on which all elements lie, as zero does; empty if there is none."""
+    grids = {value.grid if isinstance(value, Elements) else b"" for value in given}
+    return grids.pop() if len(grids) == 1 else b""
