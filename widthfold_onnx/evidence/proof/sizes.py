@@ -21,12 +21,12 @@ BATCH = 2
 
 
 def open_dimensions(program: Program, fixed: Shapes) -> dict[Key, bool]:
-    """Return the dimensions that the model leaves open, and whether each is the first of an input."""
+    """Return the dimensions that a model leaves open, and whether each is the first of an input."""
     found: dict[Key, bool] = {}
     for value in program.inputs:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
             if value.name not in fixed and _extent(dim) is None:
-                key = dim.dim_param or (value.name, axis)
+                key = _key(value, axis)
                 found[key] = found.get(key, True) and axis == 0
     return found
 
@@ -52,9 +52,10 @@ def second_tries(program: Program, fixed: Shapes, first: Shapes) -> Iterator[Sha
     sizes = _sizes(program, first)
     batches = {key: 5 if sizes[key] == 3 else 3 for key, leads in dims.items() if leads}
     others = [key for key, leads in dims.items() if not leads]
-    for change in (lambda n: n + 1, lambda n: n - 1, lambda n: 2 * n - 1, lambda n: 2 * n):
+    for factor, step in ((1, 1), (1, -1), (2, -1), (2, 0)):
         if others:
-            yield _at(program, fixed, {**sizes, **batches, **{k: change(sizes[k]) for k in others}})
+            changed = {key: factor * sizes[key] + step for key in others}
+            yield _at(program, fixed, {**sizes, **batches, **changed})
     if batches:
         yield _at(program, fixed, {**sizes, **batches})
 
@@ -63,9 +64,13 @@ def _extent(dim: onnx.TensorShapeProto.Dimension) -> int | None:
     return dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
 
 
+def _key(value: onnx.ValueInfoProto, axis: int) -> Key:
+    return value.type.tensor_type.shape.dim[axis].dim_param or (value.name, axis)
+
+
 def _sizes(program: Program, shapes: Shapes) -> dict[Key, int]:
     return {
-        dim.dim_param or (value.name, axis): shapes[value.name][axis]
+        _key(value, axis): shapes[value.name][axis]
         for value in program.inputs
         for axis, dim in enumerate(value.type.tensor_type.shape.dim)
         if _extent(dim) is None and value.name in shapes
