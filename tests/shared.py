@@ -1,9 +1,15 @@
-"""Where the real models and generators lie, if they are there at all."""
+"""Where the real models and generators lie, if they are there at all; bounds on what runs."""
 
 from __future__ import annotations
 
+import fcntl
+import os
+import resource
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,10 +21,49 @@ MODELS = sorted((SHARED / "models").glob("*.onnx"))
 needs_models = pytest.mark.skipif(not MODELS, reason=f"no real models in {SHARED / 'models'}")
 
 
-def generate(script: str, folder: Path) -> Path:
-    """Run one of the generators of hostile or tricky models; skip, loudly, without it."""
+def generate(script: str, factory: pytest.TempPathFactory) -> Path:
+    """What a generator of hostile or tricky models made, which no test changes; skip without it.
+
+    It runs once for all modules and all processes of a test run.
+    """
     path = SHARED / script
     if not path.is_file():
         pytest.skip(f"no generator {path}")
-    subprocess.run([sys.executable, path, folder], check=True, capture_output=True)
+    root = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+    folder, made = root / path.stem, root / f"{path.stem}.made"
+    with (root / f"{path.stem}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            subprocess.run([sys.executable, path, folder], check=True, capture_output=True)
+            made.touch()
     return folder
+
+
+CPU_SECONDS = 100
+"""Time of the processor that is many times what any single step of a test takes.
+
+What reaches it hangs or has blown up, however busy the machine is. No test looks at a clock.
+"""
+
+
+def limit_processor() -> None:
+    """End this process, and each that it starts, by SIGXCPU after `CPU_SECONDS` of its own."""
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 5))
+
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    """Fail where what is inside takes `CPU_SECONDS` of this process."""
+
+    def late(number: int, frame: object) -> None:
+        raise TimeoutError(f"it took {CPU_SECONDS} s of the processor")
+
+    before = signal.signal(signal.SIGPROF, late)
+    signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)

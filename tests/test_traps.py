@@ -51,12 +51,15 @@ FOLDED = {
 }
 """How many Convs fold by 2; the rest of the traps hold because nothing is touched."""
 
-pytestmark = pytest.mark.skipif(not (SHARED / SCRIPT).is_file(), reason=f"no {SHARED / SCRIPT}")
+pytestmark = [
+    pytest.mark.skipif(not (SHARED / SCRIPT).is_file(), reason=f"no {SHARED / SCRIPT}"),
+    pytest.mark.usefixtures("in_place"),
+]
 
 
 @pytest.fixture(scope="module")
 def traps(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return generate(SCRIPT, tmp_path_factory.mktemp("traps"))
+    return generate(SCRIPT, tmp_path_factory)
 
 
 def entries(folder: Path) -> dict[str, dict]:

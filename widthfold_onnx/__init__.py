@@ -32,8 +32,9 @@ from widthfold_onnx.options import (
 
 if TYPE_CHECKING:
     from widthfold_onnx.interop import fold_graph
-    from widthfold_onnx.pipeline import fold_model, inspect, optimize, verify
+    from widthfold_onnx.pipeline import inspect, optimize, verify
     from widthfold_onnx.plan.tuning import tune
+    from widthfold_onnx.planning import fold_model
     from widthfold_onnx.results import (
         InspectReport,
         OptimizeReport,
@@ -49,7 +50,7 @@ _HOMES = {
     "TuneReport": "results",
     "VerifyReport": "results",
     "fold_graph": "interop",
-    "fold_model": "pipeline",
+    "fold_model": "planning",
     "inspect": "pipeline",
     "optimize": "pipeline",
     "tune": "plan.tuning",

@@ -4,46 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from widthfold_onnx.errors import CheckFailedError
+from widthfold_onnx.evidence.files import verify_files
 from widthfold_onnx.evidence.parity import meaningless
-from widthfold_onnx.evidence.run import verify_files
-from widthfold_onnx.model.graph import Document
-from widthfold_onnx.model.loader import LoadedModel, load
-from widthfold_onnx.model.writer import copy_model, write_model
+from widthfold_onnx.model.loader import load
+from widthfold_onnx.model.writer import write_model
 from widthfold_onnx.options import FoldOptions, VerifyOptions
-from widthfold_onnx.plan.decisions import Decision, applied
+from widthfold_onnx.plan.decisions import applied
+from widthfold_onnx.planning import Planned
 from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.results import OptimizeReport, SiteReport, VerifyReport
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A model that nothing was written of yet, and what becomes of it.
-
-    Attributes:
-        path: the model file.
-        loaded: what it holds.
-        document: its graph, still as it was.
-        options: what was asked for; the layout is settled.
-        decisions: one for every site.
-        report: of these decisions.
-    """
-
-    path: Path
-    loaded: LoadedModel
-    document: Document
-    options: FoldOptions
-    decisions: Sequence[Decision]
-    report: OptimizeReport
-
-    def copy(self, out: Path) -> None:
-        """Write the model as it was, byte for byte."""
-        copy_model(self.path, out, proto=self.loaded.proto)
 
 
 def write_verified(
@@ -113,7 +87,7 @@ def _verified(
     """The report on a file that will be renamed, under its final name."""
     shapes = {**planned.options.input_shapes, **options.input_shapes}
     report = verify_files(
-        planned.path,
+        planned.loaded.path,
         written,
         dataclasses.replace(options, input_shapes=shapes),
         lambda line: on_progress(Step(line.replace(written.name, final))),

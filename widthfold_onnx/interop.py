@@ -12,7 +12,7 @@ from typing import Any
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.pipeline import fold_model
+from widthfold_onnx.planning import fold_model
 from widthfold_onnx.results import SiteReport
 
 

@@ -1,36 +1,20 @@
-"""The order of the steps of every verb but `tune`, which has `plan.tuning`."""
+"""The order of the steps of every verb but `tune`, which has `plan.tuning`.
+
+A verb looks at its files first and imports the rest of the package then: a file that is no model
+is refused after a tenth of the time that the imports take.
+"""
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 
-import onnx
-
-from widthfold_onnx.delivery import Planned, write_verified
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.evidence.run import verify_files
+from widthfold_onnx.evidence.files import verify_files
 from widthfold_onnx.model.atomic import check_target
-from widthfold_onnx.model.check import check_model
-from widthfold_onnx.model.external import check_external, external_tensors
-from widthfold_onnx.model.graph import Document
-from widthfold_onnx.model.loader import LoadedModel, load
+from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions, SearchOptions, VerifyOptions
-from widthfold_onnx.plan.decisions import Decision, applied, plan
-from widthfold_onnx.plan.layouts import settled
-from widthfold_onnx.plan.outline import outline
-from widthfold_onnx.plan.rivals import find
-from widthfold_onnx.plan.store import Store
 from widthfold_onnx.progress import Progress, Step, silent
-from widthfold_onnx.results import (
-    InspectReport,
-    OptimizeReport,
-    OptimizeSummary,
-    SiteReport,
-    VerifyReport,
-)
-from widthfold_onnx.rules.conv import reformulate
-from widthfold_onnx.survey import survey
+from widthfold_onnx.results import InspectReport, OptimizeReport, VerifyReport
 
 BY_DEFAULT = SearchOptions()
 PROVE_ONLY = VerifyOptions(thorough=False, timing=False)
@@ -72,98 +56,20 @@ def optimize(
     on_progress(Step("reading the model"))
     model, out = Path(model), None if out is None else Path(out)
     loaded = load(model)
+    from widthfold_onnx.delivery import write_verified
+    from widthfold_onnx.model.external import data_files
+    from widthfold_onnx.planning import planned_of
+
     # Folding drops tensors, and with them the names of the files that must stay.
-    data = {check_external(t, loaded.folder).location for t in external_tensors(loaded.proto)}
-    protected = [model, *(loaded.folder / location for location in sorted(data))]
+    protected = [model, *data_files(loaded.proto, loaded.folder)]
     if out is not None:
         check_target(out, protected)  # not after minutes of measuring
-    planned = _planned(model, loaded, options, search_options, on_progress)
+    planned = planned_of(loaded, options, search_options, on_progress)
     if out is None or (require_fold and not planned.report.summary.folded):
         return planned.report
     return write_verified(
         planned, out, verify_options, protected=protected, on_progress=on_progress
     )
-
-
-def _planned(
-    model: Path,
-    loaded: LoadedModel,
-    options: FoldOptions,
-    search_options: SearchOptions,
-    on_progress: Progress,
-) -> Planned:
-    """What becomes of every site: as measured, or at a fixed factor whatever is legal."""
-    options = settled(options, search_options.provider_options)
-    on_progress(Step("planning"))
-    if options.factor is None:
-        with Store(search_options.store) as store:
-            found = find(loaded, options, search_options, store, on_progress)
-        document, decisions, sites, search = (
-            found.document,
-            found.decisions,
-            found.sites,
-            found.report,
-        )
-        origins = found.origins
-    else:
-        document, search, origins = Document(loaded.proto, loaded.folder), None, {}
-        decisions, sites = _at_factor(document, options, options.factor)
-    size = model.stat().st_size
-    report = OptimizeReport(
-        model=model.name,
-        sites=sites,
-        regions=outline(document, decisions, options, origins),
-        summary=OptimizeSummary(
-            folded=sum(site.status == "folded" for site in sites),
-            kept=sum(site.status == "kept" for site in sites),
-            refused=sum(site.status == "refused" for site in sites),
-            bytes_before=size,
-            bytes_after=size,
-        ),
-        search=search,
-        written=None,
-        verification=None,
-    )
-    return Planned(model, loaded, document, options, decisions, report)
-
-
-def _at_factor(
-    document: Document, options: FoldOptions, factor: int
-) -> tuple[list[Decision], list[SiteReport]]:
-    """The decisions at a fixed factor, and their lines of the report."""
-    choose = functools.partial(reformulate, options=options, factor=factor)
-    decisions = plan(document, options, choose)
-    return decisions, [decision.report(options) for decision in decisions]
-
-
-def fold_model(
-    proto: onnx.ModelProto, options: FoldOptions, folder: Path | None = None
-) -> tuple[onnx.ModelProto, list[SiteReport]]:
-    """Fold a model in memory, without running it.
-
-    Args:
-        proto: the model; it stays as it is.
-        options: which sites, in which form; the factor must be given.
-        folder: where its external data lies.
-
-    Returns:
-        The folded model, or where nothing is folded one equal to `proto`, and what became of
-        every site.
-
-    Raises:
-        UsageError: an option that does not fit.
-        InvalidModelError: the model is broken or not supported.
-    """
-    if options.factor is None:
-        raise UsageError("fold_model runs nothing, so it takes a factor")
-    check_model(proto, folder)
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    document = Document(copy, folder)
-    decisions, sites = _at_factor(document, options, options.factor)
-    if not any(site.status == "folded" for site in sites):
-        return copy, sites
-    return applied(document, decisions, options), sites
 
 
 def verify(
@@ -209,13 +115,7 @@ def inspect(model: Path | str, options: FoldOptions) -> InspectReport:
             "inspect measures nothing and shows the forms of one factor: give a number; what auto "
             "takes is shown by `optimize --dry-run`"
         )
-    model = Path(model)
-    loaded = load(model)
-    document = Document(loaded.proto, loaded.folder)
-    return InspectReport(
-        model=model.name,
-        opset=document.opset,
-        ir_version=loaded.proto.ir_version,
-        nodes=len(loaded.proto.graph.node),
-        sites=survey(document, options, options.factor),
-    )
+    loaded = load(Path(model))
+    from widthfold_onnx.survey import survey
+
+    return survey(loaded, options, options.factor)

@@ -7,11 +7,12 @@ import functools
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Node
+from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.plan.decisions import KEPT, Decision, plan, read_site, was_folded
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.results import Choice, InspectSite
+from widthfold_onnx.results import Choice, InspectReport, InspectSite
 from widthfold_onnx.rewrite.record import FOLD_KEY, read_record
 from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.conv import PROGRESS, cost, furthest, is_wide, reformulate
@@ -26,12 +27,23 @@ ANY = "any axis"
 """Where the reason is none of single axes."""
 
 
-def survey(document: Document, options: FoldOptions, factor: int) -> list[InspectSite]:
-    """Describe every site; legal and refused forms are those at the factor.
+def survey(loaded: LoadedModel, options: FoldOptions, factor: int) -> InspectReport:
+    """Describe a model and every site; legal and refused forms are those at the factor.
 
     Raises:
         UsageError: a node pattern matches no site, or an assumed input shape does not fit.
     """
+    document = Document(loaded.proto, loaded.folder)
+    return InspectReport(
+        model=loaded.path.name,
+        opset=document.opset,
+        ir_version=loaded.proto.ir_version,
+        nodes=len(loaded.proto.graph.node),
+        sites=_sites(document, options, factor),
+    )
+
+
+def _sites(document: Document, options: FoldOptions, factor: int) -> list[InspectSite]:
     choose = functools.partial(reformulate, options=options, factor=factor)
     planned = functools.cache(lambda: ShapeTable(document.proto, options.input_shapes))
 

@@ -24,6 +24,9 @@ from tests.cli.tool import (
     start_process,
 )
 
+PROMPT = 15
+"""Seconds, half of what the verification of `busy` takes: who waits for its end is found out."""
+
 
 def busy(folder: Path) -> tuple[Path, tuple[object, ...]]:
     """A model whose verification takes half a minute, and the arguments."""
@@ -69,7 +72,7 @@ def test_an_interrupt_during_verification(tmp_path: Path, number: int, everyone:
             os.killpg(child.pid, number)
         else:
             os.kill(child.pid, number)
-        _, error = child.communicate(timeout=5)
+        _, error = child.communicate(timeout=PROMPT)
     finally:
         child.kill()
         child.communicate()
@@ -104,7 +107,7 @@ def test_an_interrupt_at_any_time_leaves_a_whole_output(tmp_path: Path, delay: f
     try:
         time.sleep(delay)
         child.send_signal(signal.SIGINT)
-        _, error = child.communicate(timeout=10)
+        _, error = child.communicate(timeout=PROMPT)
     finally:
         child.kill()
         child.communicate()
@@ -133,7 +136,7 @@ def command():
 command()
 """
     child = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, timeout=30, check=False
+        [sys.executable, "-c", script], capture_output=True, timeout=100, check=False
     )
     assert (child.returncode, child.stderr) == (130, b"widthfold: interrupted\n")
 
@@ -147,7 +150,7 @@ def test_the_worker_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
         child.kill()
         child.communicate()
     status = Path(f"/proc/{worker}/stat")
-    wait_for(lambda: not status.exists() or status.read_text().split()[2] == "Z", 10)
+    wait_for(lambda: not status.exists() or status.read_text().split()[2] == "Z", PROMPT)
 
 
 @pytest.mark.parametrize("limit", [0, 1, 1000, 3000])

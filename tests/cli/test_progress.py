@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from widthfold_onnx.cli import progress as module
+from widthfold_onnx.cli import status as module
+from widthfold_onnx.cli.progress import progress
 from widthfold_onnx.progress import Step
 
 
@@ -51,6 +52,6 @@ def test_what_is_counted_has_a_bar_and_the_time_that_is_left_runs_down(
 
 
 def test_a_pipe_gets_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    with module.progress() as on_progress:
+    with progress() as on_progress:
         on_progress(Step("measuring", 1, 2, 3.0))
     assert capfd.readouterr() == ("", "")

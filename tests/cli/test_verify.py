@@ -21,7 +21,7 @@ from tests.cli.tool import (
 from tests.reports.sample import timing
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.models import ModelParity
-from widthfold_onnx.evidence.run import _verify
+from widthfold_onnx.evidence.run import verified
 from widthfold_onnx.options import Provider, VerifyOptions
 
 # ---------------------------------------------------------------- what it says of good pairs
@@ -96,7 +96,7 @@ def test_a_timing_that_fails_leaves_the_rest_of_the_report(
 
     monkeypatch.setattr("widthfold_onnx.evidence.run.time_models", stops)
     options = VerifyOptions(provider=Provider.CPU, seeds=1)
-    report = _verify(*pair, options, report=lambda line: None)
+    report = verified(*pair, options, report=lambda line: None)
     assert report.verdict == "unverified"
     assert report.reasons == ["not timed: the runtime stopped"]
     assert all(row.passed for row in report.outputs)
@@ -111,7 +111,7 @@ def test_what_fails_is_said_before_what_limits(
     monkeypatch.setattr("widthfold_onnx.evidence.run.compare_models", lambda *a, **k: parity)
     monkeypatch.setattr("widthfold_onnx.evidence.run.time_models", lambda *a, **k: timing())
     options = VerifyOptions(provider=Provider.CPU, seeds=1, fail_under=9.0)
-    report = _verify(*pair, options, report=lambda line: None)
+    report = verified(*pair, options, report=lambda line: None)
     assert [reason.split(":")[0] for reason in report.reasons] == [
         "slower than --fail-under 9 allows",
         "left out seed 3",

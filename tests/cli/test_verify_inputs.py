@@ -20,6 +20,8 @@ from tests.cli.tool import (
     widthfold,
 )
 
+pytestmark = pytest.mark.usefixtures("in_place")
+
 # ---------------------------------------------------------------- inputs and tolerances
 
 

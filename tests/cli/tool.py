@@ -12,7 +12,6 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,7 @@ import onnx
 from click.testing import CliRunner
 from onnx import helper, numpy_helper, parser
 
+from tests.shared import limit_processor
 from widthfold_onnx.cli import main
 from widthfold_onnx.reports.json import schema_of
 
@@ -37,8 +37,7 @@ import json, os, sys
 child = os.posix_spawn(sys.executable, [sys.executable, *sys.argv[2:]], os.environ)
 _, status, usage = os.wait4(child, 0)
 with open(sys.argv[1], "w") as report:
-    seconds = usage.ru_utime + usage.ru_stime
-    json.dump([os.waitstatus_to_exitcode(status), seconds, usage.ru_maxrss], report)
+    json.dump([os.waitstatus_to_exitcode(status), usage.ru_maxrss], report)
 """
 OLD = b"what the user had"
 
@@ -63,15 +62,11 @@ g (float[1,2,8,16] x) => (float[1,4,8,16] y) <float[4,2,3,3] w, float[4] b>
 
 @dataclass(frozen=True)
 class Run:
-    """What a run left behind; `seconds` and `megabytes` (peak) only of real processes.
-
-    Seconds are those of the processor where memory is measured too.
-    """
+    """What a run left behind; `megabytes` (peak) only where `measured`."""
 
     code: int
     out: str
     err: str
-    seconds: float = 0.0
     megabytes: float = 0.0
 
     @property
@@ -92,9 +87,8 @@ def widthfold(*args: object) -> Run:
     return Run(result.exit_code, result.stdout, result.stderr)
 
 
-def process(*args: object, timeout: float = 100, **options) -> Run:
-    """Run in a process of its own and measure it."""
-    start = time.perf_counter()
+def process(*args: object, timeout: float = 600, **options) -> Run:
+    """Run in a process of its own."""
     child = start_process(*args, **options)
     try:
         out, err = child.communicate(timeout=timeout)
@@ -102,8 +96,7 @@ def process(*args: object, timeout: float = 100, **options) -> Run:
         child.kill()
         child.communicate()
         raise
-    seconds = time.perf_counter() - start
-    return Run(child.returncode, out.decode(), err.decode(), seconds)
+    return Run(child.returncode, out.decode(), err.decode())
 
 
 def start_process(*args: object, env: dict[str, str] | None = None, **options) -> subprocess.Popen:
@@ -118,11 +111,12 @@ def start_process(*args: object, env: dict[str, str] | None = None, **options) -
     )
 
 
-def measured(*args: object, folder: Path, timeout: int = 100) -> Run:
+def measured(*args: object, folder: Path, timeout: int = 600) -> Run:
     """Run in a process of its own; its own peak memory is known too, by wait4.
 
     What a child uses counts from its fork on, and this process may be large by then: so a small
-    one is in between, which starts the command and reports on it.
+    one is in between, which starts the command and reports on it. The time of the processor is
+    bounded (`limit_processor`); what waits for something else ends after `timeout` s.
     """
     report = folder / "measured.json"
     command = [sys.executable, "-c", LAUNCHER, str(report), *COMMAND[1:], *map(str, args)]
@@ -132,6 +126,7 @@ def measured(*args: object, folder: Path, timeout: int = 100) -> Run:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
+        preexec_fn=limit_processor,
     )
     try:
         out, err = launcher.communicate(timeout=timeout)
@@ -139,9 +134,9 @@ def measured(*args: object, folder: Path, timeout: int = 100) -> Run:
         if launcher.poll() is None:
             os.killpg(launcher.pid, signal.SIGKILL)
             launcher.communicate()
-    # Time of the processor: how long others keep the cores busy is not the tool's doing.
-    code, seconds, kilobytes = json.loads(report.read_text())
-    return Run(code, out.decode(), err.decode(), seconds, kilobytes / 1024)
+    assert b"SIGXCPU" not in err, "a child process took too much time of the processor"
+    code, kilobytes = json.loads(report.read_text())
+    return Run(code, out.decode(), err.decode(), kilobytes / 1024)
 
 
 def on_terminal(

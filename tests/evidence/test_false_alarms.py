@@ -42,7 +42,7 @@ by_model = pytest.mark.parametrize("model", MODELS, ids=[path.stem for path in M
 
 @pytest.fixture(scope="module")
 def traps(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return generate(SCRIPT, tmp_path_factory.mktemp("traps"))
+    return generate(SCRIPT, tmp_path_factory)
 
 
 def probed(model: Path, options: list[FoldOptions], folder: Path) -> Counter[str]:

@@ -53,7 +53,7 @@ def running(**options: object) -> Iterator[LocalCluster]:
             **options,
         ) as made:
             yield made
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while (left := marked(mark)) and time.monotonic() < end:
         time.sleep(0.1)
     assert not left

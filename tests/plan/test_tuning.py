@@ -4,14 +4,13 @@ import os
 import shutil
 import signal
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import widthfold_onnx
-from tests.plan.workers import MEETING, PAUSE, halting, hopeless, meeting, quick
+from tests.plan.workers import GO_ON, MEETING, PATIENCE, halting, hopeless, meeting, quick
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 from widthfold_onnx.plan import local, measure
@@ -115,19 +114,20 @@ def test_a_broken_model_does_not_stop_the_others(tmp_path: Path, options: Search
 
 
 def test_an_interrupt_keeps_what_was_measured(
-    options: SearchOptions, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, options: SearchOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measure, "race", halting)
-    pressed = 0.0
+    go_on = tmp_path / "go on"
+    monkeypatch.setenv(GO_ON, str(go_on))
 
     def press(step: Step) -> None:
-        nonlocal pressed
         if step.text.startswith("measuring layer 1"):
-            pressed = time.monotonic()
             threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
 
     report = tune([THREE], search_options=options, on_progress=press)
-    assert time.monotonic() - pressed < PAUSE  # nobody waited for the child
+    playing = [thread for thread in threading.enumerate() if "play" in thread.name]
+    assert playing  # nobody waited for the child
+    go_on.touch()
     (row,) = report.models
     assert report.interrupted
     assert row.left == 3  # of the first one, what it does between packed tensors
@@ -135,10 +135,9 @@ def test_an_interrupt_keeps_what_was_measured(
         assert len(store) == row.measured == report.machines[0].measured > 1
         assert sum(key.candidate == AS_IS for key, _ in store.items()) == 1
         known = len(store)
-    for thread in threading.enumerate():
-        if "play" in thread.name:
-            thread.join(5 * PAUSE)
-            assert not thread.is_alive()
+    for thread in playing:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
     with Store(options.store) as store:
         assert len(store) == known
 

@@ -20,9 +20,11 @@ from widthfold_onnx.plan.units import Unit
 from widthfold_onnx.results.store import SKIPPED
 
 SECONDS = 0.2
-PAUSE = 8.0
 MEETING = "MEETING"
 """The environment variable that names the folder in which races meet."""
+
+GO_ON = "GO_ON"
+"""The environment variable that names the file for which `halting` waits."""
 
 PATIENCE = 60.0
 
@@ -103,9 +105,18 @@ def meeting(units: Sequence[Unit], setup: Setup, seconds: float, *, report: Repo
 
 
 def halting(units: Sequence[Unit], setup: Setup, seconds: float, *, report: Report) -> None:
-    """The first layer is raced, and then nothing more is heard for a while."""
+    """The first layer is raced, and then nothing more is heard until it is told to go on.
+
+    Raises:
+        UnverifiedError: it never was.
+    """
     quick(units[:1], setup, seconds, report=report)
-    time.sleep(PAUSE)
+    go_on = Path(os.environ[GO_ON])
+    end = time.monotonic() + PATIENCE
+    while not go_on.exists():
+        if time.monotonic() > end:
+            raise UnverifiedError("nobody said to go on")
+        time.sleep(0.02)
     quick(units[1:], setup, seconds, report=report)
 
 

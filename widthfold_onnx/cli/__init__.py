@@ -1,6 +1,7 @@
 """The command line: one file per command; each parses, calls, renders and exits.
 
-Heavy modules are imported inside the commands, so that `--help` answers at once.
+Heavy modules are imported inside the commands, so that `--help` answers at once; what shows a
+result is imported once there is one, so that a file that is no model is refused at once.
 """
 
 from __future__ import annotations

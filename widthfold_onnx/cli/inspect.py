@@ -20,9 +20,10 @@ from widthfold_onnx.options import FoldOptions
 def inspect_command(model: Path, fold: FoldOptions, reporting: ReportArguments) -> None:
     """Show every site of MODEL: shapes, channels, cost, and what each fold would do."""
     from widthfold_onnx.pipeline import inspect
-    from widthfold_onnx.reports.terminal import show_inspect
     from widthfold_onnx.results import InspectReport
 
     to = reporting.destinations(InspectReport, [model])
     result = inspect(model, fold)
+    from widthfold_onnx.reports.terminal import show_inspect
+
     deliver(result, to, model, show_inspect)

@@ -60,9 +60,6 @@ def optimize_command(
     """
     from widthfold_onnx.cli.progress import progress
     from widthfold_onnx.pipeline import optimize
-    from widthfold_onnx.reports.console import printing, say
-    from widthfold_onnx.reports.terminal import show_optimize
-    from widthfold_onnx.reports.wording import kinds
     from widthfold_onnx.results import OptimizeReport
 
     plan_only = dry_run or check
@@ -80,6 +77,10 @@ def optimize_command(
             require_fold=require_fold,
             on_progress=on_progress,
         )
+    from widthfold_onnx.reports.console import printing, say
+    from widthfold_onnx.reports.terminal import show_optimize
+    from widthfold_onnx.reports.wording import kinds
+
     deliver(result, to, model, show_optimize)
     if result.written is None and result.verification is not None:
         _leave_unwritten(result.verification)

@@ -77,7 +77,6 @@ def verify_command(
     """
     from widthfold_onnx.cli.progress import progress
     from widthfold_onnx.pipeline import verify
-    from widthfold_onnx.reports.verified import show_verify
     from widthfold_onnx.results import VerifyReport
 
     options = running.options(
@@ -94,6 +93,8 @@ def verify_command(
         raise UsageError(f"--exact and --shared belong to the tables, not to --format {to.printed}")
     with progress() as on_progress:
         result = verify(original, rewritten, options, on_progress=on_progress)
+    from widthfold_onnx.reports.verified import show_verify
+
     environment = msgspec.structs.replace(result.environment, command=typed_command())
     result = msgspec.structs.replace(result, environment=environment)
     show = functools.partial(show_verify, certificates=exact, latencies=shared)

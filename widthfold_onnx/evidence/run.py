@@ -1,4 +1,4 @@
-"""Everything that `verify` does, in a child process: interface, values, exact probe, time."""
+"""Everything that `verify` does in a child process: interface, values, exact probe, time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from widthfold_onnx.errors import UnverifiedError, UsageError
+from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.environment import Before, environment
 from widthfold_onnx.evidence.exact import probe_sites
 from widthfold_onnx.evidence.gate import Outcome, gate
@@ -17,57 +17,22 @@ from widthfold_onnx.evidence.models import compare_models
 from widthfold_onnx.evidence.placement import alarms
 from widthfold_onnx.evidence.rows import ILL_CONDITIONED
 from widthfold_onnx.evidence.speed import time_models
-from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
 from widthfold_onnx.results import ExactSite, Timing, VerifyReport
-from widthfold_onnx.runtime.worker import isolated
-from widthfold_onnx.text import printable, quoted
+from widthfold_onnx.text import printable
 
 Report = Callable[[str], None]
 
 
-def verify_files(
-    original: Path, rewritten: Path, options: VerifyOptions, on_progress: Report
-) -> VerifyReport:
-    """Compare two model files; the runtime runs in a child process that may crash or hang.
-
-    Args:
-        original: the model before.
-        rewritten: the model after.
-        options: what to run and where.
-        on_progress: gets a line of text per step.
-
-    Raises:
-        UsageError: a path, an input, a shape or an option of the provider that does not fit.
-        InvalidModelError: a file that is no model.
-    """
-    outputs = [value.name for value in load(original).proto.graph.output]
-    load(rewritten)
-    for name in options.tolerance.per_output:
-        # An output that is a sequence has the names out[0], out[1], ...
-        if name not in outputs and name.rpartition("[")[0] not in outputs:
-            raise UsageError(f"a tolerance is given for {quoted(name)}, which is no output")
-    before = Before()
-    try:
-        return isolated(_verify, original, rewritten, options, on_progress=on_progress)
-    except UnverifiedError as error:
-        # No runtime, or the child crashed: that is a result too, and goes into the report.
-        return VerifyReport(
-            original=original.name,
-            rewritten=rewritten.name,
-            outputs=[],
-            exact=[],
-            timing=None,
-            verdict="unverified",
-            reasons=[str(error)],
-            input_sets=0,
-            environment=environment(options, before),
-        )
-
-
-def _verify(
+def verified(
     original: Path, rewritten: Path, options: VerifyOptions, *, report: Report
 ) -> VerifyReport:
+    """Compare two model files in this process; `files.verify_files` starts one for it.
+
+    Raises:
+        UsageError: an input, a shape or an option of the provider that does not fit.
+        UnverifiedError: there is no runtime.
+    """
     before = Before()
     parity = compare_models(original, rewritten, options, report=report)
     if parity.provider:

@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import onnx
+from google.protobuf.message import DecodeError
 
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model.external import check_external, is_external
@@ -28,6 +29,23 @@ from widthfold_onnx.model.skeleton import skeleton
 from widthfold_onnx.model.tensors import DTYPES, check_declaration, check_inline, describe
 from widthfold_onnx.model.walk import all_tensors
 from widthfold_onnx.text import printable, quoted
+
+
+def parse(data: bytes) -> onnx.ModelProto:
+    """Read the message of a model, which `check_model` has still to see.
+
+    Args:
+        data: what `preflight.scan_wire` has passed.
+
+    Raises:
+        InvalidModelError: the parser refuses it.
+    """
+    try:
+        model = onnx.ModelProto()
+        model.ParseFromString(data)
+    except DecodeError as error:
+        raise InvalidModelError(f"not an ONNX protobuf: {printable(str(error))}") from error
+    return model
 
 
 def check_model(model: onnx.ModelProto, folder: Path | None) -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnx_ir as ir  # noqa: TID251 - a part of model.graph, the door
 
 from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.evaluate import FOLDABLE, MAX_ELEMENTS, Array, dense, too_large
+from widthfold_onnx.model.library import ir
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.text import printable
 

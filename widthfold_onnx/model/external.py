@@ -48,6 +48,11 @@ def external_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     return (tensor for tensor in all_tensors(model) if is_external(tensor))
 
 
+def data_files(model: onnx.ModelProto, folder: Path) -> list[Path]:
+    """List the files that hold data of a checked model, which lies in `folder`."""
+    return sorted({folder / check_external(t, folder).location for t in external_tensors(model)})
+
+
 def check_external(tensor: onnx.TensorProto, folder: Path | None) -> ExternalData:
     """Check that a tensor's external data are there, complete, and inside the model's folder.
 

@@ -1,4 +1,4 @@
-"""The one door to onnx_ir: walk a model, resolve constants, replace nodes, write back.
+"""A model being rewritten: walk it, resolve constants, replace nodes, write back.
 
 onnx_ir gives the linked graph (producers, users, captured values); the ModelProto stays the truth.
 Only graphs that were changed are written back, node by node: an untouched node, initializer or
@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy.typing as npt
 import onnx
-import onnx_ir as ir  # noqa: TID251 - this module is the door
 
 from widthfold_onnx.model.constants import Constant, Constants
 from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.evaluate import evaluated
 from widthfold_onnx.model.inlining import inlined
+from widthfold_onnx.model.library import ir
 from widthfold_onnx.model.messages import Scope, linked, message_of, repeat, scopes_of, write_back
 from widthfold_onnx.model.names import Names
 from widthfold_onnx.model.shapes import ShapeTable

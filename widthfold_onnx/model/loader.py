@@ -6,14 +6,14 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-
-import onnx
-from google.protobuf.message import DecodeError
+from typing import TYPE_CHECKING
 
 from widthfold_onnx.errors import InvalidModelError, UsageError
-from widthfold_onnx.model.check import check_model
 from widthfold_onnx.model.preflight import scan_wire
 from widthfold_onnx.text import printable
+
+if TYPE_CHECKING:
+    import onnx
 
 MAX_FILE_BYTES = 2**31 - 1
 """What a protobuf message can hold; larger models keep their data in external files."""
@@ -58,11 +58,10 @@ def load(path: Path) -> LoadedModel:
         raise InvalidModelError(f"{shown}: {error}") from error
     try:
         scan_wire(data)
-        try:
-            proto = onnx.ModelProto.FromString(data)
-        except DecodeError as error:
-            reason = printable(str(error))
-            raise InvalidModelError(f"not an ONNX protobuf: {reason}") from error
+        # Imported for what is worth parsing only: most files that are no model need no onnx.
+        from widthfold_onnx.model.check import check_model, parse
+
+        proto = parse(data)
         del data
         check_model(proto, path.parent)
     except InvalidModelError as error:

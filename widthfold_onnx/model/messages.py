@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import onnx
-import onnx_ir as ir  # noqa: TID251 - a part of model.graph, the door
 
 from widthfold_onnx.errors import InvalidModelError
+from widthfold_onnx.model.library import ir
 from widthfold_onnx.model.reduced import reduced
 from widthfold_onnx.model.walk import all_graphs, body_path
 from widthfold_onnx.text import printable

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import onnx
-import onnx_ir as ir  # noqa: TID251 - a part of model.graph, the door
 
+from widthfold_onnx.model.library import ir
 from widthfold_onnx.model.messages import Scope
 from widthfold_onnx.model.walk import all_graphs
 

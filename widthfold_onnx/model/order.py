@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import onnx_ir as ir  # noqa: TID251 - a part of model.graph, the door
+from widthfold_onnx.model.library import ir
 
 
 def nodes_of(graph: ir.Graph) -> Iterator[ir.Node]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator
 
-import onnx_ir as ir  # noqa: TID251 - a part of model.graph, the door
-
 from widthfold_onnx.model.constants import Constant, computed_from
+from widthfold_onnx.model.library import ir
 from widthfold_onnx.refusal import Refusal
 
 

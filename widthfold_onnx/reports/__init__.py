@@ -17,3 +17,5 @@ class Form(StrEnum):
 
 SUFFIXES = {".json": Form.JSON, ".xml": Form.JUNIT, ".md": Form.MARKDOWN, ".html": Form.HTML}
 """What the suffix of a report file says."""
+
+MISSING = "an html report needs matplotlib: pip install 'widthfold-onnx[report]'"

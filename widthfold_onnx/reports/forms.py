@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import assert_never
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.reports import SUFFIXES, Form, github, html, json, junit, markdown
+from widthfold_onnx.reports import MISSING, SUFFIXES, Form
 from widthfold_onnx.reports.files import check_report, write_report
 from widthfold_onnx.results import InspectReport, OptimizeReport, TuneReport, VerifyReport
 from widthfold_onnx.text import quoted
@@ -89,11 +89,11 @@ def _check_offered(form: Form, kind: type[Report]) -> None:
         offered = ", ".join(OFFERED[kind])
         raise UsageError(f"no {form} report of this command; it offers {offered}")
     if form is Form.HTML and find_spec("matplotlib") is None:
-        raise UsageError(html.MISSING)
+        raise UsageError(MISSING)
 
 
 def render(form: Form, result: Report, model: Path) -> str:
-    """A result in one form.
+    """A result in one form, whose libraries are imported for it alone.
 
     Args:
         form: one that is offered for this result.
@@ -106,17 +106,27 @@ def render(form: Form, result: Report, model: Path) -> str:
     _check_offered(form, type(result))
     match form:
         case Form.JSON:
+            from widthfold_onnx.reports import json
+
             return json.encode(result).decode("ascii")
         case Form.MARKDOWN:
+            from widthfold_onnx.reports import markdown
+
             assert not isinstance(result, TuneReport)
             return markdown.render(result)
         case Form.GITHUB:
+            from widthfold_onnx.reports import github
+
             assert not isinstance(result, InspectReport | TuneReport)
             return github.render(result, model)
         case Form.JUNIT:
+            from widthfold_onnx.reports import junit
+
             assert isinstance(result, VerifyReport)
             return junit.render(result)
         case Form.HTML:
+            from widthfold_onnx.reports import html
+
             assert isinstance(result, VerifyReport)
             return html.render(result)
         case _:

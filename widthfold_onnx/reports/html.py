@@ -12,12 +12,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.reports import wording
+from widthfold_onnx.reports import MISSING, wording
 from widthfold_onnx.reports.files import signature
 from widthfold_onnx.results import ExactSite, VerifyReport
 from widthfold_onnx.text import printable
-
-MISSING = "an html report needs matplotlib: pip install 'widthfold-onnx[report]'"
 
 MOST_ROWS = 100
 MOST_HISTOGRAMS = 24

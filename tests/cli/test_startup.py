@@ -1,0 +1,97 @@
+"""What a command imports before it answers: each import is time that every process takes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.tool import MODELS, build, save
+
+LIBRARIES = {
+    *("jinja2", "junitparser", "matplotlib", "numpy", "onnx", "onnx_ir", "onnxruntime", "rich"),
+    *("scipy", "sympy"),
+}
+COMMAND = "from widthfold_onnx.cli import main; main(prog_name='widthfold')"
+TO_PARSE = {"numpy", "onnx"}
+TO_FOLD = {*TO_PARSE, "onnx_ir"}
+
+NO_MODELS = {
+    "empty": b"",
+    "text": b"hello, I am no model\n",
+    "pointer": b"version https://git-lfs.github.com/spec/v1\n",
+    "cut": (MODELS / "pitch_cnn.onnx").read_bytes()[:500],
+}
+
+
+def imported(code: str, report: Path, *args: object) -> tuple[set[str], int]:
+    """Run in an interpreter of its own; return which of `LIBRARIES` it imported, and its code."""
+    wrapped = (
+        "import atexit, json, sys\n"
+        "report = sys.argv.pop(1)\n"
+        "atexit.register(lambda: json.dump(sorted(sys.modules), open(report, 'w')))\n" + code
+    )
+    command = [sys.executable, "-c", wrapped, str(report), *map(str, args)]
+    run = subprocess.run(command, capture_output=True, timeout=100, check=False)
+    return LIBRARIES & set(json.loads(report.read_text())), run.returncode
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Path:
+    return tmp_path / "imported.json"
+
+
+@pytest.mark.parametrize("word", ["--help", "--version"])
+def test_help_needs_no_library(word: str, report: Path) -> None:
+    assert imported(COMMAND, report, word) == (set(), 0)
+
+
+@pytest.mark.parametrize("verb", ["optimize", "verify", "inspect"])
+@pytest.mark.parametrize("name", NO_MODELS)
+def test_a_file_that_is_no_model_is_refused_before_any_library_is_imported(
+    verb: str, name: str, report: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(NO_MODELS[name])
+    second = {"optimize": [tmp_path / "out.onnx"], "verify": [path], "inspect": []}[verb]
+    assert imported(COMMAND, report, verb, path, *second) == (set(), 3)
+
+
+@pytest.mark.parametrize("verb", ["optimize", "verify", "inspect"])
+def test_a_broken_model_is_refused_by_what_parses_it(
+    verb: str, report: Path, tmp_path: Path
+) -> None:
+    model = build()
+    model.graph.node[1].op_type = "NoSuchOperator"
+    path = save(model, tmp_path / "m.onnx")
+    second = {"optimize": [tmp_path / "out.onnx"], "verify": [path], "inspect": []}[verb]
+    assert imported(COMMAND, report, verb, path, *second) == (TO_PARSE, 3)
+
+
+def test_a_fold_needs_neither_the_runtime_nor_what_renders_other_reports(
+    report: Path, tmp_path: Path
+) -> None:
+    path = save(build(), tmp_path / "m.onnx")
+    options = ("--factor", 2, "--dry-run", "--format", "json")
+    assert imported(COMMAND, report, "optimize", path, *options) == ({*TO_FOLD, "rich"}, 0)
+
+
+@pytest.mark.parametrize(
+    ("statement", "wanted"),
+    [
+        ("import widthfold_onnx as wf; wf.FoldOptions(), wf.VerifyOptions()", set()),
+        ("import widthfold_onnx as wf; wf.optimize, wf.verify, wf.inspect", set()),
+        ("from widthfold_onnx import fold_model", TO_FOLD),
+        ("import widthfold_onnx.evidence.run, widthfold_onnx.plan.race", TO_FOLD),
+        ("import widthfold_onnx.runtime.running, widthfold_onnx.plan.identity", TO_PARSE),
+        ("import widthfold_onnx.evidence.truth, widthfold_onnx.evidence.memory", TO_PARSE),
+        ("import widthfold_onnx.runtime.worker", set()),
+    ],
+)
+def test_a_module_imports_no_library_that_it_does_not_use(
+    statement: str, wanted: set[str], report: Path
+) -> None:
+    assert imported(statement, report) == (wanted, 0)

@@ -1,0 +1,87 @@
+"""onnx_ir without sympy, until something calculates with an extent."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sympy
+
+from widthfold_onnx.model.library import _put_off, ir
+
+START = "import sys; from widthfold_onnx.model.library import ir; n = ir.SymbolicDim('n'); "
+
+
+def python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run in an interpreter that has imported nothing yet."""
+    command = [sys.executable, "-c", code]
+    environment = {**os.environ, **variables}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+
+
+def shown(code: str) -> str:
+    run = python(code)
+    assert run.returncode == 0, run.stderr
+    return run.stdout.strip()
+
+
+def test_sympy_is_imported_when_an_extent_is_calculated_with() -> None:
+    count = "sum(name.partition('.')[0] == 'sympy' for name in sys.modules)"
+    line = f"print({count}, (2 * n + 1).value, {count} > 1, (n + 1).evaluate({{'n': 12}}))"
+    assert shown(START + line) == "0 2*n + 1 True 13"
+
+
+def test_the_rest_of_the_program_gets_sympy_itself() -> None:
+    line = (
+        "import sympy.core; from sympy import Symbol; import onnx_ir._symbolic_shapes as s; "
+        "print(sympy is sys.modules['sympy'], isinstance(sympy.Symbol('a'), Symbol), "
+        "type(sympy).__name__, type(s).__name__, (n + 1).value)"
+    )
+    assert shown(START + line) == "True True module module n + 1"
+
+
+@pytest.mark.parametrize("first", ["sympy", "onnx_ir"])
+def test_what_was_imported_before_stays_as_it_is(first: str) -> None:
+    before = f"import {first}, sys; sympy = sys.modules['sympy']; "
+    line = (
+        "print(sympy is sys.modules['sympy'] is sys.modules['onnx_ir']._core.sympy, (n + 1).value)"
+    )
+    assert shown(before + START + line) == "True n + 1"
+
+
+def test_a_broken_sympy_says_so_where_it_is_used(tmp_path: Path) -> None:
+    (tmp_path / "sympy.py").write_text("raise ImportError('sympy is broken')")
+    run = python(START + "print('here'); n + 1", PYTHONPATH=str(tmp_path))
+    assert run.stdout == "here\n"
+    assert run.stderr.endswith("ImportError: sympy is broken\n")
+
+
+def test_extents_are_what_they_are_with_sympy_imported_at_once() -> None:
+    formula = ir.SymbolicDim("n") + 1
+    again = pickle.loads(pickle.dumps(formula))
+    assert again == formula == ir.SymbolicDim(sympy.Symbol("n", integer=True, positive=True) + 1)
+    with pytest.raises(TypeError, match="Expr"):
+        ir.SymbolicDim(1.5)
+
+
+def test_a_module_that_is_used_while_its_user_is_imported_is_imported_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "wf_used.py").write_text("VALUE = 7")
+    (tmp_path / "wf_unused.py").write_text("VALUE = 8")
+    (tmp_path / "wf_user.py").write_text(
+        "import wf_used, wf_unused\nVALUE = wf_used.VALUE\nlater = lambda: wf_unused.VALUE\n"
+    )
+    with _put_off("wf_used", "wf_unused"):
+        import wf_user
+    assert wf_user.VALUE == 7
+    assert "wf_used" in sys.modules
+    assert "wf_unused" not in sys.modules
+    assert wf_user.later() == 8
+    with pytest.raises(AttributeError, match="wf_unused"):
+        wf_user.wf_unused.nothing  # noqa: B018 - the access is what fails

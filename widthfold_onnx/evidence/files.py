@@ -1,0 +1,63 @@
+"""Verify two files: the checks that need no runtime, then a child process for all the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from widthfold_onnx.errors import UnverifiedError, UsageError
+from widthfold_onnx.evidence.environment import Before, environment
+from widthfold_onnx.model.loader import load
+from widthfold_onnx.options import VerifyOptions
+from widthfold_onnx.results import VerifyReport
+from widthfold_onnx.runtime.worker import isolated
+from widthfold_onnx.text import quoted
+
+Report = Callable[[str], None]
+
+
+def verify_files(
+    original: Path, rewritten: Path, options: VerifyOptions, on_progress: Report
+) -> VerifyReport:
+    """Compare two model files; the runtime runs in a child process that may crash or hang.
+
+    Args:
+        original: the model before.
+        rewritten: the model after.
+        options: what to run and where.
+        on_progress: gets a line of text per step.
+
+    Raises:
+        UsageError: a path, an input, a shape or an option of the provider that does not fit.
+        InvalidModelError: a file that is no model.
+    """
+    outputs = [value.name for value in load(original).proto.graph.output]
+    load(rewritten)
+    for name in options.tolerance.per_output:
+        # An output that is a sequence has the names out[0], out[1], ...
+        if name not in outputs and name.rpartition("[")[0] not in outputs:
+            raise UsageError(f"a tolerance is given for {quoted(name)}, which is no output")
+    before = Before()
+    try:
+        return isolated(_run, original, rewritten, options, on_progress=on_progress)
+    except UnverifiedError as error:
+        # No runtime, or the child crashed: that is a result too, and goes into the report.
+        return VerifyReport(
+            original=original.name,
+            rewritten=rewritten.name,
+            outputs=[],
+            exact=[],
+            timing=None,
+            verdict="unverified",
+            reasons=[str(error)],
+            input_sets=0,
+            environment=environment(options, before),
+        )
+
+
+def _run(
+    original: Path, rewritten: Path, options: VerifyOptions, *, report: Report
+) -> VerifyReport:
+    from widthfold_onnx.evidence.run import verified
+
+    return verified(original, rewritten, options, report=report)

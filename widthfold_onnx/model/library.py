@@ -1,0 +1,52 @@
+"""The one door to onnx_ir, which is imported here without sympy.
+
+onnx_ir calculates symbolic extents (``N + 1``) with sympy, whose import takes longer than that of
+all other libraries together. Nothing here calculates with them, so sympy is imported when a part of
+it is first used, if it ever is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+__all__ = ["ir"]
+
+
+class _OnUse(ModuleType):
+    """Stands for a module, which is imported when something is first taken from it.
+
+    `importlib.util.LazyLoader` would leave an unloaded sympy in `sys.modules`, where the rest of
+    the program finds it. This one is known only to who imported it meanwhile (`_put_off`): every
+    later import is the usual one, and an error of it is raised where sympy is first used.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        _take_out(self)
+        return getattr(import_module(self.__name__), name)
+
+
+def _take_out(stand_in: _OnUse) -> None:
+    if sys.modules.get(stand_in.__name__) is stand_in:
+        del sys.modules[stand_in.__name__]
+
+
+@contextmanager
+def _put_off(*names: str) -> Iterator[None]:
+    """Let what is imported inside import stand-ins of these modules, unless they are there."""
+    stand_ins = [_OnUse(name) for name in names if name not in sys.modules]
+    sys.modules.update((stand_in.__name__, stand_in) for stand_in in stand_ins)
+    try:
+        yield
+    finally:
+        for stand_in in stand_ins:
+            _take_out(stand_in)
+
+
+# The second one reads extents that are formulas; it takes functions of sympy as it is imported.
+with _put_off("sympy", "onnx_ir._symbolic_shapes"):
+    import onnx_ir as ir  # noqa: TID251 - this module is the door

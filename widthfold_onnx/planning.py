@@ -1,0 +1,134 @@
+"""What becomes of the sites of a model that was read: by measurement, or at a fixed factor."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from widthfold_onnx.errors import UsageError
+from widthfold_onnx.model.check import check_model
+from widthfold_onnx.model.graph import Document
+from widthfold_onnx.model.loader import LoadedModel
+from widthfold_onnx.model.writer import copy_model
+from widthfold_onnx.options import FoldOptions, SearchOptions
+from widthfold_onnx.plan.decisions import Decision, applied, plan
+from widthfold_onnx.plan.layouts import settled
+from widthfold_onnx.plan.outline import outline
+from widthfold_onnx.plan.rivals import find
+from widthfold_onnx.plan.store import Store
+from widthfold_onnx.progress import Progress, Step
+from widthfold_onnx.results import OptimizeReport, OptimizeSummary, SiteReport
+from widthfold_onnx.rules.conv import reformulate
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A model that nothing was written of yet, and what becomes of it.
+
+    Attributes:
+        loaded: the model.
+        document: its graph, still as it was.
+        options: what was asked for; the layout is settled.
+        decisions: one for every site.
+        report: of these decisions.
+    """
+
+    loaded: LoadedModel
+    document: Document
+    options: FoldOptions
+    decisions: Sequence[Decision]
+    report: OptimizeReport
+
+    def copy(self, out: Path) -> None:
+        """Write the model as it was, byte for byte."""
+        copy_model(self.loaded.path, out, proto=self.loaded.proto)
+
+
+def planned_of(
+    loaded: LoadedModel,
+    options: FoldOptions,
+    search_options: SearchOptions,
+    on_progress: Progress,
+) -> Planned:
+    """Decide what becomes of every site: as measured, or at a fixed factor whatever is legal.
+
+    Raises:
+        UsageError: an option that does not fit.
+        InvalidModelError: the graph library cannot read the model.
+        UnverifiedError: nothing can be measured, for want of a runtime or of usable inputs.
+    """
+    options = settled(options, search_options.provider_options)
+    on_progress(Step("planning"))
+    if options.factor is None:
+        with Store(search_options.store) as store:
+            found = find(loaded, options, search_options, store, on_progress)
+        document, decisions, sites, search = (
+            found.document,
+            found.decisions,
+            found.sites,
+            found.report,
+        )
+        origins = found.origins
+    else:
+        document, search, origins = Document(loaded.proto, loaded.folder), None, {}
+        decisions, sites = _at_factor(document, options, options.factor)
+    size = loaded.path.stat().st_size
+    report = OptimizeReport(
+        model=loaded.path.name,
+        sites=sites,
+        regions=outline(document, decisions, options, origins),
+        summary=OptimizeSummary(
+            folded=sum(site.status == "folded" for site in sites),
+            kept=sum(site.status == "kept" for site in sites),
+            refused=sum(site.status == "refused" for site in sites),
+            bytes_before=size,
+            bytes_after=size,
+        ),
+        search=search,
+        written=None,
+        verification=None,
+    )
+    return Planned(loaded, document, options, decisions, report)
+
+
+def _at_factor(
+    document: Document, options: FoldOptions, factor: int
+) -> tuple[list[Decision], list[SiteReport]]:
+    """The decisions at a fixed factor, and their lines of the report."""
+    choose = functools.partial(reformulate, options=options, factor=factor)
+    decisions = plan(document, options, choose)
+    return decisions, [decision.report(options) for decision in decisions]
+
+
+def fold_model(
+    proto: onnx.ModelProto, options: FoldOptions, folder: Path | None = None
+) -> tuple[onnx.ModelProto, list[SiteReport]]:
+    """Fold a model in memory, without running it.
+
+    Args:
+        proto: the model; it stays as it is.
+        options: which sites, in which form; the factor must be given.
+        folder: where its external data lies.
+
+    Returns:
+        The folded model, or where nothing is folded one equal to `proto`, and what became of
+        every site.
+
+    Raises:
+        UsageError: an option that does not fit.
+        InvalidModelError: the model is broken or not supported.
+    """
+    if options.factor is None:
+        raise UsageError("fold_model runs nothing, so it takes a factor")
+    check_model(proto, folder)
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    document = Document(copy, folder)
+    decisions, sites = _at_factor(document, options, options.factor)
+    if not any(site.status == "folded" for site in sites):
+        return copy, sites
+    return applied(document, decisions, options), sites
