@@ -135,7 +135,7 @@ def compared(model: Path, found: SearchReport, search: SearchOptions) -> list[Co
         Document(load(model).proto, model.parent), fold, shapes, target(found.target)
     )
     provider = Provider(found.provider)
-    setting = setting_identity(provider, {}, Level.ALL, search.threads)
+    setting = setting_identity(provider, {}, {}, Level.ALL, search.threads)
     machine = machine_identity(provider)
     with Store(search.store) as store:
         return list(

@@ -64,7 +64,7 @@ def raced(layers: Layers, seconds: float) -> dict[str, dict[str, race.Ran]]:
         if isinstance(message, race.Ran):
             found[message.subject][message.key] = message
 
-    setup = race.Setup(Provider.CPU, (), 1, FoldOptions())
+    setup = race.Setup(Provider.CPU, (), (), 1, FoldOptions())
     race.race(list(layers.units.values()), setup, seconds, report=keep)
     return found
 

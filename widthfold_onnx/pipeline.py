@@ -6,10 +6,11 @@ is refused after a tenth of the time that the imports take.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.evidence.files import verify_files
+from widthfold_onnx.evidence.files import check_file, verify_files
 from widthfold_onnx.model.atomic import check_target
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions, SearchOptions, VerifyOptions
@@ -64,6 +65,10 @@ def optimize(
     protected = [model, *data_files(loaded.proto, loaded.folder)]
     if out is not None:
         check_target(out, protected)  # not after minutes of measuring
+    if out is not None and verify_options is not None and options.factor is None:
+        on_progress(Step("running the model as its values are judged"))
+        shapes = {**options.input_shapes, **verify_options.input_shapes}
+        check_file(model, replace(verify_options, input_shapes=shapes))  # nor this
     planned = planned_of(loaded, options, search_options, on_progress)
     if out is None or (require_fold and not planned.report.summary.folded):
         return planned.report

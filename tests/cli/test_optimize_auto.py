@@ -229,3 +229,20 @@ def test_stored_inputs_give_the_shapes_and_are_timed(tmp_path: Path) -> None:
     search = json.loads((tmp_path / "report.json").read_text())["search"]
     assert search["shapes"] == {"x": [1, 1, 64, 512], "row": [1]}
     assert search["whole"]["pairs"] > 0
+
+
+def test_what_cannot_be_judged_is_said_before_anything_is_measured(
+    tmp_path: Path, out: Path
+) -> None:
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    g (float[1,2,8,16] x) => (float[1,4,8,16] y) <float[4,2,3,3] w> {
+      c = Conv <pads = [1,1,1,1]> (x, w)
+      r = RandomNormalLike (c)
+      y = Add (c, r) }"""
+    model, store = save(build(text), tmp_path / "model.onnx"), tmp_path / "store.sqlite"
+    run = widthfold("optimize", model, out, *CPU, "--store", store)
+    assert run.code == 4
+    assert "output y cannot be judged" in run.line
+    assert not out.exists()
+    assert not store.exists()

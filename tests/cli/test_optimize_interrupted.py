@@ -178,7 +178,7 @@ def test_a_full_disk_keeps_the_old_output(
 
 def test_a_full_disk_under_the_report(model: Path, out: Path) -> None:
     report = out.with_name("report.json")
-    report.write_text('{"schema": "widthfold.optimize/6"}')
+    report.write_text('{"schema": "widthfold.optimize/7"}')
 
     def small_disk() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
@@ -188,7 +188,7 @@ def test_a_full_disk_under_the_report(model: Path, out: Path) -> None:
     )
     assert run.code == 2
     assert "report.json" in run.line
-    assert report.read_text() == '{"schema": "widthfold.optimize/6"}'
+    assert report.read_text() == '{"schema": "widthfold.optimize/7"}'
     assert names(out.parent) == ["report.json"]
 
 

@@ -24,7 +24,7 @@ from widthfold_onnx.runtime.session import Level
 
 CPU = ("--no-measure", "--target", "cpu-avx512")
 WIDE = MODELS / "wide_signal.onnx"
-SETTING = setting_identity(Provider.CPU, {}, Level.ALL, 1)
+SETTING = setting_identity(Provider.CPU, {}, {}, Level.ALL, 1)
 
 WINS = {
     "8 -> 8, 3x39": ([1, 8, 172, 264], [8, 8, 3, 39], same(3, 39)),

@@ -126,6 +126,8 @@ def test_wrong_usage_is_one_line_and_exit_2(model: Path, out: Path) -> None:
             (model, out, "--factor", 8, "--provider", "cpu", "--provider-option", "a=1"),
             "takes no options: a=1",
         ),
+        ((model, out, "--session-option", "session.a=1"), "knows no session option 'session.a'"),
+        ((model, out, "--factor", 8, "--session-option", "=1"), "'=1' is not of the form"),
         ((model, out, "--factor", 8, "--rtol", "loose"), "tolerance"),
         ((model, out, "--factor", 8, "--rtol", "y:-1"), "tolerance"),
         ((model, out, "--factor", 8, "--no-such\nfake: OK\x1b[2J"), "No such option"),

@@ -14,6 +14,7 @@ from tests.cli.tool import MODELS, widthfold
 from tests.rewrite.quantized import Case
 from tests.rewrite.quantized_models import joined, optimized
 from tests.shared import SHARED, needs_models
+from widthfold_onnx.runtime.saturation import u8s8_error
 
 PITCH = MODELS / "pitch_cnn.onnx"
 
@@ -139,3 +140,15 @@ def test_zero_points_that_no_kernel_takes_are_not_verified(tmp_path: Path) -> No
     done = widthfold("optimize", model, out, "--factor", 4)
     assert (done.code, out.exists()) == (4, False)
     assert "Non per-tensor quantization is not supported" in done.line
+
+
+def test_what_this_cpu_does_to_integers_is_told(tmp_path: Path) -> None:
+    out, report = tmp_path / "out.onnx", tmp_path / "report.json"
+    chosen = ("--session-option", "session.disable_prepacking=1")
+    model = MODELS / "quantized_cnn.onnx"
+    done = widthfold("optimize", model, out, "--factor", 8, *chosen, "--report", report)
+    assert (done.code, done.err) == (0, "")
+    assert ("this CPU's 8-bit kernels saturate" in done.out) == bool(u8s8_error())
+    environment = json.loads(report.read_text())["verification"]["environment"]
+    assert environment["u8s8_error"] == u8s8_error()
+    assert environment["session_options"] == {"session.disable_prepacking": "1"}

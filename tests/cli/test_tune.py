@@ -101,6 +101,8 @@ def test_the_first_broken_model_decides_the_exit_code(tmp_path: Path) -> None:
         ((SIGNAL, "--dask", "nothing://"), "no Dask scheduler answers at 'nothing://'"),
         ((SIGNAL, "--dask", "tcp://127.0.0.1:1", "--jobs", 2), "every worker measures"),
         ((SIGNAL, "--provider-option", "a"), "is not of the form NAME=VALUE"),
+        ((SIGNAL, "--session-option", "a"), "--session-option 'a' is not of the form NAME=VALUE"),
+        ((SIGNAL, "--session-option", "session.a=1"), "knows no session option 'session.a'"),
         ((SIGNAL, "--time-budget", 0), "--time-budget"),
         ((SIGNAL, "--report", "x.html"), "no html report of this command; it offers json"),
     ],

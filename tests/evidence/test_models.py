@@ -5,7 +5,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from tests.shared import MODELS
 from widthfold_onnx import FoldOptions, optimize
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.evidence import rounds
+from widthfold_onnx.evidence import exact_kernels
 from widthfold_onnx.evidence.models import compare_models
 from widthfold_onnx.options import Provider, Tolerance, VerifyOptions
 from widthfold_onnx.runtime.worker import isolated
@@ -168,7 +168,7 @@ def test_a_fault_of_the_runtimes_own_optimizations_is_told_apart(tmp_path, monke
         stored(tmp_path, "a.onnx", SCALED % "2"),
         stored(tmp_path, "b.onnx", SCALED % "2"),
     )
-    opened = rounds.open_session
+    opened = exact_kernels.open_session
 
     def breaking(*names):
         def open_session(model, provider, level, threads, **options):
@@ -180,13 +180,13 @@ def test_a_fault_of_the_runtimes_own_optimizations_is_told_apart(tmp_path, monke
 
         return open_session
 
-    monkeypatch.setattr(rounds, "open_session", breaking("b.onnx"))
+    monkeypatch.setattr(exact_kernels, "open_session", breaking("b.onnx"))
     result = compare_models(*paths, OPTIONS)
     assert result.verdict == "fail"
     assert result.reasons[0].startswith("only with the runtime's own optimizations: output y: ")
     assert [row.passed for row in result.outputs] == [True, False]
 
-    monkeypatch.setattr(rounds, "open_session", breaking("a.onnx"))
+    monkeypatch.setattr(exact_kernels, "open_session", breaking("a.onnx"))
     result = compare_models(*paths, OPTIONS)
     assert result.verdict == "pass"
     assert "the runtime's optimizations change the original" in result.outputs[1].note

@@ -4,7 +4,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from widthfold_onnx import FoldOptions, optimize
-from widthfold_onnx.evidence import rounds
+from widthfold_onnx.evidence import exact_kernels
 from widthfold_onnx.evidence.models import compare_models, silent
 from widthfold_onnx.evidence.overflow import overflowing_sets
 from widthfold_onnx.options import Provider, VerifyOptions
@@ -61,14 +61,14 @@ def test_made_up_inputs_on_which_the_original_overflows_are_left_out(tmp_path, c
 
 def test_a_set_that_overflows_only_as_deployed_is_left_out_as_well(tmp_path, monkeypatch):
     pair = folded(tmp_path, model())
-    opened = rounds.open_session
+    opened = exact_kernels.open_session
 
     def open_session(path, provider, level, threads, **others):
         plain = path == pair[1] and level == Level.DISABLED
         model = pair[0] if plain else path
         return opened(model, provider, level, threads, **others)
 
-    monkeypatch.setattr(rounds, "open_session", open_session)
+    monkeypatch.setattr(exact_kernels, "open_session", open_session)
     result = compare_models(*pair, OPTIONS)
     assert result.verdict == "pass", result.reasons
     assert (result.input_sets, len(result.reasons)) == (2, 1)

@@ -1,4 +1,4 @@
-"""Options of the provider reach every session that `verify` opens."""
+"""Options of the provider and of sessions reach every session that `verify` opens."""
 
 from __future__ import annotations
 
@@ -17,10 +17,18 @@ from widthfold_onnx.evidence.models import compare_models, silent
 from widthfold_onnx.evidence.speed import time_models
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime import session as session_module
+from widthfold_onnx.runtime.saturation import u8s8_error
 
 CHOSEN = {"some_option": "3"}
+OF_SESSIONS = {"session.some_option": "4"}
+GIVEN = (CHOSEN, OF_SESSIONS)
 OPTIONS = VerifyOptions(
-    provider=Provider.CPU, provider_options=CHOSEN, seeds=1, truth_budget=0, time_budget=0.2
+    provider=Provider.CPU,
+    provider_options=CHOSEN,
+    session_options=OF_SESSIONS,
+    seeds=1,
+    truth_budget=0,
+    time_budget=0.2,
 )
 
 
@@ -44,16 +52,24 @@ def pair(tmp_path):
 
 @pytest.fixture
 def opened(monkeypatch):
-    """What every session got: its options, and whether it may round to TF32."""
-    seen = []
-    chain = session_module.chain
+    """What every session got: the provider's options and its own, and whether it may use TF32."""
+    u8s8_error()  # asks once, with a session of its own
+    seen, last = [], {}
+    chain, entries = session_module.chain, session_module.entries
+
+    def of_session(chosen, folder):
+        last.clear()
+        last.update(chosen)
+        return entries({}, folder)
 
     def recording(provider, chosen, *, tf32):
-        seen.append((dict(chosen), tf32))
+        seen.append((dict(chosen), dict(last), tf32))
         return chain(provider, {}, tf32=tf32)
 
+    monkeypatch.setattr(session_module, "entries", of_session)
     monkeypatch.setattr(session_module, "chain", recording)
     monkeypatch.setattr(session_module, "check_options", lambda *_: None)
+    monkeypatch.setattr(session_module, "check_entries", lambda *_: None)
     monkeypatch.setattr(memory, "isolated", lambda function, *args: function(*args))
     return seen
 
@@ -69,20 +85,20 @@ def test_they_reach_the_comparison_the_noise_and_the_bisection(pair, opened):
     assert any(reason.startswith("first differs at conv") for reason in result.reasons)
     # Both models at two levels, the shaken original, the original once more to see if it
     # overflows, and both with the values of the sites.
-    assert opened == [(CHOSEN, False)] * 8
+    assert opened == [(*GIVEN, False)] * 8
 
 
 def test_they_reach_the_probe(pair, opened):
     ((site,), limits) = probe_sites(*pair, OPTIONS, silent)
     assert (site.verdict, limits) == ("exact", [])
     assert opened
-    assert {json.dumps(entry) for entry in opened} == {json.dumps((CHOSEN, False))}
+    assert {json.dumps(entry) for entry in opened} == {json.dumps((*GIVEN, False))}
 
 
 def test_they_reach_clock_profile_and_memory_where_tf32_stays_as_chosen(pair, opened):
     assert math.isfinite(time_models(*pair, OPTIONS).speedup)
     # Two settings of both models, the copy, a profile and the memory of both.
-    assert opened == [(CHOSEN, True)] * 9 or opened == [(CHOSEN, True)] * 10
+    assert opened == [(*GIVEN, True)] * 9 or opened == [(*GIVEN, True)] * 10
 
 
 def test_the_processor_takes_none_and_says_so(pair):

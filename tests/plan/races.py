@@ -18,7 +18,7 @@ from widthfold_onnx.plan.store import Measurement, Store
 from widthfold_onnx.plan.units import Form, Unit
 
 LOG = "WIDTHFOLD_TEST_LOG"
-SETUP = Setup(Provider.CPU, (), 1, FOLD)
+SETUP = Setup(Provider.CPU, (), (), 1, FOLD)
 
 
 def unit(subject: str, *forms: str) -> Unit:

@@ -95,11 +95,11 @@ def test_the_store_keeps_them_apart(
 
     monkeypatch.setattr(measure, "isolated", isolated)
     with Store(tmp_path / "store.sqlite") as store:
-        bench = Bench(Setup(Provider.CPU, (), 1, fold), store, "setting", "machine")
+        bench = Bench(Setup(Provider.CPU, (), (), 1, fold), store, "setting", "machine")
         bench.measure([raced("one", "a")], measure.time.monotonic() + 60, quiet)
         assert kept(store).keys() == {("one", AS_IS), ("one", f"a{mark}")}
         assert bench.known("one", "a") is not None
         other = FoldOptions() if mark else GUARD
-        plain = Bench(Setup(Provider.CPU, (), 1, other), store, "setting", "machine")
+        plain = Bench(Setup(Provider.CPU, (), (), 1, other), store, "setting", "machine")
         assert plain.known("one", "a") is None
         assert plain.known("one", AS_IS) is not None

@@ -61,13 +61,14 @@ def test_every_fact_of_the_machine_counts(monkeypatch: pytest.MonkeyPatch) -> No
         ("cores", lambda: 99),
         ("cpu_info", lambda field: iter(["other"])),
         ("runtime_version", lambda: "0.0"),
+        ("u8s8_error", lambda: 7),
         ("version", lambda *names: f"0 {names[0]}"),
     ):
         monkeypatch.setattr(identity, name, changed)
         seen.append(again(Provider.CPU))
     assert len({canonical(item) for item in seen}) == len(seen)
     assert (seen[-1]["onnx"], seen[-1]["widthfold"]) == ("0 onnx", "0 widthfold-onnx")
-    assert set(seen[0]) == {"cpu", "stepping", "cores", "onnxruntime", "onnx", "widthfold"}
+    assert set(seen[0]) == {"cpu", "stepping", "cores", "onnxruntime", "u8s8", "onnx", "widthfold"}
 
 
 def test_the_cpu_asks_for_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,27 +118,34 @@ def test_no_tool_at_all_and_a_tool_that_writes_no_text(
 
 
 def test_every_argument_of_a_setting_counts() -> None:
-    base = {"provider": Provider.CUDA, "options": {"a": "1"}, "level": Level.ALL, "threads": 1}
+    base = {
+        "provider": Provider.CUDA,
+        "options": {"a": "1"},
+        "session_options": {"a": "1"},
+        "level": Level.ALL,
+        "threads": 1,
+    }
     changes = {
         "provider": Provider.CPU,
         "options": {"a": "2"},
+        "session_options": {"a": "2"},
         "level": Level.EXTENDED,
         "threads": 2,
     }
     assert list(inspect.signature(setting_identity).parameters) == list(changes)
     texts = {setting_identity(**base | {name: value}) for name, value in changes.items()}
     texts |= {setting_identity(**base), setting_identity(**base | {"options": {"b": "1"}})}
-    assert len(texts) == 6
+    assert len(texts) == 7
 
 
 def test_the_order_of_options_does_not_count() -> None:
     options = {"prefer_nhwc": "1", "device_id": "0"}
-    first = setting_identity(Provider.CUDA, options, Level.ALL, 1)
+    first = setting_identity(Provider.CUDA, options, {"s.b": "1", "s.a": "2"}, Level.ALL, 1)
     turned = dict(reversed(options.items()))
-    assert setting_identity(Provider.CUDA, turned, Level.ALL, 1) == first
+    assert setting_identity(Provider.CUDA, turned, {"s.a": "2", "s.b": "1"}, Level.ALL, 1) == first
     assert first == (
         '{"level":"all","options":{"device_id":"0","prefer_nhwc":"1"},'
-        '"provider":"cuda","threads":1}'
+        '"provider":"cuda","session":{"s.a":"2","s.b":"1"},"threads":1}'
     )
 
 
@@ -145,7 +153,7 @@ def test_a_provider_that_is_not_chosen_is_our_fault() -> None:
     with pytest.raises(InternalError):
         machine_identity(Provider.AUTO)
     with pytest.raises(InternalError):
-        setting_identity(Provider.AUTO, {}, Level.ALL, 1)
+        setting_identity(Provider.AUTO, {}, {}, Level.ALL, 1)
 
 
 def test_canonical_is_one_text() -> None:

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -32,7 +33,7 @@ from widthfold_onnx.results.store import NO_TIME, SKIPPED
 
 MILLI = 1e-3
 PEAK = 1e9
-SETUP = Setup(Provider.CPU, (), 1, FOLD)
+SETUP = Setup(Provider.CPU, (), (), 1, FOLD)
 
 
 class Track:
@@ -211,3 +212,20 @@ def test_a_real_race_of_a_real_layer() -> None:
     assert results(said).keys() == {"", *(form.key for form in found.forms[:5])}
     assert all(r.pairs or r.reason for r in results(said).values())
     assert any(r.pairs and r.key for r in results(said).values())
+
+
+def test_options_of_sessions_reach_every_layer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OpenedError(Exception):
+        pass
+
+    def open_session(*_: object, session_options: Mapping[str, str], **others: object) -> None:
+        raise OpenedError(dict(session_options))
+
+    monkeypatch.setattr(module, "open_session", open_session)
+    chosen = {"session.disable_prepacking": "1"}
+    setup = replace(SETUP, session_options=tuple(chosen.items()))
+    with pytest.raises(OpenedError) as caught:
+        module._Track(setup, tmp_path).runner(b"")
+    assert caught.value.args == (chosen,)

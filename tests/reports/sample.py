@@ -152,6 +152,8 @@ def passing() -> VerifyReport:
             python="3.11.7",
             provider="cpu",
             provider_options={},
+            session_options={},
+            u8s8_error=None,
             machine="Linux x86_64 Some Processor",
             cores=2,
             load_before=0.41,

@@ -18,6 +18,7 @@ class DequantizedProduct:
     """x -> Quantize -> Dequantize -> MatMul or Gemm -> (Quantize -> Dequantize ->) y.
 
     Weight and C are dequantized as well. Scales are powers of two: all sums are exact in float32.
+    What `saturates` has weights of all 8 bits.
     """
 
     shape: Sequence[int]
@@ -31,18 +32,21 @@ class DequantizedProduct:
     quantized: bool = True
     opset: int = 17
     seed: int = 0
+    saturates: bool = False
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The constants: integers, scales and zero points of data, weight, C and result."""
         rng = np.random.default_rng(self.seed)
         data, weight = self.types
+        # The runtime makes signed data unsigned, and then signed weights saturate on some CPUs.
+        bits = 8 if self.saturates or weight == "uint8" else 7
         vector = () if self.axis is None else (self.weight[self.axis],)
         made = {
-            "w": integers(rng, weight, self.weight),
+            "w": integers(rng, weight, self.weight, bits),
             "sx": powers(rng, (), 2**-4),
             "zx": integers(rng, data, ()),
             "sw": powers(rng, vector, 2**-4),
-            "zw": integers(rng, weight, vector),
+            "zw": integers(rng, weight, vector, bits),
         }
         if self.added is not None:
             made["c"] = rng.integers(-9999, 9999, self.added, np.int32)

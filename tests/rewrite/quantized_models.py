@@ -46,7 +46,7 @@ def qdq_chain(
     data, real = "xf", "r" if relu else "c"
     for i, (inputs, outputs) in enumerate([(3, 5), (3 if shared else 5, 2)]):
         constants |= {
-            f"w{i}": rng.integers(-127, 128, (outputs, inputs, 3, 3)).astype(np.int8),
+            f"w{i}": rng.integers(-64, 64, (outputs, inputs, 3, 3)).astype(np.int8),
             f"ws{i}": (2.0 ** -rng.integers(4, 8, outputs)).astype(np.float32),
             f"wz{i}": np.zeros(outputs, np.int8),
             f"b{i}": rng.integers(-999, 999, outputs).astype(np.int32),

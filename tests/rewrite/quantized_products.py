@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from tests.oracle import matmul
+from tests.rewrite.quantized import limits
 
 INTEGER, LINEAR = "MatMulInteger", "QLinearMatMul"
 ORDER = {INTEGER: "a b za zb", LINEAR: "a sa za b sb zb sy zy"}
@@ -21,7 +23,8 @@ class QuantizedProduct:
     """x -> MatMulInteger or QLinearMatMul -> y; `dims` are what the model says of x.
 
     Shapes of zero points and scales are given for A, B and the result; None leaves one out. Scales
-    are powers of two, so that the oracle and any order of multiplications agree.
+    are powers of two, so that the oracle and any order of multiplications agree. What `saturates`
+    has weights of all 8 bits, also where the kernel saturates on some CPUs.
     """
 
     shape: Sequence[int]
@@ -35,6 +38,7 @@ class QuantizedProduct:
     dims: Sequence[int | str] | None = None
     opset: int = 17
     seed: int = 0
+    saturates: bool = False
 
     @property
     def of_data(self) -> str:
@@ -49,10 +53,14 @@ class QuantizedProduct:
     def arrays(self) -> dict[str, np.ndarray]:
         """The constants, by the names in `ORDER`."""
         rng = np.random.default_rng(self.seed)
-        made = {"a" if self.left else "b": integers(rng, self.types[not self.left], self.weight)}
+        exact = self.types[0] == self.types[1]  # other kernels saturate on some CPUs
+        drawn = functools.partial(integers, rng, bits=8 if exact or self.saturates else 7)
+        made = {"a" if self.left else "b": drawn(self.types[not self.left], self.weight)}
         for name, kind, shape in zip(("za", "zb"), self.types, self.zeros, strict=True):
             if shape is not None:
-                made[name] = integers(rng, kind, shape)
+                made[name] = (
+                    integers(rng, kind, shape) if name[1] == self.of_data else drawn(kind, shape)
+                )
         if self.op == LINEAR:
             for name, shape in zip(("sa", "sb"), self.scales, strict=True):
                 made[name] = powers(rng, shape, 1)
@@ -93,8 +101,7 @@ class QuantizedProduct:
             return total.astype(np.int32)
         rows = [of_rows(given[name]) for name in ("sa", "sy", "zy")]
         scaled = np.round(total * (rows[0] * given["sb"] / rows[1])) + rows[2]
-        limits = np.iinfo(self.types[0])
-        return np.clip(scaled, limits.min, limits.max).astype(self.types[0])
+        return np.clip(scaled, *limits(np.dtype(self.types[0]).type, 8)).astype(self.types[0])
 
 
 def of_rows(array: np.ndarray) -> np.ndarray:
@@ -103,9 +110,11 @@ def of_rows(array: np.ndarray) -> np.ndarray:
     return wide[:, None] if wide.shape not in ((), (1,)) and wide.ndim == 1 else wide
 
 
-def integers(rng: np.random.Generator, kind: str, shape: Sequence[int]) -> np.ndarray:
-    limits = np.iinfo(kind)
-    return rng.integers(limits.min, limits.max, shape, kind, endpoint=True)
+def integers(
+    rng: np.random.Generator, kind: str, shape: Sequence[int], bits: int = 8
+) -> np.ndarray:
+    low, high = limits(np.dtype(kind).type, bits)
+    return rng.integers(low, high, shape, kind, endpoint=True)
 
 
 def powers(rng: np.random.Generator, shape: Sequence[int], largest: int) -> np.ndarray:

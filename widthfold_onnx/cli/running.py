@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable
@@ -27,6 +28,7 @@ class VerifyArguments:
     atol: float
     truth_budget: float
     provider_options: tuple[str, ...]
+    session_options: tuple[str, ...]
 
     def options(
         self,
@@ -51,7 +53,8 @@ class VerifyArguments:
             raise UsageError("--seeds must be at least 1 unless --inputs are given")
         return VerifyOptions(
             provider=self.provider,
-            provider_options=assignments(self.provider_options),
+            provider_options=assignments(self.provider_options, "--provider-option"),
+            session_options=assignments(self.session_options, "--session-option"),
             seeds=self.seeds,
             inputs=self.inputs,
             input_shapes=shapes,
@@ -83,6 +86,14 @@ PROVIDER_OPTIONS = click.option(
     metavar="NAME=VALUE",
     help="An option of the provider, as the runtime names it, e.g. prefer_nhwc=1.",
 )
+SESSION_OPTIONS = click.option(
+    "--session-option",
+    "session_options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An entry of the session's configuration with which you deploy, as the runtime names it, "
+    "e.g. session.x64quantprecision=1.",
+)
 
 
 def verify_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -90,13 +101,14 @@ def verify_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def collect(**arguments: Any) -> Any:
-        names = ("provider", "seeds", "inputs", "rtol", "atol", "truth_budget", "provider_options")
+        names = [field.name for field in dataclasses.fields(VerifyArguments)]
         running = VerifyArguments(**{name: arguments.pop(name) for name in names})
         return command(running=running, **arguments)
 
     decorators = [
         PROVIDER,
         PROVIDER_OPTIONS,
+        SESSION_OPTIONS,
         click.option(
             "--seeds",
             type=int,
@@ -148,16 +160,16 @@ def _tolerance(text: str) -> tuple[str | None, float]:
     return (name if colon else None), value
 
 
-def assignments(texts: Iterable[str]) -> dict[str, str]:
-    """What ``--provider-option`` was given.
+def assignments(texts: Iterable[str], option: str) -> dict[str, str]:
+    """What an option of the form NAME=VALUE was given.
 
     Raises:
         UsageError: one has no name, or no "=".
     """
-    return dict(map(_assignment, texts))
+    return dict(_assignment(text, option) for text in texts)
 
 
-def _assignment(text: str) -> tuple[str, str]:
+def _assignment(text: str, option: str) -> tuple[str, str]:
     """``prefer_nhwc=1`` -> ("prefer_nhwc", "1"); the value may hold "=" and may be empty.
 
     Raises:
@@ -165,5 +177,5 @@ def _assignment(text: str) -> tuple[str, str]:
     """
     name, equals, value = text.partition("=")
     if not (name and equals):
-        raise UsageError(f"--provider-option {quoted(text)} is not of the form NAME=VALUE")
+        raise UsageError(f"{option} {quoted(text)} is not of the form NAME=VALUE")
     return name, value

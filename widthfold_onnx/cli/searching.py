@@ -33,6 +33,7 @@ class SearchArguments:
         return SearchOptions(
             provider=running.provider,
             provider_options=running.provider_options,
+            session_options=running.session_options,
             threads=self.threads,
             time_budget=self.time_budget,
             store=self.store or default_path(),

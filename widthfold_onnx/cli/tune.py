@@ -9,7 +9,7 @@ import click
 from widthfold_onnx.cli.common import INTERRUPTED, MODEL, guarded, leave
 from widthfold_onnx.cli.folding import fold_options
 from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
-from widthfold_onnx.cli.running import PROVIDER, PROVIDER_OPTIONS, assignments
+from widthfold_onnx.cli.running import PROVIDER, PROVIDER_OPTIONS, SESSION_OPTIONS, assignments
 from widthfold_onnx.cli.searching import STORE, THREADS
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 
@@ -21,6 +21,7 @@ from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 @THREADS
 @PROVIDER
 @PROVIDER_OPTIONS
+@SESSION_OPTIONS
 @click.option(
     "--time-budget",
     type=click.FloatRange(min=0, min_open=True),
@@ -48,6 +49,7 @@ def tune_command(
     threads: int,
     provider: Provider,
     provider_options: tuple[str, ...],
+    session_options: tuple[str, ...],
     time_budget: float | None,
     store: Path | None,
     jobs: int,
@@ -70,7 +72,8 @@ def tune_command(
     to = reporting.destinations(TuneReport, models)
     options = SearchOptions(
         provider=provider,
-        provider_options=assignments(provider_options),
+        provider_options=assignments(provider_options, "--provider-option"),
+        session_options=assignments(session_options, "--session-option"),
         threads=threads,
         time_budget=time_budget or SearchOptions.time_budget * len(models),
         store=store or default_path(),

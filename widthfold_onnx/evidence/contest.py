@@ -177,6 +177,7 @@ def opened(
         options.threads,
         tf32=True,
         provider_options=setting.options,
+        session_options=options.session_options,
         profile=prefix,
     )
 

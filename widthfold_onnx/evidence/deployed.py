@@ -27,12 +27,14 @@ class Deployed:
     Attributes:
         cells: how they compare; none where one does not run.
         stopped: why, if only the rewritten one does not.
-        original: what the original computes there, per input set; none if it does not run.
+        original: what the original computes there, per input set; none if one does not run.
+        rewritten: the same of the rewritten model.
     """
 
     cells: Cells
     stopped: Sequence[str] = ()
     original: Sequence[Outputs] = ()
+    rewritten: Sequence[Outputs] = ()
 
 
 def deployed_cells(
@@ -68,12 +70,13 @@ def deployed_cells(
     cells = judge.cells("all", reference, candidate)
     bad = {cell.name for _, cell in judge.failed(cells)}
     if not bad:
-        return Deployed(cells, original=reference)
+        return Deployed(cells, original=reference, rewritten=candidate)
     steady = judge.cells("all", plain, candidate)
     wrong = {cell.name for _, cell in judge.failed(steady)}
     note = "the runtime's optimizations change the original; compared with level disabled"
     good = _noted({name: row for name, row in steady.items() if name in bad - wrong}, note)
-    return Deployed({name: good.get(name, row) for name, row in cells.items()}, original=reference)
+    cells = {name: good.get(name, row) for name, row in cells.items()}
+    return Deployed(cells, original=reference, rewritten=candidate)
 
 
 def stepped(cells: Cells, plain: Sequence[Outputs], deployed: Deployed, judge: Judge) -> Cells:

@@ -50,18 +50,23 @@ class Before:
     mhz: float | None = field(default_factory=clock_mhz)
 
 
-def environment(options: VerifyOptions, before: Before) -> Environment:
+def environment(
+    options: VerifyOptions, before: Before, u8s8_error: int | None = None
+) -> Environment:
     """Describe the machine now.
 
     Args:
         options: where the models ran.
         before: what was read before the work.
+        u8s8_error: `runtime.saturation.u8s8_error`, None where it was not asked.
     """
     return Environment(
         widthfold=version("widthfold-onnx"),
         onnxruntime=version("onnxruntime", "onnxruntime-gpu"),
         provider=options.provider.value,
         provider_options=dict(options.provider_options),
+        session_options=dict(options.session_options),
+        u8s8_error=u8s8_error,
         machine=machine(),
         cores=cores(),
         python=platform.python_version(),

@@ -55,6 +55,26 @@ def verify_files(
         )
 
 
+def check_file(original: Path, options: VerifyOptions) -> None:
+    """Check that the values of a model can be judged, before a rewritten one is sought.
+
+    Args:
+        original: the model before.
+        options: what to run and where.
+
+    Raises:
+        UnverifiedError: it does not run, or not twice alike.
+        UsageError: stored inputs or shapes that do not fit it.
+    """
+    isolated(_check, original, options)
+
+
+def _check(original: Path, options: VerifyOptions) -> None:
+    from widthfold_onnx.evidence.models import check_judged
+
+    check_judged(original, options)
+
+
 def _run(
     original: Path, rewritten: Path, options: VerifyOptions, *, report: Report
 ) -> VerifyReport:

@@ -41,6 +41,7 @@ def _run_once(model: Path, options: VerifyOptions, level: Level, feeds: Feeds) -
         options.threads,
         tf32=True,
         provider_options=options.provider_options,
+        session_options=options.session_options,
     )
     session.run(feeds)
     return _own_peak() / (1 << 20)

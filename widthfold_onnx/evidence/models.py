@@ -7,7 +7,7 @@ their own. Then both are compared as they would be deployed, with all of them on
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Literal
@@ -15,6 +15,7 @@ from typing import Literal
 from widthfold_onnx.errors import NoKernelError, UnverifiedError
 from widthfold_onnx.evidence.bisect import first_difference
 from widthfold_onnx.evidence.deployed import deployed_cells, stepped
+from widthfold_onnx.evidence.exact_kernels import may_saturate
 from widthfold_onnx.evidence.interface import interface_differences
 from widthfold_onnx.evidence.overflow import overflowing_sets
 from widthfold_onnx.evidence.parity import compare, meaningless
@@ -39,6 +40,7 @@ from widthfold_onnx.evidence.rows import (
     output_names,
     stored_differences,
 )
+from widthfold_onnx.evidence.saturated import as_deployed
 from widthfold_onnx.evidence.trust import usable
 from widthfold_onnx.evidence.truth import true_outputs
 from widthfold_onnx.options import Shapes, VerifyOptions
@@ -109,6 +111,29 @@ def compare_models(
             shapes=reference.shapes,
         )
     return _judged(original, rewritten, options, reference, computed, report)
+
+
+def check_judged(original: Path, options: VerifyOptions) -> None:
+    """Check that there is something to compare a rewritten model with, before one is sought.
+
+    Meant to run in `runtime.worker.isolated`.
+
+    Args:
+        original: model file.
+        options: provider, stored inputs and shapes are used.
+
+    Raises:
+        UnverifiedError: the model does not run as its values are judged, or not twice alike.
+        UsageError: stored inputs or shapes that do not fit it.
+    """
+    chosen = replace(resolved(options), seeds=0 if options.inputs else 1)
+    reference = _reference(original, chosen, silent)
+    if reference.unsteady:
+        raise UnverifiedError(_unsteady(reference)[0])
+
+
+def _unsteady(reference: _Reference) -> list[str]:
+    return [f"output {printable(name)} {UNSTEADY}" for name in sorted(reference.unsteady)]
 
 
 @dataclass(frozen=True)
@@ -187,8 +212,13 @@ def _judged(
     if not failures:
         lines = [*ends.stopped] + [difference(c, sets[i].label) for i, c in judge.failed(deployed)]
         failures = [f"only with the runtime's own optimizations: {line}" for line in lines]
+    if not failures and ends.original and may_saturate(original):
+        models, exact = (original, rewritten), (ends.original, ends.rewritten)
+        worse, told = as_deployed(models, options, sets, exact, judge.unsteady, report)
+        failures += worse
+        limits += told
     rows = merged(plain)
-    doubts = [f"output {printable(name)} {UNSTEADY}" for name in sorted(reference.unsteady)]
+    doubts = _unsteady(reference)
     if meaningless(rows):
         doubts.append("no output shows anything on these inputs; pass --inputs with real ones")
     if len(overflown) == len(sets):

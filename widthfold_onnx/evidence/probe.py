@@ -21,9 +21,10 @@ import onnx
 from onnx import helper, numpy_helper
 
 from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.evidence.exact_kernels import open_exact
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.options import VerifyOptions
-from widthfold_onnx.runtime.session import Level, open_session
+from widthfold_onnx.runtime.session import Level
 
 Array = npt.NDArray[Any]
 Fold = Callable[[list[Array]], list[Array]]
@@ -191,7 +192,5 @@ def run_side(side: Side, parameters: list[Array], data: Array, options: VerifyOp
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", side.opset)])
     model.ir_version = 8
-    session = open_session(
-        model, options.provider, Level.DISABLED, provider_options=options.provider_options
-    )
+    session = open_exact(model, options, Level.DISABLED, threads=1)
     return session.run({start: data})[end]

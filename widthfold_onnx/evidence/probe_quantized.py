@@ -4,12 +4,8 @@ Data and weights are random over the range of their type, zero points and the sc
 are those of the model. A QLinearConv rounds what it sums to 8 bits: the scale of its output is
 chosen so that sums spread over its range, and a wrong product moves an output by some steps.
 
-On x86 without VNNI, kernels of 8 bits add pairs of products in 16 bits and saturate
-(microsoft/onnxruntime pull request 24220: `vpmaddubsw`), which weights of 7 bits cannot reach. So
-with weights of 8 bits a model may already be wrong there, and its fold, which pairs other products,
-wrong elsewhere. Here weights have 7 bits, because this is the kernel's fault and no fold's; that
-the whole model gives other values on such a machine is found by parity, and then nothing is
-written.
+Weights have 7 bits, which no kernel saturates at (`runtime.saturation`): the probe judges the fold
+and not the processor. What saturates in the whole model is told by `evidence.saturated`.
 """
 
 from __future__ import annotations

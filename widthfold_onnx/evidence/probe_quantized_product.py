@@ -2,9 +2,8 @@
 
 Sums of integers do not round, so any integers will do, whatever the order of summation; scales are
 any numbers, as every element of the result is scaled alone. Data comes from all 8 bits. Weights and
-their zero points come from 7: without VNNI a kernel of x86 adds two products u8 * s8 in 16 bits,
-and saturates where both are large. A fold changes which two. With 7 bits that cannot happen
-(2 * 255 * 64 < 2**15), so the probe judges the fold and not the processor.
+their zero points come from 7, at which no kernel saturates (`runtime.saturation`): the probe judges
+the fold and not the processor.
 """
 
 from __future__ import annotations

@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.evidence.exact_kernels import open_exact
 from widthfold_onnx.evidence.figures import relative_error
 from widthfold_onnx.evidence.rows import Outputs, both
 from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.runtime.made_up import made_up
 from widthfold_onnx.runtime.ports import Array
-from widthfold_onnx.runtime.session import Level, Session, open_session
+from widthfold_onnx.runtime.session import Level, Session
 from widthfold_onnx.runtime.stored import InputSet, stored_feeds
 from widthfold_onnx.text import printable
 
@@ -85,14 +86,12 @@ def _run(session: Session, sets: Sequence[InputSet], who: str, report: Report) -
 
 
 def opened(model: Path, options: VerifyOptions, level: Level) -> Session:
-    """A session where the options want it, on all cores.
+    """A session whose values are judged: where the options want it, on all cores, exact integers.
 
     Raises:
         UnverifiedError: as `open_session`.
     """
-    return open_session(
-        model, options.provider, level, CORES, provider_options=options.provider_options
-    )
+    return open_exact(model, options, level, CORES)
 
 
 def attempt(

@@ -11,6 +11,7 @@ import msgspec
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.environment import Before, environment
 from widthfold_onnx.evidence.exact import probe_sites
+from widthfold_onnx.evidence.exact_kernels import holds_bytes
 from widthfold_onnx.evidence.gate import Outcome, gate
 from widthfold_onnx.evidence.guard_runs import has_guards, run_guards
 from widthfold_onnx.evidence.models import compare_models
@@ -19,6 +20,7 @@ from widthfold_onnx.evidence.rows import ILL_CONDITIONED
 from widthfold_onnx.evidence.speed import time_models
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
 from widthfold_onnx.results import ExactSite, Timing, VerifyReport
+from widthfold_onnx.runtime.saturation import u8s8_error
 from widthfold_onnx.text import printable
 
 Report = Callable[[str], None]
@@ -81,7 +83,7 @@ def verified(
         verdict=verdict,
         reasons=[*wrong, *guards, *causes, *unknown, *speed, *parity.limits, *limits, *unseen],
         input_sets=parity.input_sets,
-        environment=environment(options, before),
+        environment=environment(options, before, u8s8_error() if holds_bytes(original) else None),
         unrun=parity.unrun if known else "",
     )
 

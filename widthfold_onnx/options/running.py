@@ -48,6 +48,7 @@ class VerifyOptions:
         provider: where the models run. A model that runs elsewhere is an error; single nodes that
             do are named where the models are timed (`evidence.placement`).
         provider_options: options of the provider, as the runtime names them.
+        session_options: entries of the session's configuration, as the runtime names them.
         seeds: how many made-up input sets are compared; five cover all distributions.
         inputs: stored inputs (``test_data_set_*`` folder, .npz or .npy), compared as well.
         input_shapes: sizes for dimensions that the model leaves open.
@@ -68,6 +69,7 @@ class VerifyOptions:
 
     provider: Provider = Provider.AUTO
     provider_options: Mapping[str, str] = field(default_factory=dict)
+    session_options: Mapping[str, str] = field(default_factory=dict)
     seeds: int = 5
     inputs: tuple[str, ...] = ()
     input_shapes: Shapes = field(default_factory=dict)
@@ -105,6 +107,7 @@ class SearchOptions:
     Attributes:
         provider: where layers and models run.
         provider_options: options of the provider, as the runtime names them.
+        session_options: entries of the session's configuration, as the runtime names them.
         threads: intra-op threads.
         time_budget: seconds that racing the layers may take; deciding comes on top.
         store: file that keeps measurements; None keeps them in memory for this run.
@@ -120,6 +123,7 @@ class SearchOptions:
 
     provider: Provider = Provider.AUTO
     provider_options: Mapping[str, str] = field(default_factory=dict)
+    session_options: Mapping[str, str] = field(default_factory=dict)
     threads: int = 1
     time_budget: float = 150.0
     store: Path | None = None

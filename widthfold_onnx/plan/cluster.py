@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Self
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
@@ -37,13 +38,20 @@ class Cluster:
         unfit: workers that cannot measure, by address, and why.
     """
 
-    def __init__(self, address: str, provider: Provider, options: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        address: str,
+        provider: Provider,
+        options: Mapping[str, str],
+        session_options: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """Connect.
 
         Args:
             address: of the scheduler, such as ``tcp://127.0.0.1:8786``.
             provider: where models run; AUTO is decided by each worker.
             options: options of the provider.
+            session_options: entries of the session's configuration.
 
         Raises:
             UsageError: no scheduler answers, or the extra is not installed.
@@ -54,7 +62,7 @@ class Cluster:
             raise UsageError(MISSING) from error
         self.unfit: dict[str, str] = {}
         self._dask = distributed
-        self._wanted = provider, dict(options)
+        self._wanted = provider, dict(options), dict(session_options)
         self._known: dict[str, Place] = {}
         self._devices: set[str] = set()
         try:

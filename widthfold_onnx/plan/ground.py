@@ -100,7 +100,9 @@ def _chosen(options: SearchOptions, provider: Provider) -> Target | None:
 
 
 def _setting(options: SearchOptions, provider: Provider) -> str:
-    return setting_identity(provider, options.provider_options, Level.ALL, options.threads)
+    return setting_identity(
+        provider, options.provider_options, options.session_options, Level.ALL, options.threads
+    )
 
 
 def _ports(proto: onnx.ModelProto) -> Iterator[Port]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from widthfold_onnx.errors import InternalError
 from widthfold_onnx.evidence.environment import cores, cpu_info, machine, version
 from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.runtime.saturation import u8s8_error
 from widthfold_onnx.runtime.session import Level, resolved, runtime_version
 
 _QUERY = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
@@ -43,7 +44,9 @@ class Place(NamedTuple):
     machine: str
 
 
-def find_place(provider: Provider, options: Mapping[str, str]) -> Place:
+def find_place(
+    provider: Provider, options: Mapping[str, str], session_options: Mapping[str, str]
+) -> Place:
     """Where this process would measure.
 
     Meant to run in `runtime.worker.isolated`, since a provider may keep memory of its device.
@@ -51,12 +54,16 @@ def find_place(provider: Provider, options: Mapping[str, str]) -> Place:
     Args:
         provider: where models are to run; AUTO is decided here.
         options: options of the provider.
+        session_options: entries of the session's configuration.
 
     Raises:
         UnverifiedError: the provider cannot be used.
-        UsageError: it does not take the options.
+        UsageError: it or the runtime does not take the options.
     """
-    used = resolved(VerifyOptions(provider=provider, provider_options=options)).provider
+    wanted = VerifyOptions(
+        provider=provider, provider_options=options, session_options=session_options
+    )
+    used = resolved(wanted).provider
     return Place(used, machine_identity(used))
 
 
@@ -77,6 +84,7 @@ def machine_identity(provider: Provider) -> str:
         "stepping": [next(cpu_info(name), "") for name in _STEPPING],
         "cores": cores(),
         "onnxruntime": runtime_version(),
+        "u8s8": u8s8_error(),
         "onnx": version("onnx"),
         "widthfold": version("widthfold-onnx"),
     }
@@ -88,13 +96,18 @@ def machine_identity(provider: Provider) -> str:
 
 
 def setting_identity(
-    provider: Provider, options: Mapping[str, str], level: Level, threads: int
+    provider: Provider,
+    options: Mapping[str, str],
+    session_options: Mapping[str, str],
+    level: Level,
+    threads: int,
 ) -> str:
     """How the runtime was told to run a model.
 
     Args:
         provider: where it runs; not AUTO.
         options: options of the provider, in any order.
+        session_options: entries of the session's configuration, in any order.
         level: the runtime's own optimization level.
         threads: threads inside one operator.
 
@@ -103,7 +116,13 @@ def setting_identity(
     """
     _check_chosen(provider)
     return canonical(
-        {"provider": provider, "options": dict(options), "level": level, "threads": threads}
+        {
+            "provider": provider,
+            "options": dict(options),
+            "session": dict(session_options),
+            "level": level,
+            "threads": threads,
+        }
     )
 
 

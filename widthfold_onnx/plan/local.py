@@ -52,7 +52,8 @@ class Local:
                 f"{jobs} jobs of {options.threads} thread(s) on {cores()} core(s) would wait for "
                 f"each other: at most {most}, at least 1"
             )
-        place = isolated(find_place, options.provider, dict(options.provider_options))
+        given = dict(options.provider_options), dict(options.session_options)
+        place = isolated(find_place, options.provider, *given)
         self.reads = place.provider
         chosen = replace(options, provider=place.provider)
         self.benches = [Bench.of(chosen, fold, store, place.machine)]

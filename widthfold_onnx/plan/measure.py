@@ -60,7 +60,8 @@ class Bench:
         """A bench for a provider that is chosen.
 
         Args:
-            options: provider, which must not be AUTO, with its options, and threads.
+            options: provider, which must not be AUTO, with its options and those of sessions, and
+                threads.
             fold: limits of forms.
             store: where measurements are kept.
             machine: `identity.machine_identity`.
@@ -69,8 +70,15 @@ class Bench:
             InternalError: the provider is AUTO.
         """
         given = dict(options.provider_options)
-        setup = Setup(options.provider, tuple(sorted(given.items())), options.threads, fold)
-        setting = setting_identity(options.provider, given, Level.ALL, options.threads)
+        entries = dict(options.session_options)
+        setup = Setup(
+            provider=options.provider,
+            provider_options=tuple(sorted(given.items())),
+            session_options=tuple(sorted(entries.items())),
+            threads=options.threads,
+            fold=fold,
+        )
+        setting = setting_identity(options.provider, given, entries, Level.ALL, options.threads)
         return cls(setup, store, setting, machine)
 
     @property

@@ -65,6 +65,7 @@ class Setup:
 
     provider: Provider
     provider_options: tuple[tuple[str, str], ...]
+    session_options: tuple[tuple[str, str], ...]
     threads: int
     fold: FoldOptions
 
@@ -232,6 +233,7 @@ class _Track:
             self.setup.threads,
             tf32=True,
             provider_options=dict(self.setup.provider_options),
+            session_options=dict(self.setup.session_options),
         )
         shapes = {p.name: tuple(int(d or 1) for d in p.dims) for p in session.inputs}
         once = session.bound(random_feeds(session.inputs, 0, shapes))

@@ -33,14 +33,16 @@ def versions() -> dict[str, str]:
     return {"widthfold-onnx": version("widthfold-onnx"), "onnxruntime": runtime_version()}
 
 
-def place_of(provider: Provider, options: Mapping[str, str]) -> Place:
+def place_of(
+    provider: Provider, options: Mapping[str, str], session_options: Mapping[str, str]
+) -> Place:
     """Where this worker measures.
 
     Raises:
         UnverifiedError: the provider cannot be used.
-        UsageError: it does not take the options.
+        UsageError: it or the runtime does not take the options.
     """
-    return isolated(find_place, provider, dict(options))
+    return isolated(find_place, provider, dict(options), dict(session_options))
 
 
 def measured(unit: Unit, setup: Setup, seconds: float, share: float) -> list[Outcome]:

@@ -86,6 +86,7 @@ class Trials:
         options = VerifyOptions(
             provider=self._options.provider,
             provider_options=self._options.provider_options,
+            session_options=self._options.session_options,
             threads=self._options.threads,
             time_budget=seconds,
             inputs=self._options.inputs,

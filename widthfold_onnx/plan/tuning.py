@@ -101,7 +101,8 @@ def _crew(
         return
     if jobs != 1:
         raise UsageError("jobs are of this machine; on a cluster every worker measures")
-    with Cluster(dask, options.provider, options.provider_options) as cluster:
+    wanted = options.provider, options.provider_options, options.session_options
+    with Cluster(dask, *wanted) as cluster:
         yield Crew(cluster, options, fold, store)
 
 

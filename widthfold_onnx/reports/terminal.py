@@ -43,6 +43,9 @@ def show_optimize(report: OptimizeReport) -> None:
         say(wording.search(report.search))
     if report.verification is not None:
         say(f"verdict: {wording.verdict(report.verification)}")
+        if report.verification.verdict == "pass":
+            for reason in report.verification.reasons:
+                say(f"  {reason}")
         if report.written is not None and report.verification.unrun:
             say(f"written without having been run: {report.verification.unrun}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from widthfold_onnx.evidence.rows import ILL_CONDITIONED, UNSTEADY
@@ -78,7 +79,8 @@ def short(name: str, limit: int) -> str:
 
 def provider(environment: Environment) -> str:
     """Where the models ran, with the options that were asked for."""
-    options = environment.provider_options.items()
+    given = environment.provider_options.items(), environment.session_options.items()
+    options = itertools.chain(*given)
     return ", ".join([environment.provider, *(f"{name}={value}" for name, value in options)])
 
 

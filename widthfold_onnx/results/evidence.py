@@ -12,7 +12,7 @@ import msgspec
 from widthfold_onnx.results.base import Result
 from widthfold_onnx.results.timing import Timing
 
-VERIFY_SCHEMA = "widthfold.verify/3"
+VERIFY_SCHEMA = "widthfold.verify/4"
 
 
 class WorstElement(Result, kw_only=True, frozen=True):
@@ -117,6 +117,9 @@ class Environment(Result, kw_only=True, frozen=True):
 
     Attributes:
         provider_options: those that were asked for; `Side.level` names what was timed.
+        session_options: entries of the session's configuration that were asked for.
+        u8s8_error: how many steps of 255 a product of the largest unsigned data and signed weights
+            is off on this CPU; None where neither model holds integers of 8 bits.
         mhz_before: mean clock of the cores before the work, None where the system does not say.
         mhz_after: the same afterwards.
         command: the command line that repeats the run, "" from Python.
@@ -127,6 +130,8 @@ class Environment(Result, kw_only=True, frozen=True):
     python: str
     provider: str
     provider_options: dict[str, str]
+    session_options: dict[str, str]
+    u8s8_error: int | None
     machine: str
     cores: int
     load_before: float

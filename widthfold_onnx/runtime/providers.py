@@ -138,7 +138,7 @@ def obstacle(
     providers = [item for item in chain(provider, dict(chosen), tf32=False) if item[0] != cpu]
     try:
         session = runtime.InferenceSession(
-            _one_node(), options, providers=providers, enable_fallback=0
+            one_node(), options, providers=providers, enable_fallback=0
         )
         session.run(None, {"x": np.ones((1, 1, 1, 1), np.float32)})
     except failures as error:
@@ -157,7 +157,7 @@ def _timing_cache() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="widthfold-tensorrt-")
 
 
-def _one_node() -> bytes:
+def one_node() -> bytes:
     """A Conv, since a device that cannot run one is of no use here."""
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1] * 4) for name in "xy"]
     weight = numpy_helper.from_array(np.ones((1, 1, 1, 1), np.float32), "w")

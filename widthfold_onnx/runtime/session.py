@@ -22,6 +22,7 @@ from widthfold_onnx.errors import NoKernelError, UnverifiedError, UsageError
 from widthfold_onnx.model.walk import all_tensors
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.binding import Bound, Placed, place
+from widthfold_onnx.runtime.entries import check_entries, entries
 from widthfold_onnx.runtime.failures import words
 from widthfold_onnx.runtime.ports import Array, arrays_of, port_of
 from widthfold_onnx.runtime.providers import FATAL, NAMES, OFF, chain, check_options, choose
@@ -123,11 +124,12 @@ def resolved(options: VerifyOptions) -> VerifyOptions:
 
     Raises:
         UnverifiedError: no runtime, or the provider cannot be used.
-        UsageError: the provider does not take the options that were given for it.
+        UsageError: the provider or the runtime does not take the options that were given for it.
     """
     runtime, failures = _runtime(), _failures()
     provider = choose(runtime, failures, options.provider)
     check_options(runtime, failures, provider, options.provider_options)
+    check_entries(runtime, failures, options.session_options)
     return dataclasses.replace(options, provider=provider)
 
 
@@ -139,21 +141,24 @@ def open_session(
     *,
     tf32: bool = False,
     provider_options: Mapping[str, str] = MappingProxyType({}),
+    session_options: Mapping[str, str] = MappingProxyType({}),
+    origin: Path | None = None,
     profile: Path | None = None,
     optimized: Path | None = None,
 ) -> Session:
     """Load a model; the external data of a file is found because it is opened by path.
 
-    Idle threads sleep instead of spinning: a spinning pool makes times depend on the load.
-
     Args:
-        model: the file; or a model without external data, called by the name of its graph.
+        model: the file; or a model in memory.
         provider: AUTO takes CUDA where a CUDA device really runs a node, else the CPU.
         level: the runtime's own optimization level.
         threads: threads inside one operator.
         tf32: let CUDA round float32 products to 10 bits unless an option forbids it; right for
             timing, wrong for parity.
         provider_options: further options of the provider, which win over ours.
+        session_options: further entries of the session's configuration, which win over ours.
+        origin: the file that a model in memory was read from: its folder holds external data, and
+            messages name it. None: there is no such data, and they name the graph.
         profile: prefix of a file into which the runtime writes the time of every node.
         optimized: file into which the runtime writes the model that it made of this one.
 
@@ -164,8 +169,12 @@ def open_session(
     """
     runtime = _runtime()
     used = choose(runtime, _failures(), provider)
-    path = model if isinstance(model, Path) else None
-    label = printable(model.name if isinstance(model, Path) else model.graph.name)
+    if isinstance(model, onnx.ModelProto):
+        path, name = origin, model.graph.name if origin is None else origin.name
+        folder = None if origin is None else origin.parent
+    else:
+        path, name, folder = model, model.name, None
+    label = printable(name)
     if tf32 and provider_options.get("use_tf32", "1").lower() in OFF and _holds_float16(model):
         # It deselects all tensor cores, whatever the type (ONNX Runtime, cuda/nn/conv.cc).
         raise UsageError(
@@ -175,7 +184,7 @@ def open_session(
     try:
         session = runtime.InferenceSession(
             model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model),
-            _options(level, threads, profile, optimized),
+            _options(level, threads, entries(session_options, folder), profile, optimized),
             providers=chain(used, provider_options, tf32=tf32),
             enable_fallback=0,
         )
@@ -210,14 +219,21 @@ def _failures() -> tuple[type[Exception], ...]:
     return (RuntimeError, ValueError, *(item for item in own if issubclass(item, Exception)))
 
 
-def _options(level: Level, threads: int, profile: Path | None, optimized: Path | None) -> Any:
+def _options(
+    level: Level,
+    threads: int,
+    given: Mapping[str, str],
+    profile: Path | None,
+    optimized: Path | None,
+) -> Any:
     runtime = _runtime()
     levels = runtime.GraphOptimizationLevel
     options = runtime.SessionOptions()
     options.log_severity_level = FATAL
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    for name, value in given.items():
+        options.add_session_config_entry(name, value)
     options.graph_optimization_level = {
         Level.DISABLED: levels.ORT_DISABLE_ALL,
         Level.EXTENDED: levels.ORT_ENABLE_EXTENDED,

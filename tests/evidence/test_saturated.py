@@ -1,0 +1,145 @@
+"""Quantized models where kernels of 8 bits saturate, and where they do not: both CPUs run these."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.cli.tool import MODELS
+from widthfold_onnx import AxisName, FoldOptions, Provider, VerifyOptions, fold_model
+from widthfold_onnx.evidence.models import compare_models
+from widthfold_onnx.evidence.run import verify_files
+from widthfold_onnx.evidence.saturated import Distance
+from widthfold_onnx.runtime.entries import PRECISION
+from widthfold_onnx.runtime.saturation import u8s8_error
+
+SATURATES = "this CPU's 8-bit kernels saturate (no VNNI)"
+FURTHER = "further from the definition than the original: output y"
+VALUES = VerifyOptions(provider=Provider.CPU, thorough=False, exact=False, timing=False)
+EXACT = VerifyOptions(
+    provider=Provider.CPU, thorough=False, timing=False, session_options={PRECISION: "1"}
+)
+
+
+def alternating(weight: list[int]) -> onnx.ModelProto:
+    """A QLinearConv of one channel; the runtime adds the products of taps 0 and 1, and of 2 and 3.
+
+    Where the weights of such a pair have two signs, no data makes their sum leave 16 bits.
+    """
+    constants = {
+        "one": np.float32(1),
+        "zero": np.uint8(0),
+        "w": np.array(weight, np.int8).reshape(1, 1, 4),
+        "wz": np.int8(0),
+        "ys": np.float32(600),
+        "yz": np.uint8(128),
+    }
+    inputs = ["x", "one", "zero", "w", "one", "wz", "ys", "yz"]
+    graph = helper.make_graph(
+        [helper.make_node("QLinearConv", inputs, ["y"], "conv")],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.UINT8, (1, 1, 67))],
+        [helper.make_tensor_value_info("y", TensorProto.UINT8, (1, 1, 64))],
+        [numpy_helper.from_array(np.asarray(a), name) for name, a in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def pair(model: onnx.ModelProto, folder: Path, factor: int = 2) -> tuple[Path, Path]:
+    """A model and its fold, as files."""
+    options = FoldOptions(factor=factor, axis=AxisName.WIDTH, ragged=True)
+    folded, sites = fold_model(model, options)
+    assert any(site.status == "folded" for site in sites)
+    paths = folder / "a.onnx", folder / "b.onnx"
+    for path, item in zip(paths, (model, folded), strict=True):
+        onnx.save(item, path)
+    return paths
+
+
+def test_a_fold_that_saturates_where_the_original_does_not_fails(tmp_path: Path) -> None:
+    files = pair(alternating([-127, 127, 127, -127]), tmp_path)
+    found = compare_models(*files, VALUES)
+    assert all(row.passed for row in found.outputs), "the values are those of the definition"
+    if not u8s8_error():
+        assert (found.verdict, found.reasons) == ("pass", ())
+        return
+    assert found.verdict == "fail"
+    further, told = found.reasons
+    assert further == FURTHER
+    assert told.startswith(f"{SATURATES}: the original differs from its own definition by up to 0 ")
+    assert told.endswith(f"(output y); {PRECISION}=1 makes both exact")
+
+
+def test_with_the_option_it_is_exact_everywhere(tmp_path: Path) -> None:
+    files = pair(alternating([-127, 127, 127, -127]), tmp_path)
+    found = verify_files(*files, EXACT, lambda line: None)
+    assert (found.verdict, found.reasons) == ("pass", [])
+    assert found.environment.session_options == {PRECISION: "1"}
+    assert found.environment.u8s8_error == u8s8_error()
+
+
+def test_weights_of_seven_bits_say_nothing(tmp_path: Path) -> None:
+    found = compare_models(*pair(alternating([63, -64, 63, 63]), tmp_path), VALUES)
+    assert (found.verdict, found.reasons) == ("pass", ())
+
+
+def test_what_saturates_on_both_sides_passes_and_is_told(tmp_path: Path) -> None:
+    model = onnx.load(MODELS / "quantized_cnn.onnx")
+    found = compare_models(*pair(model, tmp_path, factor=8), VALUES)
+    assert found.verdict == "pass"
+    assert [SATURATES in reason for reason in found.reasons] == [True] * bool(u8s8_error())
+
+
+@pytest.mark.parametrize("options", [VALUES, EXACT])
+@pytest.mark.parametrize("model", ["alternating", "quantized_cnn"])
+def test_values_alone_show_a_fault_of_one_weight(
+    model: str, options: VerifyOptions, tmp_path: Path
+) -> None:
+    if model == "quantized_cnn":
+        if options is EXACT:
+            pytest.skip("the runtime does not load it so: its weights share a zero point")
+        source = onnx.load(MODELS / f"{model}.onnx")
+    else:
+        source = alternating([-127, 127, 127, -127])
+    original, rewritten = pair(source, tmp_path)
+    folded = onnx.load(rewritten)
+    held = next(
+        t for t in folded.graph.initializer if t.data_type == TensorProto.INT8 and len(t.dims) > 1
+    )
+    array = numpy_helper.to_array(held).copy()
+    place = np.unravel_index(np.abs(array.astype(int)).argmax(), array.shape)
+    array[place] -= 9 * np.sign(array[place])
+    held.CopyFrom(numpy_helper.from_array(array, held.name))
+    onnx.save(folded, rewritten)
+    found = compare_models(original, rewritten, options)
+    assert found.verdict == "fail"
+    assert any("max_rel" in reason for reason in found.reasons)
+
+
+def test_options_with_which_nothing_runs_are_told(tmp_path: Path) -> None:
+    found = compare_models(*pair(onnx.load(MODELS / "quantized_cnn.onnx"), tmp_path, 8), EXACT)
+    if u8s8_error():
+        (told,) = found.reasons
+        assert told.startswith("as deployed the original does not run: a.onnx does not load: ")
+
+
+def test_models_of_floats_ask_nothing_of_the_cpu(tmp_path: Path) -> None:
+    path = MODELS / "signal_1d.onnx"
+    found = verify_files(path, path, VALUES, lambda line: None)
+    assert found.environment.u8s8_error is None
+
+
+@pytest.mark.parametrize(
+    ("original", "rewritten", "grew"),
+    [(0, 1, False), (0, 2, True), (5, 11, False), (5, 12, True), (9, 3, False)],
+)
+def test_twice_as_far_and_a_step_is_the_limit(
+    original: float, rewritten: float, grew: bool
+) -> None:
+    distance = Distance("y", True, original, rewritten, 255.0, 1.0)
+    assert distance.grew is grew
+    assert distance.shown(rewritten) == f"{rewritten} steps"

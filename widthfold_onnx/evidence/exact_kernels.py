@@ -1,0 +1,218 @@
+"""What a model with integers of 8 bits computes by its definition, on every CPU.
+
+Kernels of unsigned data and signed weights saturate on some CPUs (`runtime.saturation`), those of
+two unsigned or two signed operands on none. So the second operand of each such product is written
+in the signedness of the first: it and its zero point move by 128, which stands for the same
+numbers. A fold saturates at other products than the original does; so written, both are exact.
+
+On x86 ONNX Runtime makes signed data unsigned where it is quantized and dequantized
+(qdq_s8_to_u8.cc), so weights of such data are written as unsigned ones, too. Its own option for
+exact products, `session.x64quantprecision`, has less effect: none below the level EXTENDED, and
+1.31.1 does not load a QLinearConv of signed data with it, nor a model in which two weights share a
+zero point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import onnx
+from onnx import TensorProto, helper
+
+from widthfold_onnx.model.domain import is_default
+from widthfold_onnx.model.inlining import inlined
+from widthfold_onnx.model.shapes import ShapeTable
+from widthfold_onnx.model.walk import all_graphs, all_nodes, placed_graphs
+from widthfold_onnx.options import VerifyOptions
+from widthfold_onnx.rules.dequantized import REMOVED, SELECTING
+from widthfold_onnx.runtime.saturation import u8s8_error
+from widthfold_onnx.runtime.session import Level, Session, open_session
+
+INT8, UINT8 = TensorProto.INT8, TensorProto.UINT8
+OFFSET = 128
+"""What a signed number of 8 bits moves by to become an unsigned one."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """An operator that multiplies integers of 8 bits.
+
+    Attributes:
+        second: index of the second operand and of its zero point; the first one is input 0.
+        types: of both operands where its kernel saturates.
+    """
+
+    second: tuple[int, int]
+    types: tuple[int, int] = (UINT8, INT8)
+
+
+PRODUCTS = {
+    "ConvInteger": Product((1, 3), (INT8, UINT8)),  # its kernel has the weight on the left
+    "MatMulInteger": Product((1, 3)),
+    "QLinearConv": Product((3, 5)),
+    "QLinearMatMul": Product((3, 5)),
+}
+"""By operator of the default domain; measured with ONNX Runtime 1.31.1."""
+
+DEQUANTIZED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+"""The runtime's optimizations compute these with integers, where both operands are dequantized."""
+
+
+def open_exact(
+    model: Path | onnx.ModelProto, options: VerifyOptions, level: Level, threads: int
+) -> Session:
+    """Open a model so that products of its integers are exact on this CPU.
+
+    Args:
+        model: the file; or a model in memory without external data.
+        options: provider, its options and those of the session are used.
+        level: the runtime's optimization level.
+        threads: threads inside one operator.
+
+    Raises:
+        UnverifiedError: as `open_session`.
+    """
+    origin = model if isinstance(model, Path) else None
+    if may_saturate(model):
+        model = with_exact_products(_read(model))
+    return open_session(
+        model,
+        options.provider,
+        level,
+        threads,
+        provider_options=options.provider_options,
+        session_options=options.session_options,
+        origin=origin,
+    )
+
+
+def may_saturate(model: Path | onnx.ModelProto) -> bool:
+    """Whether a model holds integers of 8 bits, on a CPU whose kernels of them saturate."""
+    return u8s8_error() > 0 and holds_bytes(model)
+
+
+def holds_bytes(model: Path | onnx.ModelProto) -> bool:
+    """Whether a model multiplies integers of 8 bits, or may be optimized to do so."""
+    proto = _read(model)
+    bodies = [proto.graph.node, *(function.node for function in proto.functions)]
+    return any(
+        is_default(node, "DequantizeLinear", *PRODUCTS)
+        for body in bodies
+        for node in all_nodes(body)
+    )
+
+
+def _read(model: Path | onnx.ModelProto) -> onnx.ModelProto:
+    return onnx.load(model, load_external_data=False) if isinstance(model, Path) else model
+
+
+def with_exact_products(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Write every product that may saturate with both operands signed, or both unsigned.
+
+    Args:
+        model: one that runs; its external data is not needed, and it is changed.
+    """
+    model, _ = inlined(model)
+    shapes = ShapeTable(model, {})
+    fresh = _fresh_names(model)
+    # Inner graphs first: a node that holds one is copied when its own graph is written.
+    for path, graph in reversed(list(placed_graphs(model.graph))):
+        elements = partial(shapes.element, path)
+        moves = [
+            new
+            for reader, value, zero, kind in _saturating(graph, elements)
+            for new in _moved(reader, value, zero, kind, fresh)
+        ]
+        nodes = [*moves, *graph.node]  # the runtime sorts them
+        del graph.node[:]
+        graph.node.extend(nodes)
+    return model
+
+
+def _saturating(
+    graph: onnx.GraphProto, elements: Callable[[str], int]
+) -> Iterator[tuple[onnx.NodeProto, int, int, int]]:
+    """What is to be moved: the node that reads it, the indices of operand and zero point, the type.
+
+    Args:
+        graph: its nodes; those of its bodies are left out.
+        elements: element type of a value, 0 where it is not known.
+    """
+    makers = {name: node for node in graph.node for name in node.output}
+    for node in graph.node:
+        if is_default(node, *PRODUCTS):
+            product = PRODUCTS[node.op_type]
+            value, zero = product.second
+            if (elements(node.input[0]), elements(node.input[value])) == product.types:
+                yield node, value, zero, product.types[0]
+        elif is_default(node, *DEQUANTIZED):
+            data, weight = (_dequantizer(makers, name) for name in node.input[:2])
+            if data is None or weight is None:
+                continue
+            unsigned = elements(data.input[0]) == UINT8 or _is_quantized(makers, data.input[0])
+            # Of a weight that was moved for another reader the new name has no known type.
+            if unsigned and elements(weight.input[0]) == INT8:
+                yield weight, 0, 2, UINT8
+
+
+def _dequantizer(makers: Mapping[str, onnx.NodeProto], name: str) -> onnx.NodeProto | None:
+    """What dequantized a value, whose elements were only moved or selected since."""
+    node = _before_moves(makers, name)
+    return node if node is not None and is_default(node, "DequantizeLinear") else None
+
+
+def _is_quantized(makers: Mapping[str, onnx.NodeProto], name: str) -> bool:
+    """Whether a QuantizeLinear made a value, whose elements were only moved or selected since."""
+    node = _before_moves(makers, name)
+    return node is not None and is_default(node, "QuantizeLinear")
+
+
+def _before_moves(makers: Mapping[str, onnx.NodeProto], name: str) -> onnx.NodeProto | None:
+    node = makers.get(name)
+    while node is not None and is_default(node, *SELECTING, *REMOVED):
+        node = makers.get(node.input[0])
+    return node
+
+
+def _moved(
+    reader: onnx.NodeProto, value: int, zero: int, kind: int, fresh: Iterator[str]
+) -> Iterator[onnx.NodeProto]:
+    """Nodes that move an operand and its zero point to a type, for the node that reads them."""
+    by = OFFSET if kind == UINT8 else -OFFSET
+    reader.input.extend([""] * (zero + 1 - len(reader.input)))
+    for index in (value, zero):
+        given, result = reader.input[index], next(fresh)
+        reader.input[index] = result
+        if given:
+            offset, wide, total = next(fresh), next(fresh), next(fresh)
+            number = helper.make_tensor(offset, TensorProto.INT32, [], [by])
+            yield helper.make_node("Constant", [], [offset], value=number)
+            yield helper.make_node("Cast", [given], [wide], to=TensorProto.INT32)
+            yield helper.make_node("Add", [wide, offset], [total])
+            yield helper.make_node("Cast", [total], [result], to=kind)
+        elif reader.op_type == "DequantizeLinear":  # as many zero points as there are scales
+            extents = next(fresh)
+            number = helper.make_tensor(result, kind, [1], [by])
+            yield helper.make_node("Shape", [reader.input[1]], [extents])
+            yield helper.make_node("ConstantOfShape", [extents], [result], value=number)
+        else:
+            number = helper.make_tensor(result, kind, [], [by])
+            yield helper.make_node("Constant", [], [result], value=number)
+
+
+def _fresh_names(model: onnx.ModelProto) -> Iterator[str]:
+    """Names that no value of a model has."""
+    taken = {name for graph in all_graphs(model.graph) for name in _names(graph)}
+    return (name for i in count() if (name := f"widthfold/exact/{i}") not in taken)
+
+
+def _names(graph: onnx.GraphProto) -> Iterator[str]:
+    """Names of the values of a graph; those of its bodies are left out."""
+    yield from (value.name for value in graph.input)
+    yield from (tensor.name for tensor in graph.initializer)
+    yield from (sparse.values.name for sparse in graph.sparse_initializer)
+    yield from (name for node in graph.node for name in node.output)
