@@ -54,7 +54,7 @@ class VerifyOptions:
         input_shapes: sizes for dimensions that the model leaves open.
         tolerance: what counts as equal.
         truth_budget: seconds that the float64 reference may take; 0 leaves it out.
-        exact: run the integer probe on every rewritten site.
+        exact: prove that both models are the same function.
         thorough: made-up inputs of several distributions and batches, and a float64 reference;
             otherwise normal numbers only.
         timing: time both models in alternating pairs.

@@ -90,18 +90,11 @@ class _Page:
                 ],
             ),
             self._table(
-                "rewritten nodes",
-                ["node", "probe", "channels", "how"],
-                [
-                    [
-                        code(site.node),
-                        site.verdict if site.verdict == "exact" else f"**{site.verdict}**",
-                        code(site.channels),
-                        code(site.reason, 300),
-                    ]
-                    for site in report.exact
-                ],
+                "folded nodes",
+                ["node", "channels", "how"],
+                [[code(f.node), code(f.channels), code(f.fold, 300)] for f in report.folds],
             ),
+            f"Proof: {code(wording.proof(report.proof), 300)}" if report.proof else "",
             f"{wording.counted(report.input_sets, 'input set')}; {where}",
             f"Repeat: {code(env.command, 500)}" if env.command else "",
         ]

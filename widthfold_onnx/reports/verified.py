@@ -21,11 +21,11 @@ _NODE = 40
 def show_verify(
     report: VerifyReport, *, certificates: bool = False, latencies: bool = False
 ) -> None:
-    """Outputs, probed sites, time and the verdict.
+    """Outputs, folded nodes, proof, time and the verdict.
 
     Args:
         report: the result.
-        certificates: print what was proved of every site in full.
+        certificates: print what was proved, and what every fold did, in full.
         latencies: draw the latencies of both models in one histogram.
     """
     table(
@@ -43,18 +43,12 @@ def show_verify(
         [_output(row) for row in report.outputs],
         below=True,
     )
-    table(
-        ["rewritten node", "probe", "channels", "why"],
-        [
-            [s.node, s.verdict, s.channels, "" if s.verdict == "exact" else s.reason]
-            for s in report.exact
-        ],
-        below=True,
-    )
+    table(["folded node", "channels"], [[f.node, f.channels] for f in report.folds], below=True)
+    if report.proof is not None:
+        say(f"proof: {wording.proof(report.proof)}")
     if certificates:
-        for site in report.exact:
-            if site.verdict in ("exact", "proved"):
-                say(f"{site.node}: {site.fold}. Proved: {site.reason}.")
+        for line in wording.certificate(report):
+            say(line)
     if report.timing is not None:
         _show_timing(report.timing)
         if latencies:

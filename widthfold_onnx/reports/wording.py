@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from widthfold_onnx.evidence.rows import ILL_CONDITIONED, UNSTEADY
 from widthfold_onnx.results import (
@@ -11,6 +11,7 @@ from widthfold_onnx.results import (
     Gain,
     InspectSite,
     OutputParity,
+    Proof,
     RegionReport,
     SearchReport,
     SiteReport,
@@ -149,9 +150,9 @@ def search(report: SearchReport) -> str:
 def meaning(report: VerifyReport) -> str:
     """What the verdict says about the models, without their names."""
     reached = report.timing.fail_under_verdict if report.timing is not None else "pass"
-    # Only models that agree are timed; what is left to go wrong beside the speed are sites.
-    proved = all(site.verdict == "exact" for site in report.exact)
-    if report.verdict == reached != "pass" and proved:
+    # Only models that agree are timed; what is left to go wrong beside the speed is the proof.
+    doubted = report.proof is not None and report.proof.verdict in ("different", "not provable")
+    if report.verdict == reached != "pass" and not doubted:
         too_slow = "is too slow" if reached == "fail" else "may be too slow"
         return f"the rewritten model computes what the original computes, but {too_slow}"
     return {
@@ -163,8 +164,6 @@ def meaning(report: VerifyReport) -> str:
 
 def verdict(report: VerifyReport) -> str:
     """The verdict and the figures that it rests on."""
-    folds = [site.verdict for site in report.exact if not site.guard]
-    guards = [site.verdict for site in report.exact if site.guard]
     errors = [row.max_rel for row in report.outputs if row.max_rel is not None]
     line = f"{report.verdict}; {counted(report.input_sets, 'input set')}"
     forgiven = {row.name for row in report.outputs if row.note.startswith(ILL_CONDITIONED)}
@@ -173,13 +172,43 @@ def verdict(report: VerifyReport) -> str:
     if forgiven:
         count = counted(len(forgiven), "output")
         line += f" ({count} judged by how far one rounding of the inputs moves the original)"
-    if folds:
-        line += f"; {folds.count('exact')} of {len(folds)} rewritten nodes exact on integers"
-    if "proved" in folds:
-        line += f", {folds.count('proved')} proved by provenance alone"
-    if guards:
-        line += f"; {guards.count('exact')} of {counted(len(guards), 'guard')} exact"
+    if report.proof is not None:
+        line += f"; proof: {report.proof.verdict}"
     return line
+
+
+def proof(found: Proof) -> str:
+    """What the proof found, in one sentence."""
+    if found.verdict != "equal":
+        return f"{found.verdict}: {found.reason}"
+    return (
+        f"equal; {counted(found.values, 'value')} that both models name, error below "
+        f"2^-{found.error_bits}"
+    )
+
+
+def certificate(report: VerifyReport) -> Iterator[str]:
+    """What was proved, in words that can be checked, and what every fold did."""
+    found = report.proof
+    if found is not None and found.verdict == "equal":
+        sizes = "; ".join(
+            ", ".join(f"{printable(name)} {dims}" for name, dims in extents.items())
+            for extents in found.extents
+        )
+        yield (
+            f"Both models were evaluated modulo each of {', '.join(map(str, found.primes))}, on "
+            "random elements in place of inputs and of weights; equal weights, bit for bit, are "
+            f"equal elements. Extents of the inputs: {sizes or 'none'}."
+        )
+        yield (
+            f"{counted(found.values, 'value')} that both models name were found equal. Were they "
+            "different functions, the probability of that would be below "
+            f"2^-{found.error_bits}."
+        )
+        unknown = ", ".join(found.functions)
+        yield f"Taken for unknown functions of all that they read: {unknown or 'no operator'}."
+    for fold in report.folds:
+        yield f"{fold.node}: {fold.fold}."
 
 
 def speed(timing: Timing) -> str:
