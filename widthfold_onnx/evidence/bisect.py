@@ -1,32 +1,24 @@
 """Where two models that differ begin to differ on the runtime: the first value that changed.
 
-Both are made to return the values that the rewriting had to preserve, in copies that lie in a folder
-of their own, and run without the runtime's optimizations.
+Both are made to return the values that the rewriting had to preserve, and run without the runtime's
+optimizations.
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
-import onnx
-
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.inline import inlined
+from widthfold_onnx.evidence.inline import MAX_BYTES, inlined, run_with
 from widthfold_onnx.evidence.parity import compare
 from widthfold_onnx.evidence.proof.correspondence import Correspondence
 from widthfold_onnx.evidence.proof.program import program
-from widthfold_onnx.evidence.rounds import opened
-from widthfold_onnx.evidence.rows import Outputs, figure
+from widthfold_onnx.evidence.rows import figure
 from widthfold_onnx.model.scope import describe_node
 from widthfold_onnx.options import VerifyOptions
-from widthfold_onnx.runtime.session import Level
 from widthfold_onnx.runtime.stored import InputSet
 from widthfold_onnx.text import printable
-
-MAX_BYTES = 1 << 30
-"""Largest model that is copied; a protobuf holds twice that at most."""
 
 
 def first_difference(
@@ -52,7 +44,7 @@ def first_difference(
         if not names:
             return "no value changed: the cause lies elsewhere"
         report(f"comparing {len(names)} values that changed")
-        reference, candidate = (_run_with(m.proto, names, item, options) for m in models)
+        reference, candidate = (run_with(m.proto, names, [item], options)[0] for m in models)
     except UnverifiedError as error:
         return f"not bisected: {error}"
     for name in names:
@@ -67,21 +59,3 @@ def first_difference(
                 f"first differs at {where}: {found or row.note or 'values differ'} on {item.label}"
             )
     return "no value that changed differs by itself: the cause lies elsewhere"
-
-
-def _run_with(
-    model: onnx.ModelProto, names: Iterable[str], item: InputSet, options: VerifyOptions
-) -> Outputs:
-    """Run a model, which is changed, so that it returns more of its values.
-
-    Raises:
-        UnverifiedError: it does not run.
-    """
-    known = {value.name for value in model.graph.output}
-    for name in names:
-        if name not in known:
-            model.graph.output.add().name = name
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        path.write_bytes(model.SerializeToString())
-        return opened(path, options, Level.DISABLED).run(item.feeds)

@@ -116,6 +116,12 @@ class Correspondence:
         gone = (self.old.writers.keys() - self.new.writers.keys()) & read
         self.targets += sorted(gone)
 
+    @property
+    def changed(self) -> list[onnx.NodeProto]:
+        """Nodes of the original that are not shared, in running order."""
+        nodes = [self.old.program.scope.nodes[index] for index in sorted(self.old.needed)]
+        return [node for node in nodes if not self.shared & set(node.output)]
+
     def is_written(self, name: str) -> bool:
         """Whether both models compute a value."""
         return name in self.old.writers and name in self.new.writers
