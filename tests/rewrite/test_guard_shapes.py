@@ -128,7 +128,7 @@ def test_both_branches_are_proved_and_run(case: str, tmp_path: Path) -> None:
     assert report.verification is not None
     assert (report.verification.verdict, report.verification.reasons) == ("pass", [])
     assert report.verification.proof.verdict == "equal"
-    assert len(report.verification.proof.extents) == 2 - bool(options.input_shapes)
+    assert len(report.verification.proof.extents) >= 2
     assert len(report.verification.folds) == 1
     assert [site.guard for site in report.sites] == ["extents"]
 
