@@ -1,8 +1,8 @@
 """Models with guards on finite data, run on Inf and NaN: the outputs must be those of the original.
 
-Both branches of a guard are proved equal for finite data (`evidence.proof`). That its condition sends
-everything else to the original nodes is no matter of algebra: structural zeros meet Inf and NaN only
-on the runtime, so there it is tried.
+Both branches of a guard are proved equal for finite data (`evidence.proof`). That its condition
+sends everything else to the original nodes is no matter of algebra: structural zeros meet Inf and
+NaN only on the runtime, so there it is tried.
 """
 
 from __future__ import annotations
