@@ -10,6 +10,7 @@ from widthfold_onnx.results import (
     Environment,
     Gain,
     InspectSite,
+    IntegerRun,
     OutputParity,
     Proof,
     RegionReport,
@@ -174,7 +175,15 @@ def verdict(report: VerifyReport) -> str:
         line += f" ({count} judged by how far one rounding of the inputs moves the original)"
     if report.proof is not None:
         line += f"; proof: {report.proof.verdict}"
+    if report.integers is not None:
+        line += f"; {integers(report.integers)}"
     return line
+
+
+def integers(found: IntegerRun) -> str:
+    """What the runtime made of the nodes that changed, on integers."""
+    said = f"{counted(found.nodes, 'new node')} exact on integers"
+    return said if found.verdict == "exact" else f"{said}, {found.verdict}: {found.reason}"
 
 
 def proof(found: Proof) -> str:
