@@ -57,7 +57,8 @@ def verified(
     if timing is not None:
         timed = {"original": timing.original, "rewritten": timing.rewritten}
         limits += alarms(timed, timing.provider)
-    wrong, unknown = _judged(proof, folded=bool(folds))
+    wrong, unknown, told = _judged(proof, needs_proof=options.needs_proof)
+    limits += told
     verdict: Outcome = parity.verdict
     is_equal = proof is not None and proof.verdict == "equal"
     if not is_equal and verdict == "pass":
@@ -90,18 +91,17 @@ def verified(
     )
 
 
-def _judged(proof: Proof | None, *, folded: bool) -> tuple[list[str], list[str]]:
-    """What the proof says against the rewritten model, and what it leaves open.
+def _judged(proof: Proof | None, *, needs_proof: bool) -> tuple[list[str], list[str], list[str]]:
+    """What the proof says against the rewritten model, what it leaves open, and what it only limits.
 
-    A fold rounds nothing. Of a model that something else wrote, what cannot be proved is left to
-    the comparison of values.
+    Where no proof is needed, what cannot be proved is left to the comparison of outputs.
     """
     if proof is None or proof.verdict == "equal":
-        return [], []
-    said = f"proof: {proof.verdict}: {proof.reason}"
-    if proof.verdict == "different" or (folded and proof.verdict == "not provable"):
-        return [said], []
-    return [], [said] if folded else []
+        return [], [], []
+    said = [f"proof: {proof.verdict}: {proof.reason}"]
+    if proof.verdict == "different" or (needs_proof and proof.verdict == "not provable"):
+        return said, [], []
+    return ([], said, []) if needs_proof else ([], [], said)
 
 
 def _timed(
