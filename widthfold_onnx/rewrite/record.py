@@ -1,11 +1,11 @@
 """What new nodes say of themselves, as text in their metadata.
 
 Each names the output of the original that it stands for (`ORIGIN_KEY`). A folded Conv says how it
-was folded (`FOLD_KEY`): a second run knows by it that there is nothing left to do, `inspect` shows
-it, and the exact probe builds the same fold from it again. A node whose outputs are packed tensors
-says in which state they are (`STATE_KEY`): a claim that the exact probe checks. What returns a
-tensor of the original says which of its extents were only assumed (`model.assumed`), and what is
-computed channel by channel of which node it is part (`CHANNEL_KEY`).
+was folded (`FOLD_KEY`): a second run knows by it that there is nothing left to do, and `inspect` and
+the reports show it. A node whose outputs are packed tensors says in which state they are
+(`STATE_KEY`). What returns a tensor of the original says which of its extents were only assumed
+(`model.assumed`), and what is computed channel by channel of which node it is part (`CHANNEL_KEY`).
+No proof reads any of it.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ def read_channel(node: Node) -> ChannelRecord | None:
 def _decoded(text: str, kind: Any, key: str) -> Any:
     try:
         return msgspec.json.decode(text, type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidModelError(f"{key} cannot be read: {error}") from error
 
 
