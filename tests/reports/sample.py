@@ -11,6 +11,7 @@ from widthfold_onnx.results import (
     AxisPattern,
     Environment,
     FoldedNode,
+    IntegerRun,
     NodeTime,
     OutputParity,
     Proof,
@@ -161,7 +162,7 @@ def passing() -> VerifyReport:
         rewritten="pitch_cnn.folded.onnx",
         outputs=[output(n, level) for n in ("note", "onset") for level in ("disabled", "all")],
         proof=EQUAL,
-        integers=None,
+        integers=IntegerRun(verdict="exact", nodes=6),
         folds=[
             folded("contour/conv_1/Conv", [kinds[0]]),
             folded("contour/conv_2/Conv", [kinds[1], kinds[2]]),
@@ -198,6 +199,7 @@ def failing(name: str = "note", node: str = "contour/conv_1/Conv") -> VerifyRepo
         report,
         outputs=[output(name, "disabled", 7e-3, passed=False), *report.outputs[1:]],
         proof=replace(DIFFERENT, reason=f"{node}: 3 of 96 elements differ"),
+        integers=None,
         folds=[
             replace(first, node=node),
             replace(second, channels="", fold="its record cannot be read: no JSON", axes=[]),
@@ -226,6 +228,7 @@ def hostile() -> VerifyReport:
         rewritten=HOSTILE,
         outputs=[replace(row, name=HOSTILE, dtype=HOSTILE, note=HOSTILE) for row in report.outputs],
         proof=replace(DIFFERENT, reason=HOSTILE, functions=[HOSTILE], extents=[{HOSTILE: [1]}]),
+        integers=IntegerRun(verdict="different", reason=HOSTILE),
         folds=[replace(f, node=HOSTILE, channels=HOSTILE, fold=HOSTILE) for f in report.folds],
         timing=replace(report.timing, original=before, note=HOSTILE, provider=HOSTILE),
         reasons=[HOSTILE],

@@ -57,7 +57,7 @@ def test_hostile_names_stay_in_their_place() -> None:
     text = render(hostile(), Path(HOSTILE))
     shown = r"\x1b[2J<script>alert(1)</script>]]>|`$x^2$`@you\u202e--> ::error::\x0a::%0A,a:b\uffff"
     commands = read(text)
-    assert len(commands) == 2
+    assert len(commands) == 3
     for kind, properties, _ in commands:
         assert kind == "error"
         assert properties.keys() == {"file", "title"}

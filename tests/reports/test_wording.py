@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.reports.sample import DIFFERENT, EQUAL, NOT_PROVABLE, SKIPPED, output, passing
 from widthfold_onnx.evidence.rows import UNSTEADY
 from widthfold_onnx.reports import github, junit, plots, wording
-from widthfold_onnx.results import Proof
+from widthfold_onnx.results import IntegerRun, Proof
 
 
 def test_an_output_that_fails_within_the_tolerance_is_too_far_from_the_truth() -> None:
@@ -43,7 +43,7 @@ def test_what_is_not_proved_is_not_called_the_same(proof: Proof) -> None:
     assert wording.meaning(passing()) == same
     report = replace(passing(), proof=proof)
     assert wording.meaning(report) != same
-    assert wording.verdict(report).endswith(f"; proof: {proof.verdict}")
+    assert wording.verdict(report).endswith(f"; proof: {proof.verdict}; 6 new nodes exact on integers")
     assert wording.proof(proof).startswith(f"{proof.verdict}: ")
     assert wording.proof(proof).endswith(proof.reason)
     assert list(wording.certificate(proof)) == []
@@ -63,6 +63,25 @@ def test_a_certificate_names_all_that_a_sceptic_needs() -> None:
     text = " ".join(wording.certificate(bare))
     assert "there are no inputs" in text
     assert text.endswith("read: none.")
+
+
+def test_the_run_on_integers_is_said() -> None:
+    reason = "Conv c: 3 of 7 integers differ"
+    for verdict, words in (
+        ("exact", "2 new nodes exact on integers"),
+        ("different", f"a new node is not exact on integers: {reason}"),
+        ("skipped", f"2 new nodes exact on integers, not all could be run: {reason}"),
+    ):
+        run = IntegerRun(verdict=verdict, reason=reason, nodes=2)
+        assert wording.integers(run) == words
+        report = replace(passing(), integers=run)
+        assert words in junit.render(report)
+        assert ("<failure" in junit.render(report)) == (verdict == "different")
+        assert ("<skipped" in junit.render(report)) == (verdict == "skipped")
+        failed = replace(report, verdict="fail", reasons=["-"])
+        assert (reason in github.render(failed, Path("m")).splitlines()[0]) == (
+            verdict == "different"
+        )
 
 
 def test_one_input_set_is_no_plural() -> None:

@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.proof import compare
 from widthfold_onnx.evidence.proof.field import PRIMES
-from widthfold_onnx.evidence.proof.program import program
-from widthfold_onnx.model.loader import LoadedModel
+from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.options import Shapes
 from widthfold_onnx.results import Proof
 from widthfold_onnx.text import printable
 
 
-def proved(old: LoadedModel, new: LoadedModel, fixed: Shapes, known: Shapes) -> Proof:
+def proved(old: Program, new: Program, fixed: Shapes, known: Shapes) -> Proof:
     """Prove two models equal, or say where they differ.
 
     Args:
@@ -24,8 +23,7 @@ def proved(old: LoadedModel, new: LoadedModel, fixed: Shapes, known: Shapes) -> 
         known: extents at which the original ran, empty where it did not.
     """
     try:
-        before, after = (program(model.proto, model.folder) for model in (old, new))
-        found = compare.prove_at_sizes(before, after, fixed, known)
+        found = compare.prove_at_sizes(old, new, fixed, known)
     except UnverifiedError as error:
         return Proof(verdict="skipped", reason=str(error))
     worst = next((proof for proof in found if proof.verdict != "equal"), found[0])

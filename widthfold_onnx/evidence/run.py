@@ -13,15 +13,18 @@ from widthfold_onnx.evidence.environment import Before, environment
 from widthfold_onnx.evidence.exact_kernels import holds_bytes
 from widthfold_onnx.evidence.folds import recorded_folds
 from widthfold_onnx.evidence.gate import Outcome, gate
-from widthfold_onnx.evidence.models import compare_models
+from widthfold_onnx.evidence.hostile import hostile_differences
+from widthfold_onnx.evidence.integers import run_on_integers
+from widthfold_onnx.evidence.models import ModelParity, compare_models
 from widthfold_onnx.evidence.placement import alarms
+from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.proved import proved
 from widthfold_onnx.evidence.rows import ILL_CONDITIONED
 from widthfold_onnx.evidence.speed import time_models
 from widthfold_onnx.model.graph import Document
-from widthfold_onnx.model.loader import load
+from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
-from widthfold_onnx.results import Proof, Timing, VerifyReport
+from widthfold_onnx.results import IntegerRun, Proof, Timing, VerifyReport
 from widthfold_onnx.runtime.saturation import u8s8_error
 from widthfold_onnx.text import printable
 
@@ -43,10 +46,10 @@ def verified(
         options = dataclasses.replace(options, provider=Provider(parity.provider))
     old, new = load(original), load(rewritten)
     folds = recorded_folds(Document(old.proto, old.folder), Document(new.proto, new.folder))
-    proof: Proof | None = None
-    if options.exact:
-        report("proof by evaluation")
-        proof = proved(load(original), load(rewritten), options.input_shapes, parity.shapes)
+    proof, integers = _proved(old, new, options, parity, report)
+    hostile, unseen = list[str](), list[str]()
+    if parity.verdict == "pass" and parity.shapes:
+        hostile, unseen = hostile_differences(original, rewritten, options, parity.shapes, report)
     timing: Timing | None = None
     outcome: Outcome = "pass"
     speed: list[str] = []
@@ -59,6 +62,8 @@ def verified(
         limits += alarms(timed, timing.provider)
     wrong, unknown, told = _judged(proof, needs_proof=options.needs_proof)
     limits += told
+    if integers is not None and integers.verdict == "different":
+        wrong.append(f"on integers the runtime does not compute {integers.reason}")
     verdict: Outcome = parity.verdict
     is_equal = proof is not None and proof.verdict == "equal"
     if not is_equal and verdict == "pass":
@@ -69,6 +74,7 @@ def verified(
             "both models compute the same function"
             for name in dict.fromkeys(doubts)
         ]
+    wrong += hostile
     if wrong or outcome == "fail":
         verdict = "fail"
     elif (unknown or outcome == "unverified") and verdict == "pass":
@@ -80,15 +86,38 @@ def verified(
         rewritten=rewritten.name,
         outputs=list(parity.outputs),
         proof=proof,
-        integers=None,
+        integers=integers,
         folds=folds,
         timing=timing,
         verdict=verdict,
-        reasons=[*wrong, *causes, *unknown, *speed, *parity.limits, *limits],
+        reasons=[*wrong, *causes, *unknown, *speed, *parity.limits, *limits, *unseen],
         input_sets=parity.input_sets,
         environment=environment(options, before, u8s8_error() if holds_bytes(original) else None),
         unrun=parity.unrun if is_equal else "",
     )
+
+
+def _proved(
+    old: LoadedModel,
+    new: LoadedModel,
+    options: VerifyOptions,
+    parity: ModelParity,
+    report: Report,
+) -> tuple[Proof | None, IntegerRun | None]:
+    """The proof, and if it holds what the runtime makes of the nodes that changed."""
+    if not options.exact:
+        return None, None
+    report("proof by evaluation")
+    try:
+        before, after = (program(model.proto, model.folder) for model in (old, new))
+    except UnverifiedError as error:
+        return Proof(verdict="skipped", reason=str(error)), None
+    proof = proved(before, after, options.input_shapes, parity.shapes)
+    if proof.verdict != "equal" or not parity.provider:
+        return proof, None
+    report("linear nodes that changed, on integers")
+    known = {name: tuple(dims) for name, dims in proof.extents[0].items()}
+    return proof, run_on_integers(before, after, known, options)
 
 
 def _judged(proof: Proof | None, *, needs_proof: bool) -> tuple[list[str], list[str], list[str]]:

@@ -72,6 +72,7 @@ class _Page:
             f"({code(report.original)} → {code(report.rewritten)})",
             _bullets([code(reason, 300) for reason in report.reasons], self.rows),
             f"Proof: {code(wording.proof(report.proof), 400)}" if report.proof else "",
+            f"Runtime: {code(wording.integers(report.integers), 300)}" if report.integers else "",
             self._timing(report.timing),
             self._table(
                 "outputs",

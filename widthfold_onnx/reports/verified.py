@@ -52,6 +52,8 @@ def show_verify(
         say(f"proof: {wording.proof(report.proof)}")
         for line in wording.certificate(report.proof) if certificates else ():
             say(line)
+    if report.integers is not None:
+        say(f"runtime: {wording.integers(report.integers)}")
     for fold in report.folds if certificates else ():
         say(f"{fold.node}: {fold.fold}.")
     if report.timing is not None:

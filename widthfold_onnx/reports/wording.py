@@ -11,6 +11,7 @@ from widthfold_onnx.results import (
     FoldedNode,
     Gain,
     InspectSite,
+    IntegerRun,
     OutputParity,
     Proof,
     RegionReport,
@@ -180,15 +181,26 @@ def verdict(report: VerifyReport) -> str:
         line += f" ({count} judged by how far one rounding of the inputs moves the original)"
     if report.proof is not None:
         line += f"; proof: {report.proof.verdict}"
+    if report.integers is not None:
+        line += f"; {integers(report.integers)}"
     return line
+
+
+def integers(found: IntegerRun) -> str:
+    """What the runtime made of the nodes that changed, on integers."""
+    said = f"{counted(found.nodes, 'new node')} exact on integers"
+    return {
+        "exact": said,
+        "different": f"a new node is not exact on integers: {found.reason}",
+        "skipped": f"{said}, not all could be run: {found.reason}",
+    }[found.verdict]
 
 
 _PROOFS = {
     "equal": "both models compute the same function",
     "different": "the models compute different functions",
-    "not provable": "the rewritten model holds numbers that were rounded when it was made, so that "
-    "only its outputs can be compared",
-    "skipped": "the original could not be evaluated",
+    "not provable": "whether the models compute the same function is not known",
+    "skipped": "nothing was evaluated",
 }
 
 

@@ -129,17 +129,18 @@ class Proof(Result, kw_only=True, frozen=True):
 
 
 class IntegerRun(Result, kw_only=True, frozen=True):
-    """What changed, run by the runtime on small integers in place of all weights and inputs.
+    """The linear nodes that changed, run by the runtime on small integers.
 
     Attributes:
-        verdict: exact, where both models return the same integers; different; or skipped.
-        reason: where they differ, or why they were not run.
-        values: how many values were compared, bit for bit.
+        verdict: exact, where every result is that of the node's definition, bit for bit; different;
+            or skipped, where some could not be run.
+        reason: where one differs, or why one was not run.
+        nodes: how many were run and are exact.
     """
 
     verdict: Literal["exact", "different", "skipped"]
     reason: str = ""
-    values: int = 0
+    nodes: int = 0
 
 
 class Environment(Result, kw_only=True, frozen=True):

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.proof.correspondence import Correspondence
+from widthfold_onnx.evidence.proof.correspondence import Correspondence, Side
 from widthfold_onnx.evidence.proof.evaluate import Evaluation, EvaluationError
 from widthfold_onnx.evidence.proof.field import PRIMES, canonical
 from widthfold_onnx.evidence.proof.program import Program
@@ -21,6 +21,7 @@ from widthfold_onnx.evidence.proof.sizes import (
     first_tries,
     open_dimensions,
     second_tries,
+    tested_tries,
 )
 from widthfold_onnx.evidence.proof.values import Elements, Known, Opaque, Shape, Value
 from widthfold_onnx.model.scope import describe_node
@@ -40,6 +41,7 @@ class Proof:
         values: how many values that both models name were found equal.
         error_bits: the verdict `equal` is wrong with a probability of at most 2^-error_bits.
         functions: operators that were taken for unknown functions of all that they read.
+        branches: of every If of the new model that was computed, which branches were.
     """
 
     verdict: Literal["equal", "different", "not provable"]
@@ -48,10 +50,11 @@ class Proof:
     values: int = 0
     error_bits: float = math.inf
     functions: frozenset[str] = frozenset()
+    branches: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 def prove_at_sizes(old: Program, new: Program, fixed: Shapes, known: Shapes) -> list[Proof]:
-    """Compare two models at one set of extents, or at two where the original leaves some open.
+    """Compare two models at one set of extents, or at several where the original leaves some open.
 
     Args:
         old: the original.
@@ -66,7 +69,26 @@ def prove_at_sizes(old: Program, new: Program, fixed: Shapes, known: Shapes) -> 
     if open_dimensions(old, fixed):
         with suppress(UnverifiedError):  # the original may take one size alone
             proofs.append(_first(old, new, second_tries(old, fixed, proofs[0].shapes)))
-    return proofs
+    # What tests extents is right at all of them, also where the caller planned with some.
+    for shapes in tested_tries(old, new, proofs[0].shapes):
+        with suppress(UnverifiedError):
+            proofs.append(prove(old, new, shapes))
+    unseen = _unseen_branch(new, proofs) if open_dimensions(old, {}) else ""
+    return [*proofs, Proof("not provable", unseen, proofs[0].shapes)] if unseen else proofs
+
+
+def _unseen_branch(new: Program, proofs: Sequence[Proof]) -> str:
+    """Name an If that changed and of which one branch was never computed; "" if there is none."""
+    computed: dict[str, frozenset[str]] = {}
+    for proof in proofs:
+        for name, chosen in proof.branches.items():
+            computed[name] = computed.get(name, frozenset()) | chosen
+    constant = Side(new).constant
+    fixed = {n.output[0] for n in new.scope.nodes if n.op_type == "If" and n.input[0] in constant}
+    for name, chosen in computed.items():
+        for branch in {"then_branch", "else_branch"} - chosen if name not in fixed else ():
+            return f"the {branch} of {printable(name)} is chosen at none of the extents tried"
+    return ""
 
 
 def _first(old: Program, new: Program, tries: Iterator[Shapes]) -> Proof:
@@ -113,9 +135,7 @@ def _evaluated(
     variables: Shapes,
 ) -> Proof:
     """Evaluate both models up to the targets and compare these."""
-    run = partial(
-        Evaluation, shapes=shapes, variables=variables, is_open=_is_open(both.old.program)
-    )
+    run = partial(Evaluation, shapes=shapes, variables=variables)
     try:
         before = run(both.old.program, tables[:1], targets=both.targets)
     except EvaluationError as error:
@@ -132,6 +152,7 @@ def _evaluated(
             values=len(both.shared) + len(both.targets),
             error_bits=_error_bits(before, after),
             functions=frozenset(before.functions) | frozenset(after.functions),
+            branches={name: frozenset(chosen) for name, chosen in after.branches.items()},
         )
     first = differing[0]
     one, other = (
@@ -159,12 +180,6 @@ def _error_bits(before: Evaluation, after: Evaluation) -> float:
 
 def _constants(value: Value) -> int:
     return 0 if isinstance(value, Opaque) else value.constants
-
-
-def _is_open(program: Program) -> bool:
-    dims = [d for v in program.inputs for d in v.type.tensor_type.shape.dim]
-    ranked = all(v.type.tensor_type.HasField("shape") for v in program.inputs)
-    return not ranked or not all(d.HasField("dim_value") and d.dim_value >= 0 for d in dims)
 
 
 def _difference(one: Value, other: Value) -> str:

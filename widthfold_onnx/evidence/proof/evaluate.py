@@ -39,7 +39,6 @@ class Evaluation:
         shapes: extents of the inputs.
         targets: values of the main graph that are computed, with what they need.
         variables: values of the main graph that are variables for all that reads them.
-        is_open: whether the model leaves extents open, so that Shape returns no constant.
         is_kept: whether the values of the targets are kept, and not only their digests.
 
     Attributes:
@@ -49,6 +48,7 @@ class Evaluation:
         reach: results of functions that one element is computed from, at most.
         size: elements of all values.
         functions: how often each operator was taken for an unknown function.
+        branches: of every If, by its first output, which branches were computed.
     """
 
     def __init__(
@@ -59,19 +59,18 @@ class Evaluation:
         *,
         targets: Sequence[str],
         variables: Mapping[str, Shape],
-        is_open: bool,
         is_kept: bool = False,
     ) -> None:
         self._program = program
         self._tables = tables
         self._variables = variables
-        self._is_open = is_open
         self._targets = frozenset(targets)
         self._is_kept = is_kept
         self.digests: dict[str, bytes] = {}
         self.values: dict[str, Value] = {}
         self.degree, self.reach, self.size = 1, 0, 0
         self.functions: Counter[str] = Counter()
+        self.branches: dict[str, set[str]] = {}
         given: dict[str, Value] = {}
         for value in program.inputs:
             given[value.name] = self._input(value, shapes)
@@ -176,8 +175,6 @@ class Evaluation:
             if not (is_default(node, node.op_type) and node.op_type in OPERATORS):
                 self.functions[node.op_type] += 1
             results = evaluate(call)
-            if not self._is_open:
-                results = [_settled(value) for value in results]
             return results
         around = _outside(env, tensors, inner, self._program)
         if is_default(node, "If"):
@@ -209,24 +206,22 @@ class Evaluation:
         path: str,
         env: ChainMap[str, Value],
     ) -> list[Value]:
-        """Both branches; where they return the same, that is the result whatever the condition."""
+        """Compute the branch that a known condition chooses, else both.
+
+        Where both return the same, that is the result whatever the condition.
+        """
         condition = call.inputs[0]
-        chosen = None
+        chosen = {"then_branch", "else_branch"}
         if isinstance(condition, Known):
-            chosen = "then_branch" if condition.array.any() else "else_branch"
+            chosen = {"then_branch" if condition.array.any() else "else_branch"}
+        self.branches.setdefault(call.node.output[0], set()).update(chosen)
         results: dict[str, list[Value]] = {}
         for attribute, index, scope in _bodies(call.node, inner):
-            if isinstance(condition, Known) and not condition.from_sizes and attribute != chosen:
-                continue
-            assert scope.graph is not None
-            outputs = [value.name for value in scope.graph.output]
-            inside = body_path(path, call.node, attribute, index)
-            try:
+            if attribute in chosen:
+                assert scope.graph is not None
+                outputs = [value.name for value in scope.graph.output]
+                inside = body_path(path, call.node, attribute, index)
                 results[attribute] = self._graph(scope, inside, outputs, env.new_child())
-            except EvaluationError:
-                # At extents for which a branch is not meant, the condition must choose the other.
-                if chosen in (None, attribute):
-                    raise
         if len(results) < 2:
             return next(iter(results.values()))
         branches = (results["then_branch"], results["else_branch"])
@@ -251,13 +246,6 @@ class Evaluation:
             function(key, [one.draws, other.draws], one.shape),
             constants=max(one.constants, other.constants),
         )
-
-
-def _settled(value: Value) -> Value:
-    """Where no extent is open, what Shape returns is a constant."""
-    if isinstance(value, Known) and value.from_sizes:
-        return Known(value.array, rounded=value.rounded)
-    return value
 
 
 def _outside(

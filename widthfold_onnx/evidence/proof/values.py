@@ -23,13 +23,11 @@ class Known:
 
     Attributes:
         array: they themselves.
-        from_sizes: whether they depend on extents that the model leaves open.
         rounded: whether floats were computed to get them, so that another order of computing may
             give other last digits.
     """
 
     array: Array
-    from_sizes: bool = False
     rounded: bool = False
 
     @property

@@ -97,9 +97,9 @@ def unknown(call: Call, *more: str) -> list[Value]:
 def _extents(call: Call) -> Known:
     shape = call.tensor(0).shape
     if call.node.op_type == "Size":
-        return Known(np.array(np.prod(shape, dtype=np.int64)), from_sizes=True)
+        return Known(np.array(np.prod(shape, dtype=np.int64)))
     start, end = call.attributes.get("start", 0), call.attributes.get("end", len(shape))
-    return Known(np.array(shape[start:end], np.int64), from_sizes=True)
+    return Known(np.array(shape[start:end], np.int64))
 
 
 def _of_constants(call: Call) -> list[Value] | None:
@@ -117,7 +117,6 @@ def _of_constants(call: Call) -> list[Value] | None:
     return [
         Known(
             array,
-            from_sizes=any(value.from_sizes for value in read),
             rounded=any(v.rounded for v in read) or (rounds and array.dtype.kind == "f"),
         )
         for array in arrays
