@@ -43,7 +43,9 @@ def test_what_is_not_proved_is_not_called_the_same(proof: Proof) -> None:
     assert wording.meaning(passing()) == same
     report = replace(passing(), proof=proof)
     assert wording.meaning(report) != same
-    assert wording.verdict(report).endswith(f"; proof: {proof.verdict}; 6 new nodes exact on integers")
+    assert wording.verdict(report).endswith(
+        f"; proof: {proof.verdict}; 6 new nodes exact on integers"
+    )
     assert wording.proof(proof).startswith(f"{proof.verdict}: ")
     assert wording.proof(proof).endswith(proof.reason)
     assert list(wording.certificate(proof)) == []

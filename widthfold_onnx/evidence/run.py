@@ -121,7 +121,7 @@ def _proved(
 
 
 def _judged(proof: Proof | None, *, needs_proof: bool) -> tuple[list[str], list[str], list[str]]:
-    """What the proof says against the rewritten model, what it leaves open, and what it only limits.
+    """What the proof says against the rewritten model, what it leaves open, and what limits it.
 
     Where no proof is needed, what cannot be proved is left to the comparison of outputs.
     """

@@ -1,8 +1,8 @@
 """What new nodes say of themselves, as text in their metadata.
 
 Each names the output of the original that it stands for (`ORIGIN_KEY`). A folded Conv says how it
-was folded (`FOLD_KEY`): a second run knows by it that there is nothing left to do, and `inspect` and
-the reports show it. A node whose outputs are packed tensors says in which state they are
+was folded (`FOLD_KEY`): a second run knows by it that there is nothing left to do, and `inspect`
+and the reports show it. A node whose outputs are packed tensors says in which state they are
 (`STATE_KEY`). What returns a tensor of the original says which of its extents were only assumed
 (`model.assumed`), and what is computed channel by channel of which node it is part (`CHANNEL_KEY`).
 No proof reads any of it.
