@@ -48,7 +48,7 @@ class Proof:
     reason: str = ""
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     values: int = 0
-    error_bits: float = math.inf
+    error_bits: float = 0.0
     functions: frozenset[str] = frozenset()
     branches: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
