@@ -6,10 +6,12 @@ shown here, and no verdict.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.evidence.patterns import patterns, sentence
+from widthfold_onnx.fold.channels import Grouping
 from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.model.messages import Scope
 from widthfold_onnx.refusal import Refusal
@@ -30,6 +32,12 @@ from widthfold_onnx.rules.windowed import WindowedSite
 MOST = 1 << 20
 """Largest number of a record that is believed: whoever changes a model can write any."""
 
+MOST_TAPS = 1 << 20
+"""Weights of folded axes that are described, over all nodes of a model."""
+
+MOST_PAIRS = 1 << 22
+"""Pairs of channels of a Conv whose groups were changed that are looked at."""
+
 
 def recorded_folds(old: Document, new: Document) -> list[FoldedNode]:
     """Describe the nodes that say that they are folded, in running order.
@@ -44,19 +52,25 @@ def recorded_folds(old: Document, new: Document) -> list[FoldedNode]:
         for node in scope.graph
         for value in node.outputs
     }
-    found = []
+    found: list[FoldedNode] = []
+    left = MOST_TAPS
     for _, node in new.nodes(LINEAR):
         if FOLD_KEY in node.metadata_props:
             name = node.name or node.outputs[0].name or ""
             try:
-                found.append(_described(old, originals, node, name))
+                found.append(_described(old, originals, node, name, left))
+                left -= sum(len(axis.taps) for axis in found[-1].axes)
             except (InvalidModelError, ValueError, ArithmeticError) as error:
                 found.append(FoldedNode(node=name, fold=f"its record cannot be read: {error}"))
     return found
 
 
 def _described(
-    old: Document, originals: dict[str | None, tuple[Scope, Node]], node: Node, name: str
+    old: Document,
+    originals: dict[str | None, tuple[Scope, Node]],
+    node: Node,
+    name: str,
+    most: int,
 ) -> FoldedNode:
     record = read_record(node.metadata_props[FOLD_KEY])
     scope, original = originals.get(node.metadata_props.get(ORIGIN_KEY), (None, None))
@@ -66,8 +80,9 @@ def _described(
         raise InvalidModelError("a number is out of range")
     place = Site(original, scope, name, original.op_type)
     if isinstance(record, FoldRecord):
-        return _convolution(_read(old, place, (record.samples, None, *_lengths(record))), record)
-    return _product(_read(old, place, tuple(record.shape)), record)
+        dims = (record.samples, None, *(axis.length for axis in record.axes))
+        return _convolution(_read(old, place, dims), record, most)
+    return _product(_read(old, place, tuple(record.shape)), record, most)
 
 
 def _numbers(record: FoldRecord | ProductRecord) -> Iterator[int]:
@@ -79,10 +94,6 @@ def _numbers(record: FoldRecord | ProductRecord) -> Iterator[int]:
         yield from (axis.out_digits * axis.in_digits, axis.length or 1)
 
 
-def _lengths(record: FoldRecord) -> list[int | None]:
-    return [axis.length for axis in record.axes]
-
-
 def _read(old: Document, place: Site, dims: tuple[int | None, ...]) -> LinearSite:
     site = LINEAR[place.op](old, place, lambda _: dims, lambda _: dims)
     if isinstance(site, Refusal):
@@ -90,9 +101,13 @@ def _read(old: Document, place: Site, dims: tuple[int | None, ...]) -> LinearSit
     return site
 
 
-def _convolution(site: LinearSite, record: FoldRecord) -> FoldedNode:
+def _convolution(site: LinearSite, record: FoldRecord, most: int) -> FoldedNode:
     if not isinstance(site, WindowedSite) or len(record.axes) != len(site.axes):
         raise InvalidModelError("it is the record of another operator")
+    axes = zip(site.axes, record.axes, strict=True)
+    _check_size(record.batch + sum(axis.kernel * entry.out_digits for axis, entry in axes), most)
+    if Grouping(*record.channels, record.group) != site.grouping:
+        _check_size(math.prod(site.channels), MOST_PAIRS)
     fold = fold_again(record, site.axes, site.grouping)
     if isinstance(fold, Refusal):
         raise InvalidModelError(f"the fold cannot be repeated on the original: {fold.reason}")
@@ -106,9 +121,15 @@ def _convolution(site: LinearSite, record: FoldRecord) -> FoldedNode:
     )
 
 
-def _product(site: LinearSite, record: ProductRecord) -> FoldedNode:
+def _check_size(count: int, most: int) -> None:
+    if count > most:
+        raise InvalidModelError("the fold is too large to be shown")
+
+
+def _product(site: LinearSite, record: ProductRecord, most: int) -> FoldedNode:
     if not isinstance(site, MatMulSite):
         raise InvalidModelError("it is the record of another operator")
+    _check_size(record.factor, most)
     (inputs, outputs), f = site.channels, record.factor
     side = "blocks" if site.left else "neighbours"
     filled = "its zero point" if site.is_integer else "zero"

@@ -60,7 +60,8 @@ def verified(
     if timing is not None:
         timed = {"original": timing.original, "rewritten": timing.rewritten}
         limits += alarms(timed, timing.provider)
-    wrong, unknown = _judged(proof, folded=bool(folds))
+    wrong, unknown, told = _judged(proof, needs_proof=options.needs_proof)
+    limits += told
     if integers is not None and integers.verdict == "different":
         wrong.append(f"on integers the runtime does not compute {integers.reason}")
     verdict: Outcome = parity.verdict
@@ -119,18 +120,17 @@ def _proved(
     return proof, run_on_integers(before, after, known, options)
 
 
-def _judged(proof: Proof | None, *, folded: bool) -> tuple[list[str], list[str]]:
-    """What the proof says against the rewritten model, and what it leaves open.
+def _judged(proof: Proof | None, *, needs_proof: bool) -> tuple[list[str], list[str], list[str]]:
+    """What the proof says against the rewritten model, what it leaves open, and what limits it.
 
-    A fold rounds nothing. Of a model that something else wrote, what cannot be proved is left to
-    the comparison of values.
+    Where no proof is needed, what cannot be proved is left to the comparison of outputs.
     """
     if proof is None or proof.verdict == "equal":
-        return [], []
-    said = f"proof: {proof.verdict}: {proof.reason}"
-    if proof.verdict == "different" or (folded and proof.verdict == "not provable"):
-        return [said], []
-    return [], [said] if folded else []
+        return [], [], []
+    said = [f"proof: {proof.verdict}: {proof.reason}"]
+    if proof.verdict == "different" or (needs_proof and proof.verdict == "not provable"):
+        return said, [], []
+    return ([], said, []) if needs_proof else ([], [], said)
 
 
 def _timed(

@@ -82,6 +82,9 @@ def render(report: VerifyReport) -> str:
         ],
         sites=report.folds[:MOST_ROWS],
         proof="" if report.proof is None else wording.proof(report.proof),
+        integers="" if report.integers is None else wording.integers(report.integers),
+        certificate=[] if report.proof is None else list(wording.certificate(report.proof)),
+        told=wording.told,
         drawn=drawn,
         not_drawn=len(folded) - sum(len(fold.sites) for fold in drawn),
     )

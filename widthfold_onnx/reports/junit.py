@@ -1,4 +1,4 @@
-"""A verification as JUnit XML: one suite, one case per output and level, proof and timing.
+"""A verification as JUnit XML: one suite, one case per output and level, proof, run and timing.
 
 Jenkins, GitLab and Azure read it. Case names do not depend on results, so that a service can
 follow one case through many runs.
@@ -11,7 +11,7 @@ from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 from widthfold_onnx.evidence.rows import UNSTEADY
 from widthfold_onnx.reports import wording
 from widthfold_onnx.reports.files import signature
-from widthfold_onnx.results import OutputParity, Proof, Timing, VerifyReport
+from widthfold_onnx.results import IntegerRun, OutputParity, Proof, Timing, VerifyReport
 from widthfold_onnx.text import printable
 
 _LONGEST = 2000
@@ -25,6 +25,8 @@ def render(report: VerifyReport) -> str:
     suite.add_testcases([_output(row) for row in report.outputs])
     if report.proof is not None:
         suite.add_testcase(_proof(report.proof))
+    if report.integers is not None:
+        suite.add_testcase(_integers(report.integers))
     if report.timing is not None:
         suite.add_testcase(_timing(report.timing))
     suite.add_testcase(_verdict(report))
@@ -78,6 +80,18 @@ def _proof(proof: Proof) -> TestCase:
     if proof.verdict == "different":
         case.result = [Failure(line, "different")]
     elif proof.verdict == "equal":
+        case.system_out = line
+    else:
+        case.result = [Skipped(line)]
+    return case
+
+
+def _integers(run: IntegerRun) -> TestCase:
+    case = TestCase("new nodes on integers", "proof", 0.0)
+    line = printable(wording.integers(run), _LONGEST)
+    if run.verdict == "different":
+        case.result = [Failure(line, "different")]
+    elif run.verdict == "exact":
         case.system_out = line
     else:
         case.result = [Skipped(line)]

@@ -71,6 +71,8 @@ class _Page:
             f"{_SIGNS[report.verdict]} **{report.verdict}**: {wording.meaning(report)} "
             f"({code(report.original)} → {code(report.rewritten)})",
             _bullets([code(reason, 300) for reason in report.reasons], self.rows),
+            f"Proof: {code(wording.proof(report.proof), 400)}" if report.proof else "",
+            f"Runtime: {code(wording.integers(report.integers), 300)}" if report.integers else "",
             self._timing(report.timing),
             self._table(
                 "outputs",
@@ -91,10 +93,9 @@ class _Page:
             ),
             self._table(
                 "folded nodes",
-                ["node", "channels", "how"],
-                [[code(f.node), code(f.channels), code(f.fold, 300)] for f in report.folds],
+                ["folded node", "what its record says"],
+                [[code(fold.node), code(wording.told(fold), 400)] for fold in report.folds],
             ),
-            f"Proof: {code(wording.proof(report.proof), 300)}" if report.proof else "",
             f"{wording.counted(report.input_sets, 'input set')}; {where}",
             f"Repeat: {code(env.command, 500)}" if env.command else "",
         ]

@@ -43,12 +43,19 @@ def show_verify(
         [_output(row) for row in report.outputs],
         below=True,
     )
-    table(["folded node", "channels"], [[f.node, f.channels] for f in report.folds], below=True)
+    table(
+        ["folded node", "what its record says"],
+        [[fold.node, fold.channels or fold.fold] for fold in report.folds],
+        below=True,
+    )
     if report.proof is not None:
         say(f"proof: {wording.proof(report.proof)}")
-    if certificates:
-        for line in wording.certificate(report):
+        for line in wording.certificate(report.proof) if certificates else ():
             say(line)
+    if report.integers is not None:
+        say(f"runtime: {wording.integers(report.integers)}")
+    for fold in report.folds if certificates else ():
+        say(f"{fold.node}: {fold.fold}.")
     if report.timing is not None:
         _show_timing(report.timing)
         if latencies:

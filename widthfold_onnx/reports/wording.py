@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from widthfold_onnx.evidence.rows import ILL_CONDITIONED, UNSTEADY
 from widthfold_onnx.results import (
     Environment,
+    FoldedNode,
     Gain,
     InspectSite,
     IntegerRun,
@@ -151,14 +152,19 @@ def search(report: SearchReport) -> str:
 def meaning(report: VerifyReport) -> str:
     """What the verdict says about the models, without their names."""
     reached = report.timing.fail_under_verdict if report.timing is not None else "pass"
+    is_equal = report.proof is not None and report.proof.verdict == "equal"
+    agrees = (
+        "the rewritten model computes what the original computes"
+        if is_equal
+        else "the rewritten model returned what the original returned, within the tolerance"
+    )
     # Only models that agree are timed; what is left to go wrong beside the speed is the proof.
-    doubted = report.proof is not None and report.proof.verdict in ("different", "not provable")
-    if report.verdict == reached != "pass" and not doubted:
+    if report.verdict == reached != "pass" and is_equal:
         too_slow = "is too slow" if reached == "fail" else "may be too slow"
-        return f"the rewritten model computes what the original computes, but {too_slow}"
+        return f"{agrees}, but {too_slow}"
     return {
-        "pass": "the rewritten model computes what the original computes",
-        "fail": "the rewritten model is not the original",
+        "pass": agrees,
+        "fail": "the rewritten model does not compute what the original computes",
         "unverified": "no statement about the rewritten model is possible",
     }[report.verdict]
 
@@ -183,41 +189,56 @@ def verdict(report: VerifyReport) -> str:
 def integers(found: IntegerRun) -> str:
     """What the runtime made of the nodes that changed, on integers."""
     said = f"{counted(found.nodes, 'new node')} exact on integers"
-    return said if found.verdict == "exact" else f"{said}, {found.verdict}: {found.reason}"
+    return {
+        "exact": said,
+        "different": f"a new node is not exact on integers: {found.reason}",
+        "skipped": f"{said}, not all could be run: {found.reason}",
+    }[found.verdict]
+
+
+_PROOFS = {
+    "equal": "both models compute the same function",
+    "different": "the models compute different functions",
+    "not provable": "whether the models compute the same function is not known",
+    "skipped": "nothing was evaluated",
+}
 
 
 def proof(found: Proof) -> str:
     """What the proof found, in one sentence."""
+    line = f"{found.verdict}: {_PROOFS[found.verdict]}"
     if found.verdict != "equal":
-        return f"{found.verdict}: {found.reason}"
+        return f"{line}; {found.reason}"
     return (
-        f"equal; {counted(found.values, 'value')} that both models name, error below "
-        f"2^-{found.error_bits}"
+        f"{line} ({counted(found.values, 'value')} compared; the probability of an error is below "
+        f"2^-{found.error_bits})"
     )
 
 
-def certificate(report: VerifyReport) -> Iterator[str]:
-    """What was proved, in words that can be checked, and what every fold did."""
-    found = report.proof
-    if found is not None and found.verdict == "equal":
-        sizes = "; ".join(
-            ", ".join(f"{printable(name)} {dims}" for name, dims in extents.items())
-            for extents in found.extents
-        )
-        yield (
-            f"Both models were evaluated modulo each of {', '.join(map(str, found.primes))}, on "
-            "random elements in place of inputs and of weights; equal weights, bit for bit, are "
-            f"equal elements. Extents of the inputs: {sizes or 'none'}."
-        )
-        yield (
-            f"{counted(found.values, 'value')} that both models name were found equal. Were they "
-            "different functions, the probability of that would be below "
-            f"2^-{found.error_bits}."
-        )
-        unknown = ", ".join(found.functions)
-        yield f"Taken for unknown functions of all that they read: {unknown or 'no operator'}."
-    for fold in report.folds:
-        yield f"{fold.node}: {fold.fold}."
+def certificate(found: Proof) -> Iterator[str]:
+    """What was proved, in words that can be checked; nothing where nothing was."""
+    if found.verdict != "equal":
+        return
+    sizes = (
+        ", ".join(f"{name} {dims}" for name, dims in extents.items()) for extents in found.extents
+    )
+    yield (
+        "Both models were evaluated on random whole numbers modulo each of the primes "
+        f"{', '.join(map(str, found.primes))}, in place of inputs and weights; equal weights got "
+        "equal numbers."
+    )
+    yield f"Extents of the inputs: {'; then '.join(filter(None, sizes)) or 'there are no inputs'}."
+    yield (
+        f"{counted(found.values, 'value')} that both models name were found equal. If the models "
+        f"were different functions, the probability of that would be below 2^-{found.error_bits}."
+    )
+    unknown = ", ".join(found.functions) or "none"
+    yield f"Operators taken for unknown functions of all that they read: {unknown}."
+
+
+def told(fold: FoldedNode) -> str:
+    """What the record of a node says of its fold."""
+    return "; ".join(filter(None, (fold.channels, fold.fold)))
 
 
 def speed(timing: Timing) -> str:

@@ -4,7 +4,7 @@ Each names the output of the original that it stands for (`ORIGIN_KEY`). A folde
 was folded (`FOLD_KEY`): a second run knows by it that there is nothing left to do, and reports show
 it. A node whose outputs are packed tensors is marked (`PACKED`). What returns a tensor of the
 original says which of its extents were only assumed (`model.assumed`), and what is computed channel
-by channel names what it helps to compute (`CHANNEL_KEY`).
+by channel names what it helps to compute (`CHANNEL_KEY`). No proof reads any of it.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def read_record(text: str) -> FoldRecord | ProductRecord:
     """
     try:
         return msgspec.json.decode(text, type=FoldRecord | ProductRecord)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidModelError(f"{FOLD_KEY} cannot be read: {error}") from error
 
 
