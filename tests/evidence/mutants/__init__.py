@@ -86,4 +86,3 @@ def fold_if_possible(base: str, model: onnx.ModelProto) -> onnx.ModelProto | Non
         return folded(BASES[base], model)
     except (AssertionError, ValueError, IndexError):
         return None
-

@@ -130,5 +130,7 @@ def run(model: onnx.ModelProto, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]
     if any(node.op_type == "DequantizeLinear" for node in wide.graph.node):
         wide.opset_import[0].version = max(19, wide.opset_import[0].version)
     with np.errstate(all="ignore"):
-        (y,) = ReferenceEvaluator(wide, new_ops=[ConvTranspose, ConvInteger, QLinearConv]).run(None, {"x": x})
+        (y,) = ReferenceEvaluator(wide, new_ops=[ConvTranspose, ConvInteger, QLinearConv]).run(
+            None, {"x": x}
+        )
     return np.asarray(y)

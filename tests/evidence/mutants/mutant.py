@@ -97,7 +97,10 @@ def check(
             all the same, and why that is right.
         judged: says whether the mutant is another function.
     """
-    found, verdict = difference(mutant.original, mutant.model), judged(mutant.original, mutant.model)
+    found, verdict = (
+        difference(mutant.original, mutant.model),
+        judged(mutant.original, mutant.model),
+    )
     if verdict is not Judgement.SAME:
         assert found, f"{mutant} is {verdict}, and nothing was found"
     elif found:

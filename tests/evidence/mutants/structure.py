@@ -88,11 +88,7 @@ def later_fold(folded: Folded) -> bool:
 
 
 FAULTS: dict[str, Fault] = {
-    **{
-        f"node.{op}_before_{place}": inserted(op, place)
-        for op in OPS
-        for place in PLACES
-    },
+    **{f"node.{op}_before_{place}": inserted(op, place) for op in OPS for place in PLACES},
     "wire.fold_of_another_value": reads("front", "x"),
     "wire.conv_unfolded": reads("conv", "z"),
     "wire.unfold_of_input": reads("unfold", "z"),

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import onnx
 
 from tests.evidence.mutants.folded import Fault, Folded, line
-from widthfold_onnx.rewrite.record import ORIGIN_KEY
 
 
 def twin(folded: Folded) -> list[onnx.NodeProto]:

@@ -6,8 +6,6 @@ that computes the same is found to be equal.
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 
 from tests.evidence.mutants import (

@@ -18,6 +18,7 @@ from widthfold_onnx.evidence.proof.field import PRIMES, canonical
 from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.evidence.proof.sizes import (
     Shapes,
+    branch_tries,
     first_tries,
     open_dimensions,
     second_tries,
@@ -40,6 +41,8 @@ class Proof:
         values: how many values that both models name were found equal.
         error_bits: the verdict `equal` is wrong with a probability of at most 2^-error_bits.
         functions: operators that were taken for unknown functions of all that they read.
+        unreached: branches that are new and that cannot be evaluated at these extents, by the first
+            output of the If and the name of the branch.
     """
 
     verdict: Literal["equal", "different", "not provable"]
@@ -48,10 +51,13 @@ class Proof:
     values: int = 0
     error_bits: float = math.inf
     functions: frozenset[str] = frozenset()
+    unreached: frozenset[tuple[str, str]] = frozenset()
 
 
 def prove_at_sizes(old: Program, new: Program, fixed: Shapes, known: Shapes) -> list[Proof]:
-    """Compare two models at one set of extents, or at two where the original leaves some open.
+    """Compare two models at one set of extents, or at several where the original leaves some open.
+
+    Where the new model chooses a branch by extents, some are tried at which that branch runs.
 
     Args:
         old: the original.
@@ -66,7 +72,31 @@ def prove_at_sizes(old: Program, new: Program, fixed: Shapes, known: Shapes) -> 
     if open_dimensions(old, fixed):
         with suppress(UnverifiedError):  # the original may take one size alone
             proofs.append(_first(old, new, second_tries(old, fixed, proofs[0].shapes)))
+        proofs += _of_branches(old, new, fixed, proofs)
     return proofs
+
+
+def _of_branches(old: Program, new: Program, fixed: Shapes, proofs: Sequence[Proof]) -> list[Proof]:
+    """Compare at extents at which branches run that could not be evaluated so far."""
+    found: list[Proof] = []
+    if any(proof.verdict != "equal" for proof in proofs):
+        return found
+    unreached = frozenset.intersection(*(proof.unreached for proof in proofs))
+    for shapes in branch_tries(old, fixed, proofs[0].shapes):
+        if not unreached:
+            break
+        with suppress(UnverifiedError):
+            proof = prove(old, new, shapes)
+            if proof.verdict != "equal":
+                return [*found, proof]
+            if unreached - proof.unreached:
+                found.append(proof)
+            unreached &= proof.unreached
+    if unreached:
+        name, branch = min(unreached)
+        where = f"{printable(name)}: at no extents that were tried, {branch} can be evaluated"
+        found.append(Proof("not provable", where, proofs[0].shapes))
+    return found
 
 
 def _first(old: Program, new: Program, tries: Iterator[Shapes]) -> Proof:
@@ -132,6 +162,11 @@ def _evaluated(
             values=len(both.shared) + len(both.targets),
             error_bits=_error_bits(before, after),
             functions=frozenset(before.functions) | frozenset(after.functions),
+            unreached=frozenset(
+                (name, branch)
+                for (name, branch), is_reached in after.branches.items()
+                if not is_reached and not both.is_kept(name, branch)
+            ),
         )
     first = differing[0]
     one, other = (

@@ -120,6 +120,17 @@ class Correspondence:
         """Whether both models compute a value."""
         return name in self.old.writers and name in self.new.writers
 
+    def is_kept(self, name: str, branch: str) -> bool:
+        """Whether a branch of an If of the new model is in the original as well."""
+        bodies = [
+            attribute.g.SerializeToString(deterministic=True)
+            for side in (self.old, self.new)
+            if name in side.writers
+            for attribute in side.node(name).attribute
+            if attribute.name == branch
+        ]
+        return len(bodies) == 2 and bodies[0] == bodies[1]
+
     def _shared_nodes(self) -> Iterator[int]:
         for index in self.new.needed:
             if any(name in self.shared for name in self.new.program.scope.nodes[index].output):

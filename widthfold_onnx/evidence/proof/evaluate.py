@@ -49,6 +49,8 @@ class Evaluation:
         reach: results of functions that one element is computed from, at most.
         size: elements of all values.
         functions: how often each operator was taken for an unknown function.
+        branches: of every If that chooses by extents, whether a branch could be evaluated; by the
+            first output of the node and the name of the branch.
     """
 
     def __init__(
@@ -72,12 +74,13 @@ class Evaluation:
         self.values: dict[str, Value] = {}
         self.degree, self.reach, self.size = 1, 0, 0
         self.functions: Counter[str] = Counter()
+        self.branches: dict[tuple[str, str], bool] = {}
         given: dict[str, Value] = {}
         for value in program.inputs:
             given[value.name] = self._input(value, shapes)
-        self._graph(program.scope, "", targets, ChainMap(given))
         for name in self._targets & given.keys():  # an output that is an input
             self.digests[name] = given[name].digest()
+        self._graph(program.scope, "", targets, ChainMap(given))
 
     def _input(self, value: onnx.ValueInfoProto, shapes: Mapping[str, Shape]) -> Value:
         key = key_of("input", value.name)
@@ -221,8 +224,11 @@ class Evaluation:
             assert scope.graph is not None
             outputs = [value.name for value in scope.graph.output]
             inside = body_path(path, call.node, attribute, index)
+            place = call.node.output[0], attribute
+            self.branches.setdefault(place, False)
             try:
                 results[attribute] = self._graph(scope, inside, outputs, env.new_child())
+                self.branches[place] = True
             except EvaluationError:
                 # At extents for which a branch is not meant, the condition must choose the other.
                 if chosen in (None, attribute):

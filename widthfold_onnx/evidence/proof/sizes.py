@@ -16,6 +16,9 @@ Key = tuple[str, int] | str
 LADDER = (24, 64, 16, 1, 128, 160, 224, 320, 640, 1024, 4096, 16384)
 """Extents that are tried where nothing is known of a model."""
 
+MULTIPLES = (24, 64, 80, 84)
+"""Extents that are multiples of all numbers up to 8 and of larger powers of two."""
+
 BATCH = 2
 """Extent of the first axis then."""
 
@@ -58,6 +61,16 @@ def second_tries(program: Program, fixed: Shapes, first: Shapes) -> Iterator[Sha
             yield _at(program, fixed, {**sizes, **batches, **changed})
     if batches:
         yield _at(program, fixed, {**sizes, **batches})
+
+
+def branch_tries(program: Program, fixed: Shapes, first: Shapes) -> Iterator[Shapes]:
+    """Yield extents that many numbers divide, for branches that run at such ones only."""
+    dims = open_dimensions(program, fixed)
+    sizes = _sizes(program, first)
+    batches = [key for key, leads in dims.items() if leads]
+    for keys in (batches, list(dims)):
+        for size in MULTIPLES if keys else ():
+            yield _at(program, fixed, {**sizes, **dict.fromkeys(keys, size)})
 
 
 def _extent(dim: onnx.TensorShapeProto.Dimension) -> int | None:
