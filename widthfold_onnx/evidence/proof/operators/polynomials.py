@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import onnx
 
-from widthfold_onnx.evidence.proof.call import Call
+from widthfold_onnx.evidence.proof.call import Call, common
 from widthfold_onnx.evidence.proof.field import PRIMES, Array, key_of, reduced
 from widthfold_onnx.evidence.proof.geometry import spread, windows
 from widthfold_onnx.evidence.proof.linear import conv, conv_transpose, window_sums
@@ -95,6 +95,8 @@ def _gemm(call: Call) -> list[Value]:
         result = times(result, Known(np.array(alpha)))
     if bias is None or beta == 0:
         return [result]
+    if common([result.shape, bias.shape]) != result.shape:
+        raise UnevaluableError(f"C of {list(bias.shape)} for a result of {list(result.shape)}")
     return [plus(result, bias if beta == 1 else times(bias, Known(np.array(beta))))]
 
 
