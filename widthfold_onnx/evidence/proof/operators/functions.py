@@ -20,7 +20,7 @@ ELEMENTWISE = frozenset(
         *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseNot"),
         *("Ceil", "Celu", "Clip", "Cos", "Cosh", "Elu", "Erf", "Exp", "Floor", "Gelu", "Greater"),
         *("GreaterOrEqual", "HardSigmoid", "HardSwish", "IsInf", "IsNaN", "LeakyRelu", "Less"),
-        *("LessOrEqual", "Log", "Mish", "Mod", "Not", "PRelu", "Pow", "Reciprocal", "Relu"),
+        *("LessOrEqual", "Log", "Mish", "Mod", "Not", "PRelu", "Pow", "Relu"),
         *("Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign"),
         *("Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Where"),
     }

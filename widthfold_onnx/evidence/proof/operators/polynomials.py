@@ -129,7 +129,15 @@ def _div(call: Call) -> list[Value] | None:
         return None
     if call.kind(0) not in FLOATS:
         return [applied(call.key(), call.tensors)]
-    return [times(call.tensor(0), applied(key_of("", "Reciprocal", 0, []), [call.tensor(1)]))]
+    return [times(call.tensor(0), _inverted(call.tensor(1)))]
+
+
+def _inverted(value: Tensor) -> Elements:
+    return applied(key_of("reciprocal"), [value])
+
+
+def _reciprocal(call: Call) -> list[Value]:
+    return [_inverted(call.tensor(0))]
 
 
 def _neg(call: Call) -> list[Value]:
@@ -247,6 +255,7 @@ POLYNOMIALS: Mapping[str, Callable[[Call], list[Value] | None]] = {
     "Mean": _total,
     "Mul": _mul,
     "Neg": _neg,
+    "Reciprocal": _reciprocal,
     "ReduceMean": _reduce,
     "ReduceSum": _reduce,
     "Sub": _sub,
