@@ -105,8 +105,9 @@ def _first(old: Program, new: Program, tries: Iterator[Shapes]) -> Proof:
 def prove(old: Program, new: Program, shapes: Shapes) -> Proof:
     """Evaluate both models on the same random elements and compare what they return.
 
-    What changed is evaluated behind variables first. A model that computes again what it also keeps
-    is right, but only seen to be with less or nothing taken for a variable.
+    What changed is evaluated behind variables first. A model that computes again what it keeps,
+    or that gives a name to another value, is only seen to be right where the whole of it is
+    evaluated and its outputs alone are compared.
 
     Args:
         old: the original.
@@ -118,13 +119,16 @@ def prove(old: Program, new: Program, shapes: Shapes) -> Proof:
     """
     tables = [ShapeTable(program.proto, dict(shapes)) for program in (old, new)]
     both = Correspondence(old, new)
-    missing = [name for name in both.targets if not both.is_written(name)]
-    if missing:
-        return Proof("different", f"only one model computes {printable(missing[0])}", dict(shapes))
-    for variables in (both.variables(tables[0]), {}):
-        found = _evaluated(both, tables, shapes, variables)
-        if found.verdict == "equal" or not variables:
-            break
+    found: Proof | None = None
+    for targets, variables in (
+        (both.targets, both.variables(tables[0])),
+        (both.outputs, {}),
+    ):
+        again = _evaluated(both, tables, shapes, targets, variables)
+        if again.verdict == "equal":
+            return again
+        found = found or again
+    assert found is not None
     return found
 
 
@@ -132,24 +136,28 @@ def _evaluated(
     both: Correspondence,
     tables: Sequence[ShapeTable],
     shapes: Shapes,
+    targets: Sequence[str],
     variables: Shapes,
 ) -> Proof:
     """Evaluate both models up to the targets and compare these."""
+    missing = [name for name in targets if not both.is_written(name)]
+    if missing:
+        return Proof("different", f"only one model computes {printable(missing[0])}", dict(shapes))
     run = partial(Evaluation, shapes=shapes, variables=variables)
     try:
-        before = run(both.old.program, tables[:1], targets=both.targets)
+        before = run(both.old.program, tables[:1], targets=targets)
     except EvaluationError as error:
         raise UnverifiedError(f"the original cannot be evaluated: {error}") from error
     try:
-        after = run(both.new.program, tables, targets=both.targets)
+        after = run(both.new.program, tables, targets=targets)
     except EvaluationError as error:
         return Proof("different", str(error), dict(shapes))
-    differing = [name for name in both.targets if before.digests[name] != after.digests[name]]
+    differing = [name for name in targets if before.digests[name] != after.digests[name]]
     if not differing:
         return Proof(
             "equal",
             shapes=dict(shapes),
-            values=len(both.shared) + len(both.targets),
+            values=len(both.shared) + len(targets),
             error_bits=_error_bits(before, after),
             functions=frozenset(before.functions) | frozenset(after.functions),
             branches={name: frozenset(chosen) for name, chosen in after.branches.items()},
@@ -159,7 +167,8 @@ def _evaluated(
         run(side.program, tables[: number + 1], targets=[first], is_kept=True).values[first]
         for number, side in enumerate((both.old, both.new))
     )
-    where = f"{printable(first)} ({describe_node(both.new.node(first))}): {_difference(one, other)}"
+    by = f" ({describe_node(both.new.node(first))})" if first in both.new.writers else ""
+    where = f"{printable(first)}{by}: {_difference(one, other)}"
     if _constants(one) > _constants(other):
         where += "; the original multiplies constants, which the new model has rounded"
         return Proof("not provable", where, dict(shapes))

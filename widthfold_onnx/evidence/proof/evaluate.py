@@ -74,9 +74,12 @@ class Evaluation:
         given: dict[str, Value] = {}
         for value in program.inputs:
             given[value.name] = self._input(value, shapes)
+        tensors = stored(program.proto.graph)
+        for name in self._targets & (
+            given.keys() | tensors.keys()
+        ):  # an output that no node writes
+            self._keep(name, self._read(name, given, tensors))
         self._graph(program.scope, "", targets, ChainMap(given))
-        for name in self._targets & given.keys():  # an output that is an input
-            self.digests[name] = given[name].digest()
 
     def _input(self, value: onnx.ValueInfoProto, shapes: Mapping[str, Shape]) -> Value:
         key = key_of("input", value.name)
@@ -127,12 +130,15 @@ class Evaluation:
             return env[name]
         raise EvaluationError(f"nothing computes {name}")
 
+    def _keep(self, name: str, value: Value) -> None:
+        self.digests[name] = value.digest()
+        if self._is_kept:
+            self.values[name] = value
+
     def _note(self, node: onnx.NodeProto, path: str, results: Sequence[Value]) -> None:
         for name, value in zip(node.output, results, strict=False):
             if name in self._targets and not path:
-                self.digests[name] = value.digest()
-                if self._is_kept:
-                    self.values[name] = value
+                self._keep(name, value)
             if isinstance(value, Elements):
                 self.degree = max(self.degree, value.degree)
                 self.reach = max(self.reach, value.reach)

@@ -73,20 +73,24 @@ def applied(
     )
 
 
+def _elementwise(compute: np.ufunc, first: Tensor, second: Tensor) -> Draws:
+    common([first.shape, second.shape])
+    return each(lambda a, b, p: reduced(compute(a, b), p), first, second)
+
+
 def plus(first: Tensor, second: Tensor) -> Elements:
     """Add two tensors, which are broadcast."""
-    return combined(each(lambda a, b, p: reduced(a + b, p), first, second), first, second)
+    return combined(_elementwise(np.add, first, second), first, second)
 
 
 def minus(first: Tensor, second: Tensor) -> Elements:
     """Subtract two tensors, which are broadcast."""
-    return combined(each(lambda a, b, p: reduced(a - b, p), first, second), first, second)
+    return combined(_elementwise(np.subtract, first, second), first, second)
 
 
 def times(first: Tensor, second: Tensor) -> Elements:
     """Multiply two tensors element by element; they are broadcast."""
-    draws = each(lambda a, b, p: reduced(a * b, p), first, second)
-    return combined(draws, first, second, product=True)
+    return combined(_elementwise(np.multiply, first, second), first, second, product=True)
 
 
 def divided(value: Tensor, count: Array | int) -> Elements:
@@ -116,9 +120,15 @@ def transposed(value: Tensor) -> Tensor:
 
 
 def along(value: Tensor, axis: int, rank: int) -> Tensor:
-    """Give a vector, or a scalar, the rank of a tensor along one of whose axes it lies."""
+    """Give a vector, or a scalar, the rank of a tensor along one of whose axes it lies.
+
+    Raises:
+        UnevaluableError: it is neither.
+    """
     if np.prod(value.shape) == 1:
         return reshaped(value, ())
+    if len(value.shape) != 1:
+        raise UnevaluableError(f"{list(value.shape)} is no vector")
     return reshaped(value, [-1 if i == axis % rank else 1 for i in range(rank)])
 
 

@@ -13,14 +13,14 @@ from widthfold_onnx.evidence.proof.field import PRIMES, Array, Draws, fingerprin
 from widthfold_onnx.evidence.proof.geometry import windows
 from widthfold_onnx.evidence.proof.operators.arithmetic import applied
 from widthfold_onnx.evidence.proof.operators.polynomials import axes_of, without
-from widthfold_onnx.evidence.proof.values import Elements, Tensor, Value
+from widthfold_onnx.evidence.proof.values import Elements, Known, Tensor, Value
 
 ELEMENTWISE = frozenset(
     {
         *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseNot"),
         *("Ceil", "Celu", "Clip", "Cos", "Cosh", "Elu", "Erf", "Exp", "Floor", "Gelu", "Greater"),
         *("GreaterOrEqual", "HardSigmoid", "HardSwish", "IsInf", "IsNaN", "LeakyRelu", "Less"),
-        *("LessOrEqual", "Log", "Mish", "Mod", "Not", "PRelu", "Pow", "Reciprocal", "Relu"),
+        *("LessOrEqual", "Log", "Mish", "Mod", "Not", "PRelu", "Pow", "Relu"),
         *("Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign"),
         *("Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Where"),
     }
@@ -54,6 +54,11 @@ def _commutative(call: Call) -> list[Value] | None:
     if not call.broadcasts():
         return None
     shape = common([value.shape for value in call.tensors])
+    decisive = {"And": False, "Or": True}.get(call.node.op_type)
+    for value in call.tensors:
+        # What is known may decide alone.
+        if isinstance(value, Known) and decisive is not None and (value.array == decisive).all():
+            return [replace(value, array=np.full(shape, decisive))]
     total = np.zeros(shape, np.uint64)
     for value in call.tensors:
         total += fingerprints(0, [value.draws], shape)

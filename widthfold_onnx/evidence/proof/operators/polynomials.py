@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import onnx
 
-from widthfold_onnx.evidence.proof.call import Call
+from widthfold_onnx.evidence.proof.call import Call, common
 from widthfold_onnx.evidence.proof.field import PRIMES, Array, key_of, reduced
 from widthfold_onnx.evidence.proof.geometry import spread, windows
 from widthfold_onnx.evidence.proof.linear import conv, conv_transpose, window_sums
@@ -95,6 +95,8 @@ def _gemm(call: Call) -> list[Value]:
         result = times(result, Known(np.array(alpha)))
     if bias is None or beta == 0:
         return [result]
+    if common([result.shape, bias.shape]) != result.shape:
+        raise UnevaluableError(f"C of {list(bias.shape)} for a result of {list(result.shape)}")
     return [plus(result, bias if beta == 1 else times(bias, Known(np.array(beta))))]
 
 
@@ -127,7 +129,15 @@ def _div(call: Call) -> list[Value] | None:
         return None
     if call.kind(0) not in FLOATS:
         return [applied(call.key(), call.tensors)]
-    return [times(call.tensor(0), applied(key_of("", "Reciprocal", 0, []), [call.tensor(1)]))]
+    return [times(call.tensor(0), _inverted(call.tensor(1)))]
+
+
+def _inverted(value: Tensor) -> Elements:
+    return applied(key_of("reciprocal"), [value])
+
+
+def _reciprocal(call: Call) -> list[Value]:
+    return [_inverted(call.tensor(0))]
 
 
 def _neg(call: Call) -> list[Value]:
@@ -245,6 +255,7 @@ POLYNOMIALS: Mapping[str, Callable[[Call], list[Value] | None]] = {
     "Mean": _total,
     "Mul": _mul,
     "Neg": _neg,
+    "Reciprocal": _reciprocal,
     "ReduceMean": _reduce,
     "ReduceSum": _reduce,
     "Sub": _sub,
