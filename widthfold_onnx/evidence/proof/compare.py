@@ -96,9 +96,12 @@ def prove(old: Program, new: Program, shapes: Shapes) -> Proof:
     """
     tables = [ShapeTable(program.proto, dict(shapes)) for program in (old, new)]
     both = Correspondence(old, new)
-    missing = [name for name in both.targets if not both.is_written(name)]
-    if missing:
-        return Proof("different", f"only one model computes {printable(missing[0])}", dict(shapes))
+    for names, said in (
+        (both.missing(), "only one model has the value"),
+        (both.changed_defaults(), "not the same value is taken where a caller leaves out"),
+    ):
+        if names:
+            return Proof("different", f"{said} {printable(names[0])}", dict(shapes))
     for variables in (both.variables(tables[0]), {}):
         found = _evaluated(both, tables, shapes, variables)
         if found.verdict == "equal" or not variables:
@@ -138,7 +141,9 @@ def _evaluated(
         run(side.program, tables[: number + 1], targets=[first], is_kept=True).values[first]
         for number, side in enumerate((both.old, both.new))
     )
-    where = f"{printable(first)} ({describe_node(both.new.node(first))}): {_difference(one, other)}"
+    node = both.new.writers.get(first)
+    where = "a constant" if node is None else describe_node(both.new.program.scope.nodes[node])
+    where = f"{printable(first)} ({where}): {_difference(one, other)}"
     if _constants(one) > _constants(other):
         where += "; the original multiplies constants, which the new model has rounded"
         return Proof("not provable", where, dict(shapes))

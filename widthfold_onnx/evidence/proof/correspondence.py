@@ -63,6 +63,11 @@ class Side:
                 self.needed.add(self.writers[name])
                 waiting += self.reads(self.writers[name])
 
+    def has(self, name: str) -> bool:
+        """Whether the graph computes a value, holds it or is given it."""
+        given = (value.name for value in self.program.inputs)
+        return name in self.writers or name in self.tensors or name in given
+
     def stored(self, name: str) -> Array | None:
         """Return the numbers of an initializer, None where there is none of that name."""
         tensor = self.tensors.get(name)
@@ -72,7 +77,8 @@ class Side:
         """The variables that a value is computed from."""
         waiting, done, found = [target], {target}, set[str]()
         while waiting:
-            for name in self.reads(self.writers[waiting.pop()]):
+            node = self.writers.get(waiting.pop())
+            for name in [] if node is None else self.reads(node):
                 if name in variables:
                     found.add(name)
                 elif name in self.writers and name not in done:
@@ -112,13 +118,18 @@ class Correspondence:
         order = sorted(self.new.needed)
         written = [name for i in order for name in new.scope.nodes[i].output if name in read]
         self.targets = [name for name in written if name not in self.shared]
-        # What only the original computes, and something reads.
+        # What only the original computes, and something reads, and outputs that are constants.
         gone = (self.old.writers.keys() - self.new.writers.keys()) & read
-        self.targets += sorted(gone)
+        self.targets += sorted((gone | outputs) - self.shared - set(self.targets))
 
-    def is_written(self, name: str) -> bool:
-        """Whether both models compute a value."""
-        return name in self.old.writers and name in self.new.writers
+    def missing(self) -> list[str]:
+        """Targets that one model neither computes nor holds."""
+        return [name for name in self.targets if not (self.old.has(name) and self.new.has(name))]
+
+    def changed_defaults(self) -> list[str]:
+        """Inputs that a caller may leave out, whose value then is not the same in both models."""
+        old, new = ({value.name for value in side.program.inputs} for side in (self.old, self.new))
+        return sorted(name for name in old & new if not self._alike(name))
 
     def _shared_nodes(self) -> Iterator[int]:
         for index in self.new.needed:

@@ -188,12 +188,12 @@ def without(call: Call, shape: Sequence[int], axes: Sequence[int]) -> list[int]:
 
 
 def _reduce(call: Call) -> list[Value] | None:
-    """ReduceSum and ReduceMean."""
+    """ReduceSum, and ReduceMean of floats: a mean of integers is cut off."""
     data = call.tensor(0)
-    axes = axes_of(call, len(data.shape))
-    if axes is None:
+    axes, is_mean = axes_of(call, len(data.shape)), call.node.op_type == "ReduceMean"
+    if axes is None or (is_mean and call.kind(0) not in FLOATS):
         return None
-    return [_summed(call, data, axes, is_mean=call.node.op_type == "ReduceMean")]
+    return [_summed(call, data, axes, is_mean=is_mean)]
 
 
 def _global_average_pool(call: Call) -> list[Value]:
