@@ -16,6 +16,7 @@ from widthfold_onnx.evidence.proof.correspondence import Correspondence
 from widthfold_onnx.evidence.proof.evaluate import Evaluation, EvaluationError
 from widthfold_onnx.evidence.proof.field import PRIMES, canonical
 from widthfold_onnx.evidence.proof.program import Program
+from widthfold_onnx.evidence.proof.rounding import rounded
 from widthfold_onnx.evidence.proof.sizes import (
     Shapes,
     first_tries,
@@ -104,7 +105,7 @@ def prove(old: Program, new: Program, shapes: Shapes) -> Proof:
             return Proof("different", f"{said} {printable(names[0])}", dict(shapes))
     for variables in (both.variables(tables[0]), {}):
         found = _evaluated(both, tables, shapes, variables)
-        if found.verdict == "equal" or not variables:
+        if found.verdict != "different":
             break
     return found
 
@@ -136,18 +137,22 @@ def _evaluated(
             error_bits=_error_bits(before, after),
             functions=frozenset(before.functions) | frozenset(after.functions),
         )
-    first = differing[0]
-    one, other = (
-        run(side.program, tables[: number + 1], targets=[first], is_kept=True).values[first]
-        for number, side in enumerate((both.old, both.new))
-    )
-    node = both.new.writers.get(first)
-    where = "a constant" if node is None else describe_node(both.new.program.scope.nodes[node])
-    where = f"{printable(first)} ({where}): {_difference(one, other)}"
-    if _constants(one) > _constants(other):
-        where += "; the original multiplies constants, which the new model has rounded"
-        return Proof("not provable", where, dict(shapes))
-    return Proof("different", where, dict(shapes))
+    rounds = ""
+    for name in differing:
+        one, other = (
+            run(side.program, tables[: number + 1], targets=[name], is_kept=True).values[name]
+            for number, side in enumerate((both.old, both.new))
+        )
+        node = both.new.writers.get(name)
+        where = "a constant" if node is None else describe_node(both.new.program.scope.nodes[node])
+        where = f"{printable(name)} ({where}): {_difference(one, other)}"
+        merged = ""
+        if _constants(one) > _constants(other):
+            merged = rounded(both.old, both.new, name, {**shapes, **variables}, tables[0])
+        if not merged:
+            return Proof("different", where, dict(shapes))
+        rounds = rounds or f"{where}; the new model has rounded what {merged} make of constants"
+    return Proof("not provable", rounds, dict(shapes))
 
 
 def _error_bits(before: Evaluation, after: Evaluation) -> float:

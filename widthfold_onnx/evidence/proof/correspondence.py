@@ -73,18 +73,20 @@ class Side:
         tensor = self.tensors.get(name)
         return None if tensor is None else self.program.read(tensor)
 
-    def needs(self, target: str, variables: Container[str]) -> set[str]:
-        """The variables that a value is computed from."""
-        waiting, done, found = [target], {target}, set[str]()
+    def behind(self, target: str, variables: Container[str]) -> tuple[set[int], set[str]]:
+        """The nodes that a value is computed by, and the variables that it is computed from."""
+        waiting, nodes, found = [target], set[int](), set[str]()
         while waiting:
             node = self.writers.get(waiting.pop())
-            for name in [] if node is None else self.reads(node):
+            if node is None or node in nodes:
+                continue
+            nodes.add(node)
+            for name in self.reads(node):
                 if name in variables:
                     found.add(name)
-                elif name in self.writers and name not in done:
-                    done.add(name)
+                else:
                     waiting.append(name)
-        return found
+        return nodes, found
 
     def node(self, name: str) -> onnx.NodeProto:
         """The node that returns a value."""
@@ -183,7 +185,7 @@ class Correspondence:
         while True:
             lonely = set[str]()
             for target in self.targets:
-                needs = [side.needs(target, found) for side in (self.old, self.new)]
+                needs = [side.behind(target, found)[1] for side in (self.old, self.new)]
                 lonely |= needs[0] ^ needs[1]
             if not lonely:
                 return found
