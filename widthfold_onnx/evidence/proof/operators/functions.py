@@ -13,7 +13,7 @@ from widthfold_onnx.evidence.proof.field import PRIMES, Array, Draws, fingerprin
 from widthfold_onnx.evidence.proof.geometry import windows
 from widthfold_onnx.evidence.proof.operators.arithmetic import applied
 from widthfold_onnx.evidence.proof.operators.polynomials import axes_of, without
-from widthfold_onnx.evidence.proof.values import Elements, Tensor, Value
+from widthfold_onnx.evidence.proof.values import Elements, Known, Tensor, Value
 
 ELEMENTWISE = frozenset(
     {
@@ -54,10 +54,21 @@ def _commutative(call: Call) -> list[Value] | None:
     if not call.broadcasts():
         return None
     shape = common([value.shape for value in call.tensors])
+    for value in call.tensors:
+        if isinstance(value, Known) and _decides(call.node.op_type, value.array):
+            decided = np.full(shape, call.node.op_type == "Or")
+            return [Known(decided, from_sizes=value.from_sizes)]
     total = np.zeros(shape, np.uint64)
     for value in call.tensors:
         total += fingerprints(0, [value.draws], shape)
     return [_of_multiset(call, total, call.tensors)]
+
+
+def _decides(op_type: str, array: Array) -> bool:
+    """Whether one operand alone is what And or Or returns."""
+    if op_type == "And":
+        return not array.any()
+    return op_type == "Or" and bool(array.all())
 
 
 def _of_multiset(call: Call, total: Array, given: Sequence[Tensor], terms: int = 1) -> Elements:
