@@ -42,7 +42,7 @@ def convolved(call: Call, data: Tensor, weight: Tensor) -> Elements:
     _check_ranks(data, weight)
     at = windows(call.attributes, weight.shape[2:], data.shape[2:])
     group = call.attributes.get("group", 1)
-    draws = each(lambda x, w, p: conv(x, w, group, at, p), data, weight)
+    draws = each(lambda x, w, p: conv(x, w, group, at, p), data, weight, widens=True)
     return combined(draws, data, weight, product=True, terms=math.prod(weight.shape[1:]))
 
 
@@ -73,7 +73,7 @@ def _conv_transpose(call: Call) -> list[Value]:
     _check_ranks(data, weight)
     at = spread(call.attributes, weight.shape[2:], data.shape[2:])
     group = call.attributes.get("group", 1)
-    draws = each(lambda x, w, p: conv_transpose(x, w, group, at, p), data, weight)
+    draws = each(lambda x, w, p: conv_transpose(x, w, group, at, p), data, weight, widens=True)
     terms = math.prod(weight.shape) // max(weight.shape[1], 1)
     result = combined(draws, data, weight, product=True, terms=terms)
     return [with_bias(result, call.optional(2))]
