@@ -16,6 +16,7 @@ from widthfold_onnx.evidence.proof.correspondence import Correspondence, Side
 from widthfold_onnx.evidence.proof.evaluate import Evaluation, EvaluationError
 from widthfold_onnx.evidence.proof.field import PRIMES, canonical
 from widthfold_onnx.evidence.proof.program import Program
+from widthfold_onnx.evidence.proof.rounding import rounded
 from widthfold_onnx.evidence.proof.sizes import (
     Shapes,
     first_tries,
@@ -119,13 +120,17 @@ def prove(old: Program, new: Program, shapes: Shapes) -> Proof:
     """
     tables = [ShapeTable(program.proto, dict(shapes)) for program in (old, new)]
     both = Correspondence(old, new)
+    defaults = both.changed_defaults()
+    if defaults:
+        said = f"another value stands for {printable(defaults[0])} where a caller leaves it out"
+        return Proof("different", said, dict(shapes))
     found: Proof | None = None
     for targets, variables in (
         (both.targets, both.variables(tables[0])),
         (both.outputs, {}),
     ):
         again = _evaluated(both, tables, shapes, targets, variables)
-        if again.verdict == "equal":
+        if again.verdict != "different":
             return again
         found = found or again
     assert found is not None
@@ -162,17 +167,21 @@ def _evaluated(
             functions=frozenset(before.functions) | frozenset(after.functions),
             branches={name: frozenset(chosen) for name, chosen in after.branches.items()},
         )
-    first = differing[0]
-    one, other = (
-        run(side.program, tables[: number + 1], targets=[first], is_kept=True).values[first]
-        for number, side in enumerate((both.old, both.new))
-    )
-    by = f" ({describe_node(both.new.node(first))})" if first in both.new.writers else ""
-    where = f"{printable(first)}{by}: {_difference(one, other)}"
-    if _constants(one) > _constants(other):
-        where += "; the original multiplies constants, which the new model has rounded"
-        return Proof("not provable", where, dict(shapes))
-    return Proof("different", where, dict(shapes))
+    rounds = ""
+    for name in differing:
+        one, other = (
+            run(side.program, tables[: number + 1], targets=[name], is_kept=True).values[name]
+            for number, side in enumerate((both.old, both.new))
+        )
+        by = f" ({describe_node(both.new.node(name))})" if name in both.new.writers else ""
+        where = f"{printable(name)}{by}: {_difference(one, other)}"
+        merged = ""
+        if _constants(one) > _constants(other):
+            merged = rounded(both.old, both.new, name, {**shapes, **variables}, tables[0])
+        if not merged:
+            return Proof("different", where, dict(shapes))
+        rounds = rounds or f"{where}; the new model has rounded what {merged} make of constants"
+    return Proof("not provable", rounds, dict(shapes))
 
 
 def _error_bits(before: Evaluation, after: Evaluation) -> float:

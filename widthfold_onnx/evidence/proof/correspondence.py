@@ -71,18 +71,20 @@ class Side:
         tensor = self.tensors.get(name)
         return None if tensor is None else self.program.read(tensor)
 
-    def needs(self, target: str, variables: Container[str]) -> set[str]:
-        """The variables that a value is computed from."""
-        waiting, done, found = [target], {target}, set[str]()
+    def behind(self, target: str, variables: Container[str]) -> tuple[set[int], set[str]]:
+        """The nodes that a value is computed by, and the variables that it is computed from."""
+        waiting, nodes, found = [target], set[int](), set[str]()
         while waiting:
-            writer = self.writers.get(waiting.pop())
-            for name in () if writer is None else self.reads(writer):
+            node = self.writers.get(waiting.pop())
+            if node is None or node in nodes:
+                continue
+            nodes.add(node)
+            for name in self.reads(node):
                 if name in variables:
                     found.add(name)
-                elif name in self.writers and name not in done:
-                    done.add(name)
+                else:
                     waiting.append(name)
-        return found
+        return nodes, found
 
     def node(self, name: str) -> onnx.NodeProto:
         """The node that returns a value."""
@@ -118,10 +120,9 @@ class Correspondence:
         order = sorted(self.new.needed)
         written = [name for i in order for name in new.scope.nodes[i].output if name in read]
         self.targets = [name for name in written if name not in self.shared]
-        # What only the original computes, and something reads.
+        # What only the original computes, and something reads, and outputs that are constants.
         gone = (self.old.writers.keys() - self.new.writers.keys()) & read
-        self.targets += sorted(gone)
-        self.targets += sorted(set(self.outputs) - self.shared - set(self.targets))
+        self.targets += sorted((gone | set(self.outputs)) - self.shared - set(self.targets))
 
     @property
     def changed(self) -> list[onnx.NodeProto]:
@@ -132,6 +133,11 @@ class Correspondence:
     def is_written(self, name: str) -> bool:
         """Whether both models know a value."""
         return all(name in side.names for side in (self.old, self.new))
+
+    def changed_defaults(self) -> list[str]:
+        """Inputs that a caller may leave out, whose value then is not the same in both models."""
+        old, new = ({value.name for value in side.program.inputs} for side in (self.old, self.new))
+        return sorted(name for name in old & new if not self._alike(name))
 
     def _shared_nodes(self) -> Iterator[int]:
         for index in self.new.needed:
@@ -185,7 +191,7 @@ class Correspondence:
         while True:
             lonely = set[str]()
             for target in self.targets:
-                needs = [side.needs(target, found) for side in (self.old, self.new)]
+                needs = [side.behind(target, found)[1] for side in (self.old, self.new)]
                 lonely |= needs[0] ^ needs[1]
             if not lonely:
                 return found

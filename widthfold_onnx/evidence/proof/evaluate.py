@@ -66,6 +66,7 @@ class Evaluation:
         self._variables = variables
         self._targets = frozenset(targets)
         self._is_kept = is_kept
+        self._depth = 0  # loops around the node that is evaluated
         self.digests: dict[str, bytes] = {}
         self.values: dict[str, Value] = {}
         self.degree, self.reach, self.size = 1, 0, 0
@@ -191,15 +192,19 @@ class Evaluation:
             assert scope.graph is not None
             inside = body_path(path, node, attribute, index)
             given = {
-                value.name: self._body_input(inside, value.name, (number, i))
+                value.name: self._body_input(inside, value.name, (self._depth, number, i))
                 for i, value in enumerate(scope.graph.input)
             }
             outputs = [value.name for value in scope.graph.output]
-            found = self._graph(scope, inside, outputs, around.new_child(given))
+            self._depth += 1
+            try:
+                found = self._graph(scope, inside, outputs, around.new_child(given))
+            finally:
+                self._depth -= 1
             bodies += [value.digest().hex() for value in found]
         return unknown(call, *bodies)
 
-    def _body_input(self, path: str, name: str, which: tuple[int, int]) -> Value:
+    def _body_input(self, path: str, name: str, which: tuple[int, int, int]) -> Value:
         shape, key = self._shape(path, name), key_of("body", *which)
         if shape is None:
             return Opaque(key.to_bytes(8, "little"))

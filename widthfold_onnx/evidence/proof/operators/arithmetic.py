@@ -18,6 +18,7 @@ from widthfold_onnx.evidence.proof.field import (
     function,
     inverse,
     reduced,
+    widened,
 )
 from widthfold_onnx.evidence.proof.values import Elements, Known, Tensor, UnevaluableError
 
@@ -32,13 +33,22 @@ _SMALL = 1 << 14
 """Elements below which starting a thread takes longer than computing."""
 
 
-def each(compute: Callable[..., Array], *given: Tensor) -> Draws:
-    """Compute modulo every prime; `compute` gets the arrays and the prime."""
-    drawn = zip(*(value.draws for value in given), strict=True)
-    calls = [(*arrays, prime) for arrays, prime in zip(drawn, PRIMES, strict=True)]
+def each(compute: Callable[..., Array], *given: Tensor, widens: bool = False) -> Draws:
+    """Compute modulo every prime.
+
+    Args:
+        compute: gets the arrays and the prime.
+        given: what it gets.
+        widens: whether it widens the arrays itself, slice by slice, so that it gets them as stored.
+    """
+
+    def computed(prime: int, arrays: Sequence[Array]) -> Array:
+        return compute(*(a if widens else widened(a) for a in arrays), prime)
+
+    drawn = [*zip(*(value.draws for value in given), strict=True)]
     if max(math.prod(value.shape) for value in given) < _SMALL:
-        return tuple(compute(*call) for call in calls)
-    return tuple(_THREADS.map(lambda call: compute(*call), calls))
+        return tuple(map(computed, PRIMES, drawn))
+    return tuple(_THREADS.map(computed, PRIMES, drawn))
 
 
 def combined(draws: Draws, *given: Tensor, product: bool = False, terms: int = 1) -> Elements:
@@ -146,7 +156,7 @@ def matrix_product(left: Tensor, right: Tensor) -> Elements:
     if first.shape[-1] != second.shape[-2]:
         raise UnevaluableError(f"matrices of {list(a)} and {list(b)} do not fit")
     common([first.shape[:-2], second.shape[:-2]])
-    draws = each(dot, first, second)
+    draws = each(dot, first, second, widens=True)
     shape = draws[0].shape
     shape = shape[:-2] + shape[-1:] if len(a) == 1 else shape
     shape = shape[:-1] if len(b) == 1 else shape

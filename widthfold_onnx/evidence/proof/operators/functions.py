@@ -54,15 +54,21 @@ def _commutative(call: Call) -> list[Value] | None:
     if not call.broadcasts():
         return None
     shape = common([value.shape for value in call.tensors])
-    decisive = {"And": False, "Or": True}.get(call.node.op_type)
     for value in call.tensors:
-        # What is known may decide alone.
-        if isinstance(value, Known) and decisive is not None and (value.array == decisive).all():
-            return [replace(value, array=np.full(shape, decisive))]
+        if isinstance(value, Known) and _decides(call.node.op_type, value.array):
+            decided = np.full(shape, call.node.op_type == "Or")
+            return [Known(decided)]
     total = np.zeros(shape, np.uint64)
     for value in call.tensors:
         total += fingerprints(0, [value.draws], shape)
     return [_of_multiset(call, total, call.tensors)]
+
+
+def _decides(op_type: str, array: Array) -> bool:
+    """Whether one operand alone is what And or Or returns."""
+    if op_type == "And":
+        return not array.any()
+    return op_type == "Or" and bool(array.all())
 
 
 def _of_multiset(call: Call, total: Array, given: Sequence[Tensor], terms: int = 1) -> Elements:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from onnx import helper
 
 from widthfold_onnx.evidence.proof.call import Call
 from widthfold_onnx.evidence.proof.field import PRIMES
@@ -24,8 +28,14 @@ MOVES: Mapping[str, tuple[int, ...] | None] = {
 """Which inputs hold the elements that are moved, None for all; the others say where to."""
 
 
+PAD_READS = 11
+"""Version of the operator set since which Pad reads what were its attributes."""
+
+
 def move(call: Call) -> list[Value] | None:
     """Move elements; None where it depends on the inputs of the model where to."""
+    if call.node.op_type == "Pad" and call.opset < PAD_READS:
+        call = _pad_that_reads(call)
     places = MOVES[call.node.op_type]
     moved: dict[int, Tensor] = {}
     for i, value in enumerate(call.inputs):
@@ -54,6 +64,19 @@ def move(call: Call) -> list[Value] | None:
         )
         for parts in zip(*results, strict=True)
     ]
+
+
+def _pad_that_reads(call: Call) -> Call:
+    """Return a Pad with its attributes as inputs: the number that it pads with is an element."""
+    mode = call.attributes.get("mode", "constant")
+    pads = call.attributes["pads" if "pads" in call.attributes else "paddings"]
+    fill = Known(np.array(call.attributes.get("value", 0.0)))
+    return replace(
+        call,
+        node=helper.make_node("Pad", ["data", "pads", "value"], call.node.output, mode=mode),
+        inputs=[call.tensor(0), Known(np.array(pads, np.int64)), fill],
+        opset=PAD_READS,
+    )
 
 
 def _grid(given: list[Tensor]) -> bytes:

@@ -42,7 +42,7 @@ def convolved(call: Call, data: Tensor, weight: Tensor) -> Elements:
     _check_ranks(data, weight)
     at = windows(call.attributes, weight.shape[2:], data.shape[2:])
     group = call.attributes.get("group", 1)
-    draws = each(lambda x, w, p: conv(x, w, group, at, p), data, weight)
+    draws = each(lambda x, w, p: conv(x, w, group, at, p), data, weight, widens=True)
     return combined(draws, data, weight, product=True, terms=math.prod(weight.shape[1:]))
 
 
@@ -73,7 +73,7 @@ def _conv_transpose(call: Call) -> list[Value]:
     _check_ranks(data, weight)
     at = spread(call.attributes, weight.shape[2:], data.shape[2:])
     group = call.attributes.get("group", 1)
-    draws = each(lambda x, w, p: conv_transpose(x, w, group, at, p), data, weight)
+    draws = each(lambda x, w, p: conv_transpose(x, w, group, at, p), data, weight, widens=True)
     terms = math.prod(weight.shape) // max(weight.shape[1], 1)
     result = combined(draws, data, weight, product=True, terms=terms)
     return [with_bias(result, call.optional(2))]
@@ -198,12 +198,12 @@ def without(call: Call, shape: Sequence[int], axes: Sequence[int]) -> list[int]:
 
 
 def _reduce(call: Call) -> list[Value] | None:
-    """ReduceSum and ReduceMean."""
+    """ReduceSum, and ReduceMean of floats: a mean of integers is cut off."""
     data = call.tensor(0)
-    axes = axes_of(call, len(data.shape))
-    if axes is None:
+    axes, is_mean = axes_of(call, len(data.shape)), call.node.op_type == "ReduceMean"
+    if axes is None or (is_mean and call.kind(0) not in FLOATS):
         return None
-    return [_summed(call, data, axes, is_mean=call.node.op_type == "ReduceMean")]
+    return [_summed(call, data, axes, is_mean=is_mean)]
 
 
 def _global_average_pool(call: Call) -> list[Value]:
