@@ -5,7 +5,7 @@ What counts as changed is decided by onnx's reference implementation (`mutants.j
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -30,12 +30,13 @@ def find(model: onnx.ModelProto, name: str) -> onnx.NodeProto:
 
 
 def named(op: str, of: str, channel: int | None, which: int = 0) -> str:
-    """The name of a node by what it says of itself."""
-    said = {"of": of, "channel": channel}
+    """The name of a node by what it says that it helps to compute; None: it joins or splits."""
+    part = "channels" if channel is None else f"channel_{channel}"
     found = [
         node.name
         for node in WRITTEN.graph.node
-        if node.op_type == op and [json.loads(e.value) for e in node.metadata_props] == [said]
+        if node.op_type == op and [e.value for e in node.metadata_props] == [of]
+        if re.fullmatch(rf".*/{part}(_\d+)?", node.name)
     ]
     return found[which]
 
