@@ -279,4 +279,5 @@ def test_the_result_is_verified_and_computes_the_same(
     assert report.verification.verdict == "pass"
     assert report.written == out.name
     assert report.verification.proof.verdict == "equal"
+    assert len(report.verification.folds) == PARTS
     assert verify(model, out, quick).verdict == "pass"

@@ -25,8 +25,10 @@ from widthfold_onnx.evidence.proof.sizes import (
     tested_tries,
 )
 from widthfold_onnx.evidence.proof.values import Elements, Known, Opaque, Shape, Value
+from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.scope import describe_node
 from widthfold_onnx.model.shapes import ShapeTable
+from widthfold_onnx.model.walk import all_nodes
 from widthfold_onnx.text import printable
 
 
@@ -74,22 +76,35 @@ def prove_at_sizes(old: Program, new: Program, fixed: Shapes, known: Shapes) -> 
     for shapes in tested_tries(old, new, proofs[0].shapes):
         with suppress(UnverifiedError):
             proofs.append(prove(old, new, shapes))
-    unseen = _unseen_branch(new, proofs) if open_dimensions(old, {}) else ""
+    unseen = _unseen_branch(old, new, proofs) if open_dimensions(old, {}) else ""
     return [*proofs, Proof("not provable", unseen, proofs[0].shapes)] if unseen else proofs
 
 
-def _unseen_branch(new: Program, proofs: Sequence[Proof]) -> str:
-    """Name an If that changed and of which one branch was never computed; "" if there is none."""
+def _unseen_branch(old: Program, new: Program, proofs: Sequence[Proof]) -> str:
+    """Name an If of which one new branch was never computed; "" if there is none."""
     computed: dict[str, frozenset[str]] = {}
     for proof in proofs:
         for name, chosen in proof.branches.items():
             computed[name] = computed.get(name, frozenset()) | chosen
     constant = Side(new).constant
     fixed = {n.output[0] for n in new.scope.nodes if n.op_type == "If" and n.input[0] in constant}
+    before, after = _branches(old), _branches(new)
     for name, chosen in computed.items():
         for branch in {"then_branch", "else_branch"} - chosen if name not in fixed else ():
+            if after[name, branch] <= before.get((name, branch), set()):
+                continue  # the original holds it as well
             return f"the {branch} of {printable(name)} is chosen at none of the extents tried"
     return ""
+
+
+def _branches(program: Program) -> dict[tuple[str, str], set[bytes]]:
+    """The branches of every If, by its first output and their name."""
+    found: dict[tuple[str, str], set[bytes]] = {}
+    for node in all_nodes(program.proto.graph.node):
+        for attribute in node.attribute if is_default(node, "If") else ():
+            body = bytes(attribute.g.SerializeToString(deterministic=True))
+            found.setdefault((node.output[0], attribute.name), set()).add(body)
+    return found
 
 
 def _first(old: Program, new: Program, tries: Iterator[Shapes]) -> Proof:

@@ -9,7 +9,7 @@ import numpy as np
 from onnx import helper
 
 from widthfold_onnx.evidence.proof.call import Call
-from widthfold_onnx.evidence.proof.field import PRIMES
+from widthfold_onnx.evidence.proof.field import PRIMES, Array
 from widthfold_onnx.evidence.proof.reference import run_reference
 from widthfold_onnx.evidence.proof.values import Elements, Known, Tensor, Value
 
@@ -46,7 +46,7 @@ def move(call: Call) -> list[Value] | None:
     indices, results = range(len(call.inputs)), []
     for draw in range(len(PRIMES)):
         arrays = [moved[i].draws[draw] if i in moved else call.known(i) for i in indices]
-        result = run_reference(call.node, arrays, call.opset)
+        result = run_reference(call.node, _cut(call, arrays), call.opset)
         if result is None:
             return None
         results.append(result)
@@ -77,6 +77,25 @@ def _pad_that_reads(call: Call) -> Call:
         inputs=[call.tensor(0), Known(np.array(pads, np.int64)), fill],
         opset=PAD_READS,
     )
+
+
+def _cut(call: Call, arrays: list[Array | None]) -> list[Array | None]:
+    """Slice what a Pad with negative numbers cuts off, which the reference implementation cannot.
+
+    ONNX defines the order of both only where a constant is padded with.
+    """
+    if call.node.op_type != "Pad" or call.attributes.get("mode", "constant") != "constant":
+        return arrays
+    data, pads, fill, axes = (arrays + [None] * 3)[:4]
+    if data is None or pads is None or not (pads < 0).any():
+        return arrays
+    begins, ends = pads.reshape(2, -1)
+    parts = [slice(None)] * data.ndim
+    for axis, begin, end in zip(
+        range(data.ndim) if axes is None else axes, begins, ends, strict=True
+    ):
+        parts[axis] = slice(max(-begin, 0), data.shape[axis] - max(-end, 0))
+    return [data[tuple(parts)], np.maximum(pads, 0), fill, axes][: len(arrays)]
 
 
 def _grid(given: list[Tensor]) -> bytes:
