@@ -76,7 +76,7 @@ def _output(row: OutputParity) -> TestCase:
 def _proof(proof: Proof) -> TestCase:
     """What cannot be proved is no failure by itself; the verdict's case says whether it is one."""
     case = TestCase("proof by evaluation", "proof", 0.0)
-    line = printable(wording.proof(proof), _LONGEST)
+    line = printable("; ".join(filter(None, (wording.proof(proof), proof.reason))), _LONGEST)
     if proof.verdict == "different":
         case.result = [Failure(line, "different")]
     elif proof.verdict == "equal":

@@ -198,17 +198,17 @@ def integers(found: IntegerRun) -> str:
 
 _PROOFS = {
     "equal": "both models compute the same function",
-    "different": "the models compute different functions",
+    "different": "the models do not compute the same from the same inputs and weights",
     "not provable": "whether the models compute the same function is not known",
     "skipped": "nothing was evaluated",
 }
 
 
 def proof(found: Proof) -> str:
-    """What the proof found, in one sentence."""
+    """What the proof found, in one sentence; why it is not equal is among the report's reasons."""
     line = f"{found.verdict}: {_PROOFS[found.verdict]}"
     if found.verdict != "equal":
-        return f"{line}; {found.reason}"
+        return line
     return (
         f"{line} ({counted(found.values, 'value')} compared; the probability of an error is below "
         f"2^-{found.error_bits})"
