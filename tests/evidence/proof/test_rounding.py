@@ -67,3 +67,20 @@ def test_as_many_constants_are_no_rounding() -> None:
     wrong[0, 0, 0] = np.nextafter(wrong[0, 0, 0], np.float32(9))
     before = model("y = Conv (x, w)", {"w": W})
     assert proof(before, model("y = Conv (x, w)", {"w": wrong})).verdict == "different"
+
+
+def test_a_normalization_behind_a_transposed_convolution_in_groups_of_an_old_operator_set() -> None:
+    weight = RNG.standard_normal((2, 1, 3)).astype(np.float32)
+    sides = {"s": SCALE[:2], "b": BIAS[:2], "m": MEAN[:2], "v": VARIANCE[:2]}
+    merged = {"w": weight * FACTOR[:2, None, None], "b": (BIAS - MEAN * FACTOR)[:2]}
+    text = """<ir_version: 8, opset_import: ["": 11]>
+        g (float[2, 2, 7] x) => (float[2, 2, 9] y) {{ {nodes} }}"""
+    transposed = "{} = ConvTranspose <group = 2> (x, w{})"
+    before = onnx.parser.parse_model(
+        text.format(nodes=transposed.format("c", "")
+                    + " y = BatchNormalization <momentum = 0.9> (c, s, b, m, v)")
+    )  # fmt: skip
+    after = onnx.parser.parse_model(text.format(nodes=transposed.format("y", ", b")))
+    for proto, constants in ((before, {"w": weight, **sides}), (after, merged)):
+        proto.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in constants.items())
+    assert proof(before, after).verdict == "not provable"

@@ -13,7 +13,7 @@ from widthfold_onnx.evidence.proof.field import PRIMES, Array, Draws, fingerprin
 from widthfold_onnx.evidence.proof.geometry import windows
 from widthfold_onnx.evidence.proof.operators.arithmetic import applied
 from widthfold_onnx.evidence.proof.operators.polynomials import axes_of, without
-from widthfold_onnx.evidence.proof.values import Elements, Known, Tensor, Value
+from widthfold_onnx.evidence.proof.values import Elements, Known, Tensor, UnevaluableError, Value
 
 ELEMENTWISE = frozenset(
     {
@@ -89,7 +89,7 @@ def _max_pool(call: Call) -> list[Value] | None:
     if any(call.node.output[1:]):
         return None
     data = call.tensor(0)
-    at = windows(call.attributes, call.attributes["kernel_shape"], data.shape[2:])
+    at = windows(call.attributes, call.attributes.get("kernel_shape", ()), data.shape[2:])
     padded = at.padded(fingerprints(0, [data.draws], data.shape))
     total = np.zeros((*data.shape[:2], *at.counts), np.uint64)
     for tap in np.ndindex(*at.kernel):
@@ -134,6 +134,8 @@ def _resize(call: Call) -> list[Value] | None:
         changed = [i for i in range(rank) if factors[i] != 1]
     else:
         return None
+    if min(extents, default=0) < 0:
+        raise UnevaluableError(f"its result would have the extents {extents}")
     said = [(data.shape[i], extents[i], factors[i]) for i in changed]
     return [_along_lines(call, data, changed, [extents[i] for i in changed], said)]
 

@@ -224,7 +224,7 @@ def _summed(call: Call, data: Tensor, axes: Sequence[int], *, is_mean: bool) -> 
 
 def _average_pool(call: Call) -> list[Value] | None:
     data = call.tensor(0)
-    at = windows(call.attributes, call.attributes["kernel_shape"], data.shape[2:])
+    at = windows(call.attributes, call.attributes.get("kernel_shape", ()), data.shape[2:])
     inside = np.ones((1, 1, *data.shape[2:]))
     if call.attributes.get("count_include_pad"):
         if call.attributes.get("ceil_mode"):
