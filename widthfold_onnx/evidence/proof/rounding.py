@@ -4,49 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from onnx.reference.op_run import OpRun
-from onnx.reference.ops.op_conv_transpose import ConvTranspose as OpConvTranspose
 
 from widthfold_onnx.evidence.proof.correspondence import Side
 from widthfold_onnx.evidence.proof.field import Array, key_of
 from widthfold_onnx.evidence.proof.operators.polynomials import FLOATS
 from widthfold_onnx.evidence.proof.values import Shape
+from widthfold_onnx.evidence.reference_ops import OPS
 from widthfold_onnx.model.shapes import ShapeTable
-
-
-class ConvTranspose(OpConvTranspose):  # type: ignore[misc]
-    """That of onnx, group by group: with groups its result is wrong (onnx 1.23.2)."""
-
-    op_domain = ""
-
-    def _run(
-        self, data: Array, weight: Array, bias: Array | None = None, **attributes: Any
-    ) -> tuple[Array]:
-        groups = attributes.pop("group", None) or 1
-        split = zip(np.split(data, groups, 1), np.split(weight, groups, 0), strict=True)
-        parts = [super(ConvTranspose, self)._run(*pair, group=1, **attributes)[0] for pair in split]
-        result = np.concatenate(parts, 1)
-        if bias is not None:
-            result += bias.reshape(-1, *[1] * (result.ndim - 2))
-        return (result,)
-
-
-class BatchNormalization(OpRun):  # type: ignore[misc]
-    """In inference: before opset 14, that of onnx is in training (onnx 1.23.2)."""
-
-    op_domain = ""
-
-    def _run(self, data: Array, *sides: Array, epsilon: float, **_: Any) -> tuple[Array]:
-        shape = (-1, *[1] * (data.ndim - 2))
-        scale, bias, mean, variance = (side.reshape(shape) for side in sides)
-        return ((data - mean) * scale / np.sqrt(variance + epsilon) + bias,)
-
 
 DIGITS = {kind: 2.0**-bits for kind, bits in zip(FLOATS, (10, 7, 23, 52), strict=True)}
 """Distance from 1 to the next float of a type."""
@@ -99,9 +68,7 @@ def _numbers(
     feeds = {name: _drawn(name, given[name], table.element("", name)) for name in names}
     try:
         with np.errstate(all="ignore"):
-            (result,) = ReferenceEvaluator(model, new_ops=[ConvTranspose, BatchNormalization]).run(
-                None, feeds
-            )
+            (result,) = ReferenceEvaluator(model, new_ops=list(OPS)).run(None, feeds)
     except Exception:
         # It raises a different error for every operator that it does not know or cannot compute.
         return None
