@@ -2,7 +2,7 @@
 
 A structural zero times Inf is NaN, so a fold spreads a non-finite value to its neighbours, by
 design and within one sample. Inputs that nobody stored may be larger than the model was made for;
-where they make the original overflow at a node that changed, a difference shows nothing.
+where they make the original overflow at a linear node that changed, a difference shows nothing.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from widthfold_onnx.evidence.inline import MAX_BYTES, inlined, run_with
 from widthfold_onnx.evidence.proof.correspondence import Correspondence
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.rows import Outputs
+from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.scope import describe_node
 from widthfold_onnx.options import VerifyOptions
+from widthfold_onnx.rules import LINEAR
 from widthfold_onnx.runtime.stored import InputSet
 
 
@@ -30,7 +32,7 @@ def overflowing_sets(
     options: VerifyOptions,
     report: Callable[[str], None],
 ) -> dict[int, str]:
-    """Find the input sets on which the original gives NaN or Inf at a node that changed.
+    """Find the input sets on which the original gives NaN or Inf at a linear node that changed.
 
     Nodes in subgraphs are not looked at, so there a difference counts.
 
@@ -48,10 +50,10 @@ def overflowing_sets(
         return {}
     try:
         before, after = (program(inlined(path, MAX_BYTES), None) for path in (original, rewritten))
-        changed = Correspondence(before, after).changed
+        changed = [n for n in Correspondence(before, after).changed if is_default(n, *LINEAR)]
         names = {name for node in changed for name in (*node.input, *node.output)}
         wanted = names & {name for node in before.scope.nodes for name in node.output}
-        report(f"looking for NaN and Inf at {len(changed)} nodes")
+        report(f"looking for NaN and Inf at {len(changed)} linear nodes")
         runs = run_with(before.proto, wanted, sets.values(), options)
     except UnverifiedError:
         return {}
