@@ -142,8 +142,8 @@ def test_optimize_by_8(model: Path, tmp_path: Path) -> None:
     verification = document["verification"]
     assert verification["verdict"] == "pass"
     assert verification["input_sets"] >= SEEDS
-    assert Counter(s["node"] for s in verification["exact"]) == Counter(s["node"] for s in folded)
-    assert {s["verdict"] for s in verification["exact"]} == {"exact"}
+    assert Counter(s["node"] for s in verification["folds"]) == Counter(s["node"] for s in folded)
+    assert verification["proof"]["verdict"] == "equal"
 
     assert_parity(model, out, SEEDS)
     again = tmp_path / "again.onnx"
@@ -202,7 +202,8 @@ def test_every_conv_transpose_is_folded_or_says_why_not(model: Path, tmp_path: P
     if report.summary.folded:
         assert report.verification is not None
         assert report.verification.verdict == "pass"
-        assert {site.verdict for site in report.verification.exact} == {"exact"}
+        assert report.verification.proof is not None
+        assert report.verification.proof.verdict == "equal"
         assert_parity(model, out, SEEDS)
 
 
@@ -238,9 +239,11 @@ def test_every_product_of_matrices_is_folded_or_refused(case: tuple, tmp_path: P
     report = optimize(model, tmp_path / "out.onnx", options, verification)
     codes = {site.node: site.code for site in report.sites if site.op in ("MatMul", "Gemm")}
     assert codes == PRODUCTS[case]
-    exact = [] if report.verification is None else report.verification.exact
-    assert {site.verdict for site in exact} <= {"exact"}
-    assert {n for n, code in codes.items() if code == "folded"} <= {site.node for site in exact}
+    if report.verification is not None:
+        assert report.verification.proof is not None
+        assert report.verification.proof.verdict == "equal"
+    folds = [] if report.verification is None else report.verification.folds
+    assert {n for n, code in codes.items() if code == "folded"} <= {fold.node for fold in folds}
 
 
 # ---------------------------------------------------------------- stored inputs and outputs

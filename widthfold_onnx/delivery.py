@@ -89,7 +89,7 @@ def _verified(
     report = verify_files(
         planned.loaded.path,
         written,
-        dataclasses.replace(options, input_shapes=shapes),
+        dataclasses.replace(options, input_shapes=shapes, needs_proof=True),
         lambda line: on_progress(Step(line.replace(written.name, final))),
     )
     reasons = [reason.replace(written.name, final) for reason in report.reasons]

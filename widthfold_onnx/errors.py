@@ -4,7 +4,7 @@
 code  meaning
 ===== ==========================================================================
 0     done
-1     a check failed: parity, the exact probe, or ``--check`` found work to do
+1     a check failed: outputs, the proof, or ``--check`` found work to do
 2     usage: a wrong option, an input that is not there, an output that cannot be written
 3     the model is invalid or uses something widthfold does not support
 4     could not verify: a provider, a kernel or usable inputs are missing

@@ -84,7 +84,7 @@ def verify(
     *,
     on_progress: Progress = silent,
 ) -> VerifyReport:
-    """Compare two models on the runtime: interface, outputs, exact probe, time.
+    """Compare two models on the runtime: interface, outputs, proof, time.
 
     Args:
         original: the model before.

@@ -45,10 +45,9 @@ def test_verify_proves_the_convs_and_their_channels(
     run = widthfold("verify", *pair, *QUICK, "--report", report)
     assert (run.code, run.err) == (0, "")
     document = verify_report(report)
-    found = {site["node"]: site["verdict"] for site in document["exact"]}
-    assert set(found.values()) == {"exact"}
-    assert len(found) == 1 + 6
-    assert {"conv0", FOLDED} <= found.keys()
+    assert document["proof"]["verdict"] == "equal"
+    assert document["integers"]["verdict"] == "exact"
+    assert document["integers"]["nodes"] >= 6
 
 
 def node_of(model: onnx.ModelProto) -> onnx.NodeProto:
@@ -72,36 +71,38 @@ def lost_record(model: onnx.ModelProto) -> None:
     drop_key(node_of(model), FOLD_KEY)
 
 
-@pytest.mark.parametrize("tamper", [one_ulp, lost_keys, lost_record])
-def test_what_was_tampered_with_fails(
-    pair: tuple[Path, Path], tamper: Callable[[onnx.ModelProto], None], tmp_path: Path
+@pytest.mark.parametrize(("tamper", "code"), [(one_ulp, 1), (lost_keys, 0), (lost_record, 0)])
+def test_a_changed_weight_fails_and_a_lost_record_does_not(
+    pair: tuple[Path, Path],
+    tamper: Callable[[onnx.ModelProto], None],
+    code: int,
+    tmp_path: Path,
 ) -> None:
     proto, path = onnx.load(pair[1]), tmp_path / "tampered.onnx"
     tamper(proto)
     onnx.save(proto, path)
     run = widthfold("verify", pair[0], path, *QUICK)
-    assert run.code == 1
-    assert run.line.startswith("widthfold: ")
+    assert run.code == code, run
+    assert ("proof: different" in run.out) == bool(code)
 
 
 @pytest.mark.parametrize(
-    ("text", "code"),
+    "text",
     [
-        ("", 3),
-        ("[" * 100_000, 3),
-        ('{"of": 1, "channel": 0}', 3),
-        ('{"of": "v0", "channel": 1e99}', 3),
-        ({"of": "v0", "channel": -1}, 0),  # no more than a change beside the folds
-        ({"of": "", "channel": 1 << 62}, 1),
-        ({"of": "x", "channel": 1}, 1),
-        ({"of": "v1", "channel": None}, 1),
-        ({"of": "\x1b[2J\n" * 1000, "channel": 1}, 1),
+        "",
+        "[" * 100_000,
+        '{"of": 1, "channel": 0}',
+        '{"of": "v0", "channel": 1e99}',
+        {"of": "v0", "channel": -1},
+        {"of": "", "channel": 1 << 62},
+        {"of": "x", "channel": 1},
+        {"of": "v1", "channel": None},
+        {"of": "\x1b[2J\n" * 1000, "channel": 1},
     ],
 )
 def test_a_hostile_key_is_no_fault_of_ours(
     pair: tuple[Path, Path],
     text: str | dict[str, object],
-    code: int,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -113,9 +114,7 @@ def test_a_hostile_key_is_no_fault_of_ours(
     onnx.save(proto, path)
     with limited(60):
         run = widthfold("verify", pair[0], path, *QUICK)
-    assert run.code == code, run
-    assert code == 0 or run.line
-    assert code != 3 or "widthfold.channel cannot be read: " in run.line
+    assert (run.code, run.err) == (0, "")
     assert "\x1b" not in run.out + run.err
     assert capfd.readouterr() == ("", "")
     run = widthfold("inspect", path)

@@ -44,7 +44,7 @@ def test_a_pipe_gets_plain_text_one_line_per_site(model: Path, out: Path) -> Non
     assert second.split()[:2] == ["second", "folded"]
     assert total.startswith("2 of 2 Conv nodes folded; wrote out.onnx (")
     assert verdict.startswith("verdict: pass; 1 input set")
-    assert verdict.endswith("2 of 2 rewritten nodes exact on integers")
+    assert verdict.endswith("; proof: equal; 2 new nodes exact on integers")
 
 
 def test_a_terminal_gets_a_framed_table_and_progress(model: Path, out: Path) -> None:

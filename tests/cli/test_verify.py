@@ -35,12 +35,13 @@ def test_a_pipe_gets_plain_text(pair: tuple[Path, Path], tmp_path: Path) -> None
     lines = run.out.splitlines()
     assert lines[0].split()[:3] == ["output", "runtime", "level"]
     assert [line.split()[:2] for line in lines[1:3]] == [["y", "disabled"], ["y", "all"]]
-    assert lines[4].split()[:2] == ["conv", "exact"]
+    assert lines[4] == "conv         2 -> 4, folded 8 -> 16"
+    assert any(line.startswith("proof: equal: ") for line in lines)
     assert any(line.startswith("time: ") for line in lines)
     assert any(line.startswith("verdict: pass; 5 input sets") for line in lines)
     document = verify_report(report)
-    assert document.keys() >= {"schema", "outputs", "exact", "timing", "verdict"}
-    assert document["schema"] == "widthfold.verify/4"
+    assert document.keys() >= {"schema", "outputs", "proof", "folds", "timing", "verdict"}
+    assert document["schema"] == "widthfold.verify/5"
     for row in document["outputs"]:
         assert row.keys() >= {*("max_abs", "max_rel", "ulp", "cosine", "nonfinite_match", "passed")}
     timing = document["timing"]
@@ -53,7 +54,7 @@ def test_a_terminal_gets_a_framed_table(pair: tuple[Path, Path]) -> None:
     run = on_terminal("verify", *pair, *QUICK)
     assert run.code == 0
     assert "───" in run.out
-    assert "\x1b[32mexact" in run.out
+    assert "\x1b[1;32mpass" in run.out
     assert run.out.count("\x1b[?25l") == run.out.count("\x1b[?25h"), "the cursor stays hidden"
 
 
@@ -100,7 +101,8 @@ def test_a_timing_that_fails_leaves_the_rest_of_the_report(
     assert report.verdict == "unverified"
     assert report.reasons == ["not timed: the runtime stopped"]
     assert all(row.passed for row in report.outputs)
-    assert [site.verdict for site in report.exact] == ["exact"]
+    assert report.proof is not None
+    assert report.proof.verdict == "equal"
 
 
 def test_what_fails_is_said_before_what_limits(
@@ -143,16 +145,22 @@ def test_certificates_and_latencies_are_printed_on_request(
     quick = (*pair, "--seeds", 1, "--time-budget", 0.5)
     run = widthfold("verify", *quick, "--exact", "--shared", "--report", report)
     assert (run.code, run.err) == (0, "")
-    (site,) = verify_report(report)["exact"]
-    assert f"conv: {site['fold']}. Proved: {site['reason']}." in run.out.splitlines()
-    for part in ("products", "bit for bit", "integers agree"):
-        assert part in site["reason"]
+    document = verify_report(report)
+    (fold,), proof = document["folds"], document["proof"]
+    lines = run.out.splitlines()
+    assert f"conv: {fold['fold']}." in lines
+    assert proof["extents"] == [{"x": [1, 2, 8, 16]}]
+    assert "Extents of the inputs: x [1, 2, 8, 16]." in lines
+    for part in (f"below 2^-{proof['error_bits']}.", ", ".join(map(str, proof["primes"]))):
+        assert sum(part in line for line in lines) == 1
+    assert proof["error_bits"] >= 50
+    assert "1 new node exact on integers" in run.out
     (start,) = (i for i, line in enumerate(run.out.splitlines()) if line.startswith("ms from"))
     rows = run.out.splitlines()[start + 1 :][:16]
     for mark in ("p50", "p90", "p99"):
         assert sum(row.count(mark) for row in rows) == 2
     plain = widthfold("verify", *quick)
-    assert "Proved" not in plain.out
+    assert "Extents of the inputs" not in plain.out
     assert "ms from" not in plain.out
 
 
@@ -178,10 +186,10 @@ def test_a_model_may_be_folded_in_steps(tmp_path: Path) -> None:
         run = widthfold("optimize", start, end, "--factor", 4, "--nodes", node, "--seeds", 1)
         assert (run.code, run.err) == (0, "")
         assert "1 of 2 Conv nodes folded" in run.out
-    for start, probed in ((path, 2), (middle, 1)):
+    for start, changed in ((path, "2 new nodes"), (middle, "1 new node")):
         run = widthfold("verify", start, out, *QUICK)
         assert (run.code, run.err) == (0, "")
-        assert f"{probed} of {probed} rewritten nodes exact" in run.out
+        assert f"proof: equal; {changed} exact on integers" in run.out
 
 
 # ---------------------------------------------------------------- different models

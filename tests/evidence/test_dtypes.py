@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from tests.cli.tool import widthfold
 from widthfold_onnx import FoldOptions, SearchOptions, VerifyOptions, fold_model, optimize, verify
 from widthfold_onnx.errors import NoKernelError
-from widthfold_onnx.evidence.probe import EXACT_BELOW
+from widthfold_onnx.evidence.integers import EXACT_BELOW
 from widthfold_onnx.runtime.session import open_session
 
 RNG = np.random.default_rng(17)
@@ -54,10 +54,7 @@ def test_a_fixed_factor_writes_what_is_proved_and_says_it_was_not_run(name, tmp_
     run = widthfold("optimize", source, out, "--factor", 4, "--axis", "width")
     assert run.code == 0
     assert "wrote out.onnx" in run.out
-    assert (
-        "verdict: unverified; 0 input sets; 0 of 1 rewritten nodes exact on integers, 1 " in run.out
-    )
-    assert "proved by provenance alone" in run.out
+    assert "verdict: unverified; 0 input sets; proof: equal" in run.out
     assert "written without having been run: in.onnx does not load: " in run.out
     assert "NOT_IMPLEMENTED" in run.out
     result = onnx.load(out)
@@ -72,8 +69,8 @@ def test_verify_cannot_verify_and_shows_the_proof(name: str, tmp_path: Path) -> 
     run = widthfold("verify", source, out, "--exact")
     assert run.code == 4
     assert "NOT_IMPLEMENTED" in run.err
+    assert "proof: equal: both models compute the same function" in run.out
     assert "conv: along the" in run.out
-    assert "not run on integers" in run.out
 
 
 def test_what_it_computes_is_the_same_in_double(tmp_path: Path) -> None:
@@ -98,7 +95,8 @@ def test_a_planted_fault_is_found_without_a_run(name: str, tmp_path: Path) -> No
     out.write_bytes(model.SerializeToString())
     found = verify(source, out, VerifyOptions(timing=False))
     assert (found.verdict, found.unrun) == ("fail", "")
-    assert [site.verdict for site in found.exact] == ["different"]
+    assert found.proof is not None
+    assert found.proof.verdict == "different"
 
 
 @WITHOUT_KERNEL
@@ -143,7 +141,10 @@ def test_a_fold_in_half_precision_is_run(tmp_path: Path) -> None:
     report = optimize(write(tmp_path, np.float16), tmp_path / "out.onnx", FoldOptions(factor=4))
     assert report.verification is not None
     assert (report.verification.verdict, report.verification.unrun) == ("pass", "")
-    assert [site.verdict for site in report.verification.exact] == ["exact"]
+    assert report.verification.proof is not None
+    assert report.verification.proof.verdict == "equal"
+    assert report.verification.integers is not None
+    assert report.verification.integers.verdict == "exact"
 
 
 def test_a_scale_that_leaves_bfloat16_is_not_carried(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-
-from tests.evidence.test_guard_mutants import GUARD, body, constant, copied, inverted, swapped
-from widthfold_onnx import Provider, VerifyOptions
 from widthfold_onnx.evidence.guard_runs import has_guards, run_guards
+
+from tests.evidence.mutants.guards import GUARD, body, constant, copied, inverted, swapped
+from widthfold_onnx import Provider, VerifyOptions
 
 OPTIONS = VerifyOptions(provider=Provider.CPU)
 SHAPES = {

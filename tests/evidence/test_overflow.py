@@ -54,7 +54,9 @@ def test_made_up_inputs_on_which_the_original_overflows_are_left_out(tmp_path, c
     assert result.verdict == "pass", result.reasons
     assert result.input_sets == 2
     (reason,) = result.reasons
-    assert reason.startswith(f"left out {BYTES}: conv of the original reads NaN or Inf there (")
+    assert reason.startswith(
+        f"left out {BYTES}: node 'conv' of the original reads NaN or Inf there ("
+    )
     assert reason.endswith(f" of {np.prod(SHAPE)} values), which a fold may spread")
     assert all(row.passed and row.nonfinite_match for row in result.outputs)
 

@@ -12,8 +12,9 @@ from onnx import helper, numpy_helper
 
 from widthfold_onnx import FoldOptions, UsageError, optimize, verify
 from widthfold_onnx.evidence import memory
-from widthfold_onnx.evidence.exact import probe_sites
-from widthfold_onnx.evidence.models import compare_models, silent
+from widthfold_onnx.evidence.integers import run_on_integers
+from widthfold_onnx.evidence.models import compare_models
+from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.speed import time_models
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime import session as session_module
@@ -82,15 +83,16 @@ def test_they_reach_the_comparison_the_noise_and_the_bisection(pair, opened):
             tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     onnx.save(model, pair[1])
     result = compare_models(*pair, OPTIONS)
-    assert any(reason.startswith("first differs at conv") for reason in result.reasons)
+    assert any(reason.startswith("first differs at y, ") for reason in result.reasons)
     # Both models at two levels, the shaken original, the original once more to see if it
     # overflows, and both with the values of the sites.
     assert opened == [(*GIVEN, False)] * 8
 
 
-def test_they_reach_the_probe(pair, opened):
-    ((site,), limits) = probe_sites(*pair, OPTIONS, silent)
-    assert (site.verdict, limits) == ("exact", [])
+def test_they_reach_the_run_on_integers(pair, opened):
+    before, after = (program(onnx.load(path), None) for path in pair)
+    found = run_on_integers(before, after, {"x": (1, 2, 8, 16)}, OPTIONS)
+    assert (found.verdict, found.nodes) == ("exact", 1)
     assert opened
     assert {json.dumps(entry) for entry in opened} == {json.dumps((*GIVEN, False))}
 

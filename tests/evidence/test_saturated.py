@@ -11,8 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.cli.tool import MODELS
 from widthfold_onnx import AxisName, FoldOptions, Provider, VerifyOptions, fold_model
+from widthfold_onnx.evidence.files import verify_files
 from widthfold_onnx.evidence.models import compare_models
-from widthfold_onnx.evidence.run import verify_files
 from widthfold_onnx.evidence.saturated import Distance
 from widthfold_onnx.runtime.entries import PRECISION
 from widthfold_onnx.runtime.saturation import u8s8_error

@@ -10,9 +10,11 @@ from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.results import (
     AxisPattern,
     Environment,
-    ExactSite,
+    FoldedNode,
+    IntegerRun,
     NodeTime,
     OutputParity,
+    Proof,
     Side,
     Timing,
     VerifyReport,
@@ -63,15 +65,37 @@ def output(name: str, level: str, error: float = 3e-7, *, passed: bool = True) -
     )
 
 
-def site(name: str, axes: list[AxisPattern]) -> ExactSite:
-    return ExactSite(
+def folded(name: str, axes: list[AxisPattern]) -> FoldedNode:
+    return FoldedNode(
         node=name,
-        verdict="exact",
-        reason="every weight multiplies the input element that it multiplied before",
         channels="8 -> 8, folded 64 -> 64",
-        fold="Eight neighbouring columns became channels.",
+        fold="eight neighbouring columns became channels",
         axes=axes,
     )
+
+
+EQUAL = Proof(
+    verdict="equal",
+    values=259,
+    error_bits=61,
+    primes=[8388593, 8388587],
+    functions=["Loop", "STFT"],
+    extents=[{"audio": [1, 43844, 1]}, {"audio": [3, 87689, 1]}],
+)
+DIFFERENT = Proof(
+    verdict="different",
+    reason="note (Conv contour/conv_1): 3 of 96 elements differ, the first at [0, 1, 7, 2], "
+    "with audio [1, 43844, 1]",
+)
+NOT_PROVABLE = Proof(
+    verdict="not provable",
+    reason="note (Conv contour/conv_1): 96 of 96 elements differ, the first at [0, 0, 0, 0]; the "
+    "original multiplies constants, which the new model has rounded, with audio [1, 43844, 1]",
+)
+SKIPPED = Proof(
+    verdict="skipped",
+    reason="the original cannot be evaluated: Conv contour/conv_1 needs too much memory",
+)
 
 
 def side(median: float, names: list[str], seed: int) -> Side:
@@ -137,10 +161,12 @@ def passing() -> VerifyReport:
         original="pitch_cnn.onnx",
         rewritten="pitch_cnn.folded.onnx",
         outputs=[output(n, level) for n in ("note", "onset") for level in ("disabled", "all")],
-        exact=[
-            site("contour/conv_1/Conv", [kinds[0]]),
-            site("contour/conv_2/Conv", [kinds[1], kinds[2]]),
-            *(site(f"onset/conv_{i}/Conv", [kind]) for i, kind in enumerate(kinds[3:])),
+        proof=EQUAL,
+        integers=IntegerRun(verdict="exact", nodes=6),
+        folds=[
+            folded("contour/conv_1/Conv", [kinds[0]]),
+            folded("contour/conv_2/Conv", [kinds[1], kinds[2]]),
+            *(folded(f"onset/conv_{i}/Conv", [kind]) for i, kind in enumerate(kinds[3:])),
         ],
         timing=timing(),
         verdict="pass",
@@ -166,15 +192,17 @@ def passing() -> VerifyReport:
 
 
 def failing(name: str = "note", node: str = "contour/conv_1/Conv") -> VerifyReport:
-    """One output and one site differ; another site could not be run."""
+    """One output differs, the proof says where, and the record of a node cannot be read."""
     report = passing()
-    first, second, *rest = report.exact
+    first, second, *rest = report.folds
     return replace(
         report,
         outputs=[output(name, "disabled", 7e-3, passed=False), *report.outputs[1:]],
-        exact=[
-            replace(first, node=node, verdict="different", reason=f"{node}: tap 2 is missing"),
-            replace(second, verdict="skipped", reason="the runtime has no kernel"),
+        proof=replace(DIFFERENT, reason=f"{node}: 3 of 96 elements differ"),
+        integers=None,
+        folds=[
+            replace(first, node=node),
+            replace(second, channels="", fold="its record cannot be read: no JSON", axes=[]),
             *rest,
         ],
         verdict="fail",
@@ -199,10 +227,9 @@ def hostile() -> VerifyReport:
         original=HOSTILE,
         rewritten=HOSTILE,
         outputs=[replace(row, name=HOSTILE, dtype=HOSTILE, note=HOSTILE) for row in report.outputs],
-        exact=[
-            replace(s, node=HOSTILE, reason=HOSTILE, channels=HOSTILE, fold=HOSTILE)
-            for s in report.exact
-        ],
+        proof=replace(DIFFERENT, reason=HOSTILE, functions=[HOSTILE], extents=[{HOSTILE: [1]}]),
+        integers=IntegerRun(verdict="different", reason=HOSTILE),
+        folds=[replace(f, node=HOSTILE, channels=HOSTILE, fold=HOSTILE) for f in report.folds],
         timing=replace(report.timing, original=before, note=HOSTILE, provider=HOSTILE),
         reasons=[HOSTILE],
         environment=replace(report.environment, machine=HOSTILE, command=HOSTILE, provider=HOSTILE),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.reports.sample import HOSTILE, failing, hostile, passing, site
+from tests.reports.sample import HOSTILE, NOT_PROVABLE, failing, hostile, output, passing
 from widthfold_onnx import FoldOptions
 from widthfold_onnx.pipeline import optimize
 from widthfold_onnx.reports.github import MOST, render
@@ -45,11 +45,12 @@ def test_nothing_to_say_is_one_line() -> None:
 
 
 def test_what_failed_is_an_error_at_the_file() -> None:
-    first, second, third = read(render(failing(), Path("models/a,b.onnx")))
-    assert {kind for kind, _, _ in (first, second, third)} == {"error"}
+    first, second = read(render(failing(), Path("models/a,b.onnx")))
+    assert {kind for kind, _, _ in (first, second)} == {"error"}
     assert first[1] == {"file": "models/a,b.onnx", "title": "output note differs"}
     assert first[2].startswith("max_rel 0.007 > 1e-05 at [0,3,8,8]")
-    assert second[1]["title"] == "contour/conv_1/Conv is not exact"
+    assert second[1]["title"] == "proof: different"
+    assert second[2] == "contour/conv_1/Conv: 3 of 96 elements differ"
 
 
 def test_hostile_names_stay_in_their_place() -> None:
@@ -65,9 +66,8 @@ def test_hostile_names_stay_in_their_place() -> None:
 
 
 def test_ten_at_most_and_the_rest_is_counted() -> None:
-    report = replace(
-        failing(), exact=[replace(site(f"c{i}", []), verdict="different") for i in range(30)]
-    )
+    outputs = [output(f"o{i}", "all", 1.0, passed=False) for i in range(30)]
+    report = replace(failing(), outputs=outputs)
     commands = read(render(report, Path("m.onnx")))
     assert len(commands) == MOST
     assert commands[-1][1]["title"] == "22 more"
@@ -76,6 +76,12 @@ def test_ten_at_most_and_the_rest_is_counted() -> None:
 def test_a_verdict_without_a_place_is_said_too() -> None:
     report = replace(passing(), verdict="unverified", reasons=["no runtime"])
     assert read(render(report, Path("m")))[0][2] == "no runtime"
+
+
+def test_a_pass_without_a_proof_warns() -> None:
+    report = replace(passing(), proof=NOT_PROVABLE, reasons=[NOT_PROVABLE.reason])
+    ((kind, properties, message),) = read(render(report, Path("m")))
+    assert (kind, properties["title"], message) == ("warning", "pass, but", NOT_PROVABLE.reason)
 
 
 @pytest.mark.parametrize(("model", "count"), [("pitch_cnn.onnx", 4), ("ragged.onnx", 0)])

@@ -11,10 +11,22 @@ import pytest
 from msgspec.structs import replace
 from PIL import Image
 
-from tests.reports.sample import axes, failing, hostile, output, passing, pattern, site
+from tests.reports.sample import (
+    DIFFERENT,
+    EQUAL,
+    NOT_PROVABLE,
+    SKIPPED,
+    axes,
+    failing,
+    folded,
+    hostile,
+    output,
+    passing,
+    pattern,
+)
 from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.reports import html
-from widthfold_onnx.results import VerifyReport
+from widthfold_onnx.results import Proof, VerifyReport
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -60,7 +72,7 @@ def pages() -> dict[str, str]:
 
 def drawings(report: VerifyReport) -> int:
     """Three of the timing, one for each output, two for each folded axis."""
-    return 3 + len(report.outputs) + 2 * sum(len(s.axes) for s in report.exact)
+    return 3 + len(report.outputs) + 2 * sum(len(s.axes) for s in report.folds)
 
 
 # ---------------------------------------------------------------- the file
@@ -98,15 +110,15 @@ def test_hostile_names_are_text(pages: dict[str, str]) -> None:
 def test_verdict_reasons_and_command_are_said(pages: dict[str, str]) -> None:
     page = Page(pages["failing"])
     before, _, after = page.text.partition("Time: faster, 1.702x")
-    assert "the rewritten model is not the original" in before
+    assert "the rewritten model does not compute what the original computes" in before
     assert "contour/conv_1/Conv differs" in before
     assert "max_rel 0.007 > 1e-05 at [0,3,8,8]" in after
     assert "8 neighbouring positions of the input become channels" in after
     assert "--threads 1" in after
 
 
-def test_a_result_without_time_or_sites_is_a_page_too() -> None:
-    bare = replace(passing(), timing=None, exact=[], outputs=[], reasons=["crashed"])
+def test_a_result_without_time_proof_or_folds_is_a_page_too() -> None:
+    bare = replace(passing(), timing=None, proof=None, folds=[], outputs=[], reasons=["crashed"])
     page = Page(html.render(replace(bare, verdict="unverified")))
     assert page.tags["svg"] == 0
     assert "crashed" in page.text
@@ -125,7 +137,7 @@ def test_a_side_that_is_not_folded_is_said_to_be_as_it_is(
     """There is no picture of an input that nothing happens to."""
     stride = max(1, digits[1])
     axis = pattern("width", ConvAxis(length=32, kernel=5, stride=stride, pad_begin=2), *digits)
-    report = replace(passing(), exact=[site("one", [axis])], outputs=[], timing=None)
+    report = replace(passing(), folds=[folded("one", [axis])], outputs=[], timing=None)
     page = Page(html.render(report))
     assert said in page.text
     assert page.tags["svg"] == pictures
@@ -133,9 +145,9 @@ def test_a_side_that_is_not_folded_is_said_to_be_as_it_is(
 
 def test_equal_folds_are_drawn_once_and_what_is_left_out_is_counted() -> None:
     wide = pattern("width", ConvAxis(length=64, kernel=3, pad_begin=1, pad_end=1), 8, 8)
-    alike = [site(f"same_{i}", [wide]) for i in range(30)]
-    others = [replace(site(f"other_{i}", axes()[3:4]), fold=f"fold {i}") for i in range(30)]
-    report = replace(passing(), exact=[*alike, *others], outputs=[], timing=None)
+    alike = [folded(f"same_{i}", [wide]) for i in range(30)]
+    others = [replace(folded(f"other_{i}", axes()[3:4]), fold=f"fold {i}") for i in range(30)]
+    report = replace(passing(), folds=[*alike, *others], outputs=[], timing=None)
     text = html.render(report)
     assert text.count("<svg") == 2 * html.MOST_FOLDS
     assert "same_0 and 29 more" in text
@@ -144,13 +156,22 @@ def test_equal_folds_are_drawn_once_and_what_is_left_out_is_counted() -> None:
 
 def test_a_huge_result_stays_small() -> None:
     name = "<&\u202e>" * 60
-    folded = axes()
-    big = [replace(site(f"{name}{i}", folded), fold=f"{name}{i}") for i in range(1000)]
+    kinds = axes()
+    big = [replace(folded(f"{name}{i}", kinds), fold=f"{name}{i}") for i in range(1000)]
     outputs = [output(f"{name}{i}", "all", 1.0, passed=False) for i in range(1000)]
-    text = html.render(replace(passing(), exact=big, outputs=outputs, reasons=[name * 9] * 1000))
+    text = html.render(replace(passing(), folds=big, outputs=outputs, reasons=[name * 9] * 1000))
     assert len(text.encode()) < 3_000_000
     assert "more outputs are in the JSON report" in text
     assert "more folded nodes are not drawn" in text
+
+
+@pytest.mark.parametrize("proof", [EQUAL, DIFFERENT, NOT_PROVABLE, SKIPPED])
+def test_the_proof_is_said_and_only_an_equal_one_explained(proof: Proof) -> None:
+    text = Page(html.render(replace(passing(), proof=proof, reasons=[proof.reason]))).text
+    assert f"{proof.verdict}: " in text
+    assert text.count(proof.reason or "no reason") == (proof is not EQUAL)
+    assert ("What was done" in text) == (proof is EQUAL)
+    assert ("8388593, 8388587" in text) == (proof is EQUAL)
 
 
 # ---------------------------------------------------------------- in a browser
@@ -179,7 +200,7 @@ def test_a_browser_shows_verdict_and_drawings(
     path = tmp_path / "report.html"
     path.write_text(pages[name])
     dom = Page(browse(path, "--dump-dom").stdout)
-    assert "computes what the original" in dom.text or "is not the original" in dom.text
+    assert "what the original computes" in dom.text
     assert dom.tags == Page(pages[name]).tags + Counter(tbody=dom.tags["tbody"])
     assert dom.tags["svg"] == drawings(passing())
 

@@ -36,7 +36,7 @@ def test_reports_validate_and_hold_the_promised_keys(tmp_path: Path) -> None:
     assert built["optimize"]["sites"][0].keys() >= {
         *("node", "op", "status", "axis", "factor", "form", "code", "reason", "flops_ratio")
     }
-    assert built["verify"].keys() >= {"schema", "outputs", "exact", "timing", "verdict"}
+    assert built["verify"].keys() >= {"schema", "outputs", "proof", "folds", "timing", "verdict"}
     assert built["verify"]["outputs"][0].keys() >= {
         *("max_abs", "max_rel", "ulp", "cosine", "nonfinite_match", "passed")
     }

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 from junitparser import JUnitXml
 from msgspec.structs import replace
 
-from tests.reports.sample import failing, hostile, passing
+from tests.reports.sample import NOT_PROVABLE, SKIPPED, failing, hostile, passing
 from widthfold_onnx.reports.junit import render
 from widthfold_onnx.results import VerifyReport
 
@@ -20,21 +20,21 @@ def outcomes(report: VerifyReport) -> dict[tuple[str, str], str]:
     }
 
 
-def test_a_case_for_every_output_site_and_the_time() -> None:
+def test_a_case_for_every_output_the_proof_and_the_time() -> None:
     report = passing()
     cases = outcomes(report)
-    assert len(cases) == len(report.outputs) + len(report.exact) + 2
+    assert len(cases) == len(report.outputs) + 4
     assert set(cases.values()) == {""}
     assert ("outputs", "note at level disabled") in cases
-    assert ("exact", "contour/conv_1/Conv") in cases
-    assert outcomes(failing()).keys() == cases.keys()
+    assert {("proof", "proof by evaluation"), ("proof", "new nodes on integers")} < cases.keys()
+    # What a run did not come to has no case; all others have the same names.
+    assert cases.keys() - outcomes(failing()).keys() == {("proof", "new nodes on integers")}
 
 
 def test_failures_say_how_much_and_where() -> None:
     cases = outcomes(failing())
     assert cases["outputs", "note at level disabled"] == "failure"
-    assert cases["exact", "contour/conv_1/Conv"] == "failure"
-    assert cases["exact", "contour/conv_2/Conv"] == "skipped"
+    assert cases["proof", "proof by evaluation"] == "failure"
     assert cases["verdict", "verdict"] == "failure"
     text = render(failing())
     assert 'message="max_rel 0.007 &gt; 1e-05 at [0,3,8,8]: 0.7 became 0.707"' in text
@@ -50,9 +50,16 @@ def test_no_statement_is_an_error_and_no_verdict_on_speed_is_skipped() -> None:
     assert ("timing", "original / rewritten") not in outcomes(replace(report, timing=None))
 
 
+def test_what_is_not_proved_is_skipped() -> None:
+    for proof in (NOT_PROVABLE, SKIPPED):
+        cases = outcomes(replace(passing(), proof=proof))
+        assert cases["proof", "proof by evaluation"] == "skipped"
+    assert ("proof", "proof by evaluation") not in outcomes(replace(passing(), proof=None))
+
+
 def test_counts_times_and_properties_are_read_back() -> None:
     (suite,) = JUnitXml.fromstring(render(failing()).encode())
-    assert (suite.tests, suite.failures, suite.errors, suite.skipped) == (11, 3, 0, 1)
+    assert (suite.tests, suite.failures, suite.errors, suite.skipped) == (7, 3, 0, 0)
     properties = {p.name: p.value for p in suite.properties()}
     assert suite.name == properties["rewritten"] == "pitch_cnn.folded.onnx"
     assert properties["onnxruntime"] == "1.31.1"

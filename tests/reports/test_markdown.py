@@ -5,7 +5,7 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from tests.reports.sample import HOSTILE, failing, hostile, output, passing, site
+from tests.reports.sample import HOSTILE, failing, folded, hostile, output, passing
 from widthfold_onnx.reports.markdown import LIMIT, code, render
 
 ENTITY = re.compile(r"&#\d+;")
@@ -13,7 +13,7 @@ ENTITY = re.compile(r"&#\d+;")
 
 def test_the_verdict_is_the_first_line() -> None:
     mark, blank, first, *_ = render(passing()).splitlines()
-    assert (mark, blank) == ("<!-- widthfold.verify/4 -->", "")
+    assert (mark, blank) == ("<!-- widthfold.verify/5 -->", "")
     assert "**pass**: the rewritten model computes what the original computes" in first
     assert "**fail**" in render(failing()).splitlines()[2]
 
@@ -43,9 +43,9 @@ def test_names_hold_no_sign_that_means_anything() -> None:
 
 def test_long_tables_fold_and_huge_ones_are_cut() -> None:
     report = passing()
-    many = replace(report, exact=[site(f"conv_{i}", []) for i in range(30)])
+    many = replace(report, folds=[folded(f"conv_{i}", []) for i in range(30)])
     text = render(many)
-    assert "<details><summary>30 rewritten nodes</summary>\n\n| node" in text
+    assert "<details><summary>30 folded nodes</summary>\n\n| folded node" in text
     assert "are not shown" not in text
 
 
@@ -55,7 +55,7 @@ def test_it_always_fits_a_comment(name: str) -> None:
         hostile(),
         original=name,
         outputs=[output(f"{name}{i}", "all", 1.0, passed=False) for i in range(1000)],
-        exact=[replace(site(f"{name}{i}", []), reason=name * 9) for i in range(1000)],
+        folds=[replace(folded(f"{name}{i}", []), fold=name * 9) for i in range(1000)],
         reasons=[name * 9] * 1000,
     )
     text = render(huge)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
 from msgspec.structs import replace
 
-from tests.reports.sample import output, passing
+from tests.reports.sample import DIFFERENT, EQUAL, NOT_PROVABLE, SKIPPED, output, passing
 from widthfold_onnx.evidence.rows import UNSTEADY
 from widthfold_onnx.reports import github, junit, plots, wording
+from widthfold_onnx.results import IntegerRun, Proof
 
 
 def test_an_output_that_fails_within_the_tolerance_is_too_far_from_the_truth() -> None:
@@ -35,19 +37,55 @@ def test_an_output_that_cannot_be_judged_does_not_differ() -> None:
     assert annotation == f"::error file=m.onnx,title=output y unsteady::{UNSTEADY} (level all)"
 
 
-def test_guards_are_no_rewritten_nodes() -> None:
-    report = passing()
-    guard = replace(report.exact[0], node="guard", guard=True, axes=[])
-    count = len(report.exact)
-    told = f"; {count} of {count} rewritten nodes exact on integers"
-    assert wording.verdict(report).endswith(told)
-    both = replace(report, exact=[*report.exact, guard])
-    assert wording.verdict(both).endswith(f"{told}; 1 of 1 guard exact")
-    wrong = replace(both, exact=[*both.exact, replace(guard, verdict="different")])
-    assert wording.verdict(wrong).endswith(f"{told}; 1 of 2 guards exact")
-    alone = replace(report, exact=[guard])
-    assert wording.verdict(alone).endswith("; 1 of 1 guard exact")
-    assert "rewritten nodes" not in wording.verdict(alone)
+@pytest.mark.parametrize("proof", [DIFFERENT, NOT_PROVABLE, SKIPPED])
+def test_what_is_not_proved_is_not_called_the_same(proof: Proof) -> None:
+    same = "the rewritten model computes what the original computes"
+    assert wording.meaning(passing()) == same
+    report = replace(passing(), proof=proof)
+    assert wording.meaning(report) != same
+    assert wording.verdict(report).endswith(
+        f"; proof: {proof.verdict}; 6 new nodes exact on integers"
+    )
+    assert wording.proof(proof).startswith(f"{proof.verdict}: ")
+    assert proof.reason in ElementTree.fromstring(junit.render(report)).find(
+        ".//testcase[@classname='proof']/*"
+    ).get("message")
+    assert list(wording.certificate(proof)) == []
+
+
+def test_a_certificate_names_all_that_a_sceptic_needs() -> None:
+    text = " ".join(wording.certificate(EQUAL))
+    for part in (
+        "8388593, 8388587",
+        "audio [1, 43844, 1]; then audio [3, 87689, 1]",
+        "259 values",
+        "below 2^-61",
+        "unknown functions of all that they read: Loop, STFT.",
+    ):
+        assert part in text
+    bare = replace(EQUAL, functions=[], extents=[{}])
+    text = " ".join(wording.certificate(bare))
+    assert "there are no inputs" in text
+    assert text.endswith("read: none.")
+
+
+def test_the_run_on_integers_is_said() -> None:
+    reason = "Conv c: 3 of 7 integers differ"
+    for verdict, words in (
+        ("exact", "2 new nodes exact on integers"),
+        ("different", f"a new node is not exact on integers: {reason}"),
+        ("skipped", f"2 new nodes exact on integers, not all could be run: {reason}"),
+    ):
+        run = IntegerRun(verdict=verdict, reason=reason, nodes=2)
+        assert wording.integers(run) == words
+        report = replace(passing(), integers=run)
+        assert words in junit.render(report)
+        assert ("<failure" in junit.render(report)) == (verdict == "different")
+        assert ("<skipped" in junit.render(report)) == (verdict == "skipped")
+        failed = replace(report, verdict="fail", reasons=["-"])
+        assert (reason in github.render(failed, Path("m")).splitlines()[0]) == (
+            verdict == "different"
+        )
 
 
 def test_one_input_set_is_no_plural() -> None:

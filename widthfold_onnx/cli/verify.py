@@ -54,7 +54,9 @@ from widthfold_onnx.errors import CheckFailedError, UnverifiedError, UsageError
     help="Exit 1 if original / rewritten is below X beyond noise (2 %, or twice the A/A control), "
     "4 if the interval stays too wide to say. 1.0 fails where the verdict is slower.",
 )
-@click.option("--exact", is_flag=True, help="Print what was proved of each rewritten node in full.")
+@click.option(
+    "--exact", is_flag=True, help="Print what was proved, and what every fold did, in full."
+)
 @click.option("--shared", is_flag=True, help="Draw the latencies of both models over one axis.")
 @report_arguments
 def verify_command(
@@ -70,7 +72,7 @@ def verify_command(
     shared: bool,
     reporting: ReportArguments,
 ) -> None:
-    """Compare REWRITTEN with ORIGINAL on the runtime: interface, outputs, exact probe, time.
+    """Compare REWRITTEN with ORIGINAL on the runtime: interface, outputs, proof, time.
 
     Exits 0 if everything agrees, 1 if anything differs or the speed is below --fail-under, 4 if
     no statement is possible.

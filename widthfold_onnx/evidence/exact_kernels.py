@@ -107,7 +107,9 @@ def holds_bytes(model: Path | onnx.ModelProto) -> bool:
 
 
 def _read(model: Path | onnx.ModelProto) -> onnx.ModelProto:
-    return onnx.load(model, load_external_data=False) if isinstance(model, Path) else model
+    return (
+        onnx.load(model, "protobuf", load_external_data=False) if isinstance(model, Path) else model
+    )
 
 
 def with_exact_products(model: onnx.ModelProto) -> onnx.ModelProto:

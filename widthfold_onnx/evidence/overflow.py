@@ -2,27 +2,26 @@
 
 A structural zero times Inf is NaN, so a fold spreads a non-finite value to its neighbours, by
 design and within one sample. Inputs that nobody stored may be larger than the model was made for;
-where they make the original overflow at a folded site, a difference shows nothing about the fold.
+where they make the original overflow at a linear node that changed, a difference shows nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import onnx
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.inline import inlined
+from widthfold_onnx.evidence.inline import MAX_BYTES, inlined, run_with
+from widthfold_onnx.evidence.proof.correspondence import Correspondence
+from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.rows import Outputs
-from widthfold_onnx.evidence.sites import (
-    MAX_BYTES,
-    FoldedSite,
-    folded_sites,
-    run_with,
-    values_at,
-)
+from widthfold_onnx.model.domain import is_default
+from widthfold_onnx.model.scope import describe_node
 from widthfold_onnx.options import VerifyOptions
+from widthfold_onnx.rules import LINEAR
 from widthfold_onnx.runtime.stored import InputSet
 
 
@@ -33,13 +32,13 @@ def overflowing_sets(
     options: VerifyOptions,
     report: Callable[[str], None],
 ) -> dict[int, str]:
-    """Find the input sets on which the original gives NaN or Inf before or behind a folded site.
+    """Find the input sets on which the original gives NaN or Inf at a linear node that changed.
 
-    Sites in subgraphs are not looked at, so there a difference counts.
+    Nodes in subgraphs are not looked at, so there a difference counts.
 
     Args:
         original: model file.
-        rewritten: model file; it says which sites are folded.
+        rewritten: model file.
         sets: input sets by number.
         options: where the original runs, without the runtime's optimizations.
         report: gets a line of text before the runs.
@@ -50,29 +49,30 @@ def overflowing_sets(
     if not sets:
         return {}
     try:
-        before, after = inlined(original, MAX_BYTES), inlined(rewritten, MAX_BYTES)
-        sites = folded_sites(before.graph, after.graph)
-        wanted = values_at(before.graph, sites)
-        report(f"looking for NaN and Inf at {len(sites)} folded sites")
-        runs = run_with(before, wanted, sets.values(), options)
+        before, after = (program(inlined(path, MAX_BYTES), None) for path in (original, rewritten))
+        changed = [n for n in Correspondence(before, after).changed if is_default(n, *LINEAR)]
+        names = {name for node in changed for name in (*node.input, *node.output)}
+        wanted = names & {name for node in before.scope.nodes for name in node.output}
+        report(f"looking for NaN and Inf at {len(changed)} linear nodes")
+        runs = run_with(before.proto, wanted, sets.values(), options)
     except UnverifiedError:
         return {}
-    found = ((number, _first(sites, run)) for number, run in zip(sets, runs, strict=True))
+    found = ((number, _first(changed, run)) for number, run in zip(sets, runs, strict=True))
     return {number: sentence for number, sentence in found if sentence}
 
 
-def _first(sites: list[FoldedSite], values: Outputs) -> str:
-    """The first site with a value that is not finite, "" if there is none."""
-    for site in sites:
-        for name in (*site.inputs, site.output):
-            side = "gives" if name == site.output else "reads"
+def _first(nodes: Sequence[onnx.NodeProto], values: Outputs) -> str:
+    """Name the first node with a value that is not finite, "" if there is none."""
+    for node in nodes:
+        for name in (*node.input, *node.output):
             value = values.get(name)
             if value is None or value.dtype.kind != "f":
                 continue
             count = int(value.size - np.count_nonzero(np.isfinite(value)))
             if count:
                 return (
-                    f"{site.name} of the original {side} NaN or Inf there "
+                    f"{describe_node(node)} of the original "
+                    f"{'gives' if name in node.output else 'reads'} NaN or Inf there "
                     f"({count} of {value.size} values), which a fold may spread"
                 )
     return ""

@@ -1,4 +1,4 @@
-"""Everything that `verify` does in a child process: interface, values, exact probe, time."""
+"""Everything that `verify` does in a child process: interface, values, proof, time."""
 
 from __future__ import annotations
 
@@ -10,16 +10,21 @@ import msgspec
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.environment import Before, environment
-from widthfold_onnx.evidence.exact import probe_sites
 from widthfold_onnx.evidence.exact_kernels import holds_bytes
+from widthfold_onnx.evidence.folds import recorded_folds
 from widthfold_onnx.evidence.gate import Outcome, gate
-from widthfold_onnx.evidence.guard_runs import has_guards, run_guards
-from widthfold_onnx.evidence.models import compare_models
+from widthfold_onnx.evidence.hostile import hostile_differences
+from widthfold_onnx.evidence.integers import run_on_integers
+from widthfold_onnx.evidence.models import ModelParity, compare_models
 from widthfold_onnx.evidence.placement import alarms
+from widthfold_onnx.evidence.proof.program import program
+from widthfold_onnx.evidence.proved import proved
 from widthfold_onnx.evidence.rows import ILL_CONDITIONED
 from widthfold_onnx.evidence.speed import time_models
+from widthfold_onnx.model.graph import Document
+from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
-from widthfold_onnx.results import ExactSite, Timing, VerifyReport
+from widthfold_onnx.results import IntegerRun, Proof, Timing, VerifyReport
 from widthfold_onnx.runtime.saturation import u8s8_error
 from widthfold_onnx.text import printable
 
@@ -39,27 +44,29 @@ def verified(
     parity = compare_models(original, rewritten, options, report=report)
     if parity.provider:
         options = dataclasses.replace(options, provider=Provider(parity.provider))
-    exact: list[ExactSite] = []
-    limits: list[str] = []
-    if options.exact and parity.provider:
-        exact, limits = probe_sites(original, rewritten, options, report)
-    guards, unseen = list[str](), list[str]()
-    if parity.verdict == "pass" and parity.shapes and has_guards(rewritten):
-        guards, unseen = run_guards(original, rewritten, options, parity.shapes, report)
+    old, new = load(original), load(rewritten)
+    folds = recorded_folds(Document(old.proto, old.folder), Document(new.proto, new.folder))
+    proof, integers = _proved(old, new, options, parity, report)
+    hostile, unseen = list[str](), list[str]()
+    if parity.verdict == "pass" and parity.shapes:
+        hostile, unseen = hostile_differences(original, rewritten, options, parity.shapes, report)
     timing: Timing | None = None
     outcome: Outcome = "pass"
     speed: list[str] = []
     if options.timing and parity.verdict == "pass":
         shapes = parity.shapes or None
         timing, outcome, speed = _timed(original, rewritten, options, shapes, before.load, report)
+    limits: list[str] = []
     if timing is not None:
         timed = {"original": timing.original, "rewritten": timing.rewritten}
         limits += alarms(timed, timing.provider)
-    wrong = [f"{s.node}: {s.reason}" for s in exact if s.verdict == "different"]
-    unknown = [f"{s.node} not probed: {s.reason}" for s in exact if s.verdict == "skipped"]
+    wrong, unknown, told = _judged(proof, needs_proof=options.needs_proof)
+    limits += told
+    if integers is not None and integers.verdict == "different":
+        wrong.append(f"on integers the runtime does not compute {integers.reason}")
     verdict: Outcome = parity.verdict
-    proved = bool(exact) and not limits and all(site.verdict == "exact" for site in exact)
-    if not proved and verdict == "pass":
+    is_equal = proof is not None and proof.verdict == "equal"
+    if not is_equal and verdict == "pass":
         # Sensitivity explains a difference only between models that compute the same function.
         doubts = [r.name for r in parity.outputs if r.note.startswith(ILL_CONDITIONED)]
         unknown += [
@@ -67,25 +74,63 @@ def verified(
             "both models compute the same function"
             for name in dict.fromkeys(doubts)
         ]
-    if wrong or guards or outcome == "fail":
+    wrong += hostile
+    if wrong or outcome == "fail":
         verdict = "fail"
     elif (unknown or outcome == "unverified") and verdict == "pass":
         verdict = "unverified"
-    known = bool(exact) and not limits and all(s.verdict in ("exact", "proved") for s in exact)
     # What fails comes before what only limits: a message may be cut at its end.
     causes = [reason for reason in parity.reasons if reason not in parity.limits]
     return VerifyReport(
         original=original.name,
         rewritten=rewritten.name,
         outputs=list(parity.outputs),
-        exact=exact,
+        proof=proof,
+        integers=integers,
+        folds=folds,
         timing=timing,
         verdict=verdict,
-        reasons=[*wrong, *guards, *causes, *unknown, *speed, *parity.limits, *limits, *unseen],
+        reasons=[*wrong, *causes, *unknown, *speed, *parity.limits, *limits, *unseen],
         input_sets=parity.input_sets,
         environment=environment(options, before, u8s8_error() if holds_bytes(original) else None),
-        unrun=parity.unrun if known else "",
+        unrun=parity.unrun if is_equal else "",
     )
+
+
+def _proved(
+    old: LoadedModel,
+    new: LoadedModel,
+    options: VerifyOptions,
+    parity: ModelParity,
+    report: Report,
+) -> tuple[Proof | None, IntegerRun | None]:
+    """The proof, and if it holds what the runtime makes of the nodes that changed."""
+    if not options.exact:
+        return None, None
+    report("proof by evaluation")
+    try:
+        before, after = (program(model.proto, model.folder) for model in (old, new))
+    except UnverifiedError as error:
+        return Proof(verdict="skipped", reason=str(error)), None
+    proof = proved(before, after, options.input_shapes, parity.shapes)
+    if proof.verdict != "equal" or not parity.provider:
+        return proof, None
+    report("linear nodes that changed, on integers")
+    known = {name: tuple(dims) for name, dims in proof.extents[0].items()}
+    return proof, run_on_integers(before, after, known, options)
+
+
+def _judged(proof: Proof | None, *, needs_proof: bool) -> tuple[list[str], list[str], list[str]]:
+    """What the proof says against the rewritten model, what it leaves open, and what limits it.
+
+    Where no proof is needed, what cannot be proved is left to the comparison of outputs.
+    """
+    if proof is None or proof.verdict == "equal":
+        return [], [], []
+    said = [f"proof: {proof.verdict}: {proof.reason}"]
+    if proof.verdict == "different" or (needs_proof and proof.verdict == "not provable"):
+        return said, [], []
+    return ([], said, []) if needs_proof else ([], [], said)
 
 
 def _timed(

@@ -54,7 +54,9 @@ class VerifyOptions:
         input_shapes: sizes for dimensions that the model leaves open.
         tolerance: what counts as equal.
         truth_budget: seconds that the float64 reference may take; 0 leaves it out.
-        exact: run the integer probe on every rewritten site.
+        exact: prove that both models are the same function.
+        needs_proof: do not pass what is not proved, as a model that was just folded must be: a fold
+            rounds nothing. Else what cannot be proved is left to the comparison of outputs.
         thorough: made-up inputs of several distributions and batches, and a float64 reference;
             otherwise normal numbers only.
         timing: time both models in alternating pairs.
@@ -76,6 +78,7 @@ class VerifyOptions:
     tolerance: Tolerance = field(default_factory=Tolerance)
     truth_budget: float = 3.0
     exact: bool = True
+    needs_proof: bool = False
     thorough: bool = True
     timing: bool = True
     threads: int = 1

@@ -24,7 +24,6 @@ STYLES = {
     "kept": "cyan",
     "refused": "dim",
     "pass": "bold green",
-    "exact": "green",
     "fail": "bold red",
     "different": "bold red",
     "unverified": "bold yellow",

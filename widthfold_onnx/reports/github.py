@@ -67,11 +67,10 @@ def _failures(report: VerifyReport) -> list[Finding]:
         for row in report.outputs
         if not row.passed
     ]
-    found += [
-        (f"{short(s.node, _NAME)} is not exact", s.reason)
-        for s in report.exact
-        if s.verdict != "exact"
-    ]
+    if report.proof is not None and report.proof.verdict == "different":
+        found.append(("proof: different", report.proof.reason))
+    if report.integers is not None and report.integers.verdict == "different":
+        found.append(("a new node differs on integers", report.integers.reason))
     if report.verdict != "pass" and not found:
         found = [(report.verdict, reason) for reason in report.reasons]
     return found

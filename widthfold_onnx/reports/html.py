@@ -14,7 +14,7 @@ from markupsafe import Markup
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.reports import MISSING, wording
 from widthfold_onnx.reports.files import signature
-from widthfold_onnx.results import ExactSite, VerifyReport
+from widthfold_onnx.results import FoldedNode, VerifyReport
 from widthfold_onnx.text import printable
 
 MOST_ROWS = 100
@@ -39,7 +39,7 @@ class AxisDrawing:
 class FoldDrawing:
     """One fold and all sites that were folded so; they share text and pictures."""
 
-    sites: list[ExactSite]
+    sites: list[FoldedNode]
     axes: list[AxisDrawing]
 
 
@@ -54,7 +54,7 @@ def render(report: VerifyReport) -> str:
     except ImportError as error:
         raise UsageError(MISSING) from error
 
-    folded = [site for site in report.exact if site.axes]
+    folded = [fold for fold in report.folds if fold.axes]
     drawn = _drawn(folded, drawing)
     timing = report.timing
     pictures: list[tuple[str, Markup]] = []
@@ -80,15 +80,19 @@ def render(report: VerifyReport) -> str:
             plots.ulps(row, f"ulp{at}") if row.ulp_histogram else ""
             for at, row in enumerate(report.outputs[:MOST_HISTOGRAMS])
         ],
-        sites=report.exact[:MOST_ROWS],
+        sites=report.folds[:MOST_ROWS],
+        proof="" if report.proof is None else wording.proof(report.proof),
+        integers="" if report.integers is None else wording.integers(report.integers),
+        certificate=[] if report.proof is None else list(wording.certificate(report.proof)),
+        told=wording.told,
         drawn=drawn,
         not_drawn=len(folded) - sum(len(fold.sites) for fold in drawn),
     )
 
 
-def _drawn(sites: list[ExactSite], drawing: ModuleType) -> list[FoldDrawing]:
+def _drawn(sites: list[FoldedNode], drawing: ModuleType) -> list[FoldDrawing]:
     """Drawings of the first folds, while they fit."""
-    alike: dict[tuple[object, ...], list[ExactSite]] = {}
+    alike: dict[tuple[object, ...], list[FoldedNode]] = {}
     for site in sites:
         shape = msgspec.json.encode(site.axes)
         alike.setdefault((site.fold, site.channels, shape), []).append(site)

@@ -1,4 +1,4 @@
-"""A verification as JUnit XML: one suite, one case per output and level, site and timing.
+"""A verification as JUnit XML: one suite, one case per output and level, proof, run and timing.
 
 Jenkins, GitLab and Azure read it. Case names do not depend on results, so that a service can
 follow one case through many runs.
@@ -11,7 +11,7 @@ from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 from widthfold_onnx.evidence.rows import UNSTEADY
 from widthfold_onnx.reports import wording
 from widthfold_onnx.reports.files import signature
-from widthfold_onnx.results import ExactSite, OutputParity, Timing, VerifyReport
+from widthfold_onnx.results import IntegerRun, OutputParity, Proof, Timing, VerifyReport
 from widthfold_onnx.text import printable
 
 _LONGEST = 2000
@@ -23,7 +23,10 @@ def render(report: VerifyReport) -> str:
     for name, value in _properties(report).items():
         suite.add_property(name, printable(value, _LONGEST))
     suite.add_testcases([_output(row) for row in report.outputs])
-    suite.add_testcases([_site(site) for site in report.exact])
+    if report.proof is not None:
+        suite.add_testcase(_proof(report.proof))
+    if report.integers is not None:
+        suite.add_testcase(_integers(report.integers))
     if report.timing is not None:
         suite.add_testcase(_timing(report.timing))
     suite.add_testcase(_verdict(report))
@@ -70,15 +73,28 @@ def _output(row: OutputParity) -> TestCase:
     return case
 
 
-def _site(site: ExactSite) -> TestCase:
-    case = TestCase(printable(site.node, _LONGEST), "exact", 0.0)
-    reason = printable(site.reason, _LONGEST)
-    if site.verdict == "different":
-        case.result = [Failure(reason, "different")]
-    elif site.verdict in ("proved", "skipped"):
-        case.result = [Skipped(reason)]
+def _proof(proof: Proof) -> TestCase:
+    """What cannot be proved is no failure by itself; the verdict's case says whether it is one."""
+    case = TestCase("proof by evaluation", "proof", 0.0)
+    line = printable("; ".join(filter(None, (wording.proof(proof), proof.reason))), _LONGEST)
+    if proof.verdict == "different":
+        case.result = [Failure(line, "different")]
+    elif proof.verdict == "equal":
+        case.system_out = line
     else:
-        case.system_out = reason
+        case.result = [Skipped(line)]
+    return case
+
+
+def _integers(run: IntegerRun) -> TestCase:
+    case = TestCase("new nodes on integers", "proof", 0.0)
+    line = printable(wording.integers(run), _LONGEST)
+    if run.verdict == "different":
+        case.result = [Failure(line, "different")]
+    elif run.verdict == "exact":
+        case.system_out = line
+    else:
+        case.result = [Skipped(line)]
     return case
 
 

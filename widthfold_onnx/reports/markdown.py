@@ -71,6 +71,8 @@ class _Page:
             f"{_SIGNS[report.verdict]} **{report.verdict}**: {wording.meaning(report)} "
             f"({code(report.original)} → {code(report.rewritten)})",
             _bullets([code(reason, 300) for reason in report.reasons], self.rows),
+            f"Proof: {code(wording.proof(report.proof), 400)}" if report.proof else "",
+            f"Runtime: {code(wording.integers(report.integers), 300)}" if report.integers else "",
             self._timing(report.timing),
             self._table(
                 "outputs",
@@ -90,17 +92,9 @@ class _Page:
                 ],
             ),
             self._table(
-                "rewritten nodes",
-                ["node", "probe", "channels", "how"],
-                [
-                    [
-                        code(site.node),
-                        site.verdict if site.verdict == "exact" else f"**{site.verdict}**",
-                        code(site.channels),
-                        code(site.reason, 300),
-                    ]
-                    for site in report.exact
-                ],
+                "folded nodes",
+                ["folded node", "what its record says"],
+                [[code(fold.node), code(wording.told(fold), 400)] for fold in report.folds],
             ),
             f"{wording.counted(report.input_sets, 'input set')}; {where}",
             f"Repeat: {code(env.command, 500)}" if env.command else "",

@@ -21,11 +21,11 @@ _NODE = 40
 def show_verify(
     report: VerifyReport, *, certificates: bool = False, latencies: bool = False
 ) -> None:
-    """Outputs, probed sites, time and the verdict.
+    """Outputs, folded nodes, proof, time and the verdict.
 
     Args:
         report: the result.
-        certificates: print what was proved of every site in full.
+        certificates: print what was proved, and what every fold did, in full.
         latencies: draw the latencies of both models in one histogram.
     """
     table(
@@ -44,17 +44,18 @@ def show_verify(
         below=True,
     )
     table(
-        ["rewritten node", "probe", "channels", "why"],
-        [
-            [s.node, s.verdict, s.channels, "" if s.verdict == "exact" else s.reason]
-            for s in report.exact
-        ],
+        ["folded node", "what its record says"],
+        [[fold.node, fold.channels or fold.fold] for fold in report.folds],
         below=True,
     )
-    if certificates:
-        for site in report.exact:
-            if site.verdict in ("exact", "proved"):
-                say(f"{site.node}: {site.fold}. Proved: {site.reason}.")
+    if report.proof is not None:
+        say(f"proof: {wording.proof(report.proof)}")
+        for line in wording.certificate(report.proof) if certificates else ():
+            say(line)
+    if report.integers is not None:
+        say(f"runtime: {wording.integers(report.integers)}")
+    for fold in report.folds if certificates else ():
+        say(f"{fold.node}: {fold.fold}.")
     if report.timing is not None:
         _show_timing(report.timing)
         if latencies:

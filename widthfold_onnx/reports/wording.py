@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from widthfold_onnx.evidence.rows import ILL_CONDITIONED, UNSTEADY
 from widthfold_onnx.results import (
     Environment,
+    FoldedNode,
     Gain,
     InspectSite,
+    IntegerRun,
     OutputParity,
+    Proof,
     RegionReport,
     SearchReport,
     SiteReport,
@@ -149,22 +152,25 @@ def search(report: SearchReport) -> str:
 def meaning(report: VerifyReport) -> str:
     """What the verdict says about the models, without their names."""
     reached = report.timing.fail_under_verdict if report.timing is not None else "pass"
-    # Only models that agree are timed; what is left to go wrong beside the speed are sites.
-    proved = all(site.verdict == "exact" for site in report.exact)
-    if report.verdict == reached != "pass" and proved:
+    is_equal = report.proof is not None and report.proof.verdict == "equal"
+    agrees = (
+        "the rewritten model computes what the original computes"
+        if is_equal
+        else "the rewritten model returned what the original returned, within the tolerance"
+    )
+    # Only models that agree are timed; what is left to go wrong beside the speed is the proof.
+    if report.verdict == reached != "pass" and is_equal:
         too_slow = "is too slow" if reached == "fail" else "may be too slow"
-        return f"the rewritten model computes what the original computes, but {too_slow}"
+        return f"{agrees}, but {too_slow}"
     return {
-        "pass": "the rewritten model computes what the original computes",
-        "fail": "the rewritten model is not the original",
+        "pass": agrees,
+        "fail": "the rewritten model does not compute what the original computes",
         "unverified": "no statement about the rewritten model is possible",
     }[report.verdict]
 
 
 def verdict(report: VerifyReport) -> str:
     """The verdict and the figures that it rests on."""
-    folds = [site.verdict for site in report.exact if not site.guard]
-    guards = [site.verdict for site in report.exact if site.guard]
     errors = [row.max_rel for row in report.outputs if row.max_rel is not None]
     line = f"{report.verdict}; {counted(report.input_sets, 'input set')}"
     forgiven = {row.name for row in report.outputs if row.note.startswith(ILL_CONDITIONED)}
@@ -173,13 +179,66 @@ def verdict(report: VerifyReport) -> str:
     if forgiven:
         count = counted(len(forgiven), "output")
         line += f" ({count} judged by how far one rounding of the inputs moves the original)"
-    if folds:
-        line += f"; {folds.count('exact')} of {len(folds)} rewritten nodes exact on integers"
-    if "proved" in folds:
-        line += f", {folds.count('proved')} proved by provenance alone"
-    if guards:
-        line += f"; {guards.count('exact')} of {counted(len(guards), 'guard')} exact"
+    if report.proof is not None:
+        line += f"; proof: {report.proof.verdict}"
+    if report.integers is not None:
+        line += f"; {integers(report.integers)}"
     return line
+
+
+def integers(found: IntegerRun) -> str:
+    """What the runtime made of the nodes that changed, on integers."""
+    said = f"{counted(found.nodes, 'new node')} exact on integers"
+    return {
+        "exact": said,
+        "different": f"a new node is not exact on integers: {found.reason}",
+        "skipped": f"{said}, not all could be run: {found.reason}",
+    }[found.verdict]
+
+
+_PROOFS = {
+    "equal": "both models compute the same function",
+    "different": "the models do not compute the same from the same inputs and weights",
+    "not provable": "whether the models compute the same function is not known",
+    "skipped": "nothing was evaluated",
+}
+
+
+def proof(found: Proof) -> str:
+    """What the proof found, in one sentence; why it is not equal is among the report's reasons."""
+    line = f"{found.verdict}: {_PROOFS[found.verdict]}"
+    if found.verdict != "equal":
+        return line
+    return (
+        f"{line} ({counted(found.values, 'value')} compared; the probability of an error is below "
+        f"2^-{found.error_bits})"
+    )
+
+
+def certificate(found: Proof) -> Iterator[str]:
+    """What was proved, in words that can be checked; nothing where nothing was."""
+    if found.verdict != "equal":
+        return
+    sizes = (
+        ", ".join(f"{name} {dims}" for name, dims in extents.items()) for extents in found.extents
+    )
+    yield (
+        "Both models were evaluated on random whole numbers modulo each of the primes "
+        f"{', '.join(map(str, found.primes))}, in place of inputs and weights; equal weights got "
+        "equal numbers."
+    )
+    yield f"Extents of the inputs: {'; then '.join(filter(None, sizes)) or 'there are no inputs'}."
+    yield (
+        f"{counted(found.values, 'value')} that both models name were found equal. If the models "
+        f"were different functions, the probability of that would be below 2^-{found.error_bits}."
+    )
+    unknown = ", ".join(found.functions) or "none"
+    yield f"Operators taken for unknown functions of all that they read: {unknown}."
+
+
+def told(fold: FoldedNode) -> str:
+    """What the record of a node says of its fold."""
+    return "; ".join(filter(None, (fold.channels, fold.fold)))
 
 
 def speed(timing: Timing) -> str:

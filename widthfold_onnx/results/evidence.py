@@ -1,4 +1,4 @@
-"""What `verify` returns: outputs compared, sites proved, and with `results.timing` the whole.
+"""What `verify` returns: outputs compared, models proved equal; times are in `results.timing`.
 
 Numbers that can be infinite or undefined are None in that case: JSON has no NaN.
 """
@@ -12,7 +12,7 @@ import msgspec
 from widthfold_onnx.results.base import Result
 from widthfold_onnx.results.timing import Timing
 
-VERIFY_SCHEMA = "widthfold.verify/4"
+VERIFY_SCHEMA = "widthfold.verify/5"
 
 
 class WorstElement(Result, kw_only=True, frozen=True):
@@ -89,27 +89,58 @@ class AxisPattern(Result, kw_only=True, frozen=True):
     taps: list[tuple[int, int, int, int]]
 
 
-class ExactSite(Result, kw_only=True, frozen=True):
-    """The proof of one rewritten site.
+class FoldedNode(Result, kw_only=True, frozen=True):
+    """What a rewritten node says of its fold; shown, and no part of the proof.
 
     Attributes:
-        node: name of the Conv.
-        verdict: exact; different; proved, where that rests on provenance alone because the runtime
-            has no kernel; or skipped, where it could not be run for another reason.
-        reason: the certificate, or where the site differs.
-        channels: of the original and of the folded Conv, e.g. "8 -> 8, folded 64 -> 64".
-        fold: one sentence that says what was done.
-        axes: the folded axes; empty where the record could not be read.
-        guard: whether this is said of a guard, or of one that is missing, and not of the fold.
+        node: its name.
+        channels: of the original and of the folded node, e.g. "8 -> 8, folded 64 -> 64".
+        fold: one sentence that says what was done, or why the record cannot be read.
+        axes: the folded axes; empty where the record cannot be read.
     """
 
     node: str
-    verdict: Literal["exact", "different", "proved", "skipped"]
-    reason: str
     channels: str = ""
     fold: str = ""
     axes: list[AxisPattern] = msgspec.field(default_factory=list)
-    guard: bool = False
+
+
+class Proof(Result, kw_only=True, frozen=True):
+    """Whether both models are the same function; see docs/verification.md.
+
+    Attributes:
+        verdict: equal; different; not provable, where the new model rounds what the original
+            computes; or skipped, where the original cannot be evaluated.
+        reason: where they differ, or why nothing can be said; "" where they are equal.
+        values: how many values that both models name were found equal.
+        error_bits: the probability that `equal` is wrong is below 2^-error_bits.
+        primes: one draw of random elements was made modulo each.
+        functions: operators that were taken for unknown functions of all that they read.
+        extents: of the inputs, for each evaluation.
+    """
+
+    verdict: Literal["equal", "different", "not provable", "skipped"]
+    reason: str = ""
+    values: int = 0
+    error_bits: int = 0
+    primes: list[int] = msgspec.field(default_factory=list)
+    functions: list[str] = msgspec.field(default_factory=list)
+    extents: list[dict[str, list[int]]] = msgspec.field(default_factory=list)
+
+
+class IntegerRun(Result, kw_only=True, frozen=True):
+    """The linear nodes that changed, run by the runtime on small integers.
+
+    Attributes:
+        verdict: exact, where every result is that of the node's definition, bit for bit; different;
+            or skipped, where some could not be run.
+        reason: where one differs, or why one was not run.
+        nodes: how many were run and are exact.
+    """
+
+    verdict: Literal["exact", "different", "skipped"]
+    reason: str = ""
+    nodes: int = 0
 
 
 class Environment(Result, kw_only=True, frozen=True):
@@ -144,15 +175,18 @@ class Environment(Result, kw_only=True, frozen=True):
 class VerifyReport(Result, kw_only=True, frozen=True):
     """Result of `verify`; `verdict` is what the exit code says.
 
-    `unrun` says why the runtime runs neither model, where it lacks a kernel and every rewritten
-    node was proved without; else it is "".
+    `proof` and `integers` are None where they were not asked for. `folds` are the nodes that say of
+    themselves that they are folded. `unrun` says why the runtime runs neither model, where it lacks
+    a kernel and both were proved equal without; else it is "".
     """
 
     schema: str = VERIFY_SCHEMA
     original: str
     rewritten: str
     outputs: list[OutputParity]
-    exact: list[ExactSite]
+    proof: Proof | None
+    integers: IntegerRun | None
+    folds: list[FoldedNode]
     timing: Timing | None
     verdict: Literal["pass", "fail", "unverified"]
     reasons: list[str]

@@ -248,6 +248,8 @@ def _options(
 
 
 def _holds_float16(model: Path | onnx.ModelProto) -> bool:
-    proto = onnx.load(model, load_external_data=False) if isinstance(model, Path) else model
+    proto = (
+        onnx.load(model, "protobuf", load_external_data=False) if isinstance(model, Path) else model
+    )
     tensors = all_tensors(proto)
     return any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in tensors)

@@ -1,0 +1,235 @@
+"""Folds behind guards with a fault each: in a branch, or in what chooses one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+from widthfold_onnx.evidence.branches import FOLDED, taken
+
+from tests.rewrite.guarded import FINITE, folded, guards, parsed
+from tests.rewrite.test_guard_shapes import CASES
+from tests.rewrite.test_guards import SEVERAL, WEIGHTS, chain
+from widthfold_onnx import NonFinite
+
+DEQUANTIZED = """<ir_version: 8, opset_import: ["" : 17]>
+main (float[1, 3, 7, 20] x) => (float[1, 3, 7, 20] y)
+<int8[3, 3, 1, 3] w = {NUMBERS}, float t = {0.5}> {
+  q, s, z = DynamicQuantizeLinear (x)
+  d = DequantizeLinear (q, s, z)
+  m = DequantizeLinear (w, t)
+  y = Conv <pads = [0, 1, 0, 1]> (d, m)
+}""".replace("NUMBERS", ", ".join(str(i - 13) for i in range(27)))
+"""A scale that is computed may be Inf."""
+
+GUARD = {key: CASES[key][0] for key in ("height", "batch", "both assumed", "rows")} | {
+    "chain": chain(),
+    "several": parsed(SEVERAL, **WEIGHTS),
+    "both": CASES["height"][0],
+    "dequantized": parsed(DEQUANTIZED),
+}
+"""Originals by name."""
+
+
+@cache
+def right(base: str) -> onnx.ModelProto:
+    if base in CASES:
+        return folded(GUARD[base], CASES[base][1], 1)
+    if base == "both":
+        options = replace(CASES["height"][1], nonfinite=NonFinite.GUARD)
+        return folded(GUARD[base], options, 1)
+    return folded(GUARD[base], FINITE, 1 if base == "dequantized" else 3)
+
+
+def copied(base: str) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(right(base))
+    return copy
+
+
+def node_of(model: onnx.ModelProto, what: str) -> onnx.NodeProto:
+    return next(n for n in model.graph.node if n.output and n.output[0].endswith(what))
+
+
+def constant(what: str, change: Callable[[np.ndarray], object]) -> Callable:
+    def plant(model: onnx.ModelProto) -> None:
+        (attribute,) = node_of(model, what).attribute
+        array = numpy_helper.to_array(attribute.t)
+        changed = np.asarray(change(array.copy()), array.dtype)
+        attribute.t.CopyFrom(numpy_helper.from_array(changed))
+
+    return plant
+
+
+def body(model: onnx.ModelProto, branch: str) -> onnx.GraphProto:
+    return next(a.g for a in guards(model)[0].attribute if a.name == branch)
+
+
+def weight_of(branch: str) -> Callable:
+    def plant(model: onnx.ModelProto) -> None:
+        floats = [t for t in body(model, branch).initializer if t.data_type == 1]
+        array = numpy_helper.to_array(floats[0]).copy()
+        at = tuple(np.argwhere(array)[-1])
+        array[at] = np.nextafter(array[at], np.float32(9))
+        floats[0].CopyFrom(numpy_helper.from_array(array, floats[0].name))
+
+    return plant
+
+
+def inverted(model: onnx.ModelProto) -> None:
+    guard = guards(model)[0]
+    node = helper.make_node("Not", [guard.input[0]], ["inverted"])
+    guard.input[0] = "inverted"
+    at = next(i for i, n in enumerate(model.graph.node) if n.output == guard.output)
+    model.graph.node.insert(at, node)
+
+
+def swapped(model: onnx.ModelProto) -> None:
+    for attribute in guards(model)[0].attribute:
+        attribute.name = {"then_branch": "else_branch", "else_branch": "then_branch"}[
+            attribute.name
+        ]
+
+
+def always(model: onnx.ModelProto) -> None:
+    node_of(model, guards(model)[0].input[0]).CopyFrom(
+        helper.make_node(
+            "Constant", [], [guards(model)[0].input[0]], value=numpy_helper.from_array(np.True_)
+        )
+    )
+
+
+def operator(what: str, op_type: str) -> Callable:
+    def plant(model: onnx.ModelProto) -> None:
+        node_of(model, what).op_type = op_type
+
+    return plant
+
+
+def turned(what: str) -> Callable:
+    def plant(model: onnx.ModelProto) -> None:
+        node = node_of(model, what)
+        node.input[:] = list(node.input)[::-1]
+
+    return plant
+
+
+def read(what: str, name: str) -> Callable:
+    def plant(model: onnx.ModelProto) -> None:
+        node_of(model, what).input[0] = name
+
+    return plant
+
+
+def either(model: onnx.ModelProto) -> None:
+    node_of(model, "guard_all").op_type = "Or"
+
+
+def first_only(model: onnx.ModelProto) -> None:
+    guard = guards(model)[0]
+    guard.input[0] = node_of(model, guard.input[0]).input[0]
+
+
+def original_attribute(model: onnx.ModelProto) -> None:
+    conv = next(n for n in body(model, "else_branch").node if n.op_type == "Conv")
+    attribute = next(a for a in conv.attribute if a.name == "pads")
+    attribute.ints[:] = [attribute.ints[0] + 1, attribute.ints[1], attribute.ints[2] - 1][
+        : len(attribute.ints)
+    ] + list(attribute.ints[3:])
+
+
+def original_operator(model: onnx.ModelProto) -> None:
+    next(n for n in body(model, "else_branch").node if n.op_type == "Relu").op_type = "Abs"
+
+
+def without(model: onnx.ModelProto) -> None:
+    model.CopyFrom(taken(model, FOLDED))
+
+
+def one_axis(model: onnx.ModelProto) -> None:
+    node_of(model, "guard_sum").attribute.append(helper.make_attribute("axes", [3]))
+
+
+def folded_integer(model: onnx.ModelProto) -> None:
+    tensor = next(t for t in body(model, "then_branch").initializer if t.data_type == 3)
+    array = numpy_helper.to_array(tensor).copy()
+    array[tuple(np.argwhere(array)[-1])] += 1
+    tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+
+
+def constant_result(model: onnx.ModelProto) -> None:
+    """The branch returns what it has dequantized for the folded node."""
+    branch = body(model, "then_branch")
+    made = next(n for n in branch.node if n.op_type == "DequantizeLinear")
+    branch.output[0].name = made.output[0]
+
+
+def more_nodes(model: onnx.ModelProto) -> None:
+    branch = body(model, "then_branch")
+    node = helper.make_node("Relu", [branch.output[0].name], ["more"])
+    branch.node.append(node)
+    branch.output[0].name = "more"
+
+
+FINITE_FAULTS = {
+    "bound": constant("guard_bound", lambda a: np.float32(3e38)),
+    "infinite_bound": constant("guard_bound", lambda a: np.float32(np.inf)),
+    "signed_sum": operator("guard_sum", "ReduceSum"),
+    "largest_only": operator("guard_sum", "ReduceMax"),
+    "above": operator("guard_finite", "Greater"),
+    "turned": turned("guard_finite"),
+    "one_axis": one_axis,
+    "original_operator": original_operator,
+    "original_attribute": original_attribute,
+}
+EXTENT_FAULTS = {
+    "half_the_modulus": constant("guard_moduli", lambda a: np.where(a > 99, a, a // 2)),
+    "modulus_one": constant("guard_moduli", lambda a: 0 * a + 1),
+    "modulus_zero": constant("guard_moduli", lambda a: 0 * a),
+    "more": constant("guard_moduli", lambda a: a + 1),
+    "offset": constant("guard_offsets", lambda a: a + 1),
+    "axis": constant("guard_axes", lambda a: (a + 1) % 3),
+    "smallest_rest": operator("guard_largest", "ReduceMin"),
+    "largest_extent": operator("guard_smallest", "ReduceMax"),
+    "any_rest": operator("guard_some", "Abs"),
+    "other_test": operator("guard_fits", "Greater"),
+    "smallest_of_another": read("guard_smallest", "w"),
+    "added": operator("guard_above", "Add"),
+    "divided": operator("guard_rest", "Div"),
+    "other_tensor": read("guard_shape", "w"),
+    "without": without,
+}
+ANY_FAULTS = {
+    "inverted": inverted,
+    "swapped": swapped,
+    "always": always,
+    "original_weight": weight_of("else_branch"),
+    "folded_weight": weight_of("then_branch"),
+}
+FAULTS = {
+    **{
+        (base, name): fault
+        for base in GUARD
+        for name, fault in ANY_FAULTS.items()
+        if base != "dequantized" or not name.endswith("weight")  # no branch holds one of floats
+    },
+    **{("chain", name): fault for name, fault in FINITE_FAULTS.items()},
+    **{
+        (base, name): fault
+        for base in ("height", "batch", "both assumed", "rows")
+        for name, fault in EXTENT_FAULTS.items()
+        if (base, name) != ("both assumed", "without")  # it fails loudly, as without the option
+    },
+    ("dequantized", "folded_integer"): folded_integer,
+    ("dequantized", "a constant is returned"): constant_result,
+    ("dequantized", "more is computed"): more_nodes,
+    ("several", "one input is not tested"): first_only,
+    ("several", "either input is tested"): either,
+    ("several", "one input is tested twice"): read("guard_sum_2", "x"),
+    ("both", "no extent is tested"): first_only,
+    ("both", "either is tested"): either,
+}

@@ -1,0 +1,218 @@
+"""Linear nodes that changed, run by the runtime on small integers: does its kernel compute them?
+
+The proof says what a node computes by its definition; only a run shows what the runtime makes of a
+layer of that size. Each node runs alone, at the extents that it has in the model, on random
+integers in place of data and of every weight that is not zero. Sums stay below the largest integer
+up to which the element type holds all integers (53, 24, 11 and 8 bits of significand), so that no
+order of summation rounds, and the result must be that of the definition, bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper
+
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.evidence.exact_kernels import open_exact
+from widthfold_onnx.evidence.proof.call import Call
+from widthfold_onnx.evidence.proof.correspondence import Correspondence
+from widthfold_onnx.evidence.proof.field import PRIMES, canonical, of_numbers
+from widthfold_onnx.evidence.proof.operators import OPERATORS
+from widthfold_onnx.evidence.proof.program import Program, constant, stored
+from widthfold_onnx.evidence.proof.values import Elements, UnevaluableError
+from widthfold_onnx.evidence.rounds import CORES
+from widthfold_onnx.model.domain import is_default
+from widthfold_onnx.model.scope import NameScope, describe_node
+from widthfold_onnx.model.shapes import ShapeTable
+from widthfold_onnx.model.walk import body_path
+from widthfold_onnx.options import Shapes, VerifyOptions
+from widthfold_onnx.results import IntegerRun
+from widthfold_onnx.runtime.session import Level
+
+Array = npt.NDArray[Any]
+
+EXACT_BELOW = {"float64": 1 << 53, "float32": 1 << 24, "float16": 1 << 11, "bfloat16": 1 << 8}
+LARGEST = 61
+"""Magnitude of weights, and of data where sums allow it. It fits 7 bits."""
+
+TERMS: dict[str, Callable[[list[tuple[int, ...]]], int]] = {
+    "Conv": lambda shapes: math.prod(shapes[1][1:]),
+    "ConvInteger": lambda shapes: math.prod(shapes[1][1:]),
+    "ConvTranspose": lambda shapes: math.prod(shapes[1]) // max(shapes[1][1], 1),
+    "Gemm": lambda shapes: 2 * max(shapes[0]) + 3,
+    "MatMul": lambda shapes: shapes[0][-1],
+    "MatMulInteger": lambda shapes: shapes[0][-1],
+}
+"""By operator: the most products that one result adds up, by the extents of the inputs."""
+
+FACTORS = {"alpha": 2.0, "beta": 3.0}
+"""What a Gemm has in place of its own factors: whole numbers."""
+
+
+def run_on_integers(
+    old: Program, new: Program, shapes: Shapes, options: VerifyOptions
+) -> IntegerRun:
+    """Run every linear node that only the new model has.
+
+    Args:
+        old: the original.
+        new: the rewritten model.
+        shapes: extents of the inputs.
+        options: where the nodes run.
+    """
+    table = ShapeTable(new.proto, dict(shapes))
+    shared = Correspondence(old, new).shared
+    count, skipped = 0, ""
+    for path, node, read in _linear_nodes(new, new.scope, "", shared):
+        try:
+            found = _difference(new, table, path, node, read, options)
+        except (UnverifiedError, UnevaluableError) as error:
+            skipped = skipped or f"{describe_node(node)}: {error}"
+            continue
+        if found:
+            return IntegerRun(verdict="different", reason=f"{describe_node(node)}: {found}")
+        count += 1
+    return IntegerRun(verdict="skipped" if skipped else "exact", reason=skipped, nodes=count)
+
+
+Read = Callable[[str], Array | None]
+"""The numbers behind a name, None where it is no stored constant."""
+
+
+def _linear_nodes(
+    model: Program, scope: NameScope, path: str, shared: set[str], outer: Read = lambda _: None
+) -> Iterator[tuple[str, onnx.NodeProto, Read]]:
+    """Yield the linear nodes of a graph and of those in it, with their path and their constants."""
+    assert scope.graph is not None
+    tensors = stored(scope.graph)
+    makers = {n.output[0]: n for n in scope.nodes if is_default(n, "Constant")}
+
+    def read(name: str) -> Array | None:
+        if name in tensors:
+            return model.read(tensors[name])
+        return constant(makers[name], model) if name in makers else outer(name)
+
+    for index, node in enumerate(scope.nodes):
+        if node.output and node.output[0] in shared:
+            continue
+        if is_default(node, *TERMS):
+            yield path, node, read
+        inner = iter(scope.inner.get(index, ()))
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                inside = body_path(path, node, attribute.name, None)
+                yield from _linear_nodes(model, next(inner), inside, set(), read)
+
+
+def _difference(
+    model: Program,
+    table: ShapeTable,
+    path: str,
+    node: onnx.NodeProto,
+    read: Read,
+    options: VerifyOptions,
+) -> str:
+    """Say where the runtime's result is not that of the definition, "" if nowhere.
+
+    Raises:
+        UnverifiedError: it cannot be run, or its extents are not known.
+        UnevaluableError: the node makes no sense.
+    """
+    arrays = _integers(node, table, path, read)
+    node = _with_factors(node)
+    call = Call(
+        node=node,
+        attributes=model.attributes(node),
+        inputs=[None if a is None else Elements(of_numbers(a)) for a in arrays],
+        opset=model.opsets.get("", 1),
+        version=0,
+        shapes=[None],
+        kinds={},
+    )
+    expected = OPERATORS[node.op_type](call)
+    assert expected is not None
+    assert isinstance(expected[0], Elements)
+    feeds = {f"i{i}": array for i, array in enumerate(arrays) if array is not None}
+    graph = helper.make_graph(
+        [node],
+        "integers",
+        [
+            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+            for n, a in feeds.items()
+        ],
+        [onnx.ValueInfoProto(name=node.output[0])],
+    )
+    single = helper.make_model(graph, opset_imports=[helper.make_opsetid("", call.opset)])
+    single.ir_version = 8
+    session = open_exact(single, options, Level.DISABLED, CORES)
+    (result,) = session.run(feeds).values()
+    if result.shape != expected[0].shape:
+        return f"extents {list(result.shape)} instead of {list(expected[0].shape)}"
+    wrong = np.zeros(result.shape, bool)
+    for one, other, prime in zip(of_numbers(result), expected[0].draws, PRIMES, strict=True):
+        wrong |= canonical(one, prime) != canonical(other, prime)
+    return f"{np.count_nonzero(wrong)} of {wrong.size} integers differ" if wrong.any() else ""
+
+
+def _with_factors(node: onnx.NodeProto) -> onnx.NodeProto:
+    """A node that reads inputs of our own names, with whole numbers for alpha and beta."""
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    copy.input[:] = [f"i{i}" if name else "" for i, name in enumerate(node.input)]
+    copy.domain = ""
+    for attribute in copy.attribute:
+        if attribute.name in FACTORS:
+            attribute.f = FACTORS[attribute.name]
+    return copy
+
+
+def _integers(node: onnx.NodeProto, table: ShapeTable, path: str, read: Read) -> list[Array | None]:
+    """Draw integers for all inputs of a node, zero where a stored weight is.
+
+    Raises:
+        UnverifiedError: extents or element types are not known, or no bound for a type is.
+    """
+    rng = np.random.default_rng(0)
+    given = [read(name) if name else None for name in node.input]
+    shapes: list[tuple[int, ...]] = []
+    kinds: list[np.dtype[Any]] = []
+    for name, array in zip(node.input, given, strict=True):
+        dims = array.shape if array is not None else table.get(path, name) if name else ()
+        kind = table.element(path, name) if name and array is None else 0
+        if dims is None or None in dims or (name and array is None and not kind):
+            raise UnverifiedError(f"the extents of {name} are not known")
+        shapes.append(tuple(n or 0 for n in dims))
+        element = array.dtype if array is not None else helper.tensor_dtype_to_np_dtype(kind or 1)
+        kinds.append(np.dtype(element))
+    terms = TERMS[node.op_type](shapes)
+    return [
+        _drawn(rng, shape, kind, array, terms) if name else None
+        for name, shape, kind, array in zip(node.input, shapes, kinds, given, strict=True)
+    ]
+
+
+def _drawn(
+    rng: np.random.Generator,
+    shape: tuple[int, ...],
+    kind: np.dtype[Any],
+    weight: Array | None,
+    terms: int,
+) -> Array:
+    """Draw integers of one input; `weight` says where there are any, None: everywhere."""
+    if kind.name not in EXACT_BELOW:
+        low, high = (0, 2 * LARGEST) if kind.kind == "u" else (-LARGEST, LARGEST)
+        return rng.integers(low, high, shape, endpoint=True).astype(kind)
+    limit = EXACT_BELOW[kind.name]
+    if weight is not None:
+        whole = rng.integers(1, LARGEST, shape, endpoint=True) * rng.choice([-1, 1], shape)
+        return np.asarray((whole * (weight != 0)).astype(kind))
+    largest = max(1, min(LARGEST, limit // (terms * LARGEST)))
+    whole = rng.integers(-largest, largest, shape, endpoint=True)
+    # Where even -1..1 could reach the limit, most of the data is zero.
+    return np.asarray((whole * (rng.random(shape) < limit / (4 * terms * LARGEST))).astype(kind))

@@ -1,0 +1,228 @@
+"""Are two models the same function? Both are evaluated, and what they return is compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
+
+import numpy as np
+
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.evidence.proof.correspondence import Correspondence, Side
+from widthfold_onnx.evidence.proof.evaluate import Evaluation, EvaluationError
+from widthfold_onnx.evidence.proof.field import PRIMES, canonical
+from widthfold_onnx.evidence.proof.program import Program
+from widthfold_onnx.evidence.proof.rounding import rounded
+from widthfold_onnx.evidence.proof.sizes import (
+    Shapes,
+    first_tries,
+    open_dimensions,
+    second_tries,
+    tested_tries,
+)
+from widthfold_onnx.evidence.proof.values import Elements, Known, Opaque, Shape, Value
+from widthfold_onnx.model.domain import is_default
+from widthfold_onnx.model.scope import describe_node
+from widthfold_onnx.model.shapes import ShapeTable
+from widthfold_onnx.model.walk import all_nodes
+from widthfold_onnx.text import printable
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What was found.
+
+    Attributes:
+        verdict: equal; different; or not provable, where one model rounds what the other does not
+            compute.
+        reason: where they differ, "" where they are equal.
+        shapes: extents of the inputs.
+        values: how many values that both models name were found equal.
+        error_bits: the verdict `equal` is wrong with a probability of at most 2^-error_bits.
+        functions: operators that were taken for unknown functions of all that they read.
+        branches: of every If of the new model that was computed, which branches were.
+    """
+
+    verdict: Literal["equal", "different", "not provable"]
+    reason: str = ""
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
+    values: int = 0
+    error_bits: float = 0.0
+    functions: frozenset[str] = frozenset()
+    branches: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+
+def prove_at_sizes(old: Program, new: Program, fixed: Shapes, known: Shapes) -> list[Proof]:
+    """Compare two models at one set of extents, or at several where the original leaves some open.
+
+    Args:
+        old: the original.
+        new: the rewritten model.
+        fixed: extents that the caller demands.
+        known: extents at which the original ran, empty where it did not.
+
+    Raises:
+        UnverifiedError: no extents were found at which the original can be evaluated.
+    """
+    proofs = [_first(old, new, first_tries(old, fixed, known))]
+    if open_dimensions(old, fixed):
+        with suppress(UnverifiedError):  # the original may take one size alone
+            proofs.append(_first(old, new, second_tries(old, fixed, proofs[0].shapes)))
+    # What tests extents is right at all of them, also where the caller planned with some.
+    for shapes in tested_tries(old, new, proofs[0].shapes):
+        with suppress(UnverifiedError):
+            proofs.append(prove(old, new, shapes))
+    unseen = _unseen_branch(old, new, proofs) if open_dimensions(old, {}) else ""
+    return [*proofs, Proof("not provable", unseen, proofs[0].shapes)] if unseen else proofs
+
+
+def _unseen_branch(old: Program, new: Program, proofs: Sequence[Proof]) -> str:
+    """Name an If of which one new branch was never computed; "" if there is none."""
+    computed: dict[str, frozenset[str]] = {}
+    for proof in proofs:
+        for name, chosen in proof.branches.items():
+            computed[name] = computed.get(name, frozenset()) | chosen
+    constant = Side(new).constant
+    fixed = {n.output[0] for n in new.scope.nodes if n.op_type == "If" and n.input[0] in constant}
+    before, after = _branches(old), _branches(new)
+    for name, chosen in computed.items():
+        for branch in {"then_branch", "else_branch"} - chosen if name not in fixed else ():
+            if after[name, branch] <= before.get((name, branch), set()):
+                continue  # the original holds it as well
+            return f"the {branch} of {printable(name)} is chosen at none of the extents tried"
+    return ""
+
+
+def _branches(program: Program) -> dict[tuple[str, str], set[bytes]]:
+    """The branches of every If, by its first output and their name."""
+    found: dict[tuple[str, str], set[bytes]] = {}
+    for node in all_nodes(program.proto.graph.node):
+        for attribute in node.attribute if is_default(node, "If") else ():
+            body = bytes(attribute.g.SerializeToString(deterministic=True))
+            found.setdefault((node.output[0], attribute.name), set()).add(body)
+    return found
+
+
+def _first(old: Program, new: Program, tries: Iterator[Shapes]) -> Proof:
+    """Compare at the first extents at which the original can be evaluated."""
+    failure: UnverifiedError | None = None
+    for shapes in tries:
+        try:
+            return prove(old, new, shapes)
+        except UnverifiedError as error:
+            failure = failure or error
+    raise failure or UnverifiedError("no other extents are known")
+
+
+def prove(old: Program, new: Program, shapes: Shapes) -> Proof:
+    """Evaluate both models on the same random elements and compare what they return.
+
+    What changed is evaluated behind variables first. A model that computes again what it keeps,
+    or that gives a name to another value, is only seen to be right where the whole of it is
+    evaluated and its outputs alone are compared.
+
+    Args:
+        old: the original.
+        new: the rewritten model.
+        shapes: extents of the inputs of the original.
+
+    Raises:
+        UnverifiedError: the original cannot be evaluated on these.
+    """
+    tables = [ShapeTable(program.proto, dict(shapes)) for program in (old, new)]
+    both = Correspondence(old, new)
+    defaults = both.changed_defaults()
+    if defaults:
+        said = f"another value stands for {printable(defaults[0])} where a caller leaves it out"
+        return Proof("different", said, dict(shapes))
+    found: Proof | None = None
+    for targets, variables in (
+        (both.targets, both.variables(tables[0])),
+        (both.outputs, {}),
+    ):
+        again = _evaluated(both, tables, shapes, targets, variables)
+        if again.verdict != "different":
+            return again
+        found = found or again
+    assert found is not None
+    return found
+
+
+def _evaluated(
+    both: Correspondence,
+    tables: Sequence[ShapeTable],
+    shapes: Shapes,
+    targets: Sequence[str],
+    variables: Shapes,
+) -> Proof:
+    """Evaluate both models up to the targets and compare these."""
+    missing = [name for name in targets if not both.is_written(name)]
+    if missing:
+        return Proof("different", f"only one model computes {printable(missing[0])}", dict(shapes))
+    run = partial(Evaluation, shapes=shapes, variables=variables)
+    try:
+        before = run(both.old.program, tables[:1], targets=targets)
+    except EvaluationError as error:
+        raise UnverifiedError(f"the original cannot be evaluated: {error}") from error
+    try:
+        after = run(both.new.program, tables, targets=targets)
+    except EvaluationError as error:
+        return Proof("different", str(error), dict(shapes))
+    differing = [name for name in targets if before.digests[name] != after.digests[name]]
+    if not differing:
+        return Proof(
+            "equal",
+            shapes=dict(shapes),
+            values=len(both.shared) + len(targets),
+            error_bits=_error_bits(before, after),
+            functions=frozenset(before.functions) | frozenset(after.functions),
+            branches={name: frozenset(chosen) for name, chosen in after.branches.items()},
+        )
+    rounds = ""
+    for name in differing:
+        one, other = (
+            run(side.program, tables[: number + 1], targets=[name], is_kept=True).values[name]
+            for number, side in enumerate((both.old, both.new))
+        )
+        by = f" ({describe_node(both.new.node(name))})" if name in both.new.writers else ""
+        where = f"{printable(name)}{by}: {_difference(one, other)}"
+        merged = ""
+        if _constants(one) > _constants(other):
+            merged = rounded(both.old, both.new, name, {**shapes, **variables}, tables[0])
+        if not merged:
+            return Proof("different", where, dict(shapes))
+        rounds = rounds or f"{where}; the new model has rounded what {merged} make of constants"
+    return Proof("not provable", rounds, dict(shapes))
+
+
+def _error_bits(before: Evaluation, after: Evaluation) -> float:
+    """Bound how likely it is that a difference was missed, see docs/verification.md.
+
+    Two polynomials that differ agree with a probability of at most degree / prime in each draw. A
+    function of them returns the same then; so every pair of operands of functions counts, and one
+    comparison more.
+    """
+    degree = max(before.degree, after.degree)
+    reach = min(before.reach, before.size) + min(after.reach, after.size)
+    return len(PRIMES) * math.log2(min(PRIMES) / degree) - math.log2(1 + reach**2 / 2)
+
+
+def _constants(value: Value) -> int:
+    return 0 if isinstance(value, Opaque) else value.constants
+
+
+def _difference(one: Value, other: Value) -> str:
+    """Say how two values differ, with the first element."""
+    if not isinstance(one, Known | Elements) or not isinstance(other, Known | Elements):
+        return "it is computed otherwise"
+    if one.shape != other.shape:
+        return f"extents {list(other.shape)} instead of {list(one.shape)}"
+    wrong = np.zeros(one.shape, bool)
+    for a, b, prime in zip(one.draws, other.draws, PRIMES, strict=True):
+        wrong |= canonical(a, prime) != canonical(b, prime)
+    places = np.argwhere(wrong)
+    return f"{len(places)} of {wrong.size} elements differ, the first at {places[0].tolist()}"

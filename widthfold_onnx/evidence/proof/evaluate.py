@@ -1,0 +1,314 @@
+"""Evaluates a graph over finite fields: every value it names, once."""
+
+from __future__ import annotations
+
+from collections import ChainMap, Counter
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
+from typing import Any
+
+import onnx
+
+from widthfold_onnx.evidence.proof.call import Call
+from widthfold_onnx.evidence.proof.field import function, key_of, variables
+from widthfold_onnx.evidence.proof.operators import OPERATORS, evaluate, unknown
+from widthfold_onnx.evidence.proof.program import Program, constant, stored
+from widthfold_onnx.evidence.proof.values import (
+    Elements,
+    Known,
+    Opaque,
+    Shape,
+    UnevaluableError,
+    Value,
+)
+from widthfold_onnx.model.domain import is_default
+from widthfold_onnx.model.scope import NameScope, describe_node
+from widthfold_onnx.model.shapes import ShapeTable
+from widthfold_onnx.model.walk import body_path
+
+
+class EvaluationError(Exception):
+    """A node that no runtime could compute."""
+
+
+class Evaluation:
+    """One run of a program.
+
+    Args:
+        program: the model.
+        tables: where extents and element types are looked up, the first that knows them.
+        shapes: extents of the inputs.
+        targets: values of the main graph that are computed, with what they need.
+        variables: values of the main graph that are variables for all that reads them.
+        is_kept: whether the values of the targets are kept, and not only their digests.
+
+    Attributes:
+        digests: of the targets.
+        values: the targets.
+        degree: of the polynomials, at most.
+        reach: results of functions that one element is computed from, at most.
+        size: elements of all values.
+        functions: how often each operator was taken for an unknown function.
+        branches: of every If, by its first output, which branches were computed.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        tables: Sequence[ShapeTable],
+        shapes: Mapping[str, Shape],
+        *,
+        targets: Sequence[str],
+        variables: Mapping[str, Shape],
+        is_kept: bool = False,
+    ) -> None:
+        self._program = program
+        self._tables = tables
+        self._variables = variables
+        self._targets = frozenset(targets)
+        self._is_kept = is_kept
+        self._depth = 0  # loops around the node that is evaluated
+        self.digests: dict[str, bytes] = {}
+        self.values: dict[str, Value] = {}
+        self.degree, self.reach, self.size = 1, 0, 0
+        self.functions: Counter[str] = Counter()
+        self.branches: dict[str, set[str]] = {}
+        given: dict[str, Value] = {}
+        for value in program.inputs:
+            given[value.name] = self._input(value, shapes)
+        tensors = stored(program.proto.graph)
+        for name in self._targets & (
+            given.keys() | tensors.keys()
+        ):  # an output that no node writes
+            self._keep(name, self._read(name, given, tensors))
+        self._graph(program.scope, "", targets, ChainMap(given))
+
+    def _input(self, value: onnx.ValueInfoProto, shapes: Mapping[str, Shape]) -> Value:
+        key = key_of("input", value.name)
+        if value.name in shapes and value.type.HasField("tensor_type"):
+            return Elements(variables(key, shapes[value.name]))
+        return Opaque(key.to_bytes(8, "little"))
+
+    def _graph(
+        self,
+        scope: NameScope,
+        path: str,
+        outputs: Sequence[str],
+        env: ChainMap[str, Value],
+    ) -> list[Value]:
+        """Evaluate what the outputs of a graph need.
+
+        Raises:
+            EvaluationError: a node that cannot be computed.
+        """
+        assert scope.graph is not None
+        tensors = stored(scope.graph)
+        fixed = {} if path else self._variables
+        needed, last = _plan(scope, outputs, fixed)
+        for index in sorted(needed):
+            for name in needed[index]:
+                if name in fixed and name not in env:
+                    env[name] = Elements(variables(key_of("variable", name), fixed[name]))
+            node = scope.nodes[index]
+            read = {name: self._read(name, env, tensors) for name in node.input if name}
+            try:
+                results = self._node(node, scope.inner.get(index, ()), path, read, env, tensors)
+            except UnevaluableError as error:
+                raise EvaluationError(f"{describe_node(node)}: {error}") from error
+            except MemoryError as error:
+                raise EvaluationError(f"{describe_node(node)} needs too much memory") from error
+            self._note(node, path, results)
+            for name, value in zip(node.output, results, strict=False):
+                if name and name not in fixed:
+                    env[name] = value
+            for name in last.get(index, ()):
+                env.maps[0].pop(name, None)
+        return [self._read(name, env, tensors) for name in outputs] if path else []
+
+    def _read(self, name: str, env: Mapping[str, Value], tensors: Mapping[str, Any]) -> Value:
+        if name in tensors and name not in env:
+            return Known(self._program.read(tensors[name]))
+        if name in env:
+            return env[name]
+        raise EvaluationError(f"nothing computes {name}")
+
+    def _keep(self, name: str, value: Value) -> None:
+        self.digests[name] = value.digest()
+        if self._is_kept:
+            self.values[name] = value
+
+    def _note(self, node: onnx.NodeProto, path: str, results: Sequence[Value]) -> None:
+        for name, value in zip(node.output, results, strict=False):
+            if name in self._targets and not path:
+                self._keep(name, value)
+            if isinstance(value, Elements):
+                self.degree = max(self.degree, value.degree)
+                self.reach = max(self.reach, value.reach)
+                self.size += value.draws[0].size
+
+    def _shape(self, path: str, name: str) -> Shape | None:
+        for table in self._tables:
+            dims = table.get(path, name)
+            if dims is not None and None not in dims:
+                return tuple(n for n in dims if n is not None)
+        return None
+
+    def _kind(self, path: str, name: str) -> int:
+        return next((k for table in self._tables if (k := table.element(path, name))), 0)
+
+    def _node(
+        self,
+        node: onnx.NodeProto,
+        inner: Sequence[NameScope],
+        path: str,
+        read: Mapping[str, Value],
+        env: ChainMap[str, Value],
+        tensors: Mapping[str, Any],
+    ) -> list[Value]:
+        if is_default(node, "Constant"):
+            array = constant(node, self._program)
+            if array is not None:
+                return [Known(array)]
+        names = [*node.input, *node.output]
+        call = Call(
+            node=node,
+            attributes=self._program.attributes(node),
+            inputs=[read.get(name) for name in node.input],
+            opset=self._program.opsets.get("" if node.domain == "ai.onnx" else node.domain, 1),
+            version=self._program.version(node),
+            shapes=[self._shape(path, name) if name else None for name in node.output],
+            kinds={name: self._kind(path, name) for name in names if name},
+        )
+        if not inner:
+            if not (is_default(node, node.op_type) and node.op_type in OPERATORS):
+                self.functions[node.op_type] += 1
+            results = evaluate(call)
+            return results
+        around = _outside(env, tensors, inner, self._program)
+        if is_default(node, "If"):
+            return self._if(call, inner, path, around)
+        self.functions[node.op_type] += 1
+        bodies = []
+        for number, (attribute, index, scope) in enumerate(_bodies(node, inner)):
+            assert scope.graph is not None
+            inside = body_path(path, node, attribute, index)
+            given = {
+                value.name: self._body_input(inside, value.name, (self._depth, number, i))
+                for i, value in enumerate(scope.graph.input)
+            }
+            outputs = [value.name for value in scope.graph.output]
+            self._depth += 1
+            try:
+                found = self._graph(scope, inside, outputs, around.new_child(given))
+            finally:
+                self._depth -= 1
+            bodies += [value.digest().hex() for value in found]
+        return unknown(call, *bodies)
+
+    def _body_input(self, path: str, name: str, which: tuple[int, int, int]) -> Value:
+        shape, key = self._shape(path, name), key_of("body", *which)
+        if shape is None:
+            return Opaque(key.to_bytes(8, "little"))
+        return Elements(variables(key, shape))
+
+    def _if(
+        self,
+        call: Call,
+        inner: Sequence[NameScope],
+        path: str,
+        env: ChainMap[str, Value],
+    ) -> list[Value]:
+        """Compute the branch that a known condition chooses, else both.
+
+        Where both return the same, that is the result whatever the condition.
+        """
+        condition = call.inputs[0]
+        chosen = {"then_branch", "else_branch"}
+        if isinstance(condition, Known):
+            chosen = {"then_branch" if condition.array.any() else "else_branch"}
+        self.branches.setdefault(call.node.output[0], set()).update(chosen)
+        results: dict[str, list[Value]] = {}
+        for attribute, index, scope in _bodies(call.node, inner):
+            if attribute in chosen:
+                assert scope.graph is not None
+                outputs = [value.name for value in scope.graph.output]
+                inside = body_path(path, call.node, attribute, index)
+                results[attribute] = self._graph(scope, inside, outputs, env.new_child())
+        if len(results) < 2:
+            return next(iter(results.values()))
+        branches = (results["then_branch"], results["else_branch"])
+        return [
+            self._either(call, one, other, i)
+            for i, (one, other) in enumerate(zip(*branches, strict=True))
+        ]
+
+    def _either(self, call: Call, one: Value, other: Value, index: int) -> Value:
+        if one.digest() == other.digest():
+            return one
+        self.functions["If"] += 1
+        condition = call.inputs[0]
+        shapes = {None if isinstance(v, Opaque) else v.shape for v in (one, other)}
+        key = key_of("If", None if condition is None else condition.digest())
+        if len(shapes) > 1 or None in shapes:
+            parts = (one.digest(), other.digest(), index)
+            return Opaque(key_of(key, *parts).to_bytes(8, "little"))
+        assert not isinstance(one, Opaque)
+        assert not isinstance(other, Opaque)
+        return Elements(
+            function(key, [one.draws, other.draws], one.shape),
+            constants=max(one.constants, other.constants),
+        )
+
+
+def _outside(
+    env: ChainMap[str, Value],
+    tensors: Mapping[str, Any],
+    inner: Sequence[NameScope],
+    program: Program,
+) -> ChainMap[str, Value]:
+    """What the graphs inside a node see: the values around them, constants included."""
+    captured = {name for scope in inner for name in scope.captured}
+    constants: MutableMapping[str, Value] = {
+        name: Known(program.read(tensors[name]))
+        for name in captured
+        if name in tensors and name not in env
+    }
+    return env.new_child(constants)
+
+
+def _bodies(
+    node: onnx.NodeProto, inner: Sequence[NameScope]
+) -> list[tuple[str, int | None, NameScope]]:
+    """The graphs of a node with attribute and index, in the order of `walk.subgraphs`."""
+    scopes = iter(inner)
+    found: list[tuple[str, int | None, NameScope]] = []
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            found.append((attribute.name, None, next(scopes)))
+        found += [(attribute.name, i, next(scopes)) for i, _ in enumerate(attribute.graphs)]
+    return found
+
+
+def _plan(
+    scope: NameScope, outputs: Sequence[str], fixed: Collection[str]
+) -> tuple[dict[int, list[str]], dict[int, list[str]]]:
+    """Which nodes are needed, with what they read, and what is read last by which of them."""
+    writer = {name: i for i, node in enumerate(scope.nodes) for name in node.output if name}
+    waiting = [writer[name] for name in outputs if name in writer]
+    reads: dict[int, list[str]] = {}
+    while waiting:
+        index = waiting.pop()
+        if index in reads:
+            continue
+        inside = [name for s in scope.inner.get(index, ()) for name in s.captured]
+        reads[index] = [*(name for name in scope.nodes[index].input if name), *inside]
+        waiting += [writer[n] for n in reads[index] if n in writer and n not in fixed]
+    last: dict[str, int] = {}
+    for index in sorted(reads):
+        for name in (*reads[index], *scope.nodes[index].output):
+            if name:
+                last[name] = index
+    ends: dict[int, list[str]] = {}
+    for name, index in last.items():
+        if name not in outputs:
+            ends.setdefault(index, []).append(name)
+    return reads, ends

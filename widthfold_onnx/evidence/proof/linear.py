@@ -1,0 +1,117 @@
+"""Conv, ConvTranspose and pooling of field elements, one prime at a time."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from widthfold_onnx.evidence.proof.field import TERMS, Array, dot, reduced
+from widthfold_onnx.evidence.proof.geometry import Spread, Windows
+from widthfold_onnx.evidence.proof.values import UnevaluableError
+
+SLICE_BYTES = 1 << 22
+"""Most memory for the columns or the products of one slice of a layer."""
+
+_BYTES = 8
+
+
+def conv(data: Array, weight: Array, group: int, at: Windows, prime: int) -> Array:
+    """Convolve [N, C, *extents] with [O, C / group, *kernel] to [N, O, *counts].
+
+    The data is laid out as columns (im2col), slice by slice, and multiplied by the weight.
+
+    Raises:
+        UnevaluableError: the channels do not fit.
+    """
+    outputs, channels = weight.shape[:2]
+    check_groups(data.shape[1], outputs, group, channels)
+    padded = at.padded(data)
+    rows = weight.reshape(group, outputs // group, channels, *at.kernel)
+    used = rows.any(axis=(0, 1))  # [C / G, *kernel]: what meets zeros alone is left out
+    rows = rows.reshape(*rows.shape[:2], -1) if used.all() else rows[:, :, used]
+    # To [N, G, C / G, *kernel, *counts], where runs along the last axis stay runs.
+    rank = len(at.counts)
+    seen = np.moveaxis(at.of(padded), range(2, 2 + rank), range(-rank, 0))
+    seen = seen.reshape(len(data), group, channels, *seen.shape[2:])
+    result = np.empty((len(data), group, outputs // group, *at.counts))
+    per_line = group * rows.shape[2] * math.prod(at.counts[1:]) * _BYTES
+    step = max(1, SLICE_BYTES // max(per_line, 1))
+    for sample in range(len(data)):
+        for start in range(0, at.counts[0], step):
+            part = slice(start, min(start + step, at.counts[0]))
+            columns = seen[sample][..., part, *[slice(None)] * (rank - 1)][:, used]
+            places = columns.shape[2:]
+            product = dot(rows, columns.reshape(group, -1, math.prod(places)), prime)
+            result[sample, :, :, part] = product.reshape(group, -1, *places)
+    return result.reshape(len(data), outputs, *at.counts)
+
+
+def conv_transpose(data: Array, weight: Array, group: int, at: Spread, prime: int) -> Array:
+    """Convolve [N, C, *extents] with [C, O / group, *kernel], transposed, to [N, O, *extents'].
+
+    Raises:
+        UnevaluableError: the channels do not fit.
+    """
+    outputs, kernel = weight.shape[1] * group, weight.shape[2:]
+    check_groups(data.shape[1], outputs, group, weight.shape[0] // max(group, 1))
+    extents, positions = data.shape[2:], math.prod(data.shape[2:])
+    result = np.zeros((len(data), group, weight.shape[1], *at.extents))
+    columns = data.reshape(len(data), group, -1, positions)
+    rows = weight.reshape(group, weight.shape[0] // group, weight.shape[1], -1)
+    step = max(1, SLICE_BYTES // max(len(data) * outputs * positions * _BYTES, 1))
+    added = 0
+    for start in range(0, rows.shape[3], step):
+        taps = rows[..., start : start + step]
+        flat = taps.reshape(group, taps.shape[1], -1).swapaxes(1, 2)
+        product = dot(flat, columns, prime)
+        product = product.reshape(len(data), group, weight.shape[1], -1, *extents)
+        for i in range(product.shape[3]):
+            tap = np.unravel_index(start + i, kernel)
+            given, taken = _meeting(at, [int(k) for k in tap], extents)
+            part = product[:, :, :, i]
+            result[:, :, :, *taken] += part[:, :, :, *given]
+            added += 1
+            if added % TERMS == 0:
+                reduced(result, prime)
+    return reduced(result, prime).reshape(len(data), outputs, *at.extents)
+
+
+def _meeting(
+    at: Spread, tap: list[int], extents: tuple[int, ...]
+) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    """Which inputs a tap brings into the result, and where it adds them."""
+    given, taken = [], []
+    for i, extent in enumerate(extents):
+        offset = at.dilations[i] * tap[i] - at.begins[i]
+        first = max(0, -(offset // at.strides[i]))  # the first input at or behind position 0
+        last = min(extent, (at.extents[i] - 1 - offset) // at.strides[i] + 1)
+        count = max(0, last - first)
+        begin = at.strides[i] * first + offset
+        given.append(slice(first, first + count))
+        taken.append(slice(begin, begin + at.strides[i] * (count - 1) + 1 if count else begin,
+                           at.strides[i]))  # fmt: skip
+    return tuple(given), tuple(taken)
+
+
+def window_sums(data: Array, at: Windows, prime: int) -> Array:
+    """Add the elements of every window of [N, C, *extents]."""
+    padded = at.padded(data)
+    total = np.zeros((*data.shape[:2], *at.counts))
+    for number, tap in enumerate(np.ndindex(*at.kernel), 1):
+        total += padded[:, :, *at.tap(tap)]
+        if number % TERMS == 0:
+            reduced(total, prime)
+    return reduced(total, prime)
+
+
+def check_groups(given: int, outputs: int, group: int, channels: int) -> None:
+    """Check that a weight [O, C / group, ...] fits data of `given` channels.
+
+    Raises:
+        UnevaluableError: it does not.
+    """
+    if group < 1 or given != group * channels or outputs % group:
+        raise UnevaluableError(
+            f"{given} channels do not fit a weight of {channels} in {group} groups"
+        )

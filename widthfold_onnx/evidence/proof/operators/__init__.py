@@ -1,0 +1,157 @@
+"""What the operators of ONNX compute, as far as a proof needs to know.
+
+* `polynomials`: linear operators and sums and products of elements, by their definition.
+* `moves`: Reshape, Slice, Pad and others, run by onnx's reference implementation on the elements.
+* `functions`: elementwise operators as random functions of the elements that they read; max and min
+  over windows or axes as random functions of the multiset of what they read.
+* `quantization`: integers on a grid of floats.
+
+Every other operator is a random function of all that it reads. Two operators that read equal values
+return equal values, whatever they compute; two that read different ones return different values but
+for a chance that `compare` bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from widthfold_onnx.evidence.proof.call import Call
+from widthfold_onnx.evidence.proof.field import Array, key_of, variables
+from widthfold_onnx.evidence.proof.operators.functions import FUNCTIONS
+from widthfold_onnx.evidence.proof.operators.moves import MOVES, move
+from widthfold_onnx.evidence.proof.operators.polynomials import POLYNOMIALS
+from widthfold_onnx.evidence.proof.operators.quantization import QUANTIZATION, dequantized
+from widthfold_onnx.evidence.proof.reference import run_reference
+from widthfold_onnx.evidence.proof.values import Elements, Known, Opaque, Shape, Value
+from widthfold_onnx.model.domain import is_default
+from widthfold_onnx.model.inference import infer_node
+
+OPERATORS: Mapping[str, Callable[[Call], list[Value] | None]] = {
+    **FUNCTIONS,
+    **dict.fromkeys(MOVES, move),
+    **POLYNOMIALS,
+    **QUANTIZATION,
+}
+"""What an operator of the default domain means: its results, or None for a node that the entry does
+not describe. Every other operator is a function of all that it reads."""
+
+RANDOM = frozenset(
+    {
+        *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"),
+        "RandomUniformLike",
+    }
+)
+"""Each node of these is a source of its own, named by what it returns."""
+
+EXACT = frozenset(
+    {
+        *("Abs", "Clip", "Compress", "Concat", "ConstantOfShape", "DepthToSpace"),
+        *("DequantizeLinear", "Expand", "EyeLike", "Flatten", "Gather", "GatherElements"),
+        *("GatherND", "Identity", "Max", "Min", "Neg", "OneHot", "Pad", "Relu", "Reshape"),
+        *("ReverseSequence", "ScatterElements", "ScatterND", "Sign", "Slice", "SpaceToDepth"),
+        *("Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where"),
+    }
+)
+"""Operators on constants that round nothing, or once and always alike."""
+
+
+def evaluate(call: Call) -> list[Value]:
+    """Compute what a node returns.
+
+    Raises:
+        UnevaluableError: no runtime could compute it on what it is given.
+    """
+    node = call.node
+    if node.op_type in RANDOM:
+        return unknown(call, *node.output)
+    if any(isinstance(value, Opaque) for value in call.inputs):
+        return unknown(call)
+    if is_default(node, "Shape", "Size"):
+        return [_extents(call)]
+    if all(isinstance(value, Known) for value in call.tensors):
+        result = _of_constants(call)
+        if result is not None:
+            return result
+    meaning = OPERATORS.get(node.op_type) if is_default(node, node.op_type) else None
+    result = meaning(call) if meaning else None
+    return unknown(call) if result is None else result
+
+
+def unknown(call: Call, *more: str) -> list[Value]:
+    """Return the outputs of a node as random functions of all that it reads.
+
+    Args:
+        call: the node.
+        more: what it depends on besides: digests of the graphs in it, for instance.
+    """
+    read = [b"" if value is None else value.digest() for value in call.inputs]
+    results: list[Value] = []
+    for i, shape in enumerate(_shapes(call)):
+        key = call.key(i, read, *more, version=call.version)
+        label = key.to_bytes(8, "little")
+        results.append(Opaque(label) if shape is None else Elements(variables(key_of(key), shape)))
+    return results
+
+
+def _shapes(call: Call) -> list[Shape | None]:
+    """Infer the extents of the outputs from what the node is given, as far as they are not known.
+
+    Inference over a whole model loses them behind a Reshape to extents that are computed.
+    """
+    node = call.node
+    if None not in call.shapes or not call.version or any(a.HasField("g") for a in node.attribute):
+        return list(call.shapes)
+    types, data = {}, {}
+    for name, value in zip(node.input, call.inputs, strict=False):
+        if isinstance(value, Known | Elements):
+            kind = call.kinds.get(name) or onnx.TensorProto.FLOAT
+            types[name] = helper.make_tensor_type_proto(kind, value.shape)
+        if isinstance(value, Known) and value.array.dtype == np.int64:
+            data[name] = numpy_helper.from_array(value.array, name)
+    if any(name and name not in types for name in node.input):
+        return list(call.shapes)
+    found = infer_node(node, call.opset, types, data)
+    return [
+        _dims(found.get(name)) if shape is None else shape
+        for name, shape in zip(node.output, call.shapes, strict=True)
+    ]
+
+
+def _dims(kind: onnx.TypeProto | None) -> Shape | None:
+    if kind is None or not kind.tensor_type.HasField("shape"):
+        return None
+    dims = kind.tensor_type.shape.dim
+    return tuple(d.dim_value for d in dims) if all(d.HasField("dim_value") for d in dims) else None
+
+
+def _extents(call: Call) -> Known:
+    shape = call.tensor(0).shape
+    if call.node.op_type == "Size":
+        return Known(np.array(np.prod(shape, dtype=np.int64)))
+    start, end = call.attributes.get("start", 0), call.attributes.get("end", len(shape))
+    return Known(np.array(shape[start:end], np.int64))
+
+
+def _of_constants(call: Call) -> list[Value] | None:
+    """Compute a node on numbers; None where the reference implementation does not know it."""
+    arrays: list[Array] | None
+    if call.node.op_type == "DequantizeLinear":
+        arrays = [dequantized(call)]
+    else:
+        given = [value.array if isinstance(value, Known) else None for value in call.inputs]
+        arrays = run_reference(call.node, given, call.opset)
+    if arrays is None:
+        return None
+    read = [value for value in call.inputs if isinstance(value, Known)]
+    rounds = call.node.op_type not in EXACT
+    return [
+        Known(
+            array,
+            rounded=any(v.rounded for v in read) or (rounds and array.dtype.kind == "f"),
+        )
+        for array in arrays
+    ]

@@ -1,0 +1,164 @@
+"""Sums and products of tensors of elements, with what is counted of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+
+from widthfold_onnx.evidence.proof.call import common
+from widthfold_onnx.evidence.proof.field import (
+    PRIMES,
+    Array,
+    Draws,
+    dot,
+    function,
+    inverse,
+    reduced,
+    widened,
+)
+from widthfold_onnx.evidence.proof.values import Elements, Known, Tensor, UnevaluableError
+
+MOST_REACH = 1 << 40
+"""No element depends on more results of functions: they would not fit into memory."""
+
+
+_THREADS = ThreadPoolExecutor(len(PRIMES))
+"""NumPy computes without the interpreter's lock, so that draws are computed side by side."""
+
+_SMALL = 1 << 14
+"""Elements below which starting a thread takes longer than computing."""
+
+
+def each(compute: Callable[..., Array], *given: Tensor, widens: bool = False) -> Draws:
+    """Compute modulo every prime.
+
+    Args:
+        compute: gets the arrays and the prime.
+        given: what it gets.
+        widens: whether it widens the arrays itself, slice by slice, so that it gets them as stored.
+    """
+
+    def computed(prime: int, arrays: Sequence[Array]) -> Array:
+        return compute(*(a if widens else widened(a) for a in arrays), prime)
+
+    drawn = [*zip(*(value.draws for value in given), strict=True)]
+    if max(math.prod(value.shape) for value in given) < _SMALL:
+        return tuple(map(computed, PRIMES, drawn))
+    return tuple(_THREADS.map(computed, PRIMES, drawn))
+
+
+def combined(draws: Draws, *given: Tensor, product: bool = False, terms: int = 1) -> Elements:
+    """Return elements that are sums of others, or sums of `terms` products of them."""
+    joined = sum if product else max
+    return Elements(
+        draws,
+        degree=joined(value.degree for value in given),
+        reach=min(sum(value.reach for value in given) * terms, MOST_REACH),
+        constants=joined(value.constants for value in given),
+    )
+
+
+def applied(
+    key: int, given: Sequence[Tensor], *, draws: Draws | None = None, terms: int = 1
+) -> Elements:
+    """Return a random function of operands, each result of `terms` elements of each.
+
+    Args:
+        key: names the function.
+        given: the operands; they are broadcast.
+        draws: what the function returned, where it was computed already.
+        terms: elements that one result depends on, per operand.
+    """
+    if draws is None:
+        shape = common([value.shape for value in given])
+        draws = function(key, [value.draws for value in given], shape)
+    return Elements(
+        draws,
+        reach=min(sum(value.reach for value in given) * terms + 1, MOST_REACH),
+        constants=max((value.constants for value in given), default=0),
+    )
+
+
+def _elementwise(compute: np.ufunc, first: Tensor, second: Tensor) -> Draws:
+    common([first.shape, second.shape])
+    return each(lambda a, b, p: reduced(compute(a, b), p), first, second)
+
+
+def plus(first: Tensor, second: Tensor) -> Elements:
+    """Add two tensors, which are broadcast."""
+    return combined(_elementwise(np.add, first, second), first, second)
+
+
+def minus(first: Tensor, second: Tensor) -> Elements:
+    """Subtract two tensors, which are broadcast."""
+    return combined(_elementwise(np.subtract, first, second), first, second)
+
+
+def times(first: Tensor, second: Tensor) -> Elements:
+    """Multiply two tensors element by element; they are broadcast."""
+    return combined(_elementwise(np.multiply, first, second), first, second, product=True)
+
+
+def divided(value: Tensor, count: Array | int) -> Elements:
+    """Divide a tensor by whole numbers: what is left of a mean once the sum is known."""
+    counts = np.asarray(count)
+
+    def compute(array: Array, prime: int) -> Array:
+        table = {int(n): inverse(int(n), prime) for n in np.unique(counts)}
+        factors = np.vectorize(table.__getitem__, otypes=[np.float64])(counts)
+        return reduced(array * reduced(factors, prime), prime)
+
+    return combined(each(compute, value), value)
+
+
+def reshaped(value: Tensor, shape: Sequence[int]) -> Tensor:
+    """Give a tensor other extents."""
+    if isinstance(value, Known):
+        return replace(value, array=value.array.reshape(shape))
+    return replace(value, draws=tuple(draw.reshape(shape) for draw in value.draws))
+
+
+def transposed(value: Tensor) -> Tensor:
+    """Exchange the two axes of a matrix."""
+    if isinstance(value, Known):
+        return replace(value, array=value.array.T)
+    return replace(value, draws=tuple(draw.T for draw in value.draws))
+
+
+def along(value: Tensor, axis: int, rank: int) -> Tensor:
+    """Give a vector, or a scalar, the rank of a tensor along one of whose axes it lies.
+
+    Raises:
+        UnevaluableError: it is neither.
+    """
+    if np.prod(value.shape) == 1:
+        return reshaped(value, ())
+    if len(value.shape) != 1:
+        raise UnevaluableError(f"{list(value.shape)} is no vector")
+    return reshaped(value, [-1 if i == axis % rank else 1 for i in range(rank)])
+
+
+def matrix_product(left: Tensor, right: Tensor) -> Elements:
+    """Multiply as numpy does: a vector is a row or a column, other axes are broadcast.
+
+    Raises:
+        UnevaluableError: the extents do not fit.
+    """
+    a, b = left.shape, right.shape
+    if not a or not b:
+        raise UnevaluableError("a factor is a scalar")
+    first = reshaped(left, (1, *a)) if len(a) == 1 else left
+    second = reshaped(right, (*b, 1)) if len(b) == 1 else right
+    if first.shape[-1] != second.shape[-2]:
+        raise UnevaluableError(f"matrices of {list(a)} and {list(b)} do not fit")
+    common([first.shape[:-2], second.shape[:-2]])
+    draws = each(dot, first, second, widens=True)
+    shape = draws[0].shape
+    shape = shape[:-2] + shape[-1:] if len(a) == 1 else shape
+    shape = shape[:-1] if len(b) == 1 else shape
+    flat = tuple(draw.reshape(shape) for draw in draws)
+    return combined(flat, left, right, product=True, terms=a[-1])

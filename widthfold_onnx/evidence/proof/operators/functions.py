@@ -1,0 +1,170 @@
+"""Operators that are random functions of single elements, of windows or of lines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from widthfold_onnx.evidence.proof.call import Call, common
+from widthfold_onnx.evidence.proof.field import PRIMES, Array, Draws, fingerprints, function, key_of
+from widthfold_onnx.evidence.proof.geometry import windows
+from widthfold_onnx.evidence.proof.operators.arithmetic import applied
+from widthfold_onnx.evidence.proof.operators.polynomials import axes_of, without
+from widthfold_onnx.evidence.proof.values import Elements, Known, Tensor, UnevaluableError, Value
+
+ELEMENTWISE = frozenset(
+    {
+        *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseNot"),
+        *("Ceil", "Celu", "Clip", "Cos", "Cosh", "Elu", "Erf", "Exp", "Floor", "Gelu", "Greater"),
+        *("GreaterOrEqual", "HardSigmoid", "HardSwish", "IsInf", "IsNaN", "LeakyRelu", "Less"),
+        *("LessOrEqual", "Log", "Mish", "Mod", "Not", "PRelu", "Pow", "Relu"),
+        *("Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign"),
+        *("Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Where"),
+    }
+)
+COMMUTATIVE = frozenset(
+    {"And", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Equal", "Max", "Min", "Or", "Xor"}
+)
+"""Elementwise operators of which the order of operands does not matter."""
+
+REDUCTIONS = frozenset(
+    {
+        *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMin"),
+        *("ReduceProd", "ReduceSumSquare"),
+    }
+)
+
+_SAME = {
+    **dict.fromkeys(("Max", "MaxPool", "GlobalMaxPool", "ReduceMax"), "max"),
+    **dict.fromkeys(("Min", "ReduceMin"), "min"),
+}
+
+
+def _elementwise(call: Call) -> list[Value] | None:
+    if not call.broadcasts():
+        return None
+    left_out = [i for i, value in enumerate(call.inputs) if value is None]
+    return [applied(call.key(left_out), call.tensors)]
+
+
+def _commutative(call: Call) -> list[Value] | None:
+    if not call.broadcasts():
+        return None
+    shape = common([value.shape for value in call.tensors])
+    for value in call.tensors:
+        if isinstance(value, Known) and _decides(call.node.op_type, value.array):
+            decided = np.full(shape, call.node.op_type == "Or")
+            return [Known(decided)]
+    total = np.zeros(shape, np.uint64)
+    for value in call.tensors:
+        total += fingerprints(0, [value.draws], shape)
+    return [_of_multiset(call, total, call.tensors)]
+
+
+def _decides(op_type: str, array: Array) -> bool:
+    """Whether one operand alone is what And or Or returns."""
+    if op_type == "And":
+        return not array.any()
+    return op_type == "Or" and bool(array.all())
+
+
+def _of_multiset(call: Call, total: Array, given: Sequence[Tensor], terms: int = 1) -> Elements:
+    """Return a random function of sums of fingerprints: of what was read, in any order."""
+    name = _SAME.get(call.node.op_type, call.node.op_type)
+    draws = function(key_of("multiset", name), [words(total)], total.shape)
+    return applied(0, given, draws=draws, terms=terms)
+
+
+def words(state: Array) -> Draws:
+    """Return fingerprints as operands of a function: their 64 bits in words of 16."""
+    mask = np.uint64(0xFFFF)
+    parts = [((state >> np.uint64(16 * i)) & mask).astype(np.float64) for i in range(4)]
+    return tuple(parts[i % len(parts)] for i in range(len(PRIMES)))
+
+
+def _max_pool(call: Call) -> list[Value] | None:
+    if any(call.node.output[1:]):
+        return None
+    data = call.tensor(0)
+    at = windows(call.attributes, call.attributes.get("kernel_shape", ()), data.shape[2:])
+    padded = at.padded(fingerprints(0, [data.draws], data.shape))
+    total = np.zeros((*data.shape[:2], *at.counts), np.uint64)
+    for tap in np.ndindex(*at.kernel):
+        total += padded[:, :, *at.tap(tap)]
+    result = _of_multiset(call, total, [data], math.prod(at.kernel))
+    return [replace(result, grid=data.grid) if isinstance(data, Elements) else result]
+
+
+def _global_max_pool(call: Call) -> list[Value]:
+    data = call.tensor(0)
+    return [_reduced(call, data, range(2, len(data.shape)))]
+
+
+def _reduction(call: Call) -> list[Value] | None:
+    data = call.tensor(0)
+    axes = axes_of(call, len(data.shape))
+    return None if axes is None else [_reduced(call, data, axes)]
+
+
+def _reduced(call: Call, data: Tensor, axes: Sequence[int]) -> Elements:
+    total = fingerprints(0, [data.draws], data.shape).sum(tuple(axes), dtype=np.uint64)
+    total = np.asarray(total).reshape(without(call, data.shape, axes))
+    return _of_multiset(call, total, [data], math.prod(data.shape[axis] for axis in axes))
+
+
+def _resize(call: Call) -> list[Value] | None:
+    """Return a function of the whole lines through a position, along the axes that change."""
+    data, attributes = call.tensor(0), call.attributes
+    rank, scales, sizes = len(data.shape), call.known(2 if call.opset >= 11 else 1), call.known(3)
+    plain = (
+        attributes.get("coordinate_transformation_mode") != "tf_crop_and_resize"
+        and attributes.get("keep_aspect_ratio_policy", "stretch") == "stretch"
+        and not attributes.get("axes")
+    )
+    if plain and sizes is not None and sizes.shape == (rank,):
+        extents, factors = [int(n) for n in sizes], [0.0] * rank
+        changed = [i for i in range(rank) if extents[i] != data.shape[i]]
+    elif plain and scales is not None and scales.shape == (rank,):
+        factors = [float(scale) for scale in scales]
+        ends = zip(data.shape, scales, strict=True)
+        extents = [int(np.floor(np.float32(extent) * scale)) for extent, scale in ends]
+        changed = [i for i in range(rank) if factors[i] != 1]
+    else:
+        return None
+    if min(extents, default=0) < 0:
+        raise UnevaluableError(f"its result would have the extents {extents}")
+    said = [(data.shape[i], extents[i], factors[i]) for i in changed]
+    return [_along_lines(call, data, changed, [extents[i] for i in changed], said)]
+
+
+def _along_lines(
+    call: Call, data: Tensor, axes: Sequence[int], extents: Sequence[int], said: object
+) -> Elements:
+    """Return a function of the lines along some axes and of the place on the result's lines."""
+    kept = [i for i in range(len(data.shape)) if i not in axes]
+    state = fingerprints(0, [data.draws], data.shape).transpose(*kept, *axes)
+    lines = state.reshape(*(data.shape[i] for i in kept), -1)
+    total = np.zeros(lines.shape[:-1], np.uint64)
+    for i in range(lines.shape[-1]):
+        total = fingerprints(i, [words(total), words(lines[..., i])], total.shape)
+    place = np.arange(math.prod(extents), dtype=np.float64).reshape(tuple(extents))
+    whole = total.reshape(*total.shape, *[1] * len(axes))
+    drawn = function(
+        call.key(said), [words(whole), (place,) * len(PRIMES)], (*total.shape, *extents)
+    )
+    order = np.argsort([*kept, *axes])
+    draws = tuple(draw.transpose(*order) for draw in drawn)
+    return applied(0, [data], draws=draws, terms=lines.shape[-1])
+
+
+FUNCTIONS: Mapping[str, Callable[[Call], list[Value] | None]] = {
+    **dict.fromkeys(sorted(ELEMENTWISE), _elementwise),
+    **dict.fromkeys(sorted(COMMUTATIVE), _commutative),
+    **dict.fromkeys(sorted(REDUCTIONS), _reduction),
+    "GlobalMaxPool": _global_max_pool,
+    "MaxPool": _max_pool,
+    "Resize": _resize,
+}

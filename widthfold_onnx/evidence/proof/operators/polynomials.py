@@ -1,0 +1,263 @@
+"""Operators whose results are polynomials of what they read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import onnx
+
+from widthfold_onnx.evidence.proof.call import Call, common
+from widthfold_onnx.evidence.proof.field import PRIMES, Array, key_of, reduced
+from widthfold_onnx.evidence.proof.geometry import spread, windows
+from widthfold_onnx.evidence.proof.linear import conv, conv_transpose, window_sums
+from widthfold_onnx.evidence.proof.operators.arithmetic import (
+    along,
+    applied,
+    combined,
+    divided,
+    each,
+    matrix_product,
+    minus,
+    plus,
+    times,
+    transposed,
+)
+from widthfold_onnx.evidence.proof.values import Elements, Known, Tensor, UnevaluableError, Value
+
+FLOATS = tuple(
+    onnx.TensorProto.DataType.Value(name) for name in ("FLOAT16", "BFLOAT16", "FLOAT", "DOUBLE")
+)
+_KEEPS = {(FLOATS[i], FLOATS[j]) for i, j in ((0, 2), (0, 3), (1, 2), (1, 3), (2, 3))}
+"""Casts from one type of floats to another that change no number."""
+
+
+def convolved(call: Call, data: Tensor, weight: Tensor) -> Elements:
+    """Convolve data [N, C, ...] with a weight [O, C / group, ...] as the attributes say.
+
+    Raises:
+        UnevaluableError: they do not fit.
+    """
+    _check_ranks(data, weight)
+    at = windows(call.attributes, weight.shape[2:], data.shape[2:])
+    group = call.attributes.get("group", 1)
+    draws = each(lambda x, w, p: conv(x, w, group, at, p), data, weight, widens=True)
+    return combined(draws, data, weight, product=True, terms=math.prod(weight.shape[1:]))
+
+
+def with_bias(result: Elements, bias: Tensor | None) -> Elements:
+    """Add a bias [O] to [N, O, ...].
+
+    Raises:
+        UnevaluableError: it has another number of channels.
+    """
+    if bias is None:
+        return result
+    if bias.shape != (result.shape[1],):
+        raise UnevaluableError(f"a bias of {list(bias.shape)} for {result.shape[1]} channels")
+    return plus(result, along(bias, 1, len(result.shape)))
+
+
+def _check_ranks(data: Tensor, weight: Tensor) -> None:
+    if len(data.shape) != len(weight.shape) or len(weight.shape) < 3:
+        raise UnevaluableError(f"a weight of {list(weight.shape)} for data of {list(data.shape)}")
+
+
+def _conv(call: Call) -> list[Value]:
+    return [with_bias(convolved(call, call.tensor(0), call.tensor(1)), call.optional(2))]
+
+
+def _conv_transpose(call: Call) -> list[Value]:
+    data, weight = call.tensor(0), call.tensor(1)
+    _check_ranks(data, weight)
+    at = spread(call.attributes, weight.shape[2:], data.shape[2:])
+    group = call.attributes.get("group", 1)
+    draws = each(lambda x, w, p: conv_transpose(x, w, group, at, p), data, weight, widens=True)
+    terms = math.prod(weight.shape) // max(weight.shape[1], 1)
+    result = combined(draws, data, weight, product=True, terms=terms)
+    return [with_bias(result, call.optional(2))]
+
+
+def _matmul(call: Call) -> list[Value]:
+    return [matrix_product(call.tensor(0), call.tensor(1))]
+
+
+def _gemm(call: Call) -> list[Value]:
+    left, right, bias = call.tensor(0), call.tensor(1), call.optional(2)
+    if (len(left.shape), len(right.shape)) != (2, 2):
+        raise UnevaluableError(f"Gemm of {list(left.shape)} and {list(right.shape)}")
+    alpha, beta = (call.attributes.get(name, 1.0) for name in ("alpha", "beta"))
+    left = transposed(left) if call.attributes.get("transA") else left
+    right = transposed(right) if call.attributes.get("transB") else right
+    result = matrix_product(left, right)
+    if alpha != 1:
+        result = times(result, Known(np.array(alpha)))
+    if bias is None or beta == 0:
+        return [result]
+    if common([result.shape, bias.shape]) != result.shape:
+        raise UnevaluableError(f"C of {list(bias.shape)} for a result of {list(result.shape)}")
+    return [plus(result, bias if beta == 1 else times(bias, Known(np.array(beta))))]
+
+
+def _batch_normalization(call: Call) -> list[Value] | None:
+    training = call.attributes.get("training_mode") or len(call.node.output) > 1
+    if training or call.attributes.get("spatial", 1) != 1:
+        return None
+    data = call.tensor(0)
+    sides = [along(call.tensor(i), 1, len(data.shape)) for i in range(1, 5)]
+    scale, bias, mean, variance = sides
+    root = applied(key_of("reciprocal root", call.attributes.get("epsilon")), [variance])
+    return [plus(times(minus(data, mean), times(scale, root)), bias)]
+
+
+def _add(call: Call) -> list[Value] | None:
+    return [plus(call.tensor(0), call.tensor(1))] if call.broadcasts() else None
+
+
+def _sub(call: Call) -> list[Value] | None:
+    return [minus(call.tensor(0), call.tensor(1))] if call.broadcasts() else None
+
+
+def _mul(call: Call) -> list[Value] | None:
+    return [times(call.tensor(0), call.tensor(1))] if call.broadcasts() else None
+
+
+def _div(call: Call) -> list[Value] | None:
+    """A quotient of floats is a product with a reciprocal; one of integers is cut off."""
+    if not call.broadcasts():
+        return None
+    if call.kind(0) not in FLOATS:
+        return [applied(call.key(), call.tensors)]
+    return [times(call.tensor(0), _inverted(call.tensor(1)))]
+
+
+def _inverted(value: Tensor) -> Elements:
+    return applied(key_of("reciprocal"), [value])
+
+
+def _reciprocal(call: Call) -> list[Value]:
+    return [_inverted(call.tensor(0))]
+
+
+def _neg(call: Call) -> list[Value]:
+    return [combined(each(lambda x, _: -x, call.tensor(0)), call.tensor(0))]
+
+
+def _total(call: Call) -> list[Value] | None:
+    """Sum and Mean of any number of tensors."""
+    if not call.broadcasts():
+        return None
+    first, *others = call.tensors
+    result = combined(first.draws, first)
+    for value in others:
+        result = plus(result, value)
+    return [divided(result, len(call.tensors)) if call.node.op_type == "Mean" else result]
+
+
+def _identity(call: Call) -> list[Value]:
+    return [call.tensor(0)]
+
+
+def _dropout(call: Call) -> list[Value] | None:
+    training = call.optional(2)
+    off = training is None or (isinstance(training, Known) and not training.array.any())
+    return [call.tensor(0)] if off and len(call.node.output) == 1 else None
+
+
+def _cast(call: Call) -> list[Value]:
+    """A cast that keeps every number returns it; any other one is a function."""
+    before, after = call.kind(0), call.attributes.get("to", 0)
+    if before and (before == after or (before, after) in _KEEPS):
+        return [call.tensor(0)]
+    return [applied(call.key(before), [call.tensor(0)])]
+
+
+def axes_of(call: Call, rank: int) -> list[int] | None:
+    """Return the axes of a reduction, None where they are computed from the inputs of the model.
+
+    Raises:
+        UnevaluableError: the data has no such axis.
+    """
+    axes, given = call.attributes.get("axes"), call.optional(1)
+    if given is not None:
+        if not isinstance(given, Known):
+            return None
+        axes = given.array.ravel().tolist()
+    if not axes:
+        return [] if call.attributes.get("noop_with_empty_axes") else list(range(rank))
+    if any(not -rank <= axis < rank for axis in axes):
+        raise UnevaluableError(f"axes {list(axes)} of rank {rank}")
+    return sorted({axis % rank for axis in axes})
+
+
+def without(call: Call, shape: Sequence[int], axes: Sequence[int]) -> list[int]:
+    """Return the extents that a reduction leaves."""
+    keeps = call.attributes.get("keepdims", 1)
+    return [1 if i in axes else n for i, n in enumerate(shape) if keeps or i not in axes]
+
+
+def _reduce(call: Call) -> list[Value] | None:
+    """ReduceSum, and ReduceMean of floats: a mean of integers is cut off."""
+    data = call.tensor(0)
+    axes, is_mean = axes_of(call, len(data.shape)), call.node.op_type == "ReduceMean"
+    if axes is None or (is_mean and call.kind(0) not in FLOATS):
+        return None
+    return [_summed(call, data, axes, is_mean=is_mean)]
+
+
+def _global_average_pool(call: Call) -> list[Value]:
+    data = call.tensor(0)
+    return [_summed(call, data, range(2, len(data.shape)), is_mean=True)]
+
+
+def _summed(call: Call, data: Tensor, axes: Sequence[int], *, is_mean: bool) -> Elements:
+    def compute(array: Array, prime: int) -> Array:
+        for axis in sorted(axes, reverse=True):  # 2^29 elements near 2^22 stay exact
+            array = reduced(array.sum(axis), prime)
+        return array.reshape(without(call, data.shape, axes))
+
+    count = math.prod(data.shape[axis] for axis in axes)
+    result = combined(each(compute, data), data, terms=count)
+    return divided(result, count) if is_mean and count else result
+
+
+def _average_pool(call: Call) -> list[Value] | None:
+    data = call.tensor(0)
+    at = windows(call.attributes, call.attributes.get("kernel_shape", ()), data.shape[2:])
+    inside = np.ones((1, 1, *data.shape[2:]))
+    if call.attributes.get("count_include_pad"):
+        if call.attributes.get("ceil_mode"):
+            return None  # whether positions behind the pads count differs between versions
+        counts = np.array(math.prod(at.kernel))
+    else:
+        counts = window_sums(inside, at, PRIMES[0])
+    if not counts.all():
+        return None
+    draws = each(lambda x, p: window_sums(x, at, p), data)
+    total = combined(draws, data, terms=math.prod(at.kernel))
+    return [divided(total, counts.astype(np.int64))]
+
+
+POLYNOMIALS: Mapping[str, Callable[[Call], list[Value] | None]] = {
+    "Add": _add,
+    "AveragePool": _average_pool,
+    "BatchNormalization": _batch_normalization,
+    "Cast": _cast,
+    "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
+    "Div": _div,
+    "Dropout": _dropout,
+    "Gemm": _gemm,
+    "GlobalAveragePool": _global_average_pool,
+    "Identity": _identity,
+    "MatMul": _matmul,
+    "Mean": _total,
+    "Mul": _mul,
+    "Neg": _neg,
+    "Reciprocal": _reciprocal,
+    "ReduceMean": _reduce,
+    "ReduceSum": _reduce,
+    "Sub": _sub,
+    "Sum": _total,
+}

@@ -1,0 +1,164 @@
+"""Quantized operators: sums of products of integers, and integers on a grid of floats."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from widthfold_onnx.evidence.proof.call import Call
+from widthfold_onnx.evidence.proof.field import PRIMES, Array, inverse, key_of, reduced
+from widthfold_onnx.evidence.proof.operators.arithmetic import (
+    along,
+    applied,
+    each,
+    matrix_product,
+    minus,
+    plus,
+    reshaped,
+    times,
+)
+from widthfold_onnx.evidence.proof.operators.polynomials import convolved, with_bias
+from widthfold_onnx.evidence.proof.values import (
+    Elements,
+    Known,
+    Shape,
+    Tensor,
+    UnevaluableError,
+    Value,
+)
+
+_ZERO = Known(np.zeros((), np.int64))
+
+
+def _shifted(call: Call, data: int, zero: int, axis: int) -> Tensor:
+    """Subtract the zero point from integers: one number, or one per position of an axis."""
+    integers, point = call.tensor(data), call.optional(zero)
+    if point is None:
+        return integers
+    if len(point.shape) < 2:
+        point = along(point, axis, len(integers.shape))
+    return minus(integers, point)
+
+
+def _conv_integer(call: Call) -> list[Value]:
+    return [convolved(call, _shifted(call, 0, 2, 1), _shifted(call, 1, 3, 0))]
+
+
+def _qlinear_conv(call: Call) -> list[Value]:
+    weight = _shifted(call, 3, 5, 0)
+    total = with_bias(convolved(call, _shifted(call, 0, 2, 1), weight), call.optional(8))
+    scale = along(call.tensor(4), 1, len(total.shape))
+    return [_requantized(call, total, call.tensor(1), scale)]
+
+
+def _matmul_integer(call: Call) -> list[Value]:
+    return [matrix_product(_shifted(call, 0, 2, -2), _shifted(call, 1, 3, -1))]
+
+
+def _qlinear_matmul(call: Call) -> list[Value]:
+    total = matrix_product(_shifted(call, 0, 2, -2), _shifted(call, 3, 5, -1))
+    scales = [call.tensor(1), call.tensor(4)]
+    rank = len(total.shape)
+    if rank < 2 and any(math.prod(scale.shape) > 1 for scale in scales):
+        raise UnevaluableError("a vector has several scales")
+    rows, columns = (
+        along(scale, axis, rank) if len(scale.shape) < 2 else scale
+        for scale, axis in zip(scales, (-2, -1), strict=True)
+    )
+    return [_requantized(call, total, rows, columns)]
+
+
+def _requantized(call: Call, total: Elements, data_scale: Tensor, weight_scale: Tensor) -> Elements:
+    """Round an exact sum to the scale and zero point of the output: an unknown function of them."""
+    given = [total, data_scale, weight_scale, call.tensor(6), call.tensor(7)]
+    return applied(key_of("requantize", call.kind(7)), given)
+
+
+def dequantized(call: Call) -> Array:
+    """Compute (x - zero) * scale of constants in the type of the scale, which rounds once.
+
+    Raises:
+        UnevaluableError: the scale does not fit.
+    """
+    data, scale, zero = call.known(0), call.known(1), call.known(2)
+    if data is None or scale is None:
+        raise UnevaluableError("it lacks an input")
+    wide = data.astype(np.int64) if data.dtype.kind in "iu" else data.astype(np.float64)
+    if zero is not None:
+        wide = wide - _spread(call, zero.astype(wide.dtype), data.shape)
+    return np.asarray(wide.astype(scale.dtype) * _spread(call, scale, data.shape))
+
+
+def _spread(call: Call, array: Array, shape: Shape) -> Array:
+    """Return a scale or zero point, per tensor, axis or block, for data of these extents."""
+    if array.size == 1:
+        return array.reshape(())
+    axis, block = call.attributes.get("axis", 1), call.attributes.get("block_size", 0)
+    if not -len(shape) <= axis < len(shape):
+        raise UnevaluableError(f"axis {axis} of data of rank {len(shape)}")
+    axis %= len(shape)
+    if block:
+        return np.repeat(array, block, axis)[tuple(slice(0, n) for n in shape)]
+    if array.shape != (shape[axis],):
+        raise UnevaluableError(f"{array.size} scales for {shape[axis]} positions")
+    return array.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+
+
+def _fitted(call: Call, value: Tensor, shape: Shape) -> Tensor:
+    if isinstance(value, Known):
+        return replace(value, array=_spread(call, value.array, shape))
+    if math.prod(value.shape) > 1 and call.attributes.get("block_size"):
+        raise UnevaluableError("scales per block are computed from the inputs")
+    return along(value, call.attributes.get("axis", 1), len(shape))
+
+
+def _grid(scale: Tensor, zero: Tensor | None, kind: int) -> bytes:
+    """Name the grid of one scale, one zero point and a type; empty where there are several."""
+    if math.prod(scale.shape) != 1 or (zero is not None and math.prod(zero.shape) != 1):
+        return b""
+    point = reshaped(zero, ()) if zero is not None else _ZERO
+    return repr((reshaped(scale, ()).digest(), point.digest(), kind)).encode()
+
+
+def _dequantize(call: Call) -> list[Value]:
+    data, scale, zero = call.tensor(0), call.tensor(1), call.optional(2)
+    factor = _fitted(call, scale, data.shape)
+    shifted = data if zero is None else minus(data, _fitted(call, zero, data.shape))
+    return [replace(times(shifted, factor), grid=_grid(scale, zero, call.kind(0)))]
+
+
+def _quantize(call: Call) -> list[Value]:
+    """Quantize; what was dequantized with the same numbers gives those integers back."""
+    data, scale, zero = call.tensor(0), call.tensor(1), call.optional(2)
+    kind = call.kinds.get(call.node.output[0], 0)
+    grid = _grid(scale, zero, kind)
+    if isinstance(data, Elements) and grid and data.grid == grid:
+        factors = each(_inverses, reshaped(scale, ()))
+        quotient = replace(
+            data,
+            draws=tuple(
+                reduced(x * s, p) for x, s, p in zip(data.draws, factors, PRIMES, strict=True)
+            ),
+            grid=b"",
+        )
+        return [quotient if zero is None else plus(quotient, reshaped(zero, ()))]
+    given = [data, *(_fitted(call, value, data.shape) for value in (scale, zero or _ZERO))]
+    return [applied(key_of("QuantizeLinear", kind, call.attributes.get("saturate", 1)), given)]
+
+
+def _inverses(array: Array, prime: int) -> Array:
+    number = int(array) % prime
+    return reduced(np.array(float(inverse(number, prime) if number else 0)), prime)
+
+
+QUANTIZATION: Mapping[str, Callable[[Call], list[Value] | None]] = {
+    "ConvInteger": _conv_integer,
+    "DequantizeLinear": _dequantize,
+    "MatMulInteger": _matmul_integer,
+    "QLinearConv": _qlinear_conv,
+    "QLinearMatMul": _qlinear_matmul,
+    "QuantizeLinear": _quantize,
+}

@@ -1,0 +1,132 @@
+"""A model made ready for evaluation: functions inlined, nodes in running order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import defs, helper, numpy_helper
+from onnx.inliner import inline_local_functions
+
+from widthfold_onnx.errors import InvalidModelError, UnverifiedError
+from widthfold_onnx.evidence.proof.field import Array
+from widthfold_onnx.model.evaluate import dense
+from widthfold_onnx.model.functions import check_inlined_size, domain_name
+from widthfold_onnx.model.scope import NameScope, graph_scope
+from widthfold_onnx.refusal import Refusal
+
+MAX_NODES = 1_000_000
+"""No model with more nodes, once its functions are inlined, is evaluated."""
+
+Tensors = Mapping[str, onnx.TensorProto | onnx.SparseTensorProto]
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A model without local functions.
+
+    Attributes:
+        proto: the model.
+        folder: where its external data lies.
+        scope: its main graph.
+    """
+
+    proto: onnx.ModelProto
+    folder: Path | None
+    scope: NameScope
+
+    @cached_property
+    def opsets(self) -> dict[str, int]:
+        """Version of the operator set by domain."""
+        return {domain_name(entry.domain): entry.version for entry in self.proto.opset_import}
+
+    @property
+    def inputs(self) -> list[onnx.ValueInfoProto]:
+        """What a caller gives: since IR version 4, initializers that are inputs as well."""
+        graph = self.proto.graph
+        fixed = {tensor.name for tensor in graph.initializer} if self.proto.ir_version < 4 else ()
+        return [value for value in graph.input if value.name not in fixed]
+
+    def read(self, tensor: onnx.TensorProto | onnx.SparseTensorProto) -> Array:
+        """Read the numbers of a stored tensor.
+
+        Raises:
+            UnverifiedError: it is sparse and broken.
+        """
+        if isinstance(tensor, onnx.SparseTensorProto):
+            array = dense(tensor)
+            if isinstance(array, Refusal):
+                raise UnverifiedError(array.reason)
+            return array
+        return numpy_helper.to_array(tensor, base_dir=str(self.folder or ""))
+
+    def version(self, node: onnx.NodeProto) -> int:
+        """Since which version the operator of a node is as it is, 0 where that is not known."""
+        schema = self._schema(node)
+        return schema.since_version if schema else 0
+
+    def attributes(self, node: onnx.NodeProto) -> dict[str, Any]:
+        """Attributes of a node, with the defaults of its schema, strings as text."""
+        schema = self._schema(node)
+        said = list(node.attribute)
+        names = {attribute.name for attribute in said}
+        for name, described in schema.attributes.items() if schema else ():
+            if name not in names and described.default_value.type:
+                said.append(described.default_value)
+        return {attribute.name: _text(helper.get_attribute_value(attribute)) for attribute in said}
+
+    def _schema(self, node: onnx.NodeProto) -> defs.OpSchema | None:
+        domain = domain_name(node.domain)
+        try:
+            return defs.get_schema(node.op_type, self.opsets.get(domain, 1), domain)
+        except defs.SchemaError:
+            return None
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    if isinstance(value, list | tuple) and value and isinstance(value[0], bytes):
+        return [_text(item) for item in value]
+    return value
+
+
+def program(proto: onnx.ModelProto, folder: Path | None) -> Program:
+    """Prepare a checked model.
+
+    Raises:
+        UnverifiedError: its functions cannot be inlined.
+    """
+    if proto.functions:
+        try:
+            check_inlined_size(proto, lambda _: 1, MAX_NODES, "nodes")
+            proto = inline_local_functions(proto)
+        except (InvalidModelError, RuntimeError) as error:
+            raise UnverifiedError(f"its functions cannot be inlined: {error}") from error
+    return Program(proto, folder, graph_scope(proto.graph))
+
+
+def stored(graph: onnx.GraphProto) -> Tensors:
+    """Initializers of a graph by name, dense and sparse ones."""
+    sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
+    return {tensor.name: tensor for tensor in graph.initializer} | sparse
+
+
+def constant(node: onnx.NodeProto, program: Program) -> Array | None:
+    """The numbers or strings of a Constant node, None where it is something else."""
+    (attribute,) = node.attribute or [onnx.AttributeProto()]
+    if attribute.name in ("value", "sparse_value"):
+        tensor = attribute.t if attribute.name == "value" else attribute.sparse_tensor
+        return program.read(tensor)
+    kinds = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64,
+             "value_ints": np.int64}  # fmt: skip
+    if attribute.name in kinds:
+        return np.array(helper.get_attribute_value(attribute), kinds[attribute.name])
+    if attribute.name in ("value_string", "value_strings"):
+        return np.array(_text(helper.get_attribute_value(attribute)), object)
+    return None

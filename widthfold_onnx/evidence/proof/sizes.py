@@ -1,0 +1,205 @@
+"""Extents at which models are evaluated, where the original leaves some open."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+
+from widthfold_onnx.evidence.proof.program import Program, constant
+from widthfold_onnx.evidence.proof.values import Shape
+from widthfold_onnx.model.domain import is_default
+from widthfold_onnx.model.shapes import ShapeTable
+
+DOUBLINGS = 4
+"""How often multiples of tested moduli are doubled."""
+
+PRIME = 5
+"""No factor of a fold has it; the smallest extents that fit are multiples by it."""
+
+LARGEST_TESTED = 1 << 16
+"""Moduli and offsets above this are not tried: a guard writes a huge one for an exact extent."""
+
+Shapes = Mapping[str, Shape]
+Key = tuple[str, int] | str
+"""An open dimension: its symbol, or the input and the axis of one without a symbol."""
+
+LADDER = (24, 64, 16, 1, 128, 160, 224, 320, 640, 1024, 4096, 16384)
+"""Extents that are tried where nothing is known of a model."""
+
+BATCH = 2
+"""Extent of the first axis then."""
+
+
+def open_dimensions(program: Program, fixed: Shapes) -> dict[Key, bool]:
+    """Return the dimensions that a model leaves open, and whether each is the first of an input."""
+    found: dict[Key, bool] = {}
+    for value in program.inputs:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if value.name not in fixed and _extent(dim) is None:
+                key = _key(value, axis)
+                found[key] = found.get(key, True) and axis == 0
+    return found
+
+
+def first_tries(program: Program, fixed: Shapes, known: Shapes) -> Iterator[Shapes]:
+    """Yield extents of all inputs at which the model may run.
+
+    Args:
+        program: the original.
+        fixed: extents that the caller demands.
+        known: extents at which it ran, if it did.
+    """
+    if known:
+        yield {**known, **fixed}
+    dims = open_dimensions(program, fixed)
+    for size in LADDER if dims else (1,):
+        yield _at(program, fixed, {key: BATCH if leads else size for key, leads in dims.items()})
+
+
+def second_tries(program: Program, fixed: Shapes, first: Shapes) -> Iterator[Shapes]:
+    """Yield other extents for the open dimensions: all of them changed, then some."""
+    dims = open_dimensions(program, fixed)
+    sizes = _sizes(program, first)
+    batches = {key: 5 if sizes[key] == 3 else 3 for key, leads in dims.items() if leads}
+    others = [key for key, leads in dims.items() if not leads]
+    for factor, step in ((1, 1), (1, -1), (2, -1), (2, 0)):
+        if others:
+            changed = {key: factor * sizes[key] + step for key in others}
+            yield _at(program, fixed, {**sizes, **batches, **changed})
+    if batches:
+        yield _at(program, fixed, {**sizes, **batches})
+
+
+def _extent(dim: onnx.TensorShapeProto.Dimension) -> int | None:
+    return dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
+
+
+@dataclass(frozen=True)
+class SizeTest:
+    """What a guard computes: (extent - offset) mod modulus of some axes of a value.
+
+    Attributes:
+        value: a value of the main graph.
+        axes: of the value.
+        offsets: one per axis.
+        moduli: one per axis.
+    """
+
+    value: str
+    axes: tuple[int, ...]
+    offsets: tuple[int, ...]
+    moduli: tuple[int, ...]
+
+    def outcome(self, dims: Sequence[int | None] | None) -> tuple[object, ...]:
+        """Say for each axis whether a value of these extents passes, and at an odd multiple."""
+        if dims is None or any(axis >= len(dims) or dims[axis] is None for axis in self.axes):
+            return ()
+        extents = [dims[axis] or 0 for axis in self.axes]
+        rests = [
+            divmod(extent - offset, modulus)
+            for extent, offset, modulus in zip(extents, self.offsets, self.moduli, strict=True)
+        ]
+        return tuple((not rest, bool(times % 2)) for times, rest in rests)
+
+
+def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
+    """Yield extents near the limits of what the new model tests of extents, if it tests any.
+
+    Where the condition of a guard holds but is too weak, the folded branch cannot be computed or is
+    wrong. That shows at multiples of the modulus by a prime, which has no divisor in common with
+    what a fold needs; at the offsets themselves; and where one dimension fits while the others do
+    not. Multiples are doubled too, because a model may halve an extent before it is tested. Of
+    those, extents at which all tests come out as at earlier ones are left out.
+    """
+    tests = size_tests(new)
+    dims = open_dimensions(old, {})
+    if not tests or not dims:
+        return
+    sizes = _sizes(old, first)
+    moduli = {n for test in tests for n in test.moduli if n < LARGEST_TESTED}
+    offsets = {n for test in tests for n in test.offsets if 0 < n < LARGEST_TESTED}
+    unit = math.lcm(*moduli)
+    fitting = dict.fromkeys(dims, unit * PRIME)
+    yield _at(old, {}, {key: n + 1 for key, n in sizes.items()})
+    for key in dims if len(dims) > 1 else ():
+        yield _at(old, {}, {**{k: n + 1 for k, n in fitting.items()}, key: fitting[key]})
+    tries = [
+        {key: sizes[key] if dims[key] else n << doubled for key, n in fitting.items()}
+        for doubled in range(DOUBLINGS)
+    ]
+    tries += [{**sizes, key: offset} for key in dims for offset in (*sorted(offsets), 0)]
+    seen = {_outcomes(old, tests, first)}
+    for item in (fitting, *tries):
+        shapes = _at(old, {}, item)
+        found = _outcomes(old, tests, shapes)
+        if found not in seen:
+            seen.add(found)
+            yield shapes
+
+
+def _outcomes(old: Program, tests: Sequence[SizeTest], shapes: Shapes) -> tuple[object, ...]:
+    table = ShapeTable(old.proto, dict(shapes))
+    return tuple(test.outcome(table.get("", test.value)) for test in tests)
+
+
+def size_tests(program: Program) -> list[SizeTest]:
+    """Read the tests of extents in the main graph: Mod of Sub of Gather of Shape."""
+    makers = {name: node for node in program.scope.nodes for name in node.output}
+    found = []
+    for node in program.scope.nodes:
+        names, read = [node.output[0]], []
+        for op_type in ("Mod", "Sub", "Gather"):
+            made = makers.get(names[-1])
+            if made is None or not is_default(made, op_type) or len(made.input) < 2:
+                break
+            source = makers.get(made.input[1])
+            array = constant(source, program) if source and is_default(source, "Constant") else None
+            if array is None or array.dtype.kind != "i":
+                break
+            read.append(tuple(int(n) for n in array.ravel()))
+            names.append(made.input[0])
+        shape = makers.get(names[-1])
+        if (
+            len(read) == 3
+            and len(set(map(len, read))) == 1
+            and shape
+            and is_default(shape, "Shape")
+        ):
+            moduli, offsets, axes = read
+            if min(moduli) > 0 and min(axes) >= 0:
+                found.append(SizeTest(shape.input[0], axes, offsets, moduli))
+    return found
+
+
+def _key(value: onnx.ValueInfoProto, axis: int) -> Key:
+    return value.type.tensor_type.shape.dim[axis].dim_param or (value.name, axis)
+
+
+def _sizes(program: Program, shapes: Shapes) -> dict[Key, int]:
+    return {
+        _key(value, axis): shapes[value.name][axis]
+        for value in program.inputs
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim)
+        if _extent(dim) is None and value.name in shapes
+    }
+
+
+def _at(program: Program, fixed: Shapes, sizes: Mapping[Key, int]) -> Shapes:
+    """Extents of every input whose rank is known."""
+    shapes: dict[str, Shape] = {}
+    for value in program.inputs:
+        dims = enumerate(value.type.tensor_type.shape.dim)
+        if value.name in fixed:
+            shapes[value.name] = tuple(fixed[value.name])
+        elif value.type.tensor_type.HasField("shape"):
+            extents = [
+                sizes[dim.dim_param or (value.name, axis)]
+                if _extent(dim) is None
+                else dim.dim_value
+                for axis, dim in dims
+            ]
+            shapes[value.name] = tuple(max(0, extent) for extent in extents)
+    return shapes

@@ -1,0 +1,122 @@
+"""What a name of a graph stands for while the graph is evaluated."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from widthfold_onnx.evidence.proof.field import PRIMES, Array, Draws, canonical, of_numbers
+
+Shape = tuple[int, ...]
+
+
+class UnevaluableError(Exception):
+    """A node that cannot be computed on what it is given, as no runtime could."""
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """Numbers or strings that do not depend on the inputs.
+
+    Attributes:
+        array: they themselves.
+        rounded: whether floats were computed to get them, so that another order of computing may
+            give other last digits.
+    """
+
+    array: Array
+    rounded: bool = False
+
+    @property
+    def shape(self) -> Shape:
+        """The extents."""
+        return self.array.shape
+
+    @cached_property
+    def draws(self) -> Draws:
+        """The numbers as elements.
+
+        Raises:
+            UnevaluableError: they are no numbers.
+        """
+        if self.array.dtype.kind in "OSUT":
+            raise UnevaluableError("strings are no numbers")
+        if self.array.dtype.kind == "c":
+            raise UnevaluableError("complex numbers are no elements")
+        return of_numbers(self.array)
+
+    @property
+    def degree(self) -> int:
+        """A number that is not whole is a variable."""
+        return 1
+
+    @property
+    def reach(self) -> int:
+        """No function was applied."""
+        return 0
+
+    @property
+    def constants(self) -> int:
+        """See `Elements.constants`."""
+        return 2 if self.rounded else 1
+
+    def digest(self) -> bytes:
+        """Equal numbers have equal digests, whatever their element type."""
+        if self.array.dtype.kind in "OSUTc":
+            content = repr((self.array.shape, self.array.tolist())).encode()
+            return hashlib.blake2b(content, digest_size=16).digest()
+        return _digest(self.draws)
+
+
+@dataclass(frozen=True, eq=False)
+class Elements:
+    """A tensor of field elements.
+
+    Attributes:
+        draws: the elements, one array per prime.
+        degree: of the polynomial that each element is, at most.
+        reach: how many results of functions one element is computed from, at most.
+        constants: how many constants are multiplied in one product, at most.
+        grid: scale and zero point, digested, of the integers from which all elements were
+            dequantized; empty where there are none.
+    """
+
+    draws: Draws
+    degree: int = 1
+    reach: int = 0
+    constants: int = 0
+    grid: bytes = b""
+
+    @property
+    def shape(self) -> Shape:
+        """The extents."""
+        return self.draws[0].shape
+
+    def digest(self) -> bytes:
+        """Equal elements have equal digests."""
+        return _digest(self.draws)
+
+
+@dataclass(frozen=True, eq=False)
+class Opaque:
+    """A value of which only equality is known: its extents are not, or it is no tensor."""
+
+    label: bytes
+
+    def digest(self) -> bytes:
+        """Equal values have equal digests."""
+        return self.label
+
+
+Tensor = Known | Elements
+Value = Known | Elements | Opaque
+
+
+def _digest(draws: Draws) -> bytes:
+    state = hashlib.blake2b(repr(draws[0].shape).encode(), digest_size=16)
+    for draw, prime in zip(draws, PRIMES, strict=True):
+        state.update(np.ascontiguousarray(canonical(draw, prime).astype(np.uint32)).data)
+    return state.digest()
