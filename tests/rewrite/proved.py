@@ -1,29 +1,38 @@
-"""What every fold of a random model must be: proved."""
+"""Whether two models in memory are proved to be the same function."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Mapping, Sequence
 
 import onnx
 
-from widthfold_onnx import Provider, VerifyOptions
-from widthfold_onnx.evidence.exact import probe_sites
-from widthfold_onnx.results import SiteReport
+from widthfold_onnx.evidence.folds import recorded_folds
+from widthfold_onnx.evidence.proof.compare import Proof, prove_at_sizes
+from widthfold_onnx.evidence.proof.program import program
+from widthfold_onnx.model.graph import Document
+
+Shapes = Mapping[str, Sequence[int]]
+
+
+def proof(old: onnx.ModelProto, new: onnx.ModelProto, shapes: Shapes | None = None) -> Proof:
+    """The proof at the first extents at which the models differ, at any if they are equal.
+
+    Args:
+        old: the original.
+        new: the rewritten model.
+        shapes: extents of inputs, where those that the original leaves open are not to vary.
+    """
+    fixed = {name: tuple(dims) for name, dims in (shapes or {}).items()}
+    found = prove_at_sizes(program(old, None), program(new, None), fixed, {})
+    return next((item for item in found if item.verdict != "equal"), found[0])
 
 
 def assert_proved(
-    model: onnx.ModelProto, folded: onnx.ModelProto, sites: Sequence[SiteReport]
+    old: onnx.ModelProto, new: onnx.ModelProto, count: int, shapes: Shapes | None = None
 ) -> None:
-    """Every folded site is exact, and none is left out."""
-    with TemporaryDirectory() as folder:
-        paths = [Path(folder) / name for name in ("a.onnx", "b.onnx")]
-        for path, item in zip(paths, (model, folded), strict=True):
-            onnx.save(item, path)
-        proved, limits = probe_sites(
-            *paths, VerifyOptions(provider=Provider.CPU), lambda line: None
-        )
-    assert not limits
-    assert [site.verdict for site in proved] == ["exact"] * len(proved), proved
-    assert len(proved) == sum(site.status == "folded" for site in sites)
+    """Both are the same function, and `count` nodes of the new one say how they are folded."""
+    found = proof(old, new, shapes)
+    assert found.verdict == "equal", found
+    folds = recorded_folds(Document(old, None), Document(new, None))
+    assert len(folds) == count
+    assert all(fold.channels for fold in folds), folds

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx
 import onnxruntime as ort  # noqa: TID251 - the tests look at the runtime's own graph
 
 from tests.rewrite.graphs import Builder, ops, run
+from tests.rewrite.proved import assert_proved
 from widthfold_onnx import AxisName, FoldOptions, fold_model
-from widthfold_onnx.evidence.exact import probe_sites
-from widthfold_onnx.options import Provider, VerifyOptions
 
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL")
 MOVES = {"Reshape", "Transpose"}
@@ -39,17 +37,8 @@ def folded(model: onnx.ModelProto, options: FoldOptions = WIDTH, count: int = 1)
             np.testing.assert_array_equal(actual, wanted)
     again, _ = fold_model(result, options)
     assert again.SerializeToString() == result.SerializeToString()
-    assert proved(model, result) == ["exact"] * count
+    assert_proved(model, result, count, options.input_shapes)
     return result
-
-
-def proved(model: onnx.ModelProto, result: onnx.ModelProto) -> list[str]:
-    with TemporaryDirectory() as folder:
-        paths = [Path(folder) / name for name in ("a.onnx", "b.onnx")]
-        for path, item in zip(paths, (model, result), strict=True):
-            onnx.save(item, path)
-        sites, _ = probe_sites(*paths, VerifyOptions(provider=Provider.CPU), lambda line: None)
-    return [site.verdict for site in sites]
 
 
 def conversions(model: onnx.ModelProto) -> int:

@@ -35,8 +35,8 @@ def folded(model: onnx.ModelProto, folder: Path, **options: object) -> onnx.Mode
     assert report.verification.verdict == "pass", report.verification.reasons
     assert not report.verification.reasons
     assert {site.status for site in report.sites} == {"folded"}
-    assert {site.verdict for site in report.verification.exact} == {"exact"}
-    assert len(report.verification.exact) == len(report.sites)
+    assert report.verification.proof.verdict == "equal"
+    assert len(report.verification.folds) == len(report.sites)
     return onnx.load(folder / "out.onnx")
 
 

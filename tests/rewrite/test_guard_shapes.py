@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.evidence.mutants.proof import difference
 from tests.rewrite.guarded import draw, folded, guards, mask, opened, parsed, watched
+from tests.rewrite.proved import assert_proved
 from tests.rewrite.quantized import Case
 from widthfold_onnx import FoldOptions, NonFinite, VerifyOptions, fold_model, optimize
 
@@ -127,12 +127,14 @@ def test_both_branches_are_proved_and_run(case: str, tmp_path: Path) -> None:
     report = optimize(tmp_path / "in.onnx", tmp_path / "out.onnx", options, prove)
     assert report.verification is not None
     assert (report.verification.verdict, report.verification.reasons) == ("pass", [])
-    assert [site.verdict for site in report.verification.exact] == ["exact", "exact"]
+    assert report.verification.proof.verdict == "equal"
+    assert len(report.verification.proof.extents) >= 2
+    assert len(report.verification.folds) == 1
     assert [site.guard for site in report.sites] == ["extents"]
 
 
 @pytest.mark.parametrize("op", ["QLinearConv", "ConvInteger", "QDQ Conv"])
-def test_quantized_layers_are_guarded_and_proved(op: str, tmp_path: Path) -> None:
+def test_quantized_layers_are_guarded_and_proved(op: str) -> None:
     shape, pads = (2, 3, 7, 16), (1, 1, 1, 1)
     case = Case(
         op=op,
@@ -146,7 +148,7 @@ def test_quantized_layers_are_guarded_and_proved(op: str, tmp_path: Path) -> Non
     options = replace(OPEN, axis="width", input_shapes={"x": shape})
     result = folded(case.model(), options, 1)
     assert len(guards(result)) == 1
-    assert difference(case.model(), result, tmp_path) == ""
+    assert_proved(case.model(), result, 1)
     session = opened(watched(result))
     for width in (16, 13, 1):
         data = replace(case, shape=(*shape[:3], width))
@@ -155,7 +157,7 @@ def test_quantized_layers_are_guarded_and_proved(op: str, tmp_path: Path) -> Non
         assert fits == (width == 16)
 
 
-def test_a_product_of_dequantized_operands_is_guarded_and_proved(tmp_path: Path) -> None:
+def test_a_product_of_dequantized_operands_is_guarded_and_proved() -> None:
     rng = np.random.default_rng(7)
     w = rng.integers(-64, 64, (3, 5))
     model = parsed(f"""{HEAD} main (uint8[N, 3] x) => (float[N, 5] y)
@@ -165,7 +167,7 @@ def test_a_product_of_dequantized_operands_is_guarded_and_proved(tmp_path: Path)
       y = MatMul (d, m)
     }}""")
     result = folded(model, OPEN, 1)
-    assert difference(model, result, tmp_path) == ""
+    assert_proved(model, result, 1)
     session = opened(watched(result))
     for rows in (8, 7):
         x = rng.integers(0, 256, (rows, 3)).astype(np.uint8)
@@ -194,9 +196,7 @@ def test_what_is_dequantized_behind_a_guarded_layer_is_outside_of_its_guard() ->
         np.testing.assert_array_equal(before, after)
 
 
-def test_a_quantized_product_with_its_weight_on_the_left_is_guarded_and_proved(
-    tmp_path: Path,
-) -> None:
+def test_a_quantized_product_with_its_weight_on_the_left_is_guarded_and_proved() -> None:
     w = np.random.default_rng(7).integers(64, 192, (5, 3))
     model = parsed(f"""{HEAD} main (uint8[3, L] x) => (uint8[5, L] y)
     <float s = {{0.25}}, float e = {{16}}, uint8 z = {{31}}, uint8 v = {{128}},
@@ -204,7 +204,7 @@ def test_a_quantized_product_with_its_weight_on_the_left_is_guarded_and_proved(
       y = QLinearMatMul (w, s, v, x, s, z, e, v)
     }}""")
     result = folded(model, replace(OPEN, mix_samples=True), 1)
-    assert difference(model, result, tmp_path) == ""
+    assert_proved(model, result, 1)
     session = opened(watched(result))
     for columns in (8, 7):
         x = np.random.default_rng(5).integers(0, 256, (3, columns)).astype(np.uint8)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 
 from tests.rewrite.products import EXTENT, Product, operands
+from tests.rewrite.proved import assert_proved, proof
 from tests.rewrite.test_properties import run
 from widthfold_onnx import FoldOptions, VerifyOptions, fold_model, optimize, verify
 
@@ -110,14 +111,14 @@ def test_what_is_open_stays_open(case: str) -> None:
         np.testing.assert_array_equal(result, product.expected(x))
 
 
-def proved(model: onnx.ModelProto, options: FoldOptions, folder: Path) -> list[str]:
-    """The verdicts of the proof; the outputs must agree as well."""
+def proved(model: onnx.ModelProto, options: FoldOptions, folder: Path) -> str:
+    """The verdict of the proof; the outputs must agree as well."""
     (folder / "in.onnx").write_bytes(model.SerializeToString())
     prove = VerifyOptions(thorough=False, timing=False, seeds=2)
     report = optimize(folder / "in.onnx", folder / "out.onnx", options, prove)
     assert report.verification is not None
     assert (report.verification.verdict, report.verification.reasons) == ("pass", [])
-    return [site.verdict for site in report.verification.exact]
+    return report.verification.proof.verdict
 
 
 OPEN_BATCHED = {
@@ -140,9 +141,10 @@ def test_an_open_batch_that_meets_one_of_the_weight(case: str, tmp_path: Path) -
     report = optimize(source, out, FoldOptions(factor=3, mix_samples=True), prove)
     assert report.verification is not None
     assert (report.verification.verdict, report.verification.reasons) == ("pass", [])
-    assert [site.verdict for site in report.verification.exact] == ["exact"]
+    assert report.verification.proof.verdict == "equal"
     for batch in (1, 7):
         product = replace(product, shape=[*product.shape[:-3], batch, *product.shape[-2:]])
+        assert_proved(onnx.load(source), onnx.load(out), 1, {"x": product.shape})
         x = np.random.default_rng(0).standard_normal(product.shape).astype(np.float32)
         result = run(onnx.load(out), x, "ORT_ENABLE_ALL")
         np.testing.assert_allclose(result, product.expected(x), rtol=1e-5, atol=1e-5)
@@ -154,9 +156,11 @@ def test_an_open_batch_that_meets_one_of_the_weight(case: str, tmp_path: Path) -
             extents[-3] = 7
             tensor.CopyFrom(numpy_helper.from_array(extents, tensor.name))
     out.write_bytes(pinned.SerializeToString())
-    found = verify(source, out, prove)
+    assert proof(onnx.load(source), pinned, {"x": product.shape}).verdict == "equal"
+    one = (*product.shape[:-3], 1, *product.shape[-2:])
+    found = verify(source, out, replace(prove, input_shapes={"x": one}))
     assert found.verdict == "fail"
-    assert [site.verdict for site in found.exact] == ["different"]
+    assert found.proof.verdict == "different"
 
 
 @pytest.mark.parametrize("left", [False, True])
@@ -164,13 +168,13 @@ def test_a_constant_that_is_weight_and_addend_is_proved_as_both(left: bool, tmp_
     product = Product(op="Gemm", shape=[12, 12], weight=[12, 12], left=left, scale=1.0)
     model = product.model()
     next(node for node in model.graph.node if node.name == "site").input.append("w")
-    assert proved(model, FoldOptions(factor=4), tmp_path) == ["exact"]
+    assert proved(model, FoldOptions(factor=4), tmp_path) == "equal"
 
 
 def test_factors_that_are_no_numbers_are_kept(tmp_path: Path) -> None:
     attributes = {"alpha": 2.0, "beta": float("nan")}
     product = Product(op="Gemm", shape=[12, 3], weight=[3, 5], attributes=attributes, scale=1.0)
-    assert proved(product.model(), FoldOptions(factor=4), tmp_path) == ["exact"]
+    assert proved(product.model(), FoldOptions(factor=4), tmp_path) == "equal"
 
 
 def test_merged_rows_may_have_one_open_extent() -> None:

@@ -92,11 +92,7 @@ class State(ABC):
 
     def packed(self, array: Array) -> Array:
         """A natural array in this state; its extents must be divisible."""
-        return _applied(array, self.steps(array.shape))
-
-    def unpacked(self, array: Array, shape: Dims) -> Array:
-        """The natural array of one in this state; `shape` as far as its extents are known."""
-        return _applied(array, self.steps(shape, inverse=True))
+        return applied(array, self.steps(array.shape))
 
     def names_channels(self, axis: int, rank: int) -> bool:
         """Whether an axis means the channels in a tensor of `rank` axes, packed or not."""
@@ -127,7 +123,8 @@ def _column(extent: int, behind: int) -> tuple[int, ...]:
     return (extent, *(1,) * behind)
 
 
-def _applied(array: Array, steps: Sequence[Step]) -> Array:
+def applied(array: Array, steps: Sequence[Step]) -> Array:
+    """Do with an array what the steps do with a tensor."""
     for step in steps:
         if isinstance(step, Reshape):
             pairs = enumerate(zip(step.extents, step.keep, strict=True))

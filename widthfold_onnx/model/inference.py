@@ -9,10 +9,10 @@ no runtime takes are counts by which it indexes unchecked: such a model is refus
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 
 import onnx
-from onnx import defs, shape_inference  # noqa: TID251 - this module is the door
+from onnx import defs, helper, shape_inference  # noqa: TID251 - this module is the door
 
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model.domain import is_default
@@ -58,6 +58,30 @@ def infer_shapes(model: onnx.ModelProto, *, data_prop: bool = False) -> onnx.Mod
     except shape_inference.InferenceError:
         return model
     return _told(model, made)
+
+
+def infer_node(
+    node: onnx.NodeProto,
+    opset: int,
+    types: Mapping[str, onnx.TypeProto],
+    data: Mapping[str, onnx.TensorProto],
+) -> dict[str, onnx.TypeProto]:
+    """Infer the types of what one node returns; nothing where what it is given does not fit.
+
+    Args:
+        node: of an operator that has a schema.
+        opset: version of the operator set of its domain.
+        types: of its inputs.
+        data: of those inputs whose numbers are known.
+    """
+    domain = domain_name(node.domain)
+    schema, ids = defs.get_schema(node.op_type, opset, domain), [helper.make_opsetid(domain, opset)]
+    try:
+        return shape_inference.infer_node_outputs(
+            schema, node, dict(types), dict(data), opset_imports=ids
+        )
+    except (shape_inference.InferenceError, RuntimeError, ValueError):
+        return {}
 
 
 def check_inferable(node: onnx.NodeProto) -> None:

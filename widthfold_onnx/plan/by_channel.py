@@ -21,7 +21,7 @@ from widthfold_onnx.plan.decisions import Decision
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import SiteReport
 from widthfold_onnx.rewrite.by_channel import write_by_channel
-from widthfold_onnx.rewrite.record import read_channel
+from widthfold_onnx.rewrite.record import CHANNEL_KEY
 from widthfold_onnx.rules.base import LinearSite, Site
 from widthfold_onnx.rules.by_channel import is_single
 from widthfold_onnx.rules.windowed import WindowedSite
@@ -63,7 +63,7 @@ def candidates(
         for site, conv in sites
         if isinstance(conv, WindowedSite)
         and not site.scope.path
-        and read_channel(site.node) is None
+        and CHANNEL_KEY not in site.node.metadata_props
         and conv.quantization is None
         and conv.itemsize >= FLOAT
         and conv.channels != (1, 1)
@@ -94,9 +94,8 @@ def joined(
     """
     groups: dict[object, list[SiteReport]] = {}
     for decision, line in lines:
-        record = read_channel(decision.site.node)
-        of = record.of if record and record.of in names else decision.site
-        groups.setdefault(of, []).append(line)
+        of = decision.site.node.metadata_props.get(CHANNEL_KEY)
+        groups.setdefault(of if of in names else decision.site, []).append(line)
     return [
         _one(group, names[of]) if isinstance(of, str) else group[0] for of, group in groups.items()
     ]
@@ -105,8 +104,7 @@ def joined(
 def unfolded(decisions: Iterable[Decision], names: Container[str]) -> set[str]:
     """What those of `names` return of which some channel is not folded."""
     kept = (d.site.node for d in decisions if isinstance(d.outcome, Refusal))
-    records = (read_channel(node) for node in kept)
-    return {record.of for record in records if record and record.of in names}
+    return {of for node in kept if (of := node.metadata_props.get(CHANNEL_KEY)) and of in names}
 
 
 def origins(document: Document, decisions: Iterable[Decision]) -> dict[str, Origin]:

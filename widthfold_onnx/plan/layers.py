@@ -16,7 +16,7 @@ from widthfold_onnx.plan.links import Link, links
 from widthfold_onnx.plan.targets import Target
 from widthfold_onnx.plan.units import Unit, cut
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rewrite.record import read_channel
+from widthfold_onnx.rewrite.record import CHANNEL_KEY
 from widthfold_onnx.rules.base import LinearSite, Reformulation, Site
 from widthfold_onnx.rules.conv import is_wide, reformulate
 
@@ -62,7 +62,7 @@ class Layers:
                 continue
             geometry = (
                 *(conv.op, conv.static, conv.planned, conv.weight_shape, conv.geometry),
-                *(conv.itemsize, read_channel(conv.node) is None),
+                *(conv.itemsize, CHANNEL_KEY in conv.node.metadata_props),
             )
             if geometry not in known:
                 known[geometry] = list(every_form(conv, _allowed(conv, options)))
@@ -108,7 +108,7 @@ class Layers:
 
 def _allowed(conv: LinearSite, options: FoldOptions) -> FoldOptions:
     """What is written channel by channel is so for the sake of batch folds."""
-    if options.axis is AxisName.AUTO and read_channel(conv.node) is not None:
+    if options.axis is AxisName.AUTO and CHANNEL_KEY in conv.node.metadata_props:
         return replace(options, axis=AxisName.BATCH)
     return options
 

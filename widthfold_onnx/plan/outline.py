@@ -9,7 +9,7 @@ from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.plan.by_channel import Origin
 from widthfold_onnx.plan.decisions import Decision, engine_of
 from widthfold_onnx.results import RegionReport, Stop
-from widthfold_onnx.rewrite.record import read_channel
+from widthfold_onnx.rewrite.record import CHANNEL_KEY
 from widthfold_onnx.rewrite.stretches import stretches
 
 
@@ -31,15 +31,15 @@ def outline(
     names = {d.site.node: d.site.name for d in decisions}
 
     def name(node: Node) -> str:
-        part = read_channel(node)
-        if part is not None:
-            return origins[part.of].name if part.of in origins else part.of
+        of = node.metadata_props.get(CHANNEL_KEY)
+        if of is not None:
+            return origins[of].name if of in origins else of
         return names.get(node) or node.name or node.outputs[0].name or ""
 
     def own(node: Node) -> bool:
         """Whether it is an op of the original, and does not split, add up or join its channels."""
-        part = read_channel(node)
-        return part is None or part.of not in origins or origins[part.of].op == node.op_type
+        of = node.metadata_props.get(CHANNEL_KEY)
+        return of is None or of not in origins or origins[of].op == node.op_type
 
     return [
         RegionReport(

@@ -13,7 +13,7 @@ import numpy as np
 
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.graph import Attributes, Document, Graph, Node, Value
-from widthfold_onnx.rewrite.record import CHANNEL_KEY, ChannelRecord, encoded
+from widthfold_onnx.rewrite.record import CHANNEL_KEY
 from widthfold_onnx.rules.by_channel import members
 
 
@@ -60,7 +60,7 @@ class _Writer:
                     self._document.add_constant(array, f"{base}/{name}", self._graph)
                     for name, array in given.items()
                 ]
-                part = self._again(conv, [sources[c], *constants], base, m)
+                part = self._again(conv, [sources[c], *constants], base)
                 total = part if total is None else self._new(conv, "Add", [total, part], m)[0]
             assert total is not None
             results.append(total)
@@ -71,7 +71,7 @@ class _Writer:
         apart, results = self._channels, []
         for m in range(channels):
             inputs = [apart[v][m] if v in apart else v for v in node.inputs]
-            results.append(self._again(node, inputs, _base(node, m), m))
+            results.append(self._again(node, inputs, _base(node, m)))
         return results
 
     def _apart(self, conv: Node, channels: int) -> list[Value]:
@@ -106,15 +106,15 @@ class _Writer:
             inputs,
             attributes or {},
             name=_base(node, channel),
-            metadata=_metadata(node, channel),
+            metadata=_metadata(node),
             outputs=outputs,
         )
         new.name = new.outputs[0].name
         self._chains[node].append(new)
         return list(new.outputs)
 
-    def _again(self, node: Node, inputs: list[Value | None], name: str, channel: int) -> Value:
-        new = self._document.again(node, inputs, name, _metadata(node, channel))
+    def _again(self, node: Node, inputs: list[Value | None], name: str) -> Value:
+        new = self._document.again(node, inputs, name, _metadata(node))
         new.name = new.outputs[0].name
         self._chains[node].append(new)
         return new.outputs[0]
@@ -130,5 +130,5 @@ def _base(node: Node, channel: int | None) -> str:
     return f"{name}/{'channels' if channel is None else f'channel_{channel}'}"
 
 
-def _metadata(node: Node, channel: int | None) -> dict[str, str]:
-    return {CHANNEL_KEY: encoded(ChannelRecord(node.outputs[0].name or "", channel))}
+def _metadata(node: Node) -> dict[str, str]:
+    return {CHANNEL_KEY: node.outputs[0].name or ""}

@@ -13,7 +13,7 @@ from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Node, Value
 from widthfold_onnx.rewrite.emit import Chain
 from widthfold_onnx.rewrite.parameters import Parameters
-from widthfold_onnx.rewrite.record import FOLD_KEY, encoded, record_of, state_record
+from widthfold_onnx.rewrite.record import FOLD_KEY, PACKED, encoded, record_of
 from widthfold_onnx.rules.assumed import guessed
 from widthfold_onnx.rules.base import Ends
 from widthfold_onnx.rules.windowed import FOLDED_OPS, WindowedSite
@@ -51,7 +51,7 @@ def append_conv(
     record = encoded(record_of(site, form, free))
     metadata = {FOLD_KEY: record}
     if ends.returns is not None:
-        metadata |= state_record(ends.returns, [ends.out_shape])
+        metadata |= PACKED
     conv = chain.add(
         FOLDED_OPS[site.op],
         "conv",

@@ -28,7 +28,7 @@ from widthfold_onnx.rewrite.guard_groups import GuardGroups, Plans
 from widthfold_onnx.rewrite.guards import Guard
 from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rewrite.product import append_product
-from widthfold_onnx.rewrite.record import ORIGIN_KEY, state_record
+from widthfold_onnx.rewrite.record import ORIGIN_KEY, PACKED
 from widthfold_onnx.rewrite.regions import Passenger
 from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.dequantized import exact_dequantizer
@@ -139,8 +139,7 @@ class Emission:
                 inputs.append(self._constant(value, passenger.state, array))
             else:
                 inputs.append(self._read(value, None, reader))
-        metadata = state_record(passenger.state, passenger.form.shapes)
-        metadata[ORIGIN_KEY] = node.outputs[0].name or ""
+        metadata = {**PACKED, ORIGIN_KEY: node.outputs[0].name or ""}
         new = self._document.again(node, inputs, f"{base_name(node)}/packed", metadata)
         self._chains[reader].append(new)
         return new
@@ -203,7 +202,7 @@ class Emission:
             chain.add("QuantizeLinear", f"{what}_quantize", again, {})
         chain.requantize(exact_dequantizer(self._document, value))
         if not inverse:
-            chain.nodes[-1].metadata_props.update(state_record(state, [shape]))
+            chain.nodes[-1].metadata_props.update(PACKED)
         self._chains[owner] += chain.nodes
         return chain.value
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from widthfold_onnx.model.graph import Node
 from widthfold_onnx.rewrite.emit import Chain
 from widthfold_onnx.rewrite.parameters import Parameters
-from widthfold_onnx.rewrite.record import FOLD_KEY, encoded, product_record, state_record
+from widthfold_onnx.rewrite.record import FOLD_KEY, PACKED, encoded, product_record
 from widthfold_onnx.rules.base import Ends
 from widthfold_onnx.rules.matmul import MatMulForm
 from widthfold_onnx.rules.matmul_site import MatMulSite
@@ -49,7 +49,7 @@ def append_product(
     turned = {"transA" if site.left else "transB": 1} if site.turned else {}
     metadata = {FOLD_KEY: record}
     if ends.returns is not None:
-        metadata |= state_record(ends.returns, [ends.out_shape])
+        metadata |= PACKED
     new = chain.add(
         site.op,
         "product",

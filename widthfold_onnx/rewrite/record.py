@@ -1,17 +1,16 @@
 """What new nodes say of themselves, as text in their metadata.
 
-Each names the output of the original that it stands for (`ORIGIN_KEY`). A folded Conv says how it
-was folded (`FOLD_KEY`): a second run knows by it that there is nothing left to do, and `inspect`
-and the reports show it. A node whose outputs are packed tensors says in which state they are
-(`STATE_KEY`). What returns a tensor of the original says which of its extents were only assumed
-(`model.assumed`), and what is computed channel by channel of which node it is part (`CHANNEL_KEY`).
-No proof reads any of it.
+Each names the output of the original that it stands for (`ORIGIN_KEY`). A folded node says how it
+was folded (`FOLD_KEY`): a second run knows by it that there is nothing left to do, and reports show
+it. A node whose outputs are packed tensors is marked (`PACKED`). What returns a tensor of the
+original says which of its extents were only assumed (`model.assumed`), and what is computed channel
+by channel names what it helps to compute (`CHANNEL_KEY`). No proof reads any of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Annotated, Any
+from collections.abc import Collection
+from typing import Annotated
 
 import msgspec
 
@@ -20,11 +19,6 @@ from widthfold_onnx.fold.axis import fold_axis, keep_axis
 from widthfold_onnx.fold.channels import Grouping, regroup
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv_axis import ConvAxis
-from widthfold_onnx.fold.conv_state import ConvState
-from widthfold_onnx.fold.row_state import RowState
-from widthfold_onnx.fold.state import State
-from widthfold_onnx.model.declared import Dims
-from widthfold_onnx.model.graph import Node
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.matmul import MatMulForm
 from widthfold_onnx.rules.matmul_site import MatMulSite
@@ -34,14 +28,15 @@ from widthfold_onnx.rules.windowed_form import WindowedForm
 FOLD_KEY = "widthfold.fold"
 ORIGIN_KEY = "widthfold.origin"
 STATE_KEY = "widthfold.state"
+PACKED = {STATE_KEY: "packed"}
 CHANNEL_KEY = "widthfold.channel"
+"""Its text is the name of an output of the original."""
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 """Of digits, positions, channels, groups: whoever changes a model can write any number."""
 Lift = Annotated[int, msgspec.Meta(ge=0, le=1)]
 Extents = list[Count | None]
 """None where any will do."""
-Outputs = Annotated[list[Extents], msgspec.Meta(min_length=1)]
 
 
 class AxisRecord(msgspec.Struct, frozen=True):
@@ -87,55 +82,6 @@ class FoldRecord(msgspec.Struct, frozen=True, tag="conv", tag_field="kind"):
     channels: tuple[Count, Count]
     group: Count
     axes: list[AxisRecord]
-
-
-class ConvStateRecord(msgspec.Struct, frozen=True, tag="conv", tag_field="kind"):
-    """The state of a node's outputs; `shapes` are their natural extents, None where any will do."""
-
-    batch: Count
-    digits: list[tuple[Count, bool]]
-    lift: Lift
-    digit_major: bool
-    shapes: Outputs
-
-    @property
-    def state(self) -> State:
-        """The state."""
-        return ConvState(self.batch, tuple(self.digits), self.lift, self.digit_major)
-
-
-class RowStateRecord(msgspec.Struct, frozen=True, tag="rows", tag_field="kind"):
-    """The same for the state of data or results of products."""
-
-    factor: Count
-    left: bool
-    merged: Count
-    shapes: Outputs
-
-    @property
-    def state(self) -> State:
-        """The state."""
-        return RowState(self.factor, self.left, self.merged)
-
-
-StateRecord = ConvStateRecord | RowStateRecord
-
-
-class ChannelRecord(msgspec.Struct, frozen=True):
-    """What a node is part of.
-
-    `of` is the output of the original that it helps to compute, `channel` the one of its channels
-    that it has to do with; None: all.
-    """
-
-    of: str
-    channel: int | None
-
-
-def state_record(state: State, shapes: Sequence[Dims]) -> dict[str, str]:
-    """The metadata of a node that returns tensors of natural extents `shapes` in a state."""
-    kind = {ConvState: ConvStateRecord, RowState: RowStateRecord}[type(state)]
-    return {STATE_KEY: encoded(kind(**vars(state), shapes=[list(shape) for shape in shapes]))}
 
 
 def product_record(site: MatMulSite, form: MatMulForm) -> ProductRecord:
@@ -190,30 +136,10 @@ def read_record(text: str) -> FoldRecord | ProductRecord:
     Raises:
         InvalidModelError: it is not a record that this version wrote.
     """
-    record: FoldRecord | ProductRecord = _decoded(text, FoldRecord | ProductRecord, FOLD_KEY)
-    return record
-
-
-def read_state(text: str) -> StateRecord:
-    """Parse the state of a node's outputs; the errors are those of `read_record`."""
-    record: StateRecord = _decoded(text, StateRecord, STATE_KEY)
-    return record
-
-
-def read_channel(node: Node) -> ChannelRecord | None:
-    """What a node is part of; None where it does not say. The errors are those of `read_record`."""
-    text = node.metadata_props.get(CHANNEL_KEY)
-    if text is None:
-        return None
-    record: ChannelRecord = _decoded(text, ChannelRecord, CHANNEL_KEY)
-    return record
-
-
-def _decoded(text: str, kind: Any, key: str) -> Any:
     try:
-        return msgspec.json.decode(text, type=kind)
+        return msgspec.json.decode(text, type=FoldRecord | ProductRecord)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise InvalidModelError(f"{key} cannot be read: {error}") from error
+        raise InvalidModelError(f"{FOLD_KEY} cannot be read: {error}") from error
 
 
 def fold_again(

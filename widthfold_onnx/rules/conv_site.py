@@ -22,7 +22,7 @@ def read_conv(
     return read_windowed(document, site, static, planned, CONV)
 
 
-def conv_axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis, ...] | Refusal:
+def _conv_axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis, ...] | Refusal:
     """Geometry of every spatial axis of a Conv node.
 
     Args:
@@ -100,4 +100,4 @@ def _sized(node: Node, axis: ConvAxis) -> bool:
     return axis.stride > 1 and auto_pad_of(node).startswith("SAME")
 
 
-CONV = Operator(out_axis=0, axes=conv_axes, canonical=_as_it_is, sized=_sized)
+CONV = Operator(out_axis=0, axes=_conv_axes, canonical=_as_it_is, sized=_sized)

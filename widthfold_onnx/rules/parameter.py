@@ -16,26 +16,21 @@ from widthfold_onnx.refusal import Refusal
 class Inputs:
     """What the inputs of a convolution are, by index; None for what it does not have.
 
-    Scale and zero point are those of the weight, if not named for data or output.
+    Scale and zero point are those of the weight, if not named for data.
     """
 
     weight: int = 1
     bias: int | None = None
     scale: int | None = None
     zero: int | None = None
-    data_scale: int | None = None
     data_zero: int | None = None
-    out_scale: int | None = None
-    out_zero: int | None = None
 
 
 INPUTS: Mapping[str, Inputs] = {
     "Conv": Inputs(bias=2),
     "ConvTranspose": Inputs(bias=2),
     "ConvInteger": Inputs(data_zero=2, zero=3),
-    "QLinearConv": Inputs(
-        data_scale=1, data_zero=2, weight=3, scale=4, zero=5, out_scale=6, out_zero=7, bias=8
-    ),
+    "QLinearConv": Inputs(data_zero=2, weight=3, scale=4, zero=5, bias=8),
 }
 
 

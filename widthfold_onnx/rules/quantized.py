@@ -58,11 +58,6 @@ class Quantization:
     extends: bool
     cuts: bool
 
-    @property
-    def padding(self) -> Value | None:
-        """What extends the data where the convolution reads it; None for 0, as dequantized."""
-        return None if self.dequantized else self.zero
-
 
 def read_quantization(document: Document, node: Node) -> Quantization | Refusal | None:
     """What is known of the data of a convolution; None where it computes in floats."""

@@ -104,7 +104,7 @@ def quantization(
     """
     beside: dict[int, Constant] = {}
     zero = np.zeros((), np.int8)
-    of_weight = zero_input(node, left=left)
+    of_weight = _zero_input(node, left=left)
     for given in _inputs(node, left=left):
         value = node.inputs[given.index]
         assert value is not None
@@ -126,7 +126,7 @@ def quantization(
     return ProductQuantization(zero, beside)
 
 
-def zero_input(node: Node, *, left: bool) -> int | None:
+def _zero_input(node: Node, *, left: bool) -> int | None:
     """Which input the zero point of the weight is; None of an operator without one."""
     zeros = PRODUCT_INPUTS[node.op_type].zeros
     return zeros[not left] if zeros else None

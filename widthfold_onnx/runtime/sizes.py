@@ -25,9 +25,6 @@ MAX_ELEMENTS = 1 << 24
 ENOUGH = 2000
 """Inputs of so many elements are tried first: a single frame of audio shows and times little."""
 
-ROUNDER = 5
-"""How often a multiple is doubled: a model may halve an extent before it folds it."""
-
 SMALL_ELEMENTS = 750_000
 """Largest input set for the second shapes, where a much larger size is tried first."""
 
@@ -69,32 +66,6 @@ def other_shapes(session: Session, fixed: Shapes, found: Shapes) -> Shapes | Non
     double = {key: size * 2 for key, size in sizes.items()}
     tries = (item for item in (double, _batched(sizes, opened)) if item != sizes)
     return _first(session, fixed, tries)[0]
-
-
-def nearby_shapes(session: Session, found: Shapes, rest: int) -> list[Shapes]:
-    """Shapes near those that run: one more and one less in open dimensions, and multiples.
-
-    Args:
-        session: of the original.
-        found: shapes that run.
-        rest: a number of which the open dimensions are multiples in some of the results.
-
-    Returns:
-        Those with which the original runs.
-    """
-    opened = open_dimensions(session.inputs, {})
-    sizes = open_sizes(session.inputs, opened, found)
-    near = [
-        {key: max(1, size + step) if key in group else size for key, size in sizes.items()}
-        for step in (1, -1)
-        for group in (list(sizes), *([key] for key in sizes))
-    ]
-    round_ones = [
-        {key: -(-size // (rest << i)) * (rest << i) for key, size in sizes.items()}
-        for i in range(ROUNDER)
-    ]
-    runs = (_first(session, {}, [item])[0] for item in (*near, *round_ones))
-    return [shapes for shapes in runs if shapes is not None]
 
 
 def with_batch(session: Session, fixed: Shapes, found: Shapes, batch: int) -> Shapes | None:

@@ -1,14 +1,12 @@
 """Folded models with a fault each.
 
 A planter changes a folded model (`IN_MODELS`), folds another model instead of the original
-(`geometry`), or breaks the folding code (`algebra`). What a planter has no place for, and what
-another planter made already, is no mutant.
+(`geometry`), or breaks the folding code (`algebra`). What a planter has no place for is no mutant.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from functools import cache, partial
 from itertools import islice
 
@@ -20,7 +18,6 @@ from tests.evidence.mutants import (
     borders,
     geometry,
     moves,
-    records,
     structure,
     twins,
     weights,
@@ -30,12 +27,12 @@ from tests.evidence.mutants.base import folded, original
 from tests.evidence.mutants.bases import CONVS
 from tests.evidence.mutants.folded import Fault, Folded
 from tests.evidence.mutants.geometry import Change
-from tests.evidence.mutants.mutant import Mutant
+from tests.evidence.mutants.mutant import Mutant, content
 from tests.evidence.mutants.transposed import TRANSPOSED
 
 BASES = CONVS | TRANSPOSED
 
-IN_MODELS = (weights, attributes, moves, borders, structure, twins, records)
+IN_MODELS = (weights, attributes, moves, borders, structure, twins)
 
 
 Planter = Callable[[str, str], Mutant | None]
@@ -56,7 +53,7 @@ def of_another(change: Change, fault: str, base: str) -> Mutant | None:
 def in_code(planted: Planted, fault: str, base: str) -> Mutant | None:
     with planted():
         model = fold_if_possible(base, original(BASES[base]))
-    return None if model is None else Mutant(base, fault, original(BASES[base]), model, planted)
+    return None if model is None else Mutant(base, fault, original(BASES[base]), model)
 
 
 PLANTERS: dict[str, Planter] = {
@@ -70,21 +67,12 @@ PLANTERS: dict[str, Planter] = {
 }
 
 
-def mutants(names: Sequence[str], per_fault: int | None = None) -> Iterator[Mutant]:
-    """Mutants of every fault; with a limit, other faults come in other bases first."""
-    seen = {(name, content(right_fold(name)), code) for name in names for code in (False, True)}
-
-    def fresh(fault: str, turn: int) -> Iterator[Mutant]:
-        for base in (*names[turn:], *names[:turn]):
-            mutant = PLANTERS[fault](fault, base)
-            if mutant is not None:
-                key = (base, content(mutant.model), mutant.context is not nullcontext)
-                if key not in seen:
-                    seen.add(key)
-                    yield mutant
-
-    for i, fault in enumerate(PLANTERS):
-        yield from islice(fresh(fault, i % len(names)), per_fault)
+def mutants(fault: str, names: Sequence[str], count: int | None = None) -> Iterator[Mutant]:
+    """Mutants of a fault; with a limit, other faults come in other bases first."""
+    turn = list(PLANTERS).index(fault) % len(names)
+    made = (PLANTERS[fault](fault, base) for base in (*names[turn:], *names[:turn]))
+    changed = (m for m in made if m and content(m.model) != content(right_fold(m.base)))
+    return islice(changed, count)
 
 
 @cache
@@ -98,7 +86,3 @@ def fold_if_possible(base: str, model: onnx.ModelProto) -> onnx.ModelProto | Non
         return folded(BASES[base], model)
     except (AssertionError, ValueError, IndexError):
         return None
-
-
-def content(model: onnx.ModelProto) -> bytes:
-    return model.SerializeToString(deterministic=True)

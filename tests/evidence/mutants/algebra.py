@@ -1,8 +1,4 @@
-"""Faults in the folding code itself, planted for the creation and for the checking of a fold.
-
-The checker repeats the fold from its record; with the same fault in both, repeating shows nothing.
-What is left is the proof, which trusts no algebra, and the integer probe.
-"""
+"""Faults in the folding code itself: what it makes of an original is a mutant."""
 
 from __future__ import annotations
 
@@ -17,7 +13,6 @@ import numpy as np
 from tests.evidence.mutants.alter import Alter
 from tests.evidence.mutants.folded import Array
 from tests.evidence.mutants.weights import ARRAY, BIAS, WEIGHT
-from widthfold_onnx.evidence import wanted as checking
 from widthfold_onnx.fold import conv
 from widthfold_onnx.fold.axis import fold_axis
 from widthfold_onnx.fold.channels import Regrouping, regroup_weight
@@ -25,12 +20,11 @@ from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.fold.layout import Packing, pack
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rewrite import record
 from widthfold_onnx.rules import assumed, conv_transpose, forms, windowed
 from widthfold_onnx.rules.conv_transpose import CONV_TRANSPOSE
 
 Planted = Callable[[], Any]
-"""A context inside which the package folds wrongly, and checks so."""
+"""A context inside which the package folds wrongly."""
 
 
 def code(*places: tuple[object, str], by: object) -> Planted:
@@ -52,7 +46,7 @@ def weights(alter: Alter) -> Planted:
         altered = alter(right.copy())
         return right if altered is None else altered.astype(right.dtype)
 
-    return code((windowed, "fold_weight"), (checking, "fold_weight"), by=wrong)
+    return code((windowed, "fold_weight"), by=wrong)
 
 
 def biases(alter: Alter) -> Planted:
@@ -61,7 +55,7 @@ def biases(alter: Alter) -> Planted:
         altered = alter(right.copy())
         return right if altered is None else altered.astype(right.dtype)
 
-    return code((windowed, "fold_per_channel"), (checking, "fold_per_channel"), by=wrong)
+    return code((windowed, "fold_per_channel"), by=wrong)
 
 
 def regrouped(alter: Callable[[Array, Regrouping], Array]) -> Planted:
@@ -69,7 +63,7 @@ def regrouped(alter: Callable[[Array, Regrouping], Array]) -> Planted:
         right = regroup_weight(weight, found)
         return right if found.before == found.after else alter(right, found)
 
-    return code((conv, "regroup_weight"), (checking, "regroup_weight"), by=wrong)
+    return code((conv, "regroup_weight"), by=wrong)
 
 
 def axes(alter: Callable[[FoldedAxis], dict[str, object]]) -> Planted:
@@ -77,7 +71,7 @@ def axes(alter: Callable[[FoldedAxis], dict[str, object]]) -> Planted:
         right = fold_axis(axis, *digits, blocked=blocked)
         return replace(right, **alter(right)) if isinstance(right, FoldedAxis) else right
 
-    return code((forms, "fold_axis"), (record, "fold_axis"), by=wrong)
+    return code((forms, "fold_axis"), by=wrong)
 
 
 def geometry(**steps: int) -> Planted:
@@ -87,11 +81,11 @@ def geometry(**steps: int) -> Planted:
         changed = {name: getattr(axis, name) + step for name, step in steps.items()}
         return fold_axis(replace(axis, **changed), *digits, blocked=blocked)
 
-    return code((forms, "fold_axis"), (record, "fold_axis"), by=wrong)
+    return code((forms, "fold_axis"), by=wrong)
 
 
 def reading(**changes: Callable[..., Any]) -> Planted:
-    """Every ConvTranspose read wrongly, by the fold and by its checker."""
+    """Every ConvTranspose read wrongly."""
     wrong = replace(CONV_TRANSPOSE, **changes)
     return code((conv_transpose, "CONV_TRANSPOSE"), by=wrong)
 
@@ -111,7 +105,7 @@ def transposed_axes(alter: Callable[[ConvAxis], dict[str, int]]) -> Planted:
 
 
 def packing(alter: Callable[[dict[str, Any]], dict[str, Any]], *, output_only: bool) -> Planted:
-    """The moves of the fold of another tensor; only the creation looks at them."""
+    """The moves of the fold of another tensor."""
     calls = [0]
 
     def wrong(shape: Any, digits: Any, **others: Any) -> Packing:

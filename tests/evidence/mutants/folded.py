@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -55,13 +54,10 @@ class Folded:
         self.store(self.conv.input[index], altered.astype(array.dtype))
         return True
 
-    def insert(self, node: onnx.NodeProto, where: onnx.NodeProto, *, marked: bool = True) -> None:
+    def insert(self, node: onnx.NodeProto, where: onnx.NodeProto) -> None:
         """Put a node with one input and one output in front of another and feed that from it."""
         node.input.insert(0, where.input[0])
         node.output.append("inserted")
-        if marked:
-            entry = next(e for e in self.conv.metadata_props if e.key == ORIGIN_KEY)
-            node.metadata_props.append(entry)
         self.graph.node.insert(list(self.graph.node).index(where), node)
         where.input[0] = "inserted"
 
@@ -95,14 +91,6 @@ def line(
 
 def metadata(node: onnx.NodeProto, key: str) -> str:
     return next((e.value for e in node.metadata_props if e.key == key), "")
-
-
-def restate(node: onnx.NodeProto, key: str, **changes: object) -> bool:
-    """Change what a node says of itself, in JSON; False if it says so already."""
-    entry = next(e for e in node.metadata_props if e.key == key)
-    record = json.loads(entry.value)
-    entry.value = json.dumps(record | changes)
-    return record | changes != record
 
 
 def attribute(node: onnx.NodeProto, name: str) -> list[int]:

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from tests.oracle import conv_transpose, resolve_transposed_pads
+from tests.oracle import conv, conv_transpose, resolve_transposed_pads
 
 
 class ConvTranspose(OpRun):
@@ -39,6 +39,44 @@ class ConvTranspose(OpRun):
         return (conv_transpose(x, w, b, **given),)
 
 
+class ConvInteger(OpRun):
+    """The loop oracle; that of the reference implementation takes one zero point per tensor."""
+
+    op_domain = ""
+
+    def _run(self, x: Any, w: Any, zx: Any = None, zw: Any = None, **given: Any) -> tuple[Any]:
+        return (sums(x, w, zx, zw, None, given).astype(np.int32),)
+
+
+class QLinearConv(OpRun):
+    """The loop oracle; that of the reference implementation has two spatial axes."""
+
+    op_domain = ""
+
+    def _run(
+        self, x: Any, sx: Any, zx: Any, w: Any, sw: Any, zw: Any, sy: Any, zy: Any, b: Any = None,
+        **given: Any,
+    ) -> tuple[Any]:  # fmt: skip
+        total = sums(x, w, zx, zw, b, given)
+        scale = (sx * sw / sy).reshape(-1, *[1] * (total.ndim - 2))
+        limits = np.iinfo(zy.dtype)
+        stepped = np.rint(total * scale) + zy.astype(np.int64)
+        return (np.clip(stepped, limits.min, limits.max).astype(zy.dtype),)
+
+
+def sums(x: Any, w: Any, zx: Any, zw: Any, b: Any, given: dict[str, Any]) -> Any:
+    """Products of integers less their zero points."""
+    assert given.pop("auto_pad", "NOTSET") == "NOTSET"
+    kernel = given.pop("kernel_shape", None)
+    if kernel and tuple(kernel) != w.shape[2:]:
+        raise ValueError(f"a kernel of {w.shape[2:]} that is said to be {kernel}")
+    given = {name: value for name, value in given.items() if value is not None}
+    zero = np.zeros((), np.int64)
+    x = x.astype(np.int64) - (zero if zx is None else zx.astype(np.int64))
+    points = zero if zw is None else zw.astype(np.int64)
+    return conv(x, w - points.reshape(-1, *[1] * (w.ndim - 1)), b, **given)
+
+
 ROUNDING = 1e-12
 OPEN = [(2, 9), (5, 6), (4, 15)]
 """Samples and positions for dimensions that a model leaves open."""
@@ -51,7 +89,11 @@ class Judgement(StrEnum):
 
 
 def judge(original: onnx.ModelProto, mutant: onnx.ModelProto) -> Judgement:
-    """Compare on random inputs, of several sizes where dimensions are open."""
+    """Compare on random inputs, of several sizes where dimensions are open.
+
+    Integers are over the whole range of their type.
+    """
+    kind = helper.tensor_dtype_to_np_dtype(original.graph.input[0].type.tensor_type.elem_type)
     dims = [d.dim_param or d.dim_value for d in original.graph.input[0].type.tensor_type.shape.dim]
     rng = np.random.default_rng(2718)
     for sizes in OPEN:
@@ -60,6 +102,9 @@ def judge(original: onnx.ModelProto, mutant: onnx.ModelProto) -> Judgement:
             for i, d in enumerate(dims)
         ]
         x = rng.standard_normal(shape)
+        if kind.kind in "iu":
+            limits = np.iinfo(kind)
+            x = rng.integers(limits.min, limits.max, shape, kind, endpoint=True)
         expected = run(original, x)
         try:
             y = run(mutant, x)
@@ -67,18 +112,25 @@ def judge(original: onnx.ModelProto, mutant: onnx.ModelProto) -> Judgement:
             return Judgement.BROKEN
         if y.shape != expected.shape:
             return Judgement.OTHER
+        if kind.kind in "iu":
+            y, expected = y.astype(np.int64), expected.astype(np.int64)
         if not np.abs(y - expected).max() <= ROUNDING * np.abs(expected).max():
             return Judgement.OTHER
     return Judgement.SAME
 
 
 def run(model: onnx.ModelProto, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Run a model; the reference implementation knows DequantizeLinear since opset 19."""
     wide = onnx.ModelProto()
     wide.CopyFrom(model)
     for tensor in wide.graph.initializer:
         if tensor.data_type in (TensorProto.FLOAT, TensorProto.FLOAT16):
             array = numpy_helper.to_array(tensor).astype(np.float64)
             tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    if any(node.op_type == "DequantizeLinear" for node in wide.graph.node):
+        wide.opset_import[0].version = max(19, wide.opset_import[0].version)
     with np.errstate(all="ignore"):
-        (y,) = ReferenceEvaluator(wide, new_ops=[ConvTranspose]).run(None, {"x": x})
+        (y,) = ReferenceEvaluator(wide, new_ops=[ConvTranspose, ConvInteger, QLinearConv]).run(
+            None, {"x": x}
+        )
     return np.asarray(y)

@@ -5,21 +5,17 @@ What counts as changed is decided by onnx's reference implementation (`mutants.j
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cache
-from pathlib import Path
 
 import onnx
 
 from tests.evidence.mutants.algebra import Planted
-from tests.evidence.mutants.folded import Fault, Folded, metadata
+from tests.evidence.mutants.folded import Fault, Folded
 from tests.evidence.mutants.judge import Judgement, judge
 from tests.evidence.mutants.proof import difference
 from widthfold_onnx import FoldOptions, fold_model
-from widthfold_onnx.rewrite.record import FOLD_KEY
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,21 +27,15 @@ class Mutant:
         fault: name of the fault; its first word is the kind.
         original: the model that was to be folded.
         model: the folded model.
-        context: in which the checker runs; other than empty for faults of the folding code.
     """
 
     base: str
     fault: str
     original: onnx.ModelProto
     model: onnx.ModelProto
-    context: Planted = nullcontext
 
     def __str__(self) -> str:
         return f"{self.base}-{self.fault}"
-
-    @property
-    def kind(self) -> str:
-        return self.fault.partition(".")[0]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,7 +58,7 @@ class RightFold:
         """Faults in the folded model, where there is a place for them."""
         for name, fault in faults.items():
             planted = Folded(self.model)
-            if fault(planted) and self._differs(planted.model):
+            if fault(planted) and content(planted.model) != content(self.model):
                 yield Mutant(self.base, name, self.original, planted.model)
 
     def in_code(self, faults: Mapping[str, Planted]) -> Iterator[Mutant]:
@@ -79,34 +69,46 @@ class RightFold:
                     model, _ = fold_model(self.original, self.options)
                 except ValueError:
                     continue
-            if self._differs(model) and any(metadata(n, FOLD_KEY) for n in model.graph.node):
-                yield Mutant(self.base, name, self.original, model, context)
-
-    def _differs(self, model: onnx.ModelProto) -> bool:
-        return model.SerializeToString() != self.model.SerializeToString()
-
-
-@cache
-def judged(mutant: Mutant) -> Judgement:
-    return judge(mutant.original, mutant.model)
+            if content(model) != content(self.model) and len(model.graph.node) > len(
+                self.original.graph.node
+            ):
+                yield Mutant(self.base, name, self.original, model)
 
 
-def check(mutant: Mutant, strict: Mapping[str, str], folder: Path) -> None:
-    """The proof finds a mutant of another function; of others, only what `strict` says.
+def content(model: onnx.ModelProto) -> bytes:
+    """What a model computes: all that it holds but what its nodes say of themselves."""
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    for node in bare.graph.node:
+        del node.metadata_props[:]
+    return bare.SerializeToString(deterministic=True)
+
+
+def check(
+    mutant: Mutant,
+    strict: Mapping[str, str],
+    judged: Callable[[onnx.ModelProto, onnx.ModelProto], Judgement] = judge,
+) -> Judgement:
+    """Show that the proof finds a mutant of another function, and no other one.
 
     Args:
-        strict: patterns of names of mutants that compute the same and are rejected all the same,
-            and why that is right.
+        mutant: the mutant.
+        strict: patterns of names of mutants that compute the same for the judge and are rejected
+            all the same, and why that is right.
+        judged: says whether the mutant is another function.
     """
-    with mutant.context():
-        found = difference(mutant.original, mutant.model, folder)
-    if judged(mutant) is not Judgement.SAME:
-        assert found, f"{mutant} is {judged(mutant)}, and nothing was found"
+    found, verdict = (
+        difference(mutant.original, mutant.model),
+        judged(mutant.original, mutant.model),
+    )
+    if verdict is not Judgement.SAME:
+        assert found, f"{mutant} is {verdict}, and nothing was found"
     elif found:
         assert any(fnmatchcase(str(mutant), pattern) for pattern in strict), f"{mutant}: {found}"
+    return verdict
 
 
-def check_right(original: onnx.ModelProto, folded: onnx.ModelProto, folder: Path) -> None:
+def check_right(original: onnx.ModelProto, folded: onnx.ModelProto) -> None:
     """A right fold is one for the judge and for the proof."""
     assert judge(original, folded) is Judgement.SAME
-    assert difference(original, folded, folder) == ""
+    assert difference(original, folded) == ""

@@ -1,4 +1,4 @@
-"""Faults that no proof of a site can see: around the sites, or after their record was lost."""
+"""Faults around the folded node."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from onnx import helper
 
 from tests.evidence.mutants.alter import element
 from tests.evidence.mutants.folded import Fault, Folded
-from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY
 
 
 def negated_behind(folded: Folded) -> bool:
-    folded.insert(helper.make_node("Neg", [], [], "more"), folded.graph.node[-1], marked=False)
+    folded.insert(helper.make_node("Neg", [], [], "more"), folded.graph.node[-1])
     return True
 
 
@@ -30,17 +29,10 @@ def output_renamed(folded: Folded) -> bool:
     return True
 
 
-def last_extent_grown(folded: Folded) -> bool:
-    folded.graph.input[0].type.tensor_type.shape.dim[-1].dim_value += 1
-    return True
-
-
-def record_lost(folded: Folded, *keys: str) -> bool:
+def metadata_lost(folded: Folded) -> bool:
     """Another tool dropped metadata, and one weight is wrong by a percent."""
     for node in folded.chain:
-        kept = [entry for entry in node.metadata_props if entry.key not in keys]
         del node.metadata_props[:]
-        node.metadata_props.extend(kept)
     return folded.change(1, element(0, lambda v: v * v.dtype.type(1.01)))
 
 
@@ -53,8 +45,6 @@ FAULTS: dict[str, Fault] = {
     "outside.last_reads_conv": last_reads_conv,
     "outside.other_operator": other_operator,
     "outside.output_renamed": output_renamed,
-    "outside.last_extent_grown": last_extent_grown,
-    "outside.record_lost": lambda folded: record_lost(folded, FOLD_KEY),
-    "outside.all_metadata_lost": lambda folded: record_lost(folded, FOLD_KEY, ORIGIN_KEY),
+    "outside.metadata_lost": metadata_lost,
     "outside.bias_nan": bias_nan,
 }

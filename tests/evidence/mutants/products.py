@@ -1,4 +1,4 @@
-"""Folded products of matrices with a fault each: weight, C, attributes, moves, record, code."""
+"""Folded products of matrices with a fault each: weight, C, attributes, moves, code."""
 
 from __future__ import annotations
 
@@ -19,13 +19,11 @@ from tests.evidence.mutants.alter import (
     swapped,
     transposed,
 )
-from tests.evidence.mutants.folded import Array, Fault, Folded, put, restate
+from tests.evidence.mutants.folded import Array, Fault, Folded, put
 from tests.rewrite.products import Product
 from widthfold_onnx import FoldOptions, fold_model
-from widthfold_onnx.evidence import product_pair
 from widthfold_onnx.fold import matmul
 from widthfold_onnx.fold.matmul import MatMulFold, fold_addend, fold_weight
-from widthfold_onnx.rewrite.record import FOLD_KEY
 
 Plain = {"first": "Tanh", "last": "Asinh", "scale": 1.0}
 Scaled = {"alpha": 0.6, "beta": 0.4}
@@ -254,10 +252,6 @@ def other_operator(folded: Folded) -> bool:
     return True
 
 
-def recorded(**changes: object) -> Fault:
-    return lambda folded: restate(folded.conv, FOLD_KEY, **changes)
-
-
 IN_MODEL: dict[str, Fault] = {
     **{f"weight.{name}": in_weight(alter) for name, alter in WEIGHT.items()},
     **{f"addend.{name}": in_addend(alter) for name, alter in ANY.items()},
@@ -276,23 +270,18 @@ IN_MODEL: dict[str, Fault] = {
     "move.without_transpose": without_transpose,
     "node.negated": negated,
     "node.other_operator": other_operator,
-    "record.factor": recorded(factor=2),
-    "record.no_factor": recorded(factor=0),
-    "record.merged": recorded(merged=2),
-    "record.shape": recorded(shape=[3, 24]),
-    "record.axis_of_a_conv": recorded(kind="conv"),
 }
 
 
 def coded(name: str, right: Callable[..., Array], alter: Alter) -> Planted:
-    """The same fault where a fold is made and where it is checked."""
+    """A fault where a fold is made."""
 
     def wrong(array: Array, fold: MatMulFold, *others: object) -> Array:
         made = right(array, fold, *others)
         altered = alter(made.copy())
         return made if altered is None else altered.astype(made.dtype)
 
-    return code((matmul, name), (product_pair, name), by=wrong)
+    return code((matmul, name), by=wrong)
 
 
 IN_CODE: dict[str, Planted] = {

@@ -1,26 +1,22 @@
-"""What the exact proof says of a pair of models."""
+"""What the proof says of a pair of models."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import onnx
 
-from widthfold_onnx import InvalidModelError, Provider, VerifyOptions
-from widthfold_onnx.evidence.exact import probe_sites
+from widthfold_onnx.evidence.proof.compare import Proof, prove_at_sizes
+from widthfold_onnx.evidence.proof.program import program
+from widthfold_onnx.evidence.proof.sizes import Shapes
 
 
-def difference(before: onnx.ModelProto, after: onnx.ModelProto, folder: Path) -> str:
-    """What the proof and the probe say, "" if both hold."""
-    paths = folder / "before.onnx", folder / "after.onnx"
-    for path, model in zip(paths, (before, after), strict=True):
-        path.unlink(missing_ok=True)  # a new file is written faster than an old one is replaced
-        path.write_bytes(model.SerializeToString())
-    try:
-        sites, limits = probe_sites(*paths, VerifyOptions(provider=Provider.CPU), lambda line: None)
-    except InvalidModelError as error:
-        return str(error)
-    assert all(site.verdict in ("exact", "different") for site in sites)
-    wrong = [site.reason for site in sites if site.verdict == "different"]
-    assert wrong or not limits
-    return "; ".join(wrong)
+def proofs(
+    before: onnx.ModelProto, after: onnx.ModelProto, known: Shapes | None = None
+) -> list[Proof]:
+    """Prove two models that are held in memory, at every set of extents."""
+    return prove_at_sizes(program(before, None), program(after, None), {}, known or {})
+
+
+def difference(before: onnx.ModelProto, after: onnx.ModelProto, known: Shapes | None = None) -> str:
+    """What the proof finds, "" where both models are equal."""
+    found = proofs(before, after, known)
+    return "; ".join(f"{p.verdict}: {p.reason}" for p in found if p.verdict != "equal")

@@ -1,8 +1,4 @@
-"""Faults in folded quantized convolutions: gaps, scales, zero points, biases, what is passed on.
-
-Whether a mutant is another function is decided by running it on integers and comparing with the
-loop oracle; a mutant that computes the same may be rejected only where `STRICT` says why.
-"""
+"""Faults in folded quantized convolutions: gaps, scales, zero points, biases, what is passed on."""
 
 from __future__ import annotations
 
@@ -16,9 +12,8 @@ from onnx import numpy_helper
 
 from tests.evidence.mutants.algebra import Planted, code
 from tests.evidence.mutants.alter import flipped, regrouped, rolled, swapped
-from tests.rewrite.quantized import Case, run
+from tests.rewrite.quantized import Case
 from widthfold_onnx import AxisName, FoldOptions, Layout, fold_model
-from widthfold_onnx.evidence import wanted
 from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.rules import windowed
@@ -99,21 +94,6 @@ def right_fold(base: str) -> onnx.ModelProto:
     model, (site,) = fold_model(BASES[base][0].model(), options(base))
     assert site.status == "folded", site.reason
     return model
-
-
-def is_another(base: str, model: onnx.ModelProto) -> bool:
-    """Whether a model computes something else than the oracle, or does not run."""
-    case = BASES[base][0]
-    for seed in range(3):
-        x = np.random.default_rng(seed).permutation(case.data().ravel()).reshape(case.shape)
-        try:
-            found = run(model, x)
-        except Exception:  # the runtime raises several
-            return True
-        expected = case.expected(x)
-        if found.shape != expected.shape or (found != expected).any():
-            return True
-    return False
 
 
 def folded_node(model: onnx.ModelProto) -> onnx.NodeProto:
@@ -373,11 +353,9 @@ def first_only(numbers: Array, fold: ConvFold) -> Array:
 
 
 IN_CODE: dict[str, Planted] = {
-    "code.gaps_of_0": code((windowed, "fold_weight"), (wanted, "fold_weight"), by=gaps_of_0),
+    "code.gaps_of_0": code((windowed, "fold_weight"), by=gaps_of_0),
     **{
-        f"code.per_channel.{by.__name__}": code(
-            (windowed, "fold_per_channel"), (wanted, "fold_per_channel"), by=by
-        )
+        f"code.per_channel.{by.__name__}": code((windowed, "fold_per_channel"), by=by)
         for by in (tiled, first_only)
     },
 }

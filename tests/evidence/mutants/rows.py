@@ -1,8 +1,7 @@
-"""Folded perceptrons with a fault each: constants, wires and claims of carried ops, code."""
+"""Folded perceptrons with a fault each: constants, wires of carried ops, code."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -12,7 +11,7 @@ from onnx import helper, numpy_helper
 
 from tests.evidence.mutants.algebra import Planted, code
 from tests.evidence.mutants.alter import Alter, element, flipped, next_up, rolled, swapped
-from tests.evidence.mutants.folded import Array, Fault, Folded, metadata, restate
+from tests.evidence.mutants.folded import Array, Fault, Folded
 from tests.evidence.mutants.products import (
     WEIGHT,
     exchanged_last,
@@ -21,11 +20,9 @@ from tests.evidence.mutants.products import (
     weight_at,
 )
 from widthfold_onnx import FoldOptions, fold_model
-from widthfold_onnx.evidence import product_pair
 from widthfold_onnx.fold.matmul import MatMulFold, fold_weight
 from widthfold_onnx.fold.row_state import RowState
 from widthfold_onnx.rewrite import parameters
-from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, STATE_KEY
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -188,7 +185,7 @@ def in_weight(name: str, alter: Alter) -> Fault:
 
 
 def regrouped_between(folded: Folded) -> bool:
-    """Positions and channels of a packed tensor change places, and it says that all is well."""
+    """Positions and channels of a packed tensor change places."""
     reader, maker = node(folded, "slope"), node(folded, "of_w1")
     numbers = folded.tensor(reader.input[held(folded, reader)])
     first = next(n for n in folded.graph.node if n.op_type == "Reshape")
@@ -199,39 +196,11 @@ def regrouped_between(folded: Folded) -> bool:
     at = list(reader.input).index(maker.output[0])
     turn = helper.make_node("Transpose", [reader.input[at]], ["turned"], "planted", perm=perm)
     back = helper.make_node("Reshape", ["turned", as_it_was], ["back"], "planted_back")
-    turn.metadata_props.extend(e for e in maker.metadata_props if e.key == ORIGIN_KEY)
-    back.metadata_props.extend(e for e in maker.metadata_props if e.key != FOLD_KEY)
     place = list(folded.graph.node).index(reader)
     folded.graph.node.insert(place, back)
     folded.graph.node.insert(place, turn)
     reader.input[at] = "back"
     return True
-
-
-def claimed(op: str, **changes: object) -> Fault:
-    """Another state, while the nodes stay: no reader could make sense of it."""
-    return lambda folded: restate(node(folded, op), STATE_KEY, **changes)
-
-
-def other_shapes(op: str) -> Fault:
-    """A claim of other natural extents."""
-
-    def fault(folded: Folded) -> bool:
-        shapes = json.loads(metadata(node(folded, op), STATE_KEY))["shapes"]
-        shapes[0][-2] = 2 * (shapes[0][-2] or 1)
-        return claimed(op, shapes=shapes)(folded)
-
-    return fault
-
-
-def unmarked(op: str, *keys: str) -> Fault:
-    def fault(folded: Folded) -> bool:
-        kept = [e for e in node(folded, op).metadata_props if e.key not in keys]
-        del node(folded, op).metadata_props[:]
-        node(folded, op).metadata_props.extend(kept)
-        return True
-
-    return fault
 
 
 CONSTANT: dict[str, Alter] = {
@@ -276,15 +245,6 @@ IN_MODEL: dict[str, Fault] = {
     "reshape.unfold_exchanged": reshaped(-1, exchanged_last),
     "reshape.unfold_less": reshaped(-1, one_digit_less),
     "move.regrouped_between": regrouped_between,
-    **{
-        f"state.{op}_{name}": claimed(op, **{name: value})
-        for op in ("bias", "of_w1", "less")
-        for name, value in (("factor", 2), ("left", True), ("merged", 3), ("kind", "conv"))
-    },
-    **{f"state.{op}_shapes": other_shapes(op) for op in ("active", "of_w0")},
-    "state.no_state": unmarked("slope", STATE_KEY),
-    "state.no_origin": unmarked("slope", ORIGIN_KEY),
-    "state.no_marks": unmarked("slope", STATE_KEY, ORIGIN_KEY),
 }
 
 
@@ -313,9 +273,7 @@ IN_CODE: dict[str, Planted] = {
     "code.channels_rolled": code(
         (RowState, "channels"), by=lambda state, count: np.arange(state.factor * count) % count - 1
     ),
-    "code.weight_of_the_other_side": code(
-        (parameters.matmul, "fold_weight"), (product_pair, "fold_weight"), by=other_weight
-    ),
+    "code.weight_of_the_other_side": code((parameters.matmul, "fold_weight"), by=other_weight),
     "code.merged_otherwise": code((MatMulFold, "state"), by=property(merged_otherwise)),
     "code.other_side": code((MatMulFold, "state"), by=property(other_side)),
 }

@@ -26,13 +26,13 @@ PLACES: dict[str, Callable[[Folded], Sequence[onnx.NodeProto]]] = {
 """One node each, none where nothing is moved behind the Conv."""
 
 
-def inserted(op: str, place: str, *, marked: bool) -> Fault:
-    """A node more; unmarked it does not say that it belongs to the site."""
+def inserted(op: str, place: str) -> Fault:
+    """A node more."""
 
     def fault(folded: Folded) -> bool:
         for where in PLACES[place](folded):
             node = helper.make_node(op, [], [], "more", **OPS[op])
-            folded.insert(node, where, marked=marked)
+            folded.insert(node, where)
             return True
         return False
 
@@ -88,14 +88,7 @@ def later_fold(folded: Folded) -> bool:
 
 
 FAULTS: dict[str, Fault] = {
-    **{
-        f"node.{op}_before_{place}{'' if marked else '_unmarked'}": inserted(
-            op, place, marked=marked
-        )
-        for op in OPS
-        for place in PLACES
-        for marked in (True, False)
-    },
+    **{f"node.{op}_before_{place}": inserted(op, place) for op in OPS for place in PLACES},
     "wire.fold_of_another_value": reads("front", "x"),
     "wire.conv_unfolded": reads("conv", "z"),
     "wire.unfold_of_input": reads("unfold", "z"),

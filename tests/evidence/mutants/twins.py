@@ -7,7 +7,6 @@ from collections.abc import Callable
 import onnx
 
 from tests.evidence.mutants.folded import Fault, Folded, line
-from widthfold_onnx.rewrite.record import ORIGIN_KEY
 
 
 def twin(folded: Folded) -> list[onnx.NodeProto]:
@@ -68,14 +67,6 @@ def crossed_unfolds(folded: Folded, other: list[onnx.NodeProto]) -> None:
     folded.graph.node.extend(nodes)
 
 
-def crossed_sites(folded: Folded, other: list[onnx.NodeProto]) -> None:
-    """Outputs and what the nodes say of their origin, both: only the weights tell."""
-    crossed_outputs(folded, other)
-    for nodes, origin in ((folded.chain, "c1"), (other, "c0")):
-        for node in nodes:
-            next(e for e in node.metadata_props if e.key == ORIGIN_KEY).value = origin
-
-
 FAULTS: dict[str, Fault] = {
     "twin.shared_weight": with_twin(shared_weight),
     "twin.shared_bias": with_twin(shared_bias),
@@ -84,5 +75,4 @@ FAULTS: dict[str, Fault] = {
     "twin.crossed_outputs": with_twin(crossed_outputs),
     "twin.crossed_inputs": with_twin(crossed_inputs),
     "twin.crossed_unfolds": with_twin(crossed_unfolds),
-    "twin.crossed_sites": with_twin(crossed_sites),
 }

@@ -16,6 +16,7 @@ from widthfold_onnx.evidence.proof.correspondence import Correspondence, Side
 from widthfold_onnx.evidence.proof.evaluate import Evaluation, EvaluationError
 from widthfold_onnx.evidence.proof.field import PRIMES, canonical
 from widthfold_onnx.evidence.proof.program import Program
+from widthfold_onnx.evidence.proof.rounding import rounded
 from widthfold_onnx.evidence.proof.sizes import (
     Shapes,
     first_tries,
@@ -24,8 +25,10 @@ from widthfold_onnx.evidence.proof.sizes import (
     tested_tries,
 )
 from widthfold_onnx.evidence.proof.values import Elements, Known, Opaque, Shape, Value
+from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.scope import describe_node
 from widthfold_onnx.model.shapes import ShapeTable
+from widthfold_onnx.model.walk import all_nodes
 from widthfold_onnx.text import printable
 
 
@@ -73,22 +76,35 @@ def prove_at_sizes(old: Program, new: Program, fixed: Shapes, known: Shapes) -> 
     for shapes in tested_tries(old, new, proofs[0].shapes):
         with suppress(UnverifiedError):
             proofs.append(prove(old, new, shapes))
-    unseen = _unseen_branch(new, proofs) if open_dimensions(old, {}) else ""
+    unseen = _unseen_branch(old, new, proofs) if open_dimensions(old, {}) else ""
     return [*proofs, Proof("not provable", unseen, proofs[0].shapes)] if unseen else proofs
 
 
-def _unseen_branch(new: Program, proofs: Sequence[Proof]) -> str:
-    """Name an If that changed and of which one branch was never computed; "" if there is none."""
+def _unseen_branch(old: Program, new: Program, proofs: Sequence[Proof]) -> str:
+    """Name an If of which one new branch was never computed; "" if there is none."""
     computed: dict[str, frozenset[str]] = {}
     for proof in proofs:
         for name, chosen in proof.branches.items():
             computed[name] = computed.get(name, frozenset()) | chosen
     constant = Side(new).constant
     fixed = {n.output[0] for n in new.scope.nodes if n.op_type == "If" and n.input[0] in constant}
+    before, after = _branches(old), _branches(new)
     for name, chosen in computed.items():
         for branch in {"then_branch", "else_branch"} - chosen if name not in fixed else ():
+            if after[name, branch] <= before.get((name, branch), set()):
+                continue  # the original holds it as well
             return f"the {branch} of {printable(name)} is chosen at none of the extents tried"
     return ""
+
+
+def _branches(program: Program) -> dict[tuple[str, str], set[bytes]]:
+    """The branches of every If, by its first output and their name."""
+    found: dict[tuple[str, str], set[bytes]] = {}
+    for node in all_nodes(program.proto.graph.node):
+        for attribute in node.attribute if is_default(node, "If") else ():
+            body = bytes(attribute.g.SerializeToString(deterministic=True))
+            found.setdefault((node.output[0], attribute.name), set()).add(body)
+    return found
 
 
 def _first(old: Program, new: Program, tries: Iterator[Shapes]) -> Proof:
@@ -105,8 +121,9 @@ def _first(old: Program, new: Program, tries: Iterator[Shapes]) -> Proof:
 def prove(old: Program, new: Program, shapes: Shapes) -> Proof:
     """Evaluate both models on the same random elements and compare what they return.
 
-    What changed is evaluated behind variables first. A model that computes again what it also keeps
-    is right, but only seen to be with less or nothing taken for a variable.
+    What changed is evaluated behind variables first. A model that computes again what it keeps,
+    or that gives a name to another value, is only seen to be right where the whole of it is
+    evaluated and its outputs alone are compared.
 
     Args:
         old: the original.
@@ -118,13 +135,20 @@ def prove(old: Program, new: Program, shapes: Shapes) -> Proof:
     """
     tables = [ShapeTable(program.proto, dict(shapes)) for program in (old, new)]
     both = Correspondence(old, new)
-    missing = [name for name in both.targets if not both.is_written(name)]
-    if missing:
-        return Proof("different", f"only one model computes {printable(missing[0])}", dict(shapes))
-    for variables in (both.variables(tables[0]), {}):
-        found = _evaluated(both, tables, shapes, variables)
-        if found.verdict == "equal" or not variables:
-            break
+    defaults = both.changed_defaults()
+    if defaults:
+        said = f"another value stands for {printable(defaults[0])} where a caller leaves it out"
+        return Proof("different", said, dict(shapes))
+    found: Proof | None = None
+    for targets, variables in (
+        (both.targets, both.variables(tables[0])),
+        (both.outputs, {}),
+    ):
+        again = _evaluated(both, tables, shapes, targets, variables)
+        if again.verdict != "different":
+            return again
+        found = found or again
+    assert found is not None
     return found
 
 
@@ -132,38 +156,47 @@ def _evaluated(
     both: Correspondence,
     tables: Sequence[ShapeTable],
     shapes: Shapes,
+    targets: Sequence[str],
     variables: Shapes,
 ) -> Proof:
     """Evaluate both models up to the targets and compare these."""
+    missing = [name for name in targets if not both.is_written(name)]
+    if missing:
+        return Proof("different", f"only one model computes {printable(missing[0])}", dict(shapes))
     run = partial(Evaluation, shapes=shapes, variables=variables)
     try:
-        before = run(both.old.program, tables[:1], targets=both.targets)
+        before = run(both.old.program, tables[:1], targets=targets)
     except EvaluationError as error:
         raise UnverifiedError(f"the original cannot be evaluated: {error}") from error
     try:
-        after = run(both.new.program, tables, targets=both.targets)
+        after = run(both.new.program, tables, targets=targets)
     except EvaluationError as error:
         return Proof("different", str(error), dict(shapes))
-    differing = [name for name in both.targets if before.digests[name] != after.digests[name]]
+    differing = [name for name in targets if before.digests[name] != after.digests[name]]
     if not differing:
         return Proof(
             "equal",
             shapes=dict(shapes),
-            values=len(both.shared) + len(both.targets),
+            values=len(both.shared) + len(targets),
             error_bits=_error_bits(before, after),
             functions=frozenset(before.functions) | frozenset(after.functions),
             branches={name: frozenset(chosen) for name, chosen in after.branches.items()},
         )
-    first = differing[0]
-    one, other = (
-        run(side.program, tables[: number + 1], targets=[first], is_kept=True).values[first]
-        for number, side in enumerate((both.old, both.new))
-    )
-    where = f"{printable(first)} ({describe_node(both.new.node(first))}): {_difference(one, other)}"
-    if _constants(one) > _constants(other):
-        where += "; the original multiplies constants, which the new model has rounded"
-        return Proof("not provable", where, dict(shapes))
-    return Proof("different", where, dict(shapes))
+    rounds = ""
+    for name in differing:
+        one, other = (
+            run(side.program, tables[: number + 1], targets=[name], is_kept=True).values[name]
+            for number, side in enumerate((both.old, both.new))
+        )
+        by = f" ({describe_node(both.new.node(name))})" if name in both.new.writers else ""
+        where = f"{printable(name)}{by}: {_difference(one, other)}"
+        merged = ""
+        if _constants(one) > _constants(other):
+            merged = rounded(both.old, both.new, name, {**shapes, **variables}, tables[0])
+        if not merged:
+            return Proof("different", where, dict(shapes))
+        rounds = rounds or f"{where}; the new model has rounded what {merged} make of constants"
+    return Proof("not provable", rounds, dict(shapes))
 
 
 def _error_bits(before: Evaluation, after: Evaluation) -> float:

@@ -36,6 +36,7 @@ class Side:
         program: the model.
         writers: index of the node that returns a value.
         needed: nodes on which outputs depend.
+        names: of all values.
         constant: values that depend on constants alone.
         tensors: initializers by name.
     """
@@ -44,6 +45,7 @@ class Side:
     tensors: Tensors = field(init=False)
     writers: dict[str, int] = field(init=False)
     needed: set[int] = field(init=False)
+    names: set[str] = field(init=False)
     constant: set[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -52,6 +54,7 @@ class Side:
         self.writers = {n: i for i, node in enumerate(scope.nodes) for n in node.output if n}
         given = {value.name for value in self.program.inputs}
         self.tensors = stored(graph)
+        self.names = {*self.writers, *self.tensors, *given}
         self.constant = set(self.tensors) - given
         for index, node in enumerate(scope.nodes):
             if all(name in self.constant for name in self.reads(index)):
@@ -68,17 +71,20 @@ class Side:
         tensor = self.tensors.get(name)
         return None if tensor is None else self.program.read(tensor)
 
-    def needs(self, target: str, variables: Container[str]) -> set[str]:
-        """The variables that a value is computed from."""
-        waiting, done, found = [target], {target}, set[str]()
+    def behind(self, target: str, variables: Container[str]) -> tuple[set[int], set[str]]:
+        """The nodes that a value is computed by, and the variables that it is computed from."""
+        waiting, nodes, found = [target], set[int](), set[str]()
         while waiting:
-            for name in self.reads(self.writers[waiting.pop()]):
+            node = self.writers.get(waiting.pop())
+            if node is None or node in nodes:
+                continue
+            nodes.add(node)
+            for name in self.reads(node):
                 if name in variables:
                     found.add(name)
-                elif name in self.writers and name not in done:
-                    done.add(name)
+                else:
                     waiting.append(name)
-        return found
+        return nodes, found
 
     def node(self, name: str) -> onnx.NodeProto:
         """The node that returns a value."""
@@ -97,6 +103,7 @@ class Correspondence:
     Attributes:
         shared: names of the values that shared nodes return.
         targets: names of the values that are to be proved equal, in running order of the new model.
+        outputs: names of what the new model returns.
     """
 
     def __init__(self, old: Program, new: Program) -> None:
@@ -107,14 +114,15 @@ class Correspondence:
             node = new.scope.nodes[index]
             if self._is_shared(node, index):
                 self.shared.update(name for name in node.output if name)
-        outputs = {value.name for value in new.proto.graph.output}
-        read = {name for i in self._shared_nodes() for name in self.new.reads(i)} | outputs
+        self.outputs = [value.name for value in new.proto.graph.output]
+        read = {name for i in self._shared_nodes() for name in self.new.reads(i)}
+        read |= set(self.outputs)
         order = sorted(self.new.needed)
         written = [name for i in order for name in new.scope.nodes[i].output if name in read]
         self.targets = [name for name in written if name not in self.shared]
-        # What only the original computes, and something reads.
+        # What only the original computes, and something reads, and outputs that are constants.
         gone = (self.old.writers.keys() - self.new.writers.keys()) & read
-        self.targets += sorted(gone)
+        self.targets += sorted((gone | set(self.outputs)) - self.shared - set(self.targets))
 
     @property
     def changed(self) -> list[onnx.NodeProto]:
@@ -123,8 +131,13 @@ class Correspondence:
         return [node for node in nodes if not self.shared & set(node.output)]
 
     def is_written(self, name: str) -> bool:
-        """Whether both models compute a value."""
-        return name in self.old.writers and name in self.new.writers
+        """Whether both models know a value."""
+        return all(name in side.names for side in (self.old, self.new))
+
+    def changed_defaults(self) -> list[str]:
+        """Inputs that a caller may leave out, whose value then is not the same in both models."""
+        old, new = ({value.name for value in side.program.inputs} for side in (self.old, self.new))
+        return sorted(name for name in old & new if not self._alike(name))
 
     def _shared_nodes(self) -> Iterator[int]:
         for index in self.new.needed:
@@ -178,7 +191,7 @@ class Correspondence:
         while True:
             lonely = set[str]()
             for target in self.targets:
-                needs = [side.needs(target, found) for side in (self.old, self.new)]
+                needs = [side.behind(target, found)[1] for side in (self.old, self.new)]
                 lonely |= needs[0] ^ needs[1]
             if not lonely:
                 return found

@@ -66,6 +66,7 @@ class Evaluation:
         self._variables = variables
         self._targets = frozenset(targets)
         self._is_kept = is_kept
+        self._depth = 0  # loops around the node that is evaluated
         self.digests: dict[str, bytes] = {}
         self.values: dict[str, Value] = {}
         self.degree, self.reach, self.size = 1, 0, 0
@@ -74,9 +75,12 @@ class Evaluation:
         given: dict[str, Value] = {}
         for value in program.inputs:
             given[value.name] = self._input(value, shapes)
+        tensors = stored(program.proto.graph)
+        for name in self._targets & (
+            given.keys() | tensors.keys()
+        ):  # an output that no node writes
+            self._keep(name, self._read(name, given, tensors))
         self._graph(program.scope, "", targets, ChainMap(given))
-        for name in self._targets & given.keys():  # an output that is an input
-            self.digests[name] = given[name].digest()
 
     def _input(self, value: onnx.ValueInfoProto, shapes: Mapping[str, Shape]) -> Value:
         key = key_of("input", value.name)
@@ -127,12 +131,15 @@ class Evaluation:
             return env[name]
         raise EvaluationError(f"nothing computes {name}")
 
+    def _keep(self, name: str, value: Value) -> None:
+        self.digests[name] = value.digest()
+        if self._is_kept:
+            self.values[name] = value
+
     def _note(self, node: onnx.NodeProto, path: str, results: Sequence[Value]) -> None:
         for name, value in zip(node.output, results, strict=False):
             if name in self._targets and not path:
-                self.digests[name] = value.digest()
-                if self._is_kept:
-                    self.values[name] = value
+                self._keep(name, value)
             if isinstance(value, Elements):
                 self.degree = max(self.degree, value.degree)
                 self.reach = max(self.reach, value.reach)
@@ -185,15 +192,19 @@ class Evaluation:
             assert scope.graph is not None
             inside = body_path(path, node, attribute, index)
             given = {
-                value.name: self._body_input(inside, value.name, (number, i))
+                value.name: self._body_input(inside, value.name, (self._depth, number, i))
                 for i, value in enumerate(scope.graph.input)
             }
             outputs = [value.name for value in scope.graph.output]
-            found = self._graph(scope, inside, outputs, around.new_child(given))
+            self._depth += 1
+            try:
+                found = self._graph(scope, inside, outputs, around.new_child(given))
+            finally:
+                self._depth -= 1
             bodies += [value.digest().hex() for value in found]
         return unknown(call, *bodies)
 
-    def _body_input(self, path: str, name: str, which: tuple[int, int]) -> Value:
+    def _body_input(self, path: str, name: str, which: tuple[int, int, int]) -> Value:
         shape, key = self._shape(path, name), key_of("body", *which)
         if shape is None:
             return Opaque(key.to_bytes(8, "little"))

@@ -1,8 +1,8 @@
 """Arithmetic modulo primes, and random functions of its elements.
 
 A tensor is evaluated in several draws at once, each modulo a prime of its own. An element is a
-float64 that holds a whole number between about -p/2 and p/2: a product is below 2^44, and BLAS adds
-`TERMS` of them without rounding, because float64 holds every integer below 2^53.
+whole number between about -p/2 and p/2. In float64, a product is below 2^44, and BLAS adds `TERMS`
+of them without rounding, because float64 holds every integer below 2^53.
 """
 
 from __future__ import annotations
@@ -57,12 +57,18 @@ def canonical(array: Array, prime: int) -> Array:
 
 def dot(a: Array, b: Array, prime: int) -> Array:
     """Multiply matrices modulo a prime: [..., m, k] and [..., k, n] give [..., m, n]."""
-    terms = a.shape[-1]
-    total = reduced(a[..., :TERMS] @ b[..., :TERMS, :], prime)
-    for start in range(TERMS, terms, TERMS):
-        part = a[..., start : start + TERMS] @ b[..., start : start + TERMS, :]
-        total = reduced(total + part, prime)
+    total = reduced(widened(a[..., :TERMS]) @ widened(b[..., :TERMS, :]), prime)
+    for start in range(TERMS, a.shape[-1], TERMS):
+        part = slice(start, start + TERMS)
+        product = widened(a[..., part]) @ widened(b[..., part, :])
+        product += total
+        total = reduced(product, prime)
     return total
+
+
+def widened(array: Array) -> Array:
+    """Return elements as float64, in which products and sums of them are exact."""
+    return array.astype(np.float64, copy=False)
 
 
 def inverse(number: int, prime: int) -> int:
@@ -156,16 +162,19 @@ def of_numbers(array: Array) -> Draws:
 
     Whole numbers are themselves. Any other float is an element drawn from its magnitude, with its
     sign: so -w is minus w, w * 1 is w, and a float16 that is widened stays what it is.
+
+    Returns:
+        Elements as float32, which holds them exactly in half of the memory: weights are large.
+        Whatever computes with them widens them first.
     """
     if array.dtype.kind in "iu" and array.dtype.itemsize == 8:
         rests = (np.mod(array, array.dtype.type(prime)).astype(np.float64) for prime in PRIMES)
         return tuple(reduced(rest, prime) for rest, prime in zip(rests, PRIMES, strict=True))
-    wide = array.astype(np.float64)
-    results = [np.empty(wide.shape) for _ in PRIMES]
-    flat = wide.reshape(-1)
+    results = [np.empty(array.shape, np.float32) for _ in PRIMES]
+    flat = array.reshape(-1)
     for start in range(0, flat.size, BLOCK):
         part = slice(start, start + BLOCK)
-        block = flat[part]
+        block = flat[part].astype(np.float64)
         magnitude = np.abs(block)
         is_whole = (magnitude < LARGEST_WHOLE) & (magnitude == np.floor(magnitude))
         drawn = elements(mixed(magnitude.view(np.uint64).copy()))

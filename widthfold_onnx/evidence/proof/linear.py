@@ -29,7 +29,7 @@ def conv(data: Array, weight: Array, group: int, at: Windows, prime: int) -> Arr
     padded = at.padded(data)
     rows = weight.reshape(group, outputs // group, channels, *at.kernel)
     used = rows.any(axis=(0, 1))  # [C / G, *kernel]: what meets zeros alone is left out
-    rows = rows[:, :, used]
+    rows = rows.reshape(*rows.shape[:2], -1) if used.all() else rows[:, :, used]
     # To [N, G, C / G, *kernel, *counts], where runs along the last axis stay runs.
     rank = len(at.counts)
     seen = np.moveaxis(at.of(padded), range(2, 2 + rank), range(-rank, 0))

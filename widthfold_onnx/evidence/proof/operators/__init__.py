@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import numpy as np
+import onnx
+from onnx import helper, numpy_helper
 
 from widthfold_onnx.evidence.proof.call import Call
 from widthfold_onnx.evidence.proof.field import Array, key_of, variables
@@ -24,8 +26,9 @@ from widthfold_onnx.evidence.proof.operators.moves import MOVES, move
 from widthfold_onnx.evidence.proof.operators.polynomials import POLYNOMIALS
 from widthfold_onnx.evidence.proof.operators.quantization import QUANTIZATION, dequantized
 from widthfold_onnx.evidence.proof.reference import run_reference
-from widthfold_onnx.evidence.proof.values import Elements, Known, Opaque, Value
+from widthfold_onnx.evidence.proof.values import Elements, Known, Opaque, Shape, Value
 from widthfold_onnx.model.domain import is_default
+from widthfold_onnx.model.inference import infer_node
 
 OPERATORS: Mapping[str, Callable[[Call], list[Value] | None]] = {
     **FUNCTIONS,
@@ -87,11 +90,42 @@ def unknown(call: Call, *more: str) -> list[Value]:
     """
     read = [b"" if value is None else value.digest() for value in call.inputs]
     results: list[Value] = []
-    for i, shape in enumerate(call.shapes):
+    for i, shape in enumerate(_shapes(call)):
         key = call.key(i, read, *more, version=call.version)
         label = key.to_bytes(8, "little")
         results.append(Opaque(label) if shape is None else Elements(variables(key_of(key), shape)))
     return results
+
+
+def _shapes(call: Call) -> list[Shape | None]:
+    """Infer the extents of the outputs from what the node is given, as far as they are not known.
+
+    Inference over a whole model loses them behind a Reshape to extents that are computed.
+    """
+    node = call.node
+    if None not in call.shapes or not call.version or any(a.HasField("g") for a in node.attribute):
+        return list(call.shapes)
+    types, data = {}, {}
+    for name, value in zip(node.input, call.inputs, strict=False):
+        if isinstance(value, Known | Elements):
+            kind = call.kinds.get(name) or onnx.TensorProto.FLOAT
+            types[name] = helper.make_tensor_type_proto(kind, value.shape)
+        if isinstance(value, Known) and value.array.dtype == np.int64:
+            data[name] = numpy_helper.from_array(value.array, name)
+    if any(name and name not in types for name in node.input):
+        return list(call.shapes)
+    found = infer_node(node, call.opset, types, data)
+    return [
+        _dims(found.get(name)) if shape is None else shape
+        for name, shape in zip(node.output, call.shapes, strict=True)
+    ]
+
+
+def _dims(kind: onnx.TypeProto | None) -> Shape | None:
+    if kind is None or not kind.tensor_type.HasField("shape"):
+        return None
+    dims = kind.tensor_type.shape.dim
+    return tuple(d.dim_value for d in dims) if all(d.HasField("dim_value") for d in dims) else None
 
 
 def _extents(call: Call) -> Known:

@@ -18,6 +18,7 @@ from widthfold_onnx.evidence.proof.field import (
     function,
     inverse,
     reduced,
+    widened,
 )
 from widthfold_onnx.evidence.proof.values import Elements, Known, Tensor, UnevaluableError
 
@@ -32,13 +33,22 @@ _SMALL = 1 << 14
 """Elements below which starting a thread takes longer than computing."""
 
 
-def each(compute: Callable[..., Array], *given: Tensor) -> Draws:
-    """Compute modulo every prime; `compute` gets the arrays and the prime."""
-    drawn = zip(*(value.draws for value in given), strict=True)
-    calls = [(*arrays, prime) for arrays, prime in zip(drawn, PRIMES, strict=True)]
+def each(compute: Callable[..., Array], *given: Tensor, widens: bool = False) -> Draws:
+    """Compute modulo every prime.
+
+    Args:
+        compute: gets the arrays and the prime.
+        given: what it gets.
+        widens: whether it widens the arrays itself, slice by slice, so that it gets them as stored.
+    """
+
+    def computed(prime: int, arrays: Sequence[Array]) -> Array:
+        return compute(*(a if widens else widened(a) for a in arrays), prime)
+
+    drawn = [*zip(*(value.draws for value in given), strict=True)]
     if max(math.prod(value.shape) for value in given) < _SMALL:
-        return tuple(compute(*call) for call in calls)
-    return tuple(_THREADS.map(lambda call: compute(*call), calls))
+        return tuple(map(computed, PRIMES, drawn))
+    return tuple(_THREADS.map(computed, PRIMES, drawn))
 
 
 def combined(draws: Draws, *given: Tensor, product: bool = False, terms: int = 1) -> Elements:
@@ -73,20 +83,24 @@ def applied(
     )
 
 
+def _elementwise(compute: np.ufunc, first: Tensor, second: Tensor) -> Draws:
+    common([first.shape, second.shape])
+    return each(lambda a, b, p: reduced(compute(a, b), p), first, second)
+
+
 def plus(first: Tensor, second: Tensor) -> Elements:
     """Add two tensors, which are broadcast."""
-    return combined(each(lambda a, b, p: reduced(a + b, p), first, second), first, second)
+    return combined(_elementwise(np.add, first, second), first, second)
 
 
 def minus(first: Tensor, second: Tensor) -> Elements:
     """Subtract two tensors, which are broadcast."""
-    return combined(each(lambda a, b, p: reduced(a - b, p), first, second), first, second)
+    return combined(_elementwise(np.subtract, first, second), first, second)
 
 
 def times(first: Tensor, second: Tensor) -> Elements:
     """Multiply two tensors element by element; they are broadcast."""
-    draws = each(lambda a, b, p: reduced(a * b, p), first, second)
-    return combined(draws, first, second, product=True)
+    return combined(_elementwise(np.multiply, first, second), first, second, product=True)
 
 
 def divided(value: Tensor, count: Array | int) -> Elements:
@@ -116,9 +130,15 @@ def transposed(value: Tensor) -> Tensor:
 
 
 def along(value: Tensor, axis: int, rank: int) -> Tensor:
-    """Give a vector, or a scalar, the rank of a tensor along one of whose axes it lies."""
+    """Give a vector, or a scalar, the rank of a tensor along one of whose axes it lies.
+
+    Raises:
+        UnevaluableError: it is neither.
+    """
     if np.prod(value.shape) == 1:
         return reshaped(value, ())
+    if len(value.shape) != 1:
+        raise UnevaluableError(f"{list(value.shape)} is no vector")
     return reshaped(value, [-1 if i == axis % rank else 1 for i in range(rank)])
 
 
@@ -136,7 +156,7 @@ def matrix_product(left: Tensor, right: Tensor) -> Elements:
     if first.shape[-1] != second.shape[-2]:
         raise UnevaluableError(f"matrices of {list(a)} and {list(b)} do not fit")
     common([first.shape[:-2], second.shape[:-2]])
-    draws = each(dot, first, second)
+    draws = each(dot, first, second, widens=True)
     shape = draws[0].shape
     shape = shape[:-2] + shape[-1:] if len(a) == 1 else shape
     shape = shape[:-1] if len(b) == 1 else shape

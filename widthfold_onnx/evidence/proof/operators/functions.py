@@ -13,14 +13,14 @@ from widthfold_onnx.evidence.proof.field import PRIMES, Array, Draws, fingerprin
 from widthfold_onnx.evidence.proof.geometry import windows
 from widthfold_onnx.evidence.proof.operators.arithmetic import applied
 from widthfold_onnx.evidence.proof.operators.polynomials import axes_of, without
-from widthfold_onnx.evidence.proof.values import Elements, Tensor, Value
+from widthfold_onnx.evidence.proof.values import Elements, Known, Tensor, UnevaluableError, Value
 
 ELEMENTWISE = frozenset(
     {
         *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseNot"),
         *("Ceil", "Celu", "Clip", "Cos", "Cosh", "Elu", "Erf", "Exp", "Floor", "Gelu", "Greater"),
         *("GreaterOrEqual", "HardSigmoid", "HardSwish", "IsInf", "IsNaN", "LeakyRelu", "Less"),
-        *("LessOrEqual", "Log", "Mish", "Mod", "Not", "PRelu", "Pow", "Reciprocal", "Relu"),
+        *("LessOrEqual", "Log", "Mish", "Mod", "Not", "PRelu", "Pow", "Relu"),
         *("Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign"),
         *("Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Where"),
     }
@@ -54,10 +54,21 @@ def _commutative(call: Call) -> list[Value] | None:
     if not call.broadcasts():
         return None
     shape = common([value.shape for value in call.tensors])
+    for value in call.tensors:
+        if isinstance(value, Known) and _decides(call.node.op_type, value.array):
+            decided = np.full(shape, call.node.op_type == "Or")
+            return [Known(decided)]
     total = np.zeros(shape, np.uint64)
     for value in call.tensors:
         total += fingerprints(0, [value.draws], shape)
     return [_of_multiset(call, total, call.tensors)]
+
+
+def _decides(op_type: str, array: Array) -> bool:
+    """Whether one operand alone is what And or Or returns."""
+    if op_type == "And":
+        return not array.any()
+    return op_type == "Or" and bool(array.all())
 
 
 def _of_multiset(call: Call, total: Array, given: Sequence[Tensor], terms: int = 1) -> Elements:
@@ -78,7 +89,7 @@ def _max_pool(call: Call) -> list[Value] | None:
     if any(call.node.output[1:]):
         return None
     data = call.tensor(0)
-    at = windows(call.attributes, call.attributes["kernel_shape"], data.shape[2:])
+    at = windows(call.attributes, call.attributes.get("kernel_shape", ()), data.shape[2:])
     padded = at.padded(fingerprints(0, [data.draws], data.shape))
     total = np.zeros((*data.shape[:2], *at.counts), np.uint64)
     for tap in np.ndindex(*at.kernel):
@@ -123,6 +134,8 @@ def _resize(call: Call) -> list[Value] | None:
         changed = [i for i in range(rank) if factors[i] != 1]
     else:
         return None
+    if min(extents, default=0) < 0:
+        raise UnevaluableError(f"its result would have the extents {extents}")
     said = [(data.shape[i], extents[i], factors[i]) for i in changed]
     return [_along_lines(call, data, changed, [extents[i] for i in changed], said)]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import onnx
 
-from widthfold_onnx.evidence.proof.call import Call
+from widthfold_onnx.evidence.proof.call import Call, common
 from widthfold_onnx.evidence.proof.field import PRIMES, Array, key_of, reduced
 from widthfold_onnx.evidence.proof.geometry import spread, windows
 from widthfold_onnx.evidence.proof.linear import conv, conv_transpose, window_sums
@@ -42,7 +42,7 @@ def convolved(call: Call, data: Tensor, weight: Tensor) -> Elements:
     _check_ranks(data, weight)
     at = windows(call.attributes, weight.shape[2:], data.shape[2:])
     group = call.attributes.get("group", 1)
-    draws = each(lambda x, w, p: conv(x, w, group, at, p), data, weight)
+    draws = each(lambda x, w, p: conv(x, w, group, at, p), data, weight, widens=True)
     return combined(draws, data, weight, product=True, terms=math.prod(weight.shape[1:]))
 
 
@@ -73,7 +73,7 @@ def _conv_transpose(call: Call) -> list[Value]:
     _check_ranks(data, weight)
     at = spread(call.attributes, weight.shape[2:], data.shape[2:])
     group = call.attributes.get("group", 1)
-    draws = each(lambda x, w, p: conv_transpose(x, w, group, at, p), data, weight)
+    draws = each(lambda x, w, p: conv_transpose(x, w, group, at, p), data, weight, widens=True)
     terms = math.prod(weight.shape) // max(weight.shape[1], 1)
     result = combined(draws, data, weight, product=True, terms=terms)
     return [with_bias(result, call.optional(2))]
@@ -95,6 +95,8 @@ def _gemm(call: Call) -> list[Value]:
         result = times(result, Known(np.array(alpha)))
     if bias is None or beta == 0:
         return [result]
+    if common([result.shape, bias.shape]) != result.shape:
+        raise UnevaluableError(f"C of {list(bias.shape)} for a result of {list(result.shape)}")
     return [plus(result, bias if beta == 1 else times(bias, Known(np.array(beta))))]
 
 
@@ -127,7 +129,15 @@ def _div(call: Call) -> list[Value] | None:
         return None
     if call.kind(0) not in FLOATS:
         return [applied(call.key(), call.tensors)]
-    return [times(call.tensor(0), applied(key_of("", "Reciprocal", 0, []), [call.tensor(1)]))]
+    return [times(call.tensor(0), _inverted(call.tensor(1)))]
+
+
+def _inverted(value: Tensor) -> Elements:
+    return applied(key_of("reciprocal"), [value])
+
+
+def _reciprocal(call: Call) -> list[Value]:
+    return [_inverted(call.tensor(0))]
 
 
 def _neg(call: Call) -> list[Value]:
@@ -188,12 +198,12 @@ def without(call: Call, shape: Sequence[int], axes: Sequence[int]) -> list[int]:
 
 
 def _reduce(call: Call) -> list[Value] | None:
-    """ReduceSum and ReduceMean."""
+    """ReduceSum, and ReduceMean of floats: a mean of integers is cut off."""
     data = call.tensor(0)
-    axes = axes_of(call, len(data.shape))
-    if axes is None:
+    axes, is_mean = axes_of(call, len(data.shape)), call.node.op_type == "ReduceMean"
+    if axes is None or (is_mean and call.kind(0) not in FLOATS):
         return None
-    return [_summed(call, data, axes, is_mean=call.node.op_type == "ReduceMean")]
+    return [_summed(call, data, axes, is_mean=is_mean)]
 
 
 def _global_average_pool(call: Call) -> list[Value]:
@@ -214,7 +224,7 @@ def _summed(call: Call, data: Tensor, axes: Sequence[int], *, is_mean: bool) -> 
 
 def _average_pool(call: Call) -> list[Value] | None:
     data = call.tensor(0)
-    at = windows(call.attributes, call.attributes["kernel_shape"], data.shape[2:])
+    at = windows(call.attributes, call.attributes.get("kernel_shape", ()), data.shape[2:])
     inside = np.ones((1, 1, *data.shape[2:]))
     if call.attributes.get("count_include_pad"):
         if call.attributes.get("ceil_mode"):
@@ -245,6 +255,7 @@ POLYNOMIALS: Mapping[str, Callable[[Call], list[Value] | None]] = {
     "Mean": _total,
     "Mul": _mul,
     "Neg": _neg,
+    "Reciprocal": _reciprocal,
     "ReduceMean": _reduce,
     "ReduceSum": _reduce,
     "Sub": _sub,

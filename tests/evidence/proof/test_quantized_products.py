@@ -1,32 +1,18 @@
-"""The proof of a folded quantized product holds for every fold, and no planted fault passes.
-
-Whether a fault changes the function is decided by the runtime, on random data of the whole range.
-"""
+"""The proof of a folded quantized product holds for every fold, and no planted fault passes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
-from tests.evidence.mutants.integers import (
-    FACTOR,
-    Arrays,
-    Fault,
-    check_right,
-    found,
-    outputs,
-    right_fold,
-)
-from tests.evidence.mutants.proof import difference
+from tests.evidence.mutants.integers import FACTOR, Arrays, Fault, check_faults, right_fold
+from tests.evidence.mutants.judge import Judgement
+from tests.evidence.mutants.mutant import Mutant, check, check_right
 from tests.rewrite.quantized_products import INTEGER, LINEAR, QuantizedProduct
-from widthfold_onnx import FoldOptions, Provider, VerifyOptions, fold_model
-from widthfold_onnx.evidence.exact import probe_sites
 from widthfold_onnx.fold import matmul
-from widthfold_onnx.rewrite import parameters
 
 BASES = {
     "integer": QuantizedProduct(shape=[6, 3], weight=[3, 5], zeros=((), (5,))),
@@ -155,14 +141,18 @@ FAULTS: dict[str, Fault] = {
 }
 
 
-@pytest.mark.parametrize("base", BASES)
-def test_right_folds_are_exact(base: str, tmp_path: Path) -> None:
-    check_right(BASES[base], tmp_path)
+STRICT = {"weight differs", "zero point differs", "one gap differs"}
+"""Faults that rounding may hide from the judge."""
 
 
 @pytest.mark.parametrize("base", BASES)
-def test_every_fault_that_changes_the_function_is_found(base: str, tmp_path: Path) -> None:
-    assert found(BASES[base], FAULTS, tmp_path) >= {"bare": 9, "columns": 14}.get(base, 15)
+def test_right_folds_are_equal(base: str) -> None:
+    check_right(BASES[base].model(), right_fold(BASES[base]))
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_every_fault_that_changes_the_function_is_found(base: str) -> None:
+    assert check_faults(BASES[base], FAULTS, STRICT) >= {"bare": 9, "columns": 14}.get(base, 15)
 
 
 def always_zero(array: np.ndarray, fold: matmul.MatMulFold, zero: object = 0) -> np.ndarray:
@@ -188,27 +178,15 @@ IN_CODE = {
 @pytest.mark.parametrize("base", ["integer", "batched", "linear"])
 @pytest.mark.parametrize("fault", IN_CODE)
 def test_a_fault_in_the_algebra_itself_is_found(
-    base: str, fault: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    base: str, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same wrong code makes the fold and checks it."""
-    assert parameters.matmul is matmul
     monkeypatch.setattr(*IN_CODE[fault])
-    product = BASES[base]
-    wrong = right_fold(product)
-    assert outputs(wrong, product) != outputs(product.model(), product)
-    assert difference(product.model(), wrong, tmp_path)
+    wrong = Mutant(base, fault, BASES[base].model(), right_fold(BASES[base]))
+    assert check(wrong, {}) is Judgement.OTHER
 
 
+@pytest.mark.parametrize("op", [INTEGER, LINEAR])
 @pytest.mark.parametrize("types", [(a, b) for a in ("uint8", "int8") for b in ("uint8", "int8")])
-def test_all_types_are_proved_and_run_where_there_is_a_kernel(types, tmp_path: Path) -> None:
-    for op in (INTEGER, LINEAR):
-        product = QuantizedProduct(shape=[6, 3], weight=[3, 5], op=op, types=types)
-        result, _ = fold_model(product.model(), FoldOptions(factor=FACTOR))
-        paths = tmp_path / "before.onnx", tmp_path / "after.onnx"
-        for path, model in zip(paths, (product.model(), result), strict=True):
-            path.write_bytes(model.SerializeToString())
-        options = VerifyOptions(provider=Provider.CPU)
-        (verdict,), limits = probe_sites(*paths, options, lambda line: None)
-        missing = op == LINEAR and types == ("int8", "uint8")
-        assert (verdict.verdict, limits) == ("proved" if missing else "exact", [])
-        assert "is its zero point by structure" in verdict.fold
+def test_all_types_are_proved(types: tuple[str, str], op: str) -> None:
+    product = QuantizedProduct(shape=[6, 3], weight=[3, 5], op=op, types=types)
+    check_right(product.model(), right_fold(product))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import onnx
 import pytest
@@ -30,10 +28,9 @@ def with_number(value: float, at: tuple[int, ...]) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("at", [(0, 2, 0), (8, 3, 2), (4, 0, 1)])
 @pytest.mark.parametrize("value", [1.0, -1e-30, 1e-45, np.nan, np.inf])
-def test_a_number_between_groups_is_missed(value: float, at, tmp_path: Path) -> None:
-    found = difference(with_number(value, at), right_fold(BASE), tmp_path)
-    assert "weights are left out that are not zero" in found
+def test_a_number_between_groups_is_missed(value: float, at) -> None:
+    assert difference(with_number(value, at), right_fold(BASE)).startswith("different: ")
 
 
-def test_a_negative_zero_is_zero(tmp_path: Path) -> None:
-    assert difference(with_number(-0.0, (0, 2, 0)), right_fold(BASE), tmp_path) == ""
+def test_a_negative_zero_is_zero() -> None:
+    assert difference(with_number(-0.0, (0, 2, 0)), right_fold(BASE)) == ""

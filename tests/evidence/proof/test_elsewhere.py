@@ -1,4 +1,4 @@
-"""What the proofs of single sites add up to holds only where the rest of the model is the same."""
+"""A change anywhere in a folded model is found, in bodies and constants as well."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from tests.cli.tool import build, save
-from widthfold_onnx import FoldOptions, Provider, VerifyOptions, optimize
-from widthfold_onnx.evidence.exact import probe_sites
+from tests.cli.tool import build
+from tests.evidence.mutants.proof import difference
+from widthfold_onnx import FoldOptions, fold_model
+from widthfold_onnx.evidence.proof.compare import prove_at_sizes
+from widthfold_onnx.evidence.proof.program import program
 
 TEXT = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -30,23 +32,26 @@ g (float[1,2,6,16] x, bool b) => (float[1,2,6,16] y)
 }"""
 
 
-@pytest.fixture
-def pair(tmp_path: Path) -> tuple[Path, Path]:
-    before, after = tmp_path / "before.onnx", tmp_path / "after.onnx"
-    save(build(TEXT), before)
-    options = FoldOptions(factor=4, nodes=("first",))
-    assert optimize(before, after, options, None).summary.folded == 1
-    return before, after
+@pytest.fixture(scope="module")
+def pair() -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    original = build(TEXT)
+    folded, sites = fold_model(original, FoldOptions(factor=4, nodes=("first",)))
+    assert "folded" in {site.status for site in sites}
+    return original, folded
 
 
-def limits(pair: tuple[Path, Path]) -> list[str]:
-    sites, found = probe_sites(*pair, VerifyOptions(provider=Provider.CPU), lambda line: None)
-    assert [site.verdict for site in sites] == ["exact"]
-    return found
+def changed(model: onnx.ModelProto, change: Callable[[onnx.ModelProto], None]) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    change(copy)
+    assert copy != model
+    return copy
 
 
-def test_the_rest_of_a_folded_model_is_the_same(pair: tuple[Path, Path]) -> None:
-    assert limits(pair) == []
+def test_the_whole_of_a_folded_model_is_equal(
+    pair: tuple[onnx.ModelProto, onnx.ModelProto],
+) -> None:
+    assert difference(*pair) == ""
 
 
 def one_ulp(model: onnx.ModelProto) -> None:
@@ -82,38 +87,35 @@ def constant_more(model: onnx.ModelProto) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "place"),
+    ("change", "value"),
     [
-        (one_ulp, "constant 'w2'"),
-        (other_pads, "node 'second'"),
-        (other_operator_in_body, "node 'q'"),
-        (node_more, "node 'more'"),
-        (constant_instead_of_node, "constant 'two'"),
+        (one_ulp, "y (node 'second')"),
+        (other_pads, "y (node 'second')"),
+        (other_operator_in_body, "r ("),
+        (constant_instead_of_node, "same ("),
     ],
 )
-def test_a_change_elsewhere_limits_the_proof(
-    pair: tuple[Path, Path], change: Callable[[onnx.ModelProto], None], place: str
+def test_a_change_elsewhere_is_found_and_named(
+    pair: tuple[onnx.ModelProto, onnx.ModelProto],
+    change: Callable[[onnx.ModelProto], None],
+    value: str,
 ) -> None:
-    model = onnx.load(pair[1])
-    change(model)
-    save(model, pair[1])
-    (limit,) = limits(pair)
-    assert limit.startswith("the models differ outside the folds (")
-    assert place in limit
+    found = difference(pair[0], changed(pair[1], change))
+    assert found.startswith(f"different: {value}")
 
 
-def test_a_constant_that_nobody_reads_is_no_change(pair: tuple[Path, Path]) -> None:
-    model = onnx.load(pair[1])
-    constant_more(model)
-    save(model, pair[1])
-    assert limits(pair) == []
+@pytest.mark.parametrize("change", [node_more, constant_more])
+def test_what_nobody_reads_is_no_change(
+    pair: tuple[onnx.ModelProto, onnx.ModelProto], change: Callable[[onnx.ModelProto], None]
+) -> None:
+    assert difference(pair[0], changed(pair[1], change)) == ""
 
 
 @pytest.mark.parametrize("change", [None, one_ulp])
 def test_data_in_other_files_are_read(
     tmp_path: Path, change: Callable[[onnx.ModelProto], None] | None
 ) -> None:
-    paths = []
+    programs = []
     for name in ("a", "b"):
         model = build(TEXT)
         if change is not None and name == "b":
@@ -122,7 +124,6 @@ def test_data_in_other_files_are_read(
         folder.mkdir()
         path = folder / "model.onnx"
         onnx.save(model, path, save_as_external_data=True, location="data", size_threshold=0)
-        paths.append(path)
-    out = tmp_path / "b" / "out.onnx"
-    optimize(paths[1], out, FoldOptions(factor=4, nodes=("first",)), None)
-    assert len(limits((paths[0], out))) == (change is not None)
+        programs.append(program(onnx.load(path, load_external_data=False), folder))
+    (proof,) = prove_at_sizes(*programs, {}, {})
+    assert proof.verdict == ("equal" if change is None else "different")

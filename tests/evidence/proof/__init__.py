@@ -1,0 +1,1 @@
+"""The proof by evaluation: what it must prove and what it must find."""

@@ -1,0 +1,80 @@
+"""One node on whole numbers, which are elements of every field themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from widthfold_onnx.evidence.proof.call import Call
+from widthfold_onnx.evidence.proof.field import PRIMES, canonical, of_numbers
+from widthfold_onnx.evidence.proof.operators import evaluate
+from widthfold_onnx.evidence.proof.program import program
+from widthfold_onnx.evidence.proof.values import Elements, Known, Value
+
+OPSET = 21
+
+
+def elements(array: np.ndarray) -> Elements:
+    return Elements(of_numbers(np.asarray(array)))
+
+
+def evaluated(
+    op: str,
+    *inputs: np.ndarray | Value | None,
+    opset: int = OPSET,
+    kinds: Sequence[int] = (),
+    outputs: int = 1,
+    **attributes: Any,
+) -> Value:
+    """What a node returns first; arrays are given as elements, so that nothing is a constant.
+
+    Args:
+        op: its operator.
+        inputs: by position.
+        opset: of the default domain.
+        kinds: element types of the inputs, FLOAT where there are none, and of the output.
+        outputs: how many it has.
+        attributes: of the node.
+    """
+    names = [f"i{i}" if value is not None else "" for i, value in enumerate(inputs)]
+    returned = [f"o{i}" for i in range(outputs)]
+    node = helper.make_node(op, names, returned, **attributes)
+    graph = helper.make_graph([node], "g", [], [onnx.ValueInfoProto(name="o0")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    there = [*names, *returned]
+    given = program(model, None)
+    call = Call(
+        node=node,
+        attributes=given.attributes(node),
+        inputs=[elements(v) if isinstance(v, np.ndarray) else v for v in inputs],
+        opset=opset,
+        version=given.version(node),
+        shapes=[None] * outputs,
+        kinds=dict(zip(there, kinds or [onnx.TensorProto.FLOAT] * len(there), strict=False)),
+    )
+    return evaluate(call)[0]
+
+
+def same(found: Value, expected: np.ndarray) -> None:
+    """Show that a value is these whole numbers modulo every prime."""
+    assert isinstance(found, Known | Elements)
+    assert found.shape == expected.shape
+    whole = expected.astype(np.int64)
+    assert (whole == expected).all()
+    for draw, prime in zip(found.draws, PRIMES, strict=True):
+        np.testing.assert_array_equal(canonical(draw, prime), (whole % prime).astype(np.uint64))
+
+
+def alike(one: Value, other: Value) -> np.ndarray:
+    """Where two values are equal."""
+    assert isinstance(one, Known | Elements)
+    assert isinstance(other, Known | Elements)
+    assert one.shape == other.shape
+    equal = np.ones(one.shape, bool)
+    for a, b in zip(one.draws, other.draws, strict=True):
+        equal &= a == b
+    return equal

@@ -1,0 +1,101 @@
+"""Pairs of small models that differ, or do not, in one thing that an operator or a graph means."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+
+from widthfold_onnx.evidence.proof.compare import prove_at_sizes
+from widthfold_onnx.evidence.proof.program import program
+
+PAD = """<ir_version: 8, opset_import: ["": {opset}]>
+    g (float[2, 3, 4] x) => (float[2, 3, 6] y)
+    {{ y = Pad <pads = [0, 0, 1, 0, 0, 1], value = {value}> (x) }}"""
+DEFAULT = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[2, 2] x, float[2] w = {{{value}, 1.5}}) => (float[2, 2] y) {{ y = Add (x, w) }}"""
+CONSTANT = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[2] x) => (float[2] y, float[1] {output}) <float[1] {stored} = {{{value}}}>
+    {{ y = Relu (x) {node} }}"""
+MEAN = """<ir_version: 8, opset_import: ["": 13]>
+    g ({kind}[3, 2] x) => ({kind}[3] y)
+    {{ m = ReduceMean <axes = [1], keepdims = 0> (x)  y = Add (m, m) }}"""
+SUM = """<ir_version: 8, opset_import: ["": 13]>
+    g ({kind}[3, 2] x) => ({kind}[3] y) <int64[1] axis = {{1}}>
+    {{ y = ReduceSum <keepdims = 0> (x, axis) }}"""
+NESTED = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[2] x) => (float[2] y) <int64 n = {{3}}>
+    {{ y = Loop (n, , x) <body = outer (int64 i, bool c, float[2] s) => (bool d, float[2] t) {{
+        d = Identity (c)  r = Relu (s)
+        t = Loop (n, , r) <body = inner (int64 j, bool a, float[2] u) => (bool b, float[2] v) {{
+            b = Identity (a)  v = Add ({read}, s) }}> }}> }}"""
+
+
+def verdicts(one: str, other: str) -> list[str]:
+    both = (program(onnx.parser.parse_model(text), None) for text in (one, other))
+    return [proof.verdict for proof in prove_at_sizes(*both, {}, {})]
+
+
+def verdict(one: str, other: str) -> str:
+    (found,) = verdicts(one, other)
+    return found
+
+
+@pytest.mark.parametrize("opset", [2, 10])
+def test_the_number_that_pad_pads_with(opset: int) -> None:
+    half, quarter = (PAD.format(opset=opset, value=value) for value in (0.5, 0.25))
+    assert verdict(half, quarter) == "different"
+    assert verdict(half, half.replace("y = Pad", "z = Identity (x) y = Pad")) == "equal"
+
+
+def test_the_default_of_an_input() -> None:
+    one = DEFAULT.format(value=2.5)
+    assert verdict(one, DEFAULT.format(value=3.5)) == "different"
+    assert verdict(one, one.replace("Add (x, w)", "Add (w, x)")) == "equal"
+
+
+def test_an_output_that_is_a_constant() -> None:
+    stored = {v: CONSTANT.format(output="z", stored="z", value=v, node="") for v in (0.5, 0.25)}
+    computed = CONSTANT.format(output="z", stored="w", value=0.5, node="z = Identity (w)")
+    assert verdict(stored[0.5], stored[0.25]) == "different"
+    assert verdict(computed, stored[0.25]) == "different"
+    assert verdict(computed, stored[0.5]) == "equal"
+
+
+def test_a_mean_of_integers_is_cut_off() -> None:
+    equal = {kind: verdict(MEAN.format(kind=kind), SUM.format(kind=kind)) == "equal"
+             for kind in ("float", "int32")}  # fmt: skip
+    assert equal == {"float": True, "int32": False}
+
+
+def test_the_states_of_a_loop_in_a_loop_are_two() -> None:
+    assert verdict(NESTED.format(read="u"), NESTED.format(read="s")) == "different"
+
+
+@pytest.mark.parametrize(("kind", "decides"), [("And", "false"), ("Or", "true")])
+def test_one_operand_decides(kind: str, decides: str) -> None:
+    """The other branch may be one that cannot be computed."""
+    taken = "then" if kind == "Or" else "else"
+    other = "else" if kind == "Or" else "then"
+    guarded = f"""<ir_version: 8, opset_import: ["": 17]>
+        g (float[3] x, bool k) => (float[3] y) <bool d = {{{int(decides == "true")}}},
+        int64[1] two = {{2}}> {{
+            c = {kind} (k, d)
+            y = If (c) <{taken}_branch = a () => (float[3] p) {{ p = Relu (x) }},
+                {other}_branch = b () => (float[2] q) {{ q = Reshape (x, two) }}> }}"""
+    plain = """<ir_version: 8, opset_import: ["": 17]>
+        g (float[3] x, bool k) => (float[3] y) { y = Relu (x) }"""
+    assert verdict(plain, guarded) == "equal"
+    assert verdict(plain, guarded.replace("(k, d)", "(k, k)")) == "different"
+
+
+def test_extents_behind_a_computed_reshape_are_seen_by_the_next_function() -> None:
+    """Inference of the whole model does not know what Gather chooses of the second Shape."""
+    text = """<ir_version: 8, opset_import: ["": 17]>
+        g (float[n, 6] x) => (float[a, b] y) <int64[1] at = {{1}}, int64[1] less = {{-1}}> {{
+            s = Shape (x)  c = Gather (s, at)  d = Concat <axis = 0> (less, c)
+            r = Reshape (x, d)  f = CumSum (r, z)  t = Transpose <perm = [1, 0]> (f)
+            {end} }}"""
+    text = text.replace("{{-1}}>", "{{-1}}, int64 z = {{0}}>")
+    one = text.format(end="y = Concat <axis = 0> (t, t)")
+    other = text.format(end="e = Concat <axis = 1> (f, f)  y = Transpose <perm = [1, 0]> (e)")
+    assert set(verdicts(one, other)) == {"equal"}

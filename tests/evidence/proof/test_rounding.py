@@ -1,0 +1,86 @@
+"""What another optimizer rounded into constants is not provable; what it got wrong is different."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from widthfold_onnx.evidence.proof.compare import Proof, prove_at_sizes
+from widthfold_onnx.evidence.proof.program import program
+
+RNG = np.random.default_rng(5)
+W = RNG.standard_normal((3, 2, 3)).astype(np.float32)
+SCALE, BIAS, MEAN = RNG.standard_normal((3, 3)).astype(np.float32)
+VARIANCE = RNG.uniform(0.5, 2, 3).astype(np.float32)
+NORMAL = {"w": W, "s": SCALE, "b": BIAS, "m": MEAN, "v": VARIANCE}
+BEFORE = "c = Conv (x, w)  y = BatchNormalization (c, s, b, m, v)"
+FACTOR = SCALE / np.sqrt(VARIANCE + np.float32(1e-5))
+MERGED = {"w": W * FACTOR[:, None, None], "b": BIAS - MEAN * FACTOR}
+AFTER = "y = Conv (x, w, b)"
+
+
+def model(nodes: str, constants: dict[str, np.ndarray]) -> onnx.ModelProto:
+    text = f"""<ir_version: 8, opset_import: ["": 17]>
+        g (float[2, 2, 7] x) => (float[2, 3, 5] y) {{ {nodes} }}"""
+    proto = onnx.parser.parse_model(text)
+    proto.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in constants.items())
+    return proto
+
+
+def proof(one: onnx.ModelProto, other: onnx.ModelProto) -> Proof:
+    (found,) = prove_at_sizes(program(one, None), program(other, None), {}, {})
+    return found
+
+
+def test_a_merged_normalization_is_named() -> None:
+    found = proof(model(BEFORE, NORMAL), model(AFTER, MERGED))
+    assert found.verdict == "not provable"
+    assert "BatchNormalization" in found.reason
+
+
+@pytest.mark.parametrize("name", MERGED)
+def test_a_normalization_that_is_merged_wrongly(name: str) -> None:
+    wrong = {**MERGED, name: MERGED[name] * np.float32(1.001)}
+    assert proof(model(BEFORE, NORMAL), model(AFTER, wrong)).verdict == "different"
+
+
+def test_a_factor_that_is_left_out() -> None:
+    before = model("c = Conv (x, w)  y = Mul (c, k)", {"w": W, "k": np.float32([1.0001])})
+    assert proof(before, model("y = Conv (x, w)", {"w": W})).verdict == "different"
+
+
+def test_constants_that_were_computed_in_another_order() -> None:
+    before = model("k = Mul (w, t)  l = Mul (k, u)  y = Conv (x, l)",
+                   {"w": W, "t": np.float32([0.3]), "u": np.float32([0.7])})  # fmt: skip
+    once = W * (np.float32([0.3]) * np.float32([0.7]))
+    assert (once != W * np.float32(0.3) * np.float32(0.7)).any()
+    found = proof(before, model("y = Conv (x, l)", {"l": once}))
+    assert found.verdict == "not provable"
+    assert "Mul" in found.reason
+
+
+def test_as_many_constants_are_no_rounding() -> None:
+    """One unit in the last place of a weight, in a fold or elsewhere, is another function."""
+    wrong = W.copy()
+    wrong[0, 0, 0] = np.nextafter(wrong[0, 0, 0], np.float32(9))
+    before = model("y = Conv (x, w)", {"w": W})
+    assert proof(before, model("y = Conv (x, w)", {"w": wrong})).verdict == "different"
+
+
+def test_a_normalization_behind_a_transposed_convolution_in_groups_of_an_old_operator_set() -> None:
+    weight = RNG.standard_normal((2, 1, 3)).astype(np.float32)
+    sides = {"s": SCALE[:2], "b": BIAS[:2], "m": MEAN[:2], "v": VARIANCE[:2]}
+    merged = {"w": weight * FACTOR[:2, None, None], "b": (BIAS - MEAN * FACTOR)[:2]}
+    text = """<ir_version: 8, opset_import: ["": 11]>
+        g (float[2, 2, 7] x) => (float[2, 2, 9] y) {{ {nodes} }}"""
+    transposed = "{} = ConvTranspose <group = 2> (x, w{})"
+    before = onnx.parser.parse_model(
+        text.format(nodes=transposed.format("c", "")
+                    + " y = BatchNormalization <momentum = 0.9> (c, s, b, m, v)")
+    )  # fmt: skip
+    after = onnx.parser.parse_model(text.format(nodes=transposed.format("y", ", b")))
+    for proto, constants in ((before, {"w": weight, **sides}), (after, merged)):
+        proto.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in constants.items())
+    assert proof(before, after).verdict == "not provable"
