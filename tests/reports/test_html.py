@@ -64,10 +64,12 @@ class Page(HTMLParser):
         self.text += data
 
 
+REPORTS = {"passing": passing(), "failing": failing(), "hostile": hostile()}
+
+
 @pytest.fixture(scope="module")
 def pages() -> dict[str, str]:
-    reports = {"passing": passing(), "failing": failing(), "hostile": hostile()}
-    return {name: html.render(report) for name, report in reports.items()}
+    return {name: html.render(report) for name, report in REPORTS.items()}
 
 
 def drawings(report: VerifyReport) -> int:
@@ -202,7 +204,7 @@ def test_a_browser_shows_verdict_and_drawings(
     dom = Page(browse(path, "--dump-dom").stdout)
     assert "what the original computes" in dom.text
     assert dom.tags == Page(pages[name]).tags + Counter(tbody=dom.tags["tbody"])
-    assert dom.tags["svg"] == drawings(passing())
+    assert dom.tags["svg"] == drawings(REPORTS[name])
 
 
 @needs_browser
