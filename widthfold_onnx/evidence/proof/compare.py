@@ -20,6 +20,7 @@ from widthfold_onnx.evidence.proof.rounding import rounded
 from widthfold_onnx.evidence.proof.sizes import (
     Shapes,
     first_tries,
+    guarded_tries,
     open_dimensions,
     second_tries,
 )
@@ -41,6 +42,7 @@ class Proof:
         values: how many values that both models name were found equal.
         error_bits: the verdict `equal` is wrong with a probability of at most 2^-error_bits.
         functions: operators that were taken for unknown functions of all that they read.
+        skipped: branches of the new model that are not meant for these extents.
     """
 
     verdict: Literal["equal", "different", "not provable"]
@@ -49,10 +51,11 @@ class Proof:
     values: int = 0
     error_bits: float = math.inf
     functions: frozenset[str] = frozenset()
+    skipped: frozenset[str] = frozenset()
 
 
 def prove_at_sizes(old: Program, new: Program, fixed: Shapes, known: Shapes) -> list[Proof]:
-    """Compare two models at one set of extents, or at two where the original leaves some open.
+    """Compare two models at one set of extents, or at several where the original leaves some open.
 
     Args:
         old: the original.
@@ -67,6 +70,12 @@ def prove_at_sizes(old: Program, new: Program, fixed: Shapes, known: Shapes) -> 
     if open_dimensions(old, fixed):
         with suppress(UnverifiedError):  # the original may take one size alone
             proofs.append(_first(old, new, second_tries(old, fixed, proofs[0].shapes)))
+            # A branch that these skip was evaluated once at most: a literal extent would not show.
+            for shapes in guarded_tries(old, fixed, proofs[0].shapes) if proofs[1].skipped else ():
+                with suppress(UnverifiedError):
+                    proofs.append(prove(old, new, shapes))
+                    if not proofs[-1].skipped:
+                        break
     return proofs
 
 
@@ -136,6 +145,7 @@ def _evaluated(
             values=len(both.shared) + len(both.targets),
             error_bits=_error_bits(before, after),
             functions=frozenset(before.functions) | frozenset(after.functions),
+            skipped=frozenset(after.skipped),
         )
     rounds = ""
     for name in differing:

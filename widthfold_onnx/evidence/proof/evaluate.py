@@ -49,6 +49,7 @@ class Evaluation:
         reach: results of functions that one element is computed from, at most.
         size: elements of all values.
         functions: how often each operator was taken for an unknown function.
+        skipped: branches that cannot be evaluated at these extents and are not chosen.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Evaluation:
         self.values: dict[str, Value] = {}
         self.degree, self.reach, self.size = 1, 0, 0
         self.functions: Counter[str] = Counter()
+        self.skipped: set[str] = set()
         given: dict[str, Value] = {}
         for value in program.inputs:
             given[value.name] = self._input(value, shapes)
@@ -235,6 +237,7 @@ class Evaluation:
                 # At extents for which a branch is not meant, the condition must choose the other.
                 if chosen in (None, attribute):
                     raise
+                self.skipped.add(inside)
         if len(results) < 2:
             return next(iter(results.values()))
         branches = (results["then_branch"], results["else_branch"])
