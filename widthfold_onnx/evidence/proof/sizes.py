@@ -29,6 +29,9 @@ Key = tuple[str, int] | str
 LADDER = (24, 64, 16, 1, 128, 160, 224, 320, 640, 1024, 4096, 16384)
 """Extents that are tried where nothing is known of a model."""
 
+COMMON = 48
+"""A multiple of the usual factors of a fold."""
+
 BATCH = 2
 """Extent of the first axis then."""
 
@@ -61,16 +64,21 @@ def first_tries(program: Program, fixed: Shapes, known: Shapes) -> Iterator[Shap
 
 def second_tries(program: Program, fixed: Shapes, first: Shapes) -> Iterator[Shapes]:
     """Yield other extents for the open dimensions: all of them changed, then some."""
+    return _changed(program, fixed, first, 3, ((1, 1), (1, -1), (2, -1), (2, 0), (1, 0)))
+
+
+def _changed(
+    program: Program, fixed: Shapes, first: Shapes, batch: int, steps: Sequence[tuple[int, int]]
+) -> Iterator[Shapes]:
+    """Yield extents of which the batch is another, and others are multiples and some more."""
     dims = open_dimensions(program, fixed)
     sizes = _sizes(program, first)
-    batches = {key: 5 if sizes[key] == 3 else 3 for key, leads in dims.items() if leads}
+    batches = {key: batch + 2 * (sizes[key] == batch) for key, leads in dims.items() if leads}
     others = [key for key, leads in dims.items() if not leads]
-    for factor, step in ((1, 1), (1, -1), (2, -1), (2, 0)):
-        if others:
-            changed = {key: factor * sizes[key] + step for key in others}
+    for factor, step in steps if others else ((1, 0),):
+        changed = {key: factor * sizes[key] + step for key in others}
+        if batches or (factor, step) != (1, 0):
             yield _at(program, fixed, {**sizes, **batches, **changed})
-    if batches:
-        yield _at(program, fixed, {**sizes, **batches})
 
 
 def _extent(dim: onnx.TensorShapeProto.Dimension) -> int | None:

@@ -59,6 +59,10 @@ EXACT = frozenset(
 """Operators on constants that round nothing, or once and always alike."""
 
 
+_ZERO_IF_LEFT_OUT = {"GRU": (3, 5), "LSTM": (3, 5, 6, 7), "RNN": (3, 5)}
+"""Inputs that are zero where they are left out, as the operator text says."""
+
+
 def evaluate(call: Call) -> list[Value]:
     """Compute what a node returns.
 
@@ -88,13 +92,25 @@ def unknown(call: Call, *more: str) -> list[Value]:
         call: the node.
         more: what it depends on besides: digests of the graphs in it, for instance.
     """
-    read = [b"" if value is None else value.digest() for value in call.inputs]
+    zero = (
+        _ZERO_IF_LEFT_OUT.get(call.node.op_type, ())
+        if is_default(call.node, call.node.op_type)
+        else ()
+    )
+    read = [b"" if value is None or (i in zero and _is_zero(value)) else value.digest()
+            for i, value in enumerate(call.inputs)]  # fmt: skip
+    while read and not read[-1]:
+        read.pop()
     results: list[Value] = []
     for i, shape in enumerate(_shapes(call)):
         key = call.key(i, read, *more, version=call.version)
         label = key.to_bytes(8, "little")
         results.append(Opaque(label) if shape is None else Elements(variables(key_of(key), shape)))
     return results
+
+
+def _is_zero(value: Value) -> bool:
+    return not isinstance(value, Opaque) and not any(draw.any() for draw in value.draws)
 
 
 def _shapes(call: Call) -> list[Shape | None]:

@@ -133,12 +133,12 @@ def along(value: Tensor, axis: int, rank: int) -> Tensor:
     """Give a vector, or a scalar, the rank of a tensor along one of whose axes it lies.
 
     Raises:
-        UnevaluableError: it is neither.
+        UnevaluableError: it is neither, or the tensor has no axes.
     """
     if np.prod(value.shape) == 1:
         return reshaped(value, ())
-    if len(value.shape) != 1:
-        raise UnevaluableError(f"{list(value.shape)} is no vector")
+    if len(value.shape) != 1 or not rank:
+        raise UnevaluableError(f"{list(value.shape)} along an axis of rank {rank}")
     return reshaped(value, [-1 if i == axis % rank else 1 for i in range(rank)])
 
 
