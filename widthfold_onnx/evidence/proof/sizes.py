@@ -29,9 +29,6 @@ Key = tuple[str, int] | str
 LADDER = (24, 64, 16, 1, 128, 160, 224, 320, 640, 1024, 4096, 16384)
 """Extents that are tried where nothing is known of a model."""
 
-COMMON = 48
-"""A multiple of the usual factors of a fold."""
-
 BATCH = 2
 """Extent of the first axis then."""
 
