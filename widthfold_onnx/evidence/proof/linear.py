@@ -42,8 +42,8 @@ def conv(data: Array, weight: Array, group: int, at: Windows, prime: int) -> Arr
             part = slice(start, min(start + step, at.counts[0]))
             columns = seen[sample][..., part, *[slice(None)] * (rank - 1)][:, used]
             places = columns.shape[2:]
-            product = dot(rows, columns.reshape(group, -1, math.prod(places)), prime)
-            result[sample, :, :, part] = product.reshape(group, -1, *places)
+            product = dot(rows, columns.reshape(group, rows.shape[2], math.prod(places)), prime)
+            result[sample, :, :, part] = product.reshape(group, outputs // group, *places)
     return result.reshape(len(data), outputs, *at.counts)
 
 
@@ -57,7 +57,7 @@ def conv_transpose(data: Array, weight: Array, group: int, at: Spread, prime: in
     check_groups(data.shape[1], outputs, group, weight.shape[0] // max(group, 1))
     extents, positions = data.shape[2:], math.prod(data.shape[2:])
     result = np.zeros((len(data), group, weight.shape[1], *at.extents))
-    columns = data.reshape(len(data), group, -1, positions)
+    columns = data.reshape(len(data), group, data.shape[1] // group, positions)
     rows = weight.reshape(group, weight.shape[0] // group, weight.shape[1], -1)
     step = max(1, SLICE_BYTES // max(len(data) * outputs * positions * _BYTES, 1))
     added = 0
@@ -65,7 +65,7 @@ def conv_transpose(data: Array, weight: Array, group: int, at: Spread, prime: in
         taps = rows[..., start : start + step]
         flat = taps.reshape(group, taps.shape[1], -1).swapaxes(1, 2)
         product = dot(flat, columns, prime)
-        product = product.reshape(len(data), group, weight.shape[1], -1, *extents)
+        product = product.reshape(len(data), group, weight.shape[1], taps.shape[3], *extents)
         for i in range(product.shape[3]):
             tap = np.unravel_index(start + i, kernel)
             given, taken = _meeting(at, [int(k) for k in tap], extents)

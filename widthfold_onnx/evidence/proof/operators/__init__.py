@@ -26,7 +26,14 @@ from widthfold_onnx.evidence.proof.operators.moves import MOVES, move
 from widthfold_onnx.evidence.proof.operators.polynomials import POLYNOMIALS
 from widthfold_onnx.evidence.proof.operators.quantization import QUANTIZATION, dequantized
 from widthfold_onnx.evidence.proof.reference import run_reference
-from widthfold_onnx.evidence.proof.values import Elements, Known, Opaque, Shape, Value
+from widthfold_onnx.evidence.proof.values import (
+    Elements,
+    Known,
+    Opaque,
+    Shape,
+    UnevaluableError,
+    Value,
+)
 from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.inference import infer_node
 
@@ -81,7 +88,11 @@ def evaluate(call: Call) -> list[Value]:
         if result is not None:
             return result
     meaning = OPERATORS.get(node.op_type) if is_default(node, node.op_type) else None
-    result = meaning(call) if meaning else None
+    try:
+        result = meaning(call) if meaning else None
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        # Attributes and extents that no operator takes: numpy says so in its own words.
+        raise UnevaluableError(f"it makes no sense ({error})") from error
     return unknown(call) if result is None else result
 
 

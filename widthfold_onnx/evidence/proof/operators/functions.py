@@ -146,7 +146,7 @@ def _along_lines(
     """Return a function of the lines along some axes and of the place on the result's lines."""
     kept = [i for i in range(len(data.shape)) if i not in axes]
     state = fingerprints(0, [data.draws], data.shape).transpose(*kept, *axes)
-    lines = state.reshape(*(data.shape[i] for i in kept), -1)
+    lines = state.reshape(*(data.shape[i] for i in kept), math.prod(data.shape[i] for i in axes))
     total = np.zeros(lines.shape[:-1], np.uint64)
     for i in range(lines.shape[-1]):
         total = fingerprints(i, [words(total), words(lines[..., i])], total.shape)
