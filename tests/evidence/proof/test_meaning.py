@@ -99,3 +99,23 @@ def test_extents_behind_a_computed_reshape_are_seen_by_the_next_function() -> No
     one = text.format(end="y = Concat <axis = 0> (t, t)")
     other = text.format(end="e = Concat <axis = 1> (f, f)  y = Transpose <perm = [1, 0]> (e)")
     assert set(verdicts(one, other)) == {"equal"}
+
+
+def test_an_input_that_is_lost() -> None:
+    one = DEFAULT.format(value=2.5)
+    lost = one.replace(", float[2] w = {2.5, 1.5})", ")").replace("Add (x, w)", "Relu (x)")
+    assert verdict(one, lost) == "different"
+
+
+def test_a_branch_of_other_extents_is_chosen_by_what_is_known() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+        g (float[n, 3] x) => (float[a, b] y) <int64[1] one = {{{wanted}}}, int64 at = {{0}}> {{
+            s = Shape (x)  k = Gather (s, at)  c = Equal (k, one)
+            z = If (c) <then_branch = t () => (float[n] p) {{ p = ReduceMax <axes = [0],
+                keepdims = 0> (x) }}, else_branch = e () => (float[n, 3] q) {{ q = Relu (x) }}>
+            {nodes} }}"""
+    plain = text.format(wanted=2, nodes="y = Neg (z)")
+    assert set(verdicts(plain, text.format(wanted=2, nodes="w = Neg (z) y = Identity (w)"))) == {
+        "equal"
+    }
+    assert "different" in verdicts(plain, text.format(wanted=3, nodes="y = Neg (z)"))

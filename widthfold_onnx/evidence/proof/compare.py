@@ -10,6 +10,7 @@ from functools import partial
 from typing import Literal
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.proof.correspondence import Correspondence, Side
@@ -133,6 +134,9 @@ def prove(old: Program, new: Program, shapes: Shapes) -> Proof:
     Raises:
         UnverifiedError: the original cannot be evaluated on these.
     """
+    lost = sorted(shapes.keys() - {value.name for value in new.proto.graph.input})
+    if lost:
+        return Proof("different", f"the new model has no input {printable(lost[0])}", dict(shapes))
     tables = [ShapeTable(program.proto, dict(shapes)) for program in (old, new)]
     both = Correspondence(old, new)
     defaults = both.changed_defaults()
@@ -140,14 +144,16 @@ def prove(old: Program, new: Program, shapes: Shapes) -> Proof:
         said = f"another value stands for {printable(defaults[0])} where a caller leaves it out"
         return Proof("different", said, dict(shapes))
     found: Proof | None = None
-    for targets, variables in (
-        (both.targets, both.variables(tables[0])),
-        (both.outputs, {}),
-    ):
-        again = _evaluated(both, tables, shapes, targets, variables)
-        if again.verdict != "different":
-            return again
-        found = found or again
+    # Draws are computed side by side already; threads of BLAS on top of that wait for each other.
+    with threadpool_limits(1, "blas"):
+        for targets, variables in (
+            (both.targets, both.variables(tables[0])),
+            (both.outputs, {}),
+        ):
+            again = _evaluated(both, tables, shapes, targets, variables)
+            if again.verdict != "different":
+                return again
+            found = found or again
     assert found is not None
     return found
 

@@ -18,9 +18,9 @@ Array = npt.NDArray[Any]
 Draws = tuple[Array, ...]
 """One array of equal extents per prime."""
 
-PRIMES = (8388593, 8388587, 8388581, 8388571)
+PRIMES = (8388593, 8388587, 8388581, 8388571, 8388547)
 """The largest primes below 2^23. They are different, so that two integers which agree modulo all of
-them differ by a multiple of their product, which is above 2^91."""
+them differ by a multiple of their product, which is above 2^114."""
 
 TERMS = 256
 """Products that are added before a reduction: 2^8 * 2^44 leaves a factor of two below 2^53."""

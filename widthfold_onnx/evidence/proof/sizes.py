@@ -129,13 +129,15 @@ def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
     unit = math.lcm(*moduli)
     fitting = dict.fromkeys(dims, unit * PRIME)
     yield _at(old, {}, {key: n + 1 for key, n in sizes.items()})
-    for key in dims if len(dims) > 1 else ():
-        yield _at(old, {}, {**{k: n + 1 for k, n in fitting.items()}, key: fitting[key]})
+    for key in dims:
+        yield _at(old, {}, {**sizes, key: 0})  # a remainder of 0, but no elements
+        if len(dims) > 1:
+            yield _at(old, {}, {**{k: n + 1 for k, n in fitting.items()}, key: fitting[key]})
     tries = [
         {key: sizes[key] if dims[key] else n << doubled for key, n in fitting.items()}
         for doubled in range(DOUBLINGS)
     ]
-    tries += [{**sizes, key: offset} for key in dims for offset in (*sorted(offsets), 0)]
+    tries += [{**sizes, key: offset} for key in dims for offset in sorted(offsets)]
     seen = {_outcomes(old, tests, first)}
     for item in (fitting, *tries):
         shapes = _at(old, {}, item)
