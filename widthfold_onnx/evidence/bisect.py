@@ -10,10 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.inline import MAX_BYTES, inlined, run_with
+from widthfold_onnx.evidence.inline import MAX_BYTES, inlined
 from widthfold_onnx.evidence.parity import compare
 from widthfold_onnx.evidence.proof.correspondence import Correspondence
 from widthfold_onnx.evidence.proof.program import program
+from widthfold_onnx.evidence.rounds import run_with
 from widthfold_onnx.evidence.rows import both, figure, output_names
 from widthfold_onnx.model.scope import describe_node
 from widthfold_onnx.options import VerifyOptions

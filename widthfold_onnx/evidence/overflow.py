@@ -14,9 +14,10 @@ import numpy as np
 import onnx
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.inline import MAX_BYTES, inlined, run_with
+from widthfold_onnx.evidence.inline import MAX_BYTES, inlined
 from widthfold_onnx.evidence.proof.correspondence import Correspondence
 from widthfold_onnx.evidence.proof.program import program
+from widthfold_onnx.evidence.rounds import run_with
 from widthfold_onnx.evidence.rows import Outputs
 from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.scope import describe_node

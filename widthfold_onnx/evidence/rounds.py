@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
+import onnx
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.exact_kernels import open_exact
@@ -133,3 +135,33 @@ def _shaken(array: Array) -> Array:
     if array.dtype.kind != "f":
         return array
     return np.asarray(np.nextafter(array, np.asarray(np.inf, array.dtype)))
+
+
+def run_with(
+    model: onnx.ModelProto,
+    names: Iterable[str],
+    items: Iterable[InputSet],
+    options: VerifyOptions,
+) -> list[Outputs]:
+    """Run a model that returns more of its values, without the runtime's optimizations.
+
+    Args:
+        model: with all its data inside; it is changed.
+        names: values of its main graph.
+        items: the input sets.
+        options: where it runs.
+
+    Returns:
+        Per input set its outputs and the named values.
+
+    Raises:
+        UnverifiedError: it does not run.
+    """
+    known = {value.name for value in model.graph.output}
+    for name in sorted(set(names) - known):
+        model.graph.output.add().name = name
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        path.write_bytes(model.SerializeToString())
+        session = opened(path, options, Level.DISABLED)
+        return [session.run(item.feeds) for item in items]
