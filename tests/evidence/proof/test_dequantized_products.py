@@ -43,7 +43,7 @@ def first_changed(array: np.ndarray) -> np.ndarray:
 
 
 def gap_of_zero(array: np.ndarray) -> np.ndarray:
-    array[-1, 0] = 0
+    array[-1, array[-1] == array[-1, 0]] = 0  # of the last row; one alone may be rounded away
     return array
 
 
@@ -89,7 +89,7 @@ def negated(model: onnx.ModelProto, arrays: Arrays) -> None:
 
 FAULTS: dict[str, Fault] = {
     "integer differs": number("w", first_changed),
-    "gap holds 0": number("w", gap_of_zero),
+    "gaps hold 0": number("w", gap_of_zero),
     "integers turned": number("w", lambda a: a[::-1]),
     "scales regrouped": number("sw", regrouped),
     "scale differs": number("sw", first_changed),

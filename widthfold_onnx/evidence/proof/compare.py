@@ -46,6 +46,7 @@ class Proof:
         error_bits: the verdict `equal` is wrong with a probability of at most 2^-error_bits.
         functions: operators that were taken for unknown functions of all that they read.
         branches: of every If of the new model that was computed, which branches were.
+        is_computed: whether the new model can be computed at these extents at all.
     """
 
     verdict: Literal["equal", "different", "not provable"]
@@ -55,6 +56,7 @@ class Proof:
     error_bits: float = 0.0
     functions: frozenset[str] = frozenset()
     branches: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    is_computed: bool = True
 
 
 def prove_at_sizes(old: Program, new: Program, fixed: Shapes, known: Shapes) -> list[Proof]:
@@ -73,10 +75,14 @@ def prove_at_sizes(old: Program, new: Program, fixed: Shapes, known: Shapes) -> 
     if open_dimensions(old, fixed):
         with suppress(UnverifiedError):  # the original may take one size alone
             proofs.append(_first(old, new, second_tries(old, fixed, proofs[0].shapes)))
-    # What tests extents is right at all of them, also where the caller planned with some.
+    # What tests extents is right at all of them, also where the caller planned with some. Beside it
+    # there may be folds that state those, and fail loudly at any other.
     for shapes in tested_tries(old, new, proofs[0].shapes):
         with suppress(UnverifiedError):
-            proofs.append(prove(old, new, shapes))
+            proof = prove(old, new, shapes)
+            is_planned = all(shapes[name] == tuple(fixed[name]) for name in fixed)
+            if proof.is_computed or is_planned:
+                proofs.append(proof)
     unseen = _unseen_branch(old, new, proofs) if open_dimensions(old, {}) else ""
     return [*proofs, Proof("not provable", unseen, proofs[0].shapes)] if unseen else proofs
 
@@ -177,7 +183,7 @@ def _evaluated(
     try:
         after = run(both.new.program, tables, targets=targets)
     except EvaluationError as error:
-        return Proof("different", str(error), dict(shapes))
+        return Proof("different", str(error), dict(shapes), is_computed=False)
     differing = [name for name in targets if before.digests[name] != after.digests[name]]
     if not differing:
         return Proof(
