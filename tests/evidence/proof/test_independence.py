@@ -22,7 +22,12 @@ from widthfold_onnx.rules import conv_site, conv_transpose, matmul_reading
 from widthfold_onnx.rules.conv_transpose import CONV_TRANSPOSE
 
 ALLOWED = ("widthfold_onnx.evidence.proof", "widthfold_onnx.model")
-SINGLE = {"widthfold_onnx.errors", "widthfold_onnx.refusal", "widthfold_onnx.text"}
+SINGLE = {
+    "widthfold_onnx.errors",
+    "widthfold_onnx.evidence.reference_ops",
+    "widthfold_onnx.refusal",
+    "widthfold_onnx.text",
+}
 MIRROR = {"SAME_UPPER": "SAME_LOWER", "SAME_LOWER": "SAME_UPPER"}
 
 CONV = conv((2, 3, 7, 24), (5, 3, 3, 4), auto_pad="SAME_UPPER")

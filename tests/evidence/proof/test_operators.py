@@ -112,7 +112,7 @@ def test_conv_transpose(case: dict[str, Any], sized: bool, more: int) -> None:
         )  # fmt: skip
     expected = oracle.conv_transpose(x, w, *b, group=group, **resolved)
     if 0 in expected.shape:
-        with pytest.raises(UnevaluableError, match="0 positions"):
+        with pytest.raises(UnevaluableError, match=r"would have (0|-\d+) positions"):
             evaluated("ConvTranspose", x, w, *b, group=group, **given_)
     else:
         same(evaluated("ConvTranspose", x, w, *b, group=group, **given_), expected)

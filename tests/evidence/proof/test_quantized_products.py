@@ -141,7 +141,10 @@ FAULTS: dict[str, Fault] = {
 }
 
 
-STRICT = {"weight differs", "zero point differs", "one gap differs"}
+STRICT = {
+    *("weight differs", "zero point differs", "one gap differs", "scale differs"),
+    "another input 5",
+}
 """Faults that rounding may hide from the judge."""
 
 
