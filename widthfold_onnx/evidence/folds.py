@@ -56,7 +56,8 @@ def recorded_folds(old: Document, new: Document) -> list[FoldedNode]:
     left = MOST_TAPS
     for _, node in new.nodes(LINEAR):
         if FOLD_KEY in node.metadata_props:
-            name = node.name or node.outputs[0].name or ""
+            origin = node.metadata_props.get(ORIGIN_KEY) or node.outputs[0].name or ""
+            name = node.name or f"{node.op_type} -> {origin}"
             try:
                 found.append(_described(old, originals, node, name, left))
                 left -= sum(len(axis.taps) for axis in found[-1].axes)
