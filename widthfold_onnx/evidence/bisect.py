@@ -1,4 +1,4 @@
-"""Where two models that differ begin to differ on the runtime: the first value that changed.
+"""Finds where two models begin to differ on the runtime: at the first value that changed.
 
 Both are made to return the values that the rewriting had to preserve, and run without the runtime's
 optimizations.

@@ -1,4 +1,4 @@
-"""What the nodes of a rewritten model say of their folds, for reports.
+"""Describes, for reports, the folds that the nodes of a rewritten model record.
 
 Their records (`rewrite.record`) are read for people, and prove nothing: a wrong one changes what is
 shown here, and no verdict.

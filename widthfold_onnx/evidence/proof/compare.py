@@ -80,7 +80,7 @@ def prove_at_sizes(old: Program, new: Program, fixed: Shapes, known: Shapes) -> 
     for shapes in tested_tries(old, new, proofs[0].shapes):
         with suppress(UnverifiedError):
             proof = prove(old, new, shapes)
-            is_planned = all(shapes[name] == tuple(fixed[name]) for name in fixed)
+            is_planned = all(shapes.get(name) == tuple(fixed[name]) for name in fixed)
             if proof.is_computed or is_planned:
                 proofs.append(proof)
     unseen = _unseen_branch(old, new, proofs) if open_dimensions(old, {}) else ""
