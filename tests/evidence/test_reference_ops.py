@@ -1,12 +1,14 @@
 """Our operators of the reference implementation, against the loop oracle and the runtime."""
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tests import oracle
 from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.evidence.proof.values import UnevaluableError
 from widthfold_onnx.evidence.reference_ops import OPS
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.session import Level, open_session
@@ -53,7 +55,7 @@ def both(folder, op_type, arrays, attributes, opset, outputs=1, names="xwbmv"):
         [node],
         "g",
         [helper.make_tensor_value_info("x", kind, arrays[0].shape)],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in node.output],
+        [onnx.ValueInfoProto(name=name) for name in node.output],
         [numpy_helper.from_array(a, n) for n, a in named.items() if n not in ("x", "")],
     )
     imports = [helper.make_opsetid("", opset)]
@@ -89,8 +91,31 @@ def test_conv_transpose_is_what_the_runtime_says(tmp_path, x, w, attributes):
 
 def test_a_conv_transpose_that_must_grow_is_refused(tmp_path):
     arrays = [np.ones((1, 1, 3), np.float32), np.ones((1, 1, 1), np.float32)]
-    with pytest.raises(RuntimeError, match="negative padding"):
+    with pytest.raises(UnevaluableError, match="3 positions do not become 9"):
         both(tmp_path, "ConvTranspose", arrays, {"output_shape": [9]}, 17)
+
+
+POOLS = [
+    ((2, 3, 11), {"kernel_shape": [3]}),
+    ((1, 2, 9, 8), {"kernel_shape": [3, 2], "strides": [2, 3], "pads": [1, 0, 2, 1]}),
+    ((1, 2, 7, 10), {"kernel_shape": [2, 3], "dilations": [2, 1], "strides": [1, 2]}),
+    ((1, 2, 10), {"kernel_shape": [3], "strides": [2], "ceil_mode": 1}),
+    ((1, 2, 7, 5), {"kernel_shape": [3, 2], "strides": [2, 2], "auto_pad": "SAME_LOWER"}),
+]
+
+
+@pytest.mark.parametrize(("shape", "attributes"), POOLS)
+@pytest.mark.parametrize("kind", [np.float32, np.int8])
+def test_max_pool(tmp_path, shape, attributes, kind):
+    x = np.random.default_rng(9).integers(-99, -3, shape).astype(kind)
+    expected, computed = both(tmp_path, "MaxPool", [x], attributes, 17)
+    np.testing.assert_array_equal(computed, expected)
+
+
+def test_places_of_maxima_are_refused(tmp_path):
+    x = np.ones((1, 1, 5), np.float32)
+    with pytest.raises(UnverifiedError, match="places"):
+        both(tmp_path, "MaxPool", [x], {"kernel_shape": [2]}, 17, outputs=2)
 
 
 @pytest.mark.parametrize("opset", [7, 9, 14, 15])

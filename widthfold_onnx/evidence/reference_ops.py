@@ -1,14 +1,16 @@
 """Operators for onnx's reference implementation, which lacks or misreads some versions of them.
 
 Of onnx 1.23.2: BatchNormalization of opset 9 to 13 uses the statistics of the batch, as in
-training; DequantizeLinear is not there before opset 19; STFT takes no signal without a last axis,
-which the runtime does; Loop does not turn where it has no condition, and joins what is to be
+training; Conv and MaxPool take seconds where numpy takes milliseconds; ConvTranspose fails with
+groups; DequantizeLinear is not there before opset 19; STFT takes no signal without a last
+axis, which the runtime does; Loop does not turn where it has no condition, and joins what is to be
 stacked. Each of ours works in float64 and for every opset.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,46 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.reference_conv import Conv, ConvTranspose
+from widthfold_onnx.evidence.proof.geometry import spread, windows
+from widthfold_onnx.evidence.proof.linear import conv, conv_transpose
 from widthfold_onnx.runtime.ports import Array
+
+
+class Conv(OpRun):
+    """Conv in float64."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, w: Array, b: Array | None = None, **attributes: Any) -> tuple[Array]:
+        at = windows(attributes, w.shape[2:], x.shape[2:])
+        return (_biased(conv(x, w, attributes["group"], at, None), b),)
+
+
+class ConvTranspose(OpRun):
+    """ConvTranspose in float64."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, w: Array, b: Array | None = None, **attributes: Any) -> tuple[Array]:
+        at = spread(attributes, w.shape[2:], x.shape[2:])
+        return (_biased(conv_transpose(x, w, attributes["group"], at, None), b),)
+
+
+def _biased(y: Array, b: Array | None) -> Array:
+    return y if b is None else np.asarray(y + b.reshape(-1, *[1] * (y.ndim - 2)))
+
+
+class MaxPool(OpRun):
+    """MaxPool without the places of its results."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, **attributes: Any) -> tuple[Array]:
+        if len(self.onnx_node.output) > 1:
+            raise UnverifiedError("the places that MaxPool returns are not computed in float64")
+        at = windows(attributes, attributes["kernel_shape"], x.shape[2:])
+        padded = at.padded(x, -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min)
+        return (reduce(np.maximum, (padded[:, :, *at.tap(t)] for t in np.ndindex(*at.kernel))),)
 
 
 class BatchNormalization(OpRun):
@@ -122,4 +162,4 @@ class Loop(OpRun):
         return (*states, *(np.stack(rows) for rows in zip(*scanned, strict=True)))
 
 
-OPS = (Conv, ConvTranspose, BatchNormalization, DequantizeLinear, STFT, Loop)
+OPS = (Conv, ConvTranspose, MaxPool, BatchNormalization, DequantizeLinear, STFT, Loop)

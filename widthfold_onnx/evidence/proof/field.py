@@ -8,6 +8,7 @@ of them without rounding, because float64 holds every integer below 2^53.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,9 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 Draws = tuple[Array, ...]
 """One array of equal extents per prime."""
+
+Modulus = int | None
+"""A prime; None for numbers that are computed with as they are."""
 
 PRIMES = (8388593, 8388587, 8388581, 8388571, 8388547)
 """The largest primes below 2^23. They are different, so that two integers which agree modulo all of
@@ -36,11 +40,17 @@ _GOLDEN, _FIRST, _SECOND = (
 )
 _SHIFTS = tuple(np.uint64(n) for n in (30, 27, 31))
 _LOW, _HALF, _PACK = np.uint64(0xFFFFFFFF), np.uint64(32), np.uint64(23)
+_LAST = (1 << 64) - 1
+
+KEY_BYTES = 16
+"""Of what names a function. All random numbers are drawn from two halves of 64 bits."""
 
 
-def reduced(array: Array, prime: int) -> Array:
+def reduced(array: Array, prime: Modulus) -> Array:
     """Bring whole numbers below 2^52 near zero modulo a prime, in place."""
     array = np.asarray(array)  # numpy makes scalars of what has no axes
+    if prime is None:
+        return array
     quotient = np.asarray(array * (1.0 / prime))
     np.rint(quotient, out=quotient)
     quotient *= prime
@@ -55,7 +65,7 @@ def canonical(array: Array, prime: int) -> Array:
     return whole.view(np.uint64)
 
 
-def dot(a: Array, b: Array, prime: int) -> Array:
+def dot(a: Array, b: Array, prime: Modulus) -> Array:
     """Multiply matrices modulo a prime: [..., m, k] and [..., k, n] give [..., m, n]."""
     total = reduced(widened(a[..., :TERMS]) @ widened(b[..., :TERMS, :]), prime)
     for start in range(TERMS, a.shape[-1], TERMS):
@@ -77,8 +87,8 @@ def inverse(number: int, prime: int) -> int:
 
 
 def key_of(*parts: object) -> int:
-    """Hash what names a function to 64 bits; equal parts give equal keys in every process."""
-    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    """Hash what names a function to 128 bits; equal parts give equal keys in every process."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=KEY_BYTES).digest()
     return int.from_bytes(digest, "little")
 
 
@@ -93,52 +103,56 @@ def mixed(state: Array) -> Array:
     return state
 
 
-def _absorbed(state: Array, draws: Sequence[Array]) -> Array:
-    """Mix elements into states: two draws fit into one word of 64 bits."""
+def _packed(draws: Sequence[Array]) -> list[Array]:
+    """Pack the draws of elements into words of 64 bits, two into each."""
     words = [canonical(draw, prime) for draw, prime in zip(draws, PRIMES, strict=True)]
-    for first in range(0, len(words), 2):
-        word = words[first]
-        for second in words[first + 1 : first + 2]:
-            word |= second << _PACK
-        state ^= word
-        state = mixed(state)
-    return state
+    for first in range(0, len(words) - 1, 2):
+        words[first] |= words[first + 1] << _PACK
+    return words[::2]
 
 
 def fingerprints(key: int, operands: Sequence[Draws], shape: Sequence[int]) -> Array:
-    """Hash operands element by element to 64 bits, all draws of an element together.
-
-    Two elements that differ in any draw have different fingerprints but for 2^-64.
+    """Hash operands element by element, all draws of an element together.
 
     Args:
         key: names the function.
         operands: are broadcast to the extents.
-        shape: the extents of the result, uint64.
+        shape: the extents of the result.
+
+    Returns:
+        Fingerprints [2, *shape] of two halves, uint64. Two elements that differ in any draw have
+        different ones but for 2^-128.
     """
-    state = np.full(tuple(shape), key, np.uint64)
-    flat = state.reshape(-1)
+    state = np.empty((2, *shape), np.uint64)
+    flat = state.reshape(2, -1)
     spread = [[np.broadcast_to(a, shape).reshape(-1) for a in draws] for draws in operands]
-    for start in range(0, flat.size, BLOCK):
+    for start in range(0, flat.shape[1], BLOCK):
         part = slice(start, start + BLOCK)
-        block = mixed(flat[part])
-        for draws in spread:
-            block = _absorbed(block, [array[part] for array in draws])
-        flat[part] = block
+        words = [word for draws in spread for word in _packed([array[part] for array in draws])]
+        for half, first in zip(flat, _halves(key), strict=True):
+            block = half[part]
+            block[:] = first
+            for word in words:
+                block ^= word
+                mixed(block)
     return state
 
 
+def _halves(key: int) -> tuple[np.uint64, np.uint64]:
+    return np.uint64(key & _LAST), np.uint64(key >> 64)
+
+
 def elements(state: Array) -> Draws:
-    """Draw one element per prime from each fingerprint."""
-    results = [np.empty(state.shape) for _ in PRIMES]
-    flat = state.reshape(-1)
-    for start in range(0, flat.size, BLOCK):
+    """Draw one element per prime from each fingerprint [2, *shape]."""
+    results = [np.empty(state.shape[1:]) for _ in PRIMES]
+    flat = state.reshape(2, -1)
+    for start in range(0, flat.shape[1], BLOCK):
         part = slice(start, start + BLOCK)
-        word = flat[part].copy()
-        for first in range(0, len(PRIMES), 2):
-            word = mixed(word)
-            for draw, half in enumerate((word & _LOW, word >> _HALF)[: len(PRIMES) - first], first):
-                number = reduced(half.astype(np.float64), PRIMES[draw])
-                results[draw].reshape(-1)[part] = number
+        one, other = flat[:, part]
+        parts = [half for word in (one, other, mixed(one + other))
+                 for half in (word & _LOW, word >> _HALF)]  # fmt: skip
+        for result, number, prime in zip(results, parts, PRIMES, strict=False):
+            result.reshape(-1)[part] = reduced(number.astype(np.float64), prime)
     return tuple(results)
 
 
@@ -149,12 +163,11 @@ def function(key: int, operands: Sequence[Draws], shape: Sequence[int]) -> Draws
 
 def variables(key: int, shape: Sequence[int]) -> Draws:
     """Draw independent elements; equal keys and extents give the same ones."""
-    index = np.arange(int(np.prod(shape, dtype=np.int64)), dtype=np.uint64).reshape(tuple(shape))
-    state = index.reshape(-1)
-    state ^= mixed(np.array([key], np.uint64))
-    for start in range(0, state.size, BLOCK):
-        state[start : start + BLOCK] = mixed(state[start : start + BLOCK].copy())
-    return elements(index)
+    index = np.arange(math.prod(shape), dtype=np.uint64)
+    state = np.stack([index ^ half for half in _halves(key)])
+    for start in range(0, index.size, BLOCK):
+        mixed(state[:, start : start + BLOCK])
+    return elements(state.reshape(2, *shape))
 
 
 def of_numbers(array: Array) -> Draws:
@@ -177,7 +190,8 @@ def of_numbers(array: Array) -> Draws:
         block = flat[part].astype(np.float64)
         magnitude = np.abs(block)
         is_whole = (magnitude < LARGEST_WHOLE) & (magnitude == np.floor(magnitude))
-        drawn = elements(mixed(magnitude.view(np.uint64).copy()))
+        bits = magnitude.view(np.uint64)
+        drawn = elements(mixed(np.stack([bits, ~bits])))
         for result, one, prime in zip(results, drawn, PRIMES, strict=True):
             whole = reduced(np.where(is_whole, block, 0.0), prime)
             other = np.where(block < 0, -one, one)

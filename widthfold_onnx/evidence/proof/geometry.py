@@ -152,6 +152,8 @@ def spread(attributes: Attributes, kernel: Sequence[int], extents: Sequence[int]
         full = strides[i] * (extent - 1) + more[i] + (kernel[i] - 1) * dilations[i] + 1
         if wanted:
             result = wanted[len(wanted) - rank + i]
+            if result - full + more[i] >= strides[i]:
+                raise UnevaluableError(f"{extent} positions do not become {result}")
             total = max(full - result, 0)
             begin = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
         else:

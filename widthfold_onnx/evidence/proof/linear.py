@@ -1,4 +1,4 @@
-"""Conv, ConvTranspose and pooling of field elements, one prime at a time."""
+"""Conv, ConvTranspose and pooling, modulo one prime or of real numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from widthfold_onnx.evidence.proof.field import TERMS, Array, dot, reduced
+from widthfold_onnx.evidence.proof.field import TERMS, Array, Modulus, dot, reduced
 from widthfold_onnx.evidence.proof.geometry import Spread, Windows
 from widthfold_onnx.evidence.proof.values import UnevaluableError
 
@@ -16,7 +16,7 @@ SLICE_BYTES = 1 << 22
 _BYTES = 8
 
 
-def conv(data: Array, weight: Array, group: int, at: Windows, prime: int) -> Array:
+def conv(data: Array, weight: Array, group: int, at: Windows, prime: Modulus) -> Array:
     """Convolve [N, C, *extents] with [O, C / group, *kernel] to [N, O, *counts].
 
     The data is laid out as columns (im2col), slice by slice, and multiplied by the weight.
@@ -47,7 +47,7 @@ def conv(data: Array, weight: Array, group: int, at: Windows, prime: int) -> Arr
     return result.reshape(len(data), outputs, *at.counts)
 
 
-def conv_transpose(data: Array, weight: Array, group: int, at: Spread, prime: int) -> Array:
+def conv_transpose(data: Array, weight: Array, group: int, at: Spread, prime: Modulus) -> Array:
     """Convolve [N, C, *extents] with [C, O / group, *kernel], transposed, to [N, O, *extents'].
 
     Raises:
@@ -94,7 +94,7 @@ def _meeting(
     return tuple(given), tuple(taken)
 
 
-def window_sums(data: Array, at: Windows, prime: int) -> Array:
+def window_sums(data: Array, at: Windows, prime: Modulus) -> Array:
     """Add the elements of every window of [N, C, *extents]."""
     padded = at.padded(data)
     total = np.zeros((*data.shape[:2], *at.counts))
