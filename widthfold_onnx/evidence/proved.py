@@ -12,6 +12,8 @@ from widthfold_onnx.options import Shapes
 from widthfold_onnx.results import Proof
 from widthfold_onnx.text import printable
 
+VERDICTS = ("equal", "not provable", "different")
+
 
 def proved(old: Program, new: Program, fixed: Shapes, known: Shapes) -> Proof:
     """Prove two models equal, or say where they differ.
@@ -26,7 +28,7 @@ def proved(old: Program, new: Program, fixed: Shapes, known: Shapes) -> Proof:
         found = compare.prove_at_sizes(old, new, fixed, known)
     except UnverifiedError as error:
         return Proof(verdict="skipped", reason=str(error))
-    worst = next((proof for proof in found if proof.verdict != "equal"), found[0])
+    worst = max(found, key=lambda proof: VERDICTS.index(proof.verdict))
     return Proof(
         verdict=worst.verdict,
         reason=worst.reason and f"{worst.reason}, {_said(worst.shapes)}",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import numpy as np
 import onnx
 import pytest
@@ -12,11 +14,9 @@ from tests.evidence.proof.judge import differ
 from widthfold_onnx.evidence.proof.compare import prove_at_sizes
 from widthfold_onnx.evidence.proof.program import program
 
-SAMPLE = 30
-"""Faults of each base: 420 in all."""
+FAULTS = 15
+"""Of each base, drawn from all that make another function which runs: 210 in all."""
 SEED = 1
-FEWEST = 5
-"""Of each base, so many faults at least make another function that runs."""
 
 
 def verdict(original: onnx.ModelProto, other: onnx.ModelProto) -> str:
@@ -35,12 +35,7 @@ def test_right_folds_are_equal(base: str) -> None:
 def test_faults_are_found(base: str) -> None:
     original, folded = right_fold(base)
     faults = list(planted(folded, SEED))
-    chosen = np.random.default_rng(SEED).choice(len(faults), SAMPLE, replace=False)
-    missed, found = [], 0
-    for what, faulty in (faults[i] for i in sorted(chosen)):
-        if differ(original, faulty):
-            found += 1
-            if verdict(original, faulty) != "different":
-                missed.append(what)
-    assert found >= FEWEST, f"{found} of {SAMPLE} are faults"
-    assert missed == []
+    drawn = (faults[i] for i in np.random.default_rng(SEED).permutation(len(faults)))
+    faulty = list(islice((fault for fault in drawn if differ(original, fault[1])), FAULTS))
+    assert len(faulty) == FAULTS
+    assert [what for what, model in faulty if verdict(original, model) != "different"] == []

@@ -15,9 +15,9 @@ from threadpoolctl import threadpool_limits
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.proof.correspondence import Correspondence, Side
 from widthfold_onnx.evidence.proof.evaluate import Evaluation, EvaluationError
-from widthfold_onnx.evidence.proof.field import PRIMES, canonical
+from widthfold_onnx.evidence.proof.field import KEY_BYTES, PRIMES, canonical
+from widthfold_onnx.evidence.proof.operators import OPERATORS
 from widthfold_onnx.evidence.proof.program import Program
-from widthfold_onnx.evidence.proof.rounding import rounded
 from widthfold_onnx.evidence.proof.sizes import (
     Shapes,
     first_tries,
@@ -25,7 +25,8 @@ from widthfold_onnx.evidence.proof.sizes import (
     second_tries,
     tested_tries,
 )
-from widthfold_onnx.evidence.proof.values import Elements, Known, Opaque, Shape, Value
+from widthfold_onnx.evidence.proof.undecided import undecided
+from widthfold_onnx.evidence.proof.values import Elements, Known, Shape, Value
 from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.scope import describe_node
 from widthfold_onnx.model.shapes import ShapeTable
@@ -38,8 +39,8 @@ class Proof:
     """What was found.
 
     Attributes:
-        verdict: equal; different; or not provable, where one model rounds what the other does not
-            compute.
+        verdict: equal; different; or not provable, where one model applies other operators, or has
+            rounded what they compute, and the numbers agree.
         reason: where they differ, "" where they are equal.
         shapes: extents of the inputs.
         values: how many values that both models name were found equal.
@@ -149,18 +150,13 @@ def prove(old: Program, new: Program, shapes: Shapes) -> Proof:
     if defaults:
         said = f"another value stands for {printable(defaults[0])} where a caller leaves it out"
         return Proof("different", said, dict(shapes))
-    found: Proof | None = None
     # Draws are computed side by side already; threads of BLAS on top of that wait for each other.
     with threadpool_limits(1, "blas"):
-        for targets, variables in (
-            (both.targets, both.variables(tables[0])),
-            (both.outputs, {}),
-        ):
-            again = _evaluated(both, tables, shapes, targets, variables)
-            if again.verdict != "different":
-                return again
-            found = found or again
-    assert found is not None
+        found = _evaluated(both, tables, shapes, both.targets, both.variables(tables[0]))
+        if found.verdict == "different":
+            with suppress(UnverifiedError):  # what was not needed before cannot be evaluated
+                whole = _evaluated(both, tables, shapes, both.outputs, {})
+                return found if whole.verdict == "different" else whole
     return found
 
 
@@ -191,40 +187,34 @@ def _evaluated(
             shapes=dict(shapes),
             values=len(both.shared) + len(targets),
             error_bits=_error_bits(before, after),
-            functions=frozenset(before.functions) | frozenset(after.functions),
+            functions=frozenset(before.functions | after.functions) - OPERATORS.keys(),
             branches={name: frozenset(chosen) for name, chosen in after.branches.items()},
         )
-    rounds = ""
+    doubt = ""
     for name in differing:
         one, other = (
-            run(side.program, tables[: number + 1], targets=[name], is_kept=True).values[name]
+            (side, run(side.program, tables[: number + 1], targets=[name], is_kept=True))
             for number, side in enumerate((both.old, both.new))
         )
         by = f" ({describe_node(both.new.node(name))})" if name in both.new.writers else ""
-        where = f"{printable(name)}{by}: {_difference(one, other)}"
-        merged = ""
-        if _constants(one) > _constants(other):
-            merged = rounded(both.old, both.new, name, {**shapes, **variables}, tables[0])
-        if not merged:
+        differs = _difference(one[1].values[name], other[1].values[name])
+        where = f"{printable(name)}{by}: {differs}"
+        why = undecided(name, one, other, {**shapes, **variables}, tables[0])
+        if not why:
             return Proof("different", where, dict(shapes))
-        rounds = rounds or f"{where}; the new model has rounded what {merged} make of constants"
-    return Proof("not provable", rounds, dict(shapes))
+        doubt = doubt or f"{where}; {why}"
+    return Proof("not provable", doubt, dict(shapes))
 
 
 def _error_bits(before: Evaluation, after: Evaluation) -> float:
     """Bound how likely it is that a difference was missed, see docs/verification.md.
 
     Two polynomials that differ agree with a probability of at most degree / prime in each draw. A
-    function of them returns the same then; so every pair of operands of functions counts, and one
-    comparison more.
+    function of them returns the same then; so every pair of what functions return counts.
     """
-    degree = max(before.degree, after.degree)
-    reach = min(before.reach, before.size) + min(after.reach, after.size)
-    return len(PRIMES) * math.log2(min(PRIMES) / degree) - math.log2(1 + reach**2 / 2)
-
-
-def _constants(value: Value) -> int:
-    return 0 if isinstance(value, Opaque) else value.constants
+    degree, elements = max(before.degree, after.degree), before.size + after.size
+    by_chance = math.prod(degree / prime for prime in PRIMES) + 2.0 ** (-8 * KEY_BYTES)
+    return -math.log2(by_chance * (1 + elements**2 / 2))
 
 
 def _difference(one: Value, other: Value) -> str:

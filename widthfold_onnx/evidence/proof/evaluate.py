@@ -10,7 +10,7 @@ import onnx
 
 from widthfold_onnx.evidence.proof.call import Call
 from widthfold_onnx.evidence.proof.field import function, key_of, variables
-from widthfold_onnx.evidence.proof.operators import OPERATORS, evaluate, unknown
+from widthfold_onnx.evidence.proof.operators import evaluate, is_function, operator, unknown
 from widthfold_onnx.evidence.proof.program import Program, constant, stored
 from widthfold_onnx.evidence.proof.values import (
     Elements,
@@ -45,9 +45,8 @@ class Evaluation:
         digests: of the targets.
         values: the targets.
         degree: of the polynomials, at most.
-        reach: results of functions that one element is computed from, at most.
-        size: elements of all values.
-        functions: how often each operator was taken for an unknown function.
+        size: elements of the targets, and of what functions returned.
+        functions: how often each operator was taken for a random function.
         branches: of every If, by its first output, which branches were computed.
     """
 
@@ -69,7 +68,7 @@ class Evaluation:
         self._depth = 0  # loops around the node that is evaluated
         self.digests: dict[str, bytes] = {}
         self.values: dict[str, Value] = {}
-        self.degree, self.reach, self.size = 1, 0, 0
+        self.degree, self.size = 1, 0
         self.functions: Counter[str] = Counter()
         self.branches: dict[str, set[str]] = {}
         given: dict[str, Value] = {}
@@ -86,7 +85,7 @@ class Evaluation:
         key = key_of("input", value.name)
         if value.name in shapes and value.type.HasField("tensor_type"):
             return Elements(variables(key, shapes[value.name]))
-        return Opaque(key.to_bytes(8, "little"))
+        return Opaque(key)
 
     def _graph(
         self,
@@ -138,12 +137,12 @@ class Evaluation:
 
     def _note(self, node: onnx.NodeProto, path: str, results: Sequence[Value]) -> None:
         for name, value in zip(node.output, results, strict=False):
-            if name in self._targets and not path:
+            is_target = name in self._targets and not path
+            if is_target:
                 self._keep(name, value)
             if isinstance(value, Elements):
                 self.degree = max(self.degree, value.degree)
-                self.reach = max(self.reach, value.reach)
-                self.size += value.draws[0].size
+                self.size += value.draws[0].size if is_target or is_function(node) else 0
 
     def _shape(self, path: str, name: str) -> Shape | None:
         for table in self._tables:
@@ -179,14 +178,14 @@ class Evaluation:
             kinds={name: self._kind(path, name) for name in names if name},
         )
         if not inner:
-            if not (is_default(node, node.op_type) and node.op_type in OPERATORS):
-                self.functions[node.op_type] += 1
             results = evaluate(call)
+            if is_function(node) and not all(isinstance(value, Known) for value in results):
+                self.functions[operator(node)] += 1
             return results
         around = _outside(env, tensors, inner, self._program)
         if is_default(node, "If"):
             return self._if(call, inner, path, around)
-        self.functions[node.op_type] += 1
+        self.functions[operator(node)] += 1
         bodies = []
         for number, (attribute, index, scope) in enumerate(_bodies(node, inner)):
             assert scope.graph is not None
@@ -207,7 +206,7 @@ class Evaluation:
     def _body_input(self, path: str, name: str, which: tuple[int, int, int]) -> Value:
         shape, key = self._shape(path, name), key_of("body", *which)
         if shape is None:
-            return Opaque(key.to_bytes(8, "little"))
+            return Opaque(key)
         return Elements(variables(key, shape))
 
     def _if(
@@ -250,7 +249,7 @@ class Evaluation:
         key = key_of("If", None if condition is None else condition.digest())
         if len(shapes) > 1 or None in shapes:
             parts = (one.digest(), other.digest(), index)
-            return Opaque(key_of(key, *parts).to_bytes(8, "little"))
+            return Opaque(key_of(key, *parts))
         assert not isinstance(one, Opaque)
         assert not isinstance(other, Opaque)
         return Elements(

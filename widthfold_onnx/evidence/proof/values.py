@@ -8,7 +8,14 @@ from functools import cached_property
 
 import numpy as np
 
-from widthfold_onnx.evidence.proof.field import PRIMES, Array, Draws, canonical, of_numbers
+from widthfold_onnx.evidence.proof.field import (
+    KEY_BYTES,
+    PRIMES,
+    Array,
+    Draws,
+    canonical,
+    of_numbers,
+)
 
 Shape = tuple[int, ...]
 
@@ -54,11 +61,6 @@ class Known:
         return 1
 
     @property
-    def reach(self) -> int:
-        """No function was applied."""
-        return 0
-
-    @property
     def constants(self) -> int:
         """See `Elements.constants`."""
         return 2 if self.rounded else 1
@@ -78,7 +80,6 @@ class Elements:
     Attributes:
         draws: the elements, one array per prime.
         degree: of the polynomial that each element is, at most.
-        reach: how many results of functions one element is computed from, at most.
         constants: how many constants are multiplied in one product, at most.
         grid: scale and zero point, digested, of the integers from which all elements were
             dequantized; empty where there are none.
@@ -86,7 +87,6 @@ class Elements:
 
     draws: Draws
     degree: int = 1
-    reach: int = 0
     constants: int = 0
     grid: bytes = b""
 
@@ -104,11 +104,11 @@ class Elements:
 class Opaque:
     """A value of which only equality is known: its extents are not, or it is no tensor."""
 
-    label: bytes
+    key: int
 
     def digest(self) -> bytes:
         """Equal values have equal digests."""
-        return self.label
+        return self.key.to_bytes(KEY_BYTES, "little")
 
 
 Tensor = Known | Elements

@@ -23,7 +23,7 @@ from widthfold_onnx.evidence.proof.call import Call
 from widthfold_onnx.evidence.proof.field import Array, key_of, variables
 from widthfold_onnx.evidence.proof.operators.functions import FUNCTIONS
 from widthfold_onnx.evidence.proof.operators.moves import MOVES, move
-from widthfold_onnx.evidence.proof.operators.polynomials import POLYNOMIALS
+from widthfold_onnx.evidence.proof.operators.polynomials import INVERSES, POLYNOMIALS
 from widthfold_onnx.evidence.proof.operators.quantization import QUANTIZATION, dequantized
 from widthfold_onnx.evidence.proof.reference import run_reference
 from widthfold_onnx.evidence.proof.values import (
@@ -68,6 +68,17 @@ EXACT = frozenset(
 
 _ZERO_IF_LEFT_OUT = {"GRU": (3, 5), "LSTM": (3, 5, 6, 7), "RNN": (3, 5)}
 """Inputs that are zero where they are left out, as the operator text says."""
+
+
+def operator(node: onnx.NodeProto) -> str:
+    """Name the operator of a node, with its domain where that is not the default one."""
+    return node.op_type if is_default(node, node.op_type) else f"{node.domain}.{node.op_type}"
+
+
+def is_function(node: onnx.NodeProto) -> bool:
+    """Whether a node applies a random function to what it reads, and not sums and products only."""
+    name = operator(node)
+    return name in INVERSES or name not in {**MOVES, **POLYNOMIALS, "DequantizeLinear": None}
 
 
 def evaluate(call: Call) -> list[Value]:
@@ -115,8 +126,7 @@ def unknown(call: Call, *more: str) -> list[Value]:
     results: list[Value] = []
     for i, shape in enumerate(_shapes(call)):
         key = call.key(i, read, *more, version=call.version)
-        label = key.to_bytes(8, "little")
-        results.append(Opaque(label) if shape is None else Elements(variables(key_of(key), shape)))
+        results.append(Opaque(key) if shape is None else Elements(variables(key_of(key), shape)))
     return results
 
 

@@ -22,10 +22,6 @@ from widthfold_onnx.evidence.proof.field import (
 )
 from widthfold_onnx.evidence.proof.values import Elements, Known, Tensor, UnevaluableError
 
-MOST_REACH = 1 << 40
-"""No element depends on more results of functions: they would not fit into memory."""
-
-
 _THREADS = ThreadPoolExecutor(len(PRIMES))
 """NumPy computes without the interpreter's lock, so that draws are computed side by side."""
 
@@ -51,36 +47,28 @@ def each(compute: Callable[..., Array], *given: Tensor, widens: bool = False) ->
     return tuple(_THREADS.map(computed, PRIMES, drawn))
 
 
-def combined(draws: Draws, *given: Tensor, product: bool = False, terms: int = 1) -> Elements:
-    """Return elements that are sums of others, or sums of `terms` products of them."""
+def combined(draws: Draws, *given: Tensor, product: bool = False) -> Elements:
+    """Return elements that are sums of others, or sums of products of them."""
     joined = sum if product else max
     return Elements(
         draws,
         degree=joined(value.degree for value in given),
-        reach=min(sum(value.reach for value in given) * terms, MOST_REACH),
         constants=joined(value.constants for value in given),
     )
 
 
-def applied(
-    key: int, given: Sequence[Tensor], *, draws: Draws | None = None, terms: int = 1
-) -> Elements:
-    """Return a random function of operands, each result of `terms` elements of each.
+def applied(key: int, given: Sequence[Tensor], *, draws: Draws | None = None) -> Elements:
+    """Return a random function of operands.
 
     Args:
         key: names the function.
         given: the operands; they are broadcast.
         draws: what the function returned, where it was computed already.
-        terms: elements that one result depends on, per operand.
     """
     if draws is None:
         shape = common([value.shape for value in given])
         draws = function(key, [value.draws for value in given], shape)
-    return Elements(
-        draws,
-        reach=min(sum(value.reach for value in given) * terms + 1, MOST_REACH),
-        constants=max((value.constants for value in given), default=0),
-    )
+    return Elements(draws, constants=max((value.constants for value in given), default=0))
 
 
 def _elementwise(compute: np.ufunc, first: Tensor, second: Tensor) -> Draws:
@@ -161,4 +149,4 @@ def matrix_product(left: Tensor, right: Tensor) -> Elements:
     shape = shape[:-2] + shape[-1:] if len(a) == 1 else shape
     shape = shape[:-1] if len(b) == 1 else shape
     flat = tuple(draw.reshape(shape) for draw in draws)
-    return combined(flat, left, right, product=True, terms=a[-1])
+    return combined(flat, left, right, product=True)

@@ -58,10 +58,8 @@ def _commutative(call: Call) -> list[Value] | None:
         if isinstance(value, Known) and _decides(call.node.op_type, value.array):
             decided = np.full(shape, call.node.op_type == "Or")
             return [Known(decided)]
-    total = np.zeros(shape, np.uint64)
-    for value in call.tensors:
-        total += fingerprints(0, [value.draws], shape)
-    return [_of_multiset(call, total, call.tensors)]
+    total = sum(fingerprints(0, [value.draws], shape) for value in call.tensors)
+    return [_of_multiset(call, np.asarray(total), call.tensors)]
 
 
 def _decides(op_type: str, array: Array) -> bool:
@@ -71,18 +69,18 @@ def _decides(op_type: str, array: Array) -> bool:
     return op_type == "Or" and bool(array.all())
 
 
-def _of_multiset(call: Call, total: Array, given: Sequence[Tensor], terms: int = 1) -> Elements:
+def _of_multiset(call: Call, total: Array, given: Sequence[Tensor]) -> Elements:
     """Return a random function of sums of fingerprints: of what was read, in any order."""
     name = _SAME.get(call.node.op_type, call.node.op_type)
-    draws = function(key_of("multiset", name), [words(total)], total.shape)
-    return applied(0, given, draws=draws, terms=terms)
+    draws = function(key_of("multiset", name), _words(total), total.shape[1:])
+    return applied(0, given, draws=draws)
 
 
-def words(state: Array) -> Draws:
-    """Return fingerprints as operands of a function: their 64 bits in words of 16."""
+def _words(state: Array) -> list[Draws]:
+    """Return fingerprints as operands of a function: each half of 64 bits in words of 16."""
     mask = np.uint64(0xFFFF)
     parts = [((state >> np.uint64(16 * i)) & mask).astype(np.float64) for i in range(4)]
-    return tuple(parts[i % len(parts)] for i in range(len(PRIMES)))
+    return [tuple(parts[i % len(parts)][half] for i in range(len(PRIMES))) for half in (0, 1)]
 
 
 def _max_pool(call: Call) -> list[Value] | None:
@@ -91,10 +89,10 @@ def _max_pool(call: Call) -> list[Value] | None:
     data = call.tensor(0)
     at = windows(call.attributes, call.attributes.get("kernel_shape", ()), data.shape[2:])
     padded = at.padded(fingerprints(0, [data.draws], data.shape))
-    total = np.zeros((*data.shape[:2], *at.counts), np.uint64)
+    total = np.zeros((*padded.shape[:3], *at.counts), np.uint64)
     for tap in np.ndindex(*at.kernel):
-        total += padded[:, :, *at.tap(tap)]
-    result = _of_multiset(call, total, [data], math.prod(at.kernel))
+        total += padded[:, :, :, *at.tap(tap)]
+    result = _of_multiset(call, total, [data])
     return [replace(result, grid=data.grid) if isinstance(data, Elements) else result]
 
 
@@ -110,9 +108,9 @@ def _reduction(call: Call) -> list[Value] | None:
 
 
 def _reduced(call: Call, data: Tensor, axes: Sequence[int]) -> Elements:
-    total = fingerprints(0, [data.draws], data.shape).sum(tuple(axes), dtype=np.uint64)
-    total = np.asarray(total).reshape(without(call, data.shape, axes))
-    return _of_multiset(call, total, [data], math.prod(data.shape[axis] for axis in axes))
+    state = fingerprints(0, [data.draws], data.shape)
+    total = state.sum(tuple(axis + 1 for axis in axes), dtype=np.uint64)
+    return _of_multiset(call, total.reshape(2, *without(call, data.shape, axes)), [data])
 
 
 def _resize(call: Call) -> list[Value] | None:
@@ -145,19 +143,18 @@ def _along_lines(
 ) -> Elements:
     """Return a function of the lines along some axes and of the place on the result's lines."""
     kept = [i for i in range(len(data.shape)) if i not in axes]
-    state = fingerprints(0, [data.draws], data.shape).transpose(*kept, *axes)
-    lines = state.reshape(*(data.shape[i] for i in kept), math.prod(data.shape[i] for i in axes))
+    state = fingerprints(0, [data.draws], data.shape)
+    state = state.transpose(0, *(i + 1 for i in (*kept, *axes)))
+    lines = state.reshape(2, *(data.shape[i] for i in kept), math.prod(data.shape[i] for i in axes))
     total = np.zeros(lines.shape[:-1], np.uint64)
     for i in range(lines.shape[-1]):
-        total = fingerprints(i, [words(total), words(lines[..., i])], total.shape)
+        total = fingerprints(i, [*_words(total), *_words(lines[..., i])], total.shape[1:])
     place = np.arange(math.prod(extents), dtype=np.float64).reshape(tuple(extents))
     whole = total.reshape(*total.shape, *[1] * len(axes))
-    drawn = function(
-        call.key(said), [words(whole), (place,) * len(PRIMES)], (*total.shape, *extents)
-    )
+    shape = (*total.shape[1:], *extents)
+    drawn = function(call.key(said), [*_words(whole), (place,) * len(PRIMES)], shape)
     order = np.argsort([*kept, *axes])
-    draws = tuple(draw.transpose(*order) for draw in drawn)
-    return applied(0, [data], draws=draws, terms=lines.shape[-1])
+    return applied(0, [data], draws=tuple(draw.transpose(*order) for draw in drawn))
 
 
 FUNCTIONS: Mapping[str, Callable[[Call], list[Value] | None]] = {

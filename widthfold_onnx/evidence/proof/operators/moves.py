@@ -58,7 +58,6 @@ def move(call: Call) -> list[Value] | None:
         Elements(
             tuple(parts),
             degree=max(value.degree for value in given),
-            reach=max(value.reach for value in given),
             constants=max(value.constants for value in given),
             grid=grid,
         )

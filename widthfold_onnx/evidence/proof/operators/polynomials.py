@@ -43,7 +43,7 @@ def convolved(call: Call, data: Tensor, weight: Tensor) -> Elements:
     at = windows(call.attributes, weight.shape[2:], data.shape[2:])
     group = call.attributes.get("group", 1)
     draws = each(lambda x, w, p: conv(x, w, group, at, p), data, weight, widens=True)
-    return combined(draws, data, weight, product=True, terms=math.prod(weight.shape[1:]))
+    return combined(draws, data, weight, product=True)
 
 
 def with_bias(result: Elements, bias: Tensor | None) -> Elements:
@@ -74,9 +74,7 @@ def _conv_transpose(call: Call) -> list[Value]:
     at = spread(call.attributes, weight.shape[2:], data.shape[2:])
     group = call.attributes.get("group", 1)
     draws = each(lambda x, w, p: conv_transpose(x, w, group, at, p), data, weight, widens=True)
-    terms = math.prod(weight.shape) // max(weight.shape[1], 1)
-    result = combined(draws, data, weight, product=True, terms=terms)
-    return [with_bias(result, call.optional(2))]
+    return [with_bias(combined(draws, data, weight, product=True), call.optional(2))]
 
 
 def _matmul(call: Call) -> list[Value]:
@@ -218,7 +216,7 @@ def _summed(call: Call, data: Tensor, axes: Sequence[int], *, is_mean: bool) -> 
         return array.reshape(without(call, data.shape, axes))
 
     count = math.prod(data.shape[axis] for axis in axes)
-    result = combined(each(compute, data), data, terms=count)
+    result = combined(each(compute, data), data)
     return divided(result, count) if is_mean and count else result
 
 
@@ -235,9 +233,11 @@ def _average_pool(call: Call) -> list[Value] | None:
     if not counts.all():
         return None
     draws = each(lambda x, p: window_sums(x, at, p), data)
-    total = combined(draws, data, terms=math.prod(at.kernel))
-    return [divided(total, counts.astype(np.int64))]
+    return [divided(combined(draws, data), counts.astype(np.int64))]
 
+
+INVERSES = frozenset({"BatchNormalization", "Div", "Reciprocal"})
+"""Those of them that read a random function of an operand: one over it."""
 
 POLYNOMIALS: Mapping[str, Callable[[Call], list[Value] | None]] = {
     "Add": _add,

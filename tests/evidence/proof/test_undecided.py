@@ -1,4 +1,4 @@
-"""What another optimizer rounded into constants is not provable; what it got wrong is different."""
+"""What another optimizer rounded, or wrote by a law, is not provable; a fault is different."""
 
 from __future__ import annotations
 
@@ -84,3 +84,65 @@ def test_a_normalization_behind_a_transposed_convolution_in_groups_of_an_old_ope
     for proto, constants in ((before, {"w": weight, **sides}), (after, merged)):
         proto.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in constants.items())
     assert proof(before, after).verdict == "not provable"
+
+
+HALF = {"h": np.float32([0.5]), "one": np.float32([1]), "two": np.float32([2]),
+        "root": np.float32([np.sqrt(2)]), "w": W}  # fmt: skip
+LAWS = {
+    "Relu twice": ("c = Conv (x, w)  r = Relu (c)  y = Relu (r)", "c = Conv (x, w)  y = Relu (c)"),
+    "Div by a power of two": (
+        "c = Conv (x, w)  y = Div (c, two)",
+        "c = Conv (x, w)  y = Mul (c, h)",
+    ),
+    "Sigmoid by its formula": (
+        "c = Conv (x, w)  y = Sigmoid (c)",
+        "c = Conv (x, w)  n = Neg (c)  e = Exp (n)  p = Add (e, one)  y = Reciprocal (p)",
+    ),
+    "Relu by Max": (
+        "c = Conv (x, w)  y = Relu (c)",
+        "c = Conv (x, w)  z = Sub (one, one)  y = Max (c, z)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), LAWS.values(), ids=LAWS)
+def test_a_law_that_the_proof_does_not_know(before: str, after: str) -> None:
+    for one, other in ((before, after), (after, before)):
+        found = proof(model(one, HALF), model(other, HALF))
+        assert found.verdict == "not provable"
+        assert "the numbers agree, though" in found.reason
+
+
+@pytest.mark.parametrize(("before", "after"), LAWS.values(), ids=LAWS)
+def test_a_fault_beside_a_law(before: str, after: str) -> None:
+    wrong = W.copy()
+    wrong[0, 0, 0] = np.nextafter(wrong[0, 0, 0], np.float32(9))
+    found = proof(model(before, HALF), model(after, {**HALF, "w": wrong}))
+    assert found.verdict == "different"
+
+
+@pytest.mark.parametrize("after", ["LeakyRelu", "Abs", "Sigmoid"])
+def test_another_function_is_no_law(after: str) -> None:
+    before = model("c = Conv (x, w)  y = Relu (c)", {"w": W})
+    found = proof(before, model(f"c = Conv (x, w)  y = {after} (c)", {"w": W}))
+    assert found.verdict == "different"
+
+
+def test_an_operator_that_nobody_here_knows() -> None:
+    before = model("c = Conv (x, w)  y = Relu (c)", {"w": W})
+    after = model('y = com.microsoft.FusedConv <activation = "Relu"> (x, w)', {"w": W})
+    after.opset_import.add(domain="com.microsoft", version=1)
+    found = proof(before, after)
+    assert found.verdict == "not provable"
+    assert "what com.microsoft.FusedConv computes is not known" in found.reason
+    assert proof(after, after).verdict == "equal"
+
+
+def test_one_branch_of_an_if_is_no_law() -> None:
+    """Numbers would take one branch: a fault in the other must not pass as a law."""
+    branches = """s = ReduceSum <keepdims = 0> (x)  z = Sub (s, s)  b = Greater (z, s)
+        y = If (b) <then_branch = t () => (y1) {{ c = Conv (x, w)  y1 = {} (c) }},
+                    else_branch = e () => (y2) {{ d = Conv (x, w)  y2 = {} (d) }}>"""
+    for exchanged in (("Abs", "Sigmoid"), ("Relu", "Abs")):
+        before = model(branches.format("Relu", "Sigmoid"), {"w": W})
+        assert proof(before, model(branches.format(*exchanged), {"w": W})).verdict == "different"

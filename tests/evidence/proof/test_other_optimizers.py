@@ -1,0 +1,103 @@
+"""What other optimizers write is proved too, and a fault in it is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime  # noqa: TID251 - it is one of the optimizers
+import pytest
+from onnx import numpy_helper
+
+from tests.shared import MODELS, ROOT
+from widthfold_onnx.errors import InvalidModelError
+from widthfold_onnx.evidence.proof.program import program
+from widthfold_onnx.evidence.proved import proved
+from widthfold_onnx.model.loader import load
+from widthfold_onnx.results import Proof
+
+OURS = sorted((ROOT / "models").glob("*.onnx"))
+MERGED = {"depthwise"}
+"""They hold a BatchNormalization, which every optimizer multiplies into a weight."""
+
+
+def by_onnxslim(model: Path, out: Path) -> None:
+    onnx.save(pytest.importorskip("onnxslim").slim(onnx.load(model)), out)
+
+
+def by_onnxsim(model: Path, out: Path) -> None:
+    onnx.save(pytest.importorskip("onnxsim").simplify(onnx.load(model))[0], out)
+
+
+def by_onnxruntime(model: Path, out: Path) -> None:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath = str(out)
+    options.log_severity_level = 3
+    onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+Optimizer = Callable[[Path, Path], None]
+optimizers = pytest.mark.parametrize("optimizer", [by_onnxslim, by_onnxsim, by_onnxruntime])
+
+
+def proof(model: Path, other: Path) -> Proof:
+    old, new = (load(path) for path in (model, other))
+    return proved(program(old.proto, old.folder), program(new.proto, new.folder), {}, {})
+
+
+@optimizers
+@pytest.mark.parametrize("model", OURS, ids=lambda path: path.stem)
+def test_our_models(model: Path, optimizer: Optimizer, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    optimizer(model, out)
+    found = proof(model, out)
+    lost = {value.name for value in onnx.load(model).graph.input}
+    lost -= {value.name for value in onnx.load(out).graph.input}
+    if lost:  # a weight that a caller may override is one no more
+        assert found.verdict == "different"
+        assert found.reason.startswith(f"the new model has no input {sorted(lost)[0]}")
+    elif model.stem in MERGED:
+        assert found.verdict == "not provable"
+        assert "rounded what BatchNormalization make of constants" in found.reason
+    else:
+        assert found.verdict == "equal"
+        assert found.error_bits >= 50
+
+
+@optimizers
+@pytest.mark.parametrize("stem", ["chain", "depthwise", "pitch_cnn", "pointwise_mlp"])
+def test_a_fault_in_what_another_wrote(stem: str, optimizer: Optimizer, tmp_path: Path) -> None:
+    model, out = ROOT / "models" / f"{stem}.onnx", tmp_path / "out.onnx"
+    optimizer(model, out)
+    wrong = onnx.load(out)
+    weights = [tensor for tensor in wrong.graph.initializer if len(tensor.dims) > 1]
+    for tensor in weights:
+        array = numpy_helper.to_array(tensor).copy()
+        if stem in MERGED:  # a unit in the last place is what rounding moves as well
+            array.flat[0] += np.abs(array).max() / 100
+        else:
+            array.flat[0] = np.nextafter(array.flat[0], np.float32(9))
+        right = tensor.SerializeToString()
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+        onnx.save(wrong, out)
+        assert proof(model, out).verdict == "different", tensor.name
+        tensor.ParseFromString(right)
+    assert weights
+
+
+@pytest.mark.slow
+@optimizers
+@pytest.mark.parametrize("model", MODELS, ids=lambda path: path.stem)
+def test_real_models(model: Path, optimizer: Optimizer, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    try:
+        optimizer(model, out)
+        found = proof(model, out)
+    except (InvalidModelError, RuntimeError) as error:
+        pytest.skip(f"what the optimizer made is no valid model: {error}")
+    assert found.verdict in ("equal", "not provable")
+    if found.verdict == "not provable":
+        assert "has rounded" in found.reason or "is chosen at none" in found.reason

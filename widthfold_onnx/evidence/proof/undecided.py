@@ -1,0 +1,127 @@
+"""Do elements that differ show that two models do? What leads to a value is computed in float64."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+from onnx import defs, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from widthfold_onnx.evidence.proof.correspondence import Side
+from widthfold_onnx.evidence.proof.evaluate import Evaluation
+from widthfold_onnx.evidence.proof.field import Array, key_of
+from widthfold_onnx.evidence.proof.operators import operator
+from widthfold_onnx.evidence.proof.operators.polynomials import FLOATS
+from widthfold_onnx.evidence.proof.values import Opaque, Shape
+from widthfold_onnx.evidence.reference_ops import OPS
+from widthfold_onnx.model.shapes import ShapeTable
+
+DIGITS = {kind: 2.0**-bits for kind, bits in zip(FLOATS, (10, 7, 23, 52), strict=True)}
+"""Distance from 1 to the next float of a type."""
+
+UNITS = 64
+"""Constants that are rounded move no result by more of these distances, by the largest result."""
+
+SAME = 2.0**-40
+"""Rounding in float64 moves no result further, by the largest; one unit in the last place of one
+float32 weight does."""
+
+
+def undecided(
+    target: str,
+    before: tuple[Side, Evaluation],
+    after: tuple[Side, Evaluation],
+    given: Mapping[str, Shape],
+    table: ShapeTable,
+) -> str:
+    """Say why elements that differ do not show that a value of two models does.
+
+    Models that apply the same functions return different values if elements differ. Where one
+    applies others, both may compute the same by a law that the proof does not know; and constants
+    that one multiplies may be rounded in the other. Then the numbers decide.
+
+    Args:
+        target: a value that both compute.
+        before: the original, and its evaluation of this value alone.
+        after: the new model, likewise.
+        given: extents of what is taken for a variable.
+        table: element types of the original.
+
+    Returns:
+        The reason; "" where the models differ.
+    """
+    values = [run.values[target] for _, run in (before, after)]
+    is_opaque = isinstance(values[0], Opaque)
+    gone, added = _exchanged(*(run.functions for _, run in (before, after)))
+    merged, _ = _exchanged(*(_operators(side, target, given) for side, _ in (before, after)))
+    one, other = (0 if isinstance(value, Opaque) else value.constants for value in values)
+    is_merged = bool(merged) and one > other
+    if "If" in before[1].functions or not (gone or added or is_opaque or is_merged):
+        return ""  # numbers would show one branch alone
+    numbers = [_numbers(side, target, given, table) for side, _ in (before, after)]
+    if numbers[0] is None or numbers[1] is None:
+        foreign = [name for name in added if not defs.has(name)]
+        if foreign:
+            return f"what {', '.join(foreign)} computes is not known"
+        return "its extents are not known" if is_opaque else ""
+    if numbers[0].shape != numbers[1].shape:
+        return ""
+    largest = np.abs(numbers[0]).max(initial=0)
+    distance = np.abs(numbers[0] - numbers[1]).max(initial=0)
+    digits = DIGITS.get(table.element("", target), DIGITS[FLOATS[2]])
+    if (gone or added or is_opaque) and distance <= SAME * largest:
+        became = f"{', '.join(gone) or 'nothing'} became {', '.join(added) or 'nothing'}"
+        return f"the numbers agree, though {became}"
+    if is_merged and distance <= UNITS * digits * largest:
+        return f"the new model has rounded what {', '.join(merged)} make of constants"
+    return ""
+
+
+def _exchanged(before: Counter[str], after: Counter[str]) -> tuple[list[str], list[str]]:
+    """The operators that only one of two models applies, or that it applies more often."""
+    return sorted(before - after), sorted(after - before)
+
+
+def _operators(side: Side, target: str, given: Mapping[str, Shape]) -> Counter[str]:
+    nodes, _ = side.behind(target, given)
+    return Counter(operator(side.program.scope.nodes[i]) for i in nodes)
+
+
+def _numbers(
+    side: Side, target: str, given: Mapping[str, Shape], table: ShapeTable
+) -> Array | None:
+    """Compute a value in float64; None where the reference implementation cannot."""
+    nodes, names = side.behind(target, given)
+    read = {name for i in nodes for name in side.reads(i)} | {target}
+    stored = {name: side.stored(name) for name in (read & side.tensors.keys()) - names}
+    constants = [numpy_helper.from_array(_wide(a), n) for n, a in stored.items() if a is not None]
+    inputs = [helper.make_tensor_value_info(name, FLOATS[3], None) for name in sorted(names)]
+    outputs = [helper.make_tensor_value_info(target, FLOATS[3], None)]
+    scope = side.program.scope
+    graph = helper.make_graph(
+        [scope.nodes[i] for i in sorted(nodes)], "segment", inputs, outputs, constants
+    )
+    model = helper.make_model(graph, opset_imports=side.program.proto.opset_import)
+    feeds = {name: _drawn(name, given[name], table.element("", name)) for name in names}
+    try:
+        with np.errstate(all="ignore"):
+            (result,) = ReferenceEvaluator(model, new_ops=list(OPS)).run(None, feeds)
+    except Exception:
+        # It raises a different error for every operator that it does not know or cannot compute.
+        return None
+    return np.asarray(result, np.float64)
+
+
+def _wide(array: Array) -> Array:
+    return array.astype(np.float64) if array.dtype.kind in "fV" else array
+
+
+def _drawn(name: str, shape: Shape, kind: int) -> Array:
+    rng = np.random.default_rng(key_of("numbers", name))
+    numbers = rng.standard_normal(shape)
+    if kind in (*FLOATS, onnx.TensorProto.UNDEFINED):
+        return numbers
+    return np.floor(np.abs(numbers)).astype(helper.tensor_dtype_to_np_dtype(kind))
