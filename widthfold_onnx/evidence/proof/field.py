@@ -1,8 +1,9 @@
 """Arithmetic modulo primes, and random functions of its elements.
 
 A tensor is evaluated in several draws at once, each modulo a prime of its own. An element is a
-whole number between about -p/2 and p/2. In float64, a product is below 2^44, and BLAS adds `TERMS`
-of them without rounding, because float64 holds every integer below 2^53.
+whole number between about -p/2 and p/2, which float32 holds exactly, in half of the memory.
+Products are taken in float64: one is below 2^44, and BLAS adds `TERMS` of them without rounding,
+because float64 holds every integer below 2^53.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ def _halves(key: int) -> tuple[np.uint64, np.uint64]:
 
 def elements(state: Array) -> Draws:
     """Draw one element per prime from each fingerprint [2, *shape]."""
-    results = [np.empty(state.shape[1:]) for _ in PRIMES]
+    results = [np.empty(state.shape[1:], np.float32) for _ in PRIMES]
     flat = state.reshape(2, -1)
     for start in range(0, flat.shape[1], BLOCK):
         part = slice(start, start + BLOCK)
@@ -175,10 +176,6 @@ def of_numbers(array: Array) -> Draws:
 
     Whole numbers are themselves. Any other float is an element drawn from its magnitude, with its
     sign: so -w is minus w, w * 1 is w, and a float16 that is widened stays what it is.
-
-    Returns:
-        Elements as float32, which holds them exactly in half of the memory: weights are large.
-        Whatever computes with them widens them first.
     """
     if array.dtype.kind in "iu" and array.dtype.itemsize == 8:
         rests = (np.mod(array, array.dtype.type(prime)).astype(np.float64) for prime in PRIMES)

@@ -10,7 +10,7 @@ from widthfold_onnx.evidence.proof.field import TERMS, Array, Modulus, dot, redu
 from widthfold_onnx.evidence.proof.geometry import Spread, Windows
 from widthfold_onnx.evidence.proof.values import UnevaluableError
 
-SLICE_BYTES = 1 << 22
+SLICE_BYTES = 1 << 21
 """Most memory for the columns or the products of one slice of a layer."""
 
 _BYTES = 8

@@ -35,11 +35,12 @@ def each(compute: Callable[..., Array], *given: Tensor, widens: bool = False) ->
     Args:
         compute: gets the arrays and the prime.
         given: what it gets.
-        widens: whether it widens the arrays itself, slice by slice, so that it gets them as stored.
+        widens: whether it widens the arrays itself, if it needs to, so that it gets them as stored.
     """
 
     def computed(prime: int, arrays: Sequence[Array]) -> Array:
-        return compute(*(a if widens else widened(a) for a in arrays), prime)
+        result = compute(*(a if widens else widened(a) for a in arrays), prime)
+        return result.astype(np.float32)
 
     drawn = [*zip(*(value.draws for value in given), strict=True)]
     if max(math.prod(value.shape) for value in given) < _SMALL:
@@ -71,24 +72,25 @@ def applied(key: int, given: Sequence[Tensor], *, draws: Draws | None = None) ->
     return Elements(draws, constants=max((value.constants for value in given), default=0))
 
 
-def _elementwise(compute: np.ufunc, first: Tensor, second: Tensor) -> Draws:
+def _elementwise(compute: np.ufunc, first: Tensor, second: Tensor, *, widens: bool) -> Draws:
     common([first.shape, second.shape])
-    return each(lambda a, b, p: reduced(compute(a, b), p), first, second)
+    return each(lambda a, b, p: reduced(compute(a, b), p), first, second, widens=widens)
 
 
 def plus(first: Tensor, second: Tensor) -> Elements:
-    """Add two tensors, which are broadcast."""
-    return combined(_elementwise(np.add, first, second), first, second)
+    """Add two tensors, which are broadcast. Sums of two elements need no more than float32."""
+    return combined(_elementwise(np.add, first, second, widens=True), first, second)
 
 
 def minus(first: Tensor, second: Tensor) -> Elements:
     """Subtract two tensors, which are broadcast."""
-    return combined(_elementwise(np.subtract, first, second), first, second)
+    return combined(_elementwise(np.subtract, first, second, widens=True), first, second)
 
 
 def times(first: Tensor, second: Tensor) -> Elements:
     """Multiply two tensors element by element; they are broadcast."""
-    return combined(_elementwise(np.multiply, first, second), first, second, product=True)
+    draws = _elementwise(np.multiply, first, second, widens=False)
+    return combined(draws, first, second, product=True)
 
 
 def divided(value: Tensor, count: Array | int) -> Elements:

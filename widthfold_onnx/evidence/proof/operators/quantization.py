@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from widthfold_onnx.evidence.proof.call import Call
-from widthfold_onnx.evidence.proof.field import PRIMES, Array, inverse, key_of, reduced
+from widthfold_onnx.evidence.proof.field import Array, inverse, key_of, reduced
 from widthfold_onnx.evidence.proof.operators.arithmetic import (
     along,
     applied,
@@ -136,14 +136,8 @@ def _quantize(call: Call) -> list[Value]:
     kind = call.kinds.get(call.node.output[0], 0)
     grid = _grid(scale, zero, kind)
     if isinstance(data, Elements) and grid and data.grid == grid:
-        factors = each(_inverses, reshaped(scale, ()))
-        quotient = replace(
-            data,
-            draws=tuple(
-                reduced(x * s, p) for x, s, p in zip(data.draws, factors, PRIMES, strict=True)
-            ),
-            grid=b"",
-        )
+        inverse_scale = Elements(each(_inverses, reshaped(scale, ())))
+        quotient = replace(data, draws=times(data, inverse_scale).draws, grid=b"")
         return [quotient if zero is None else plus(quotient, reshaped(zero, ()))]
     given = [data, *(_fitted(call, value, data.shape) for value in (scale, zero or _ZERO))]
     return [applied(key_of("QuantizeLinear", kind, call.attributes.get("saturate", 1)), given)]
