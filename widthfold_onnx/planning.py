@@ -18,7 +18,7 @@ from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.plan.decisions import Decision, applied, plan
 from widthfold_onnx.plan.layouts import settled
 from widthfold_onnx.plan.outline import outline
-from widthfold_onnx.plan.rivals import find
+from widthfold_onnx.plan.search import Search
 from widthfold_onnx.plan.store import Store
 from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.results import OptimizeReport, OptimizeSummary, SiteReport
@@ -63,24 +63,20 @@ def planned_of(
     """
     options = settled(options, search_options.provider_options)
     on_progress(Step("planning"))
+    document, found = Document(loaded.proto, loaded.folder), None
     if options.factor is None:
         with Store(search_options.store) as store:
-            found = find(loaded, options, search_options, store, on_progress)
-        document, decisions, sites, search = (
-            found.document,
-            found.decisions,
-            found.sites,
-            found.report,
-        )
-        origins = found.origins
+            search = Search(loaded, options, search_options, store, on_progress)
+            found = search.run(search_options.time_budget)
+            decisions = plan(document, options, search.choose)
+            sites = [one.report(options, search.gain(one.conv)) for one in decisions]
     else:
-        document, search, origins = Document(loaded.proto, loaded.folder), None, {}
         decisions, sites = _at_factor(document, options, options.factor)
     size = loaded.path.stat().st_size
     report = OptimizeReport(
         model=loaded.path.name,
         sites=sites,
-        regions=outline(document, decisions, options, origins),
+        regions=outline(document, decisions, options),
         summary=OptimizeSummary(
             folded=sum(site.status == "folded" for site in sites),
             kept=sum(site.status == "kept" for site in sites),
@@ -88,7 +84,7 @@ def planned_of(
             bytes_before=size,
             bytes_after=size,
         ),
-        search=search,
+        search=found,
         written=None,
         verification=None,
     )

@@ -32,7 +32,7 @@ def regions(model: onnx.ModelProto, options: FoldOptions = WIDTH) -> list[Region
     decisions = plan(
         document, options, functools.partial(reformulate, options=options, factor=factor)
     )
-    found = outline(document, decisions, options, {})
+    found = outline(document, decisions, options)
     assert model.SerializeToString() == before
     return found
 

@@ -8,7 +8,7 @@ from typing import Self
 
 from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.model.shapes import ShapeTable
-from widthfold_onnx.options import AxisName, FoldOptions, Shapes
+from widthfold_onnx.options import FoldOptions, Shapes
 from widthfold_onnx.plan.candidates import every_form
 from widthfold_onnx.plan.decisions import read_sites
 from widthfold_onnx.plan.inside import inside
@@ -16,7 +16,6 @@ from widthfold_onnx.plan.links import Link, links
 from widthfold_onnx.plan.targets import Target
 from widthfold_onnx.plan.units import Unit, cut
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rewrite.record import CHANNEL_KEY
 from widthfold_onnx.rules.base import LinearSite, Reformulation, Site
 from widthfold_onnx.rules.conv import is_wide, reformulate
 
@@ -62,10 +61,10 @@ class Layers:
                 continue
             geometry = (
                 *(conv.op, conv.static, conv.planned, conv.weight_shape, conv.geometry),
-                *(conv.itemsize, CHANNEL_KEY in conv.node.metadata_props),
+                conv.itemsize,
             )
             if geometry not in known:
-                known[geometry] = list(every_form(conv, _allowed(conv, options)))
+                known[geometry] = list(every_form(conv, options))
             unit = _unit(document, conv, measured, known[geometry], options, target)
             if isinstance(unit, Unit):
                 # Alike layers may differ in what is legal, where one has an open extent.
@@ -75,13 +74,6 @@ class Layers:
             subjects[_place(conv)] = unit.subject if isinstance(unit, Unit) else unit
         found = links(document, nodes)
         return cls(units, subjects, found, inside(units, found))
-
-    def joined(self, other: Layers) -> Layers:
-        """The layers of both, to be measured."""
-        units = dict(self.units)
-        for subject, unit in other.units.items():
-            units[subject] = unit.joined(units[subject]) if subject in units else unit
-        return Layers(units, inside={**self.inside, **other.inside})
 
     def subject(self, site: LinearSite) -> str | Refusal:
         """The subject of a site, or why it cannot be measured."""
@@ -104,13 +96,6 @@ class Layers:
         """Those with the most work first: time may be short. What is inside comes last."""
         every = (*self.units.values(), *self.inside.values())
         return sorted(every, key=lambda unit: (unit.inside, -unit.macs, unit.subject))
-
-
-def _allowed(conv: LinearSite, options: FoldOptions) -> FoldOptions:
-    """What is written channel by channel is so for the sake of batch folds."""
-    if options.axis is AxisName.AUTO and CHANNEL_KEY in conv.node.metadata_props:
-        return replace(options, axis=AxisName.BATCH)
-    return options
 
 
 def _unit(

@@ -100,10 +100,10 @@ class Search:
             threads=self._options.threads,
             target=self._target.name,
             shapes={name: list(dims) for name, dims in self._shapes.items()},
-            layers=len(self.forms),
-            forms=sum(self.forms.values()),
+            layers=len(self._layers.units),
+            forms=sum(len(unit.forms) for unit in self._layers.units.values()),
             measured=self._bench.measured,
-            left=len(self.left),
+            left=len(self._left()),
             predicted=sum(b is not None and b[1].predicted for b in best.values()),
             interrupted=interrupted,
             store_read_only=self._bench.read_only,
@@ -112,13 +112,7 @@ class Search:
             note=self._note,
         )
 
-    @property
-    def forms(self) -> dict[str, int]:
-        """How many forms every different layer has, by its subject."""
-        return {subject: len(unit.forms) for subject, unit in self._layers.units.items()}
-
-    @property
-    def left(self) -> set[str]:
+    def _left(self) -> set[str]:
         """Subjects of the layers that were to be measured, and something of them was not."""
         missing = self._bench.missing(self._layers.in_order()) if self._options.measure else []
         return self._layers.behind(missing)

@@ -11,10 +11,8 @@ from widthfold_onnx.errors import UsageError, WidthfoldError
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
-from widthfold_onnx.plan.by_channel import candidates, written
 from widthfold_onnx.plan.cluster import Cluster
 from widthfold_onnx.plan.crew import Crew
-from widthfold_onnx.plan.decisions import read_sites
 from widthfold_onnx.plan.layers import Layers
 from widthfold_onnx.plan.local import Local
 from widthfold_onnx.plan.measure import AS_IS, Bench
@@ -112,12 +110,7 @@ def _layers(model: Path, provider: Provider, options: FoldOptions) -> Layers | W
         used, shapes = isolated(running, model, provider, dict(options.input_shapes))
         aim = target(usual(used))
         document = Document(loaded.proto, loaded.folder)
-        layers = Layers.of(document, options, shapes, aim)
-        names = candidates(document, read_sites(document, options), options)
-        if not names:
-            return layers
-        rival = Document(written(loaded, names).proto, loaded.folder)
-        return layers.joined(Layers.of(rival, options, shapes, aim))
+        return Layers.of(document, options, shapes, aim)
     except WidthfoldError as error:
         return error
 

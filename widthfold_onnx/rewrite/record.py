@@ -3,8 +3,7 @@
 Each names the output of the original that it stands for (`ORIGIN_KEY`). A folded node says how it
 was folded (`FOLD_KEY`): a second run knows by it that there is nothing left to do, and reports show
 it. A node whose outputs are packed tensors is marked (`PACKED`). What returns a tensor of the
-original says which of its extents were only assumed (`model.assumed`), and what is computed channel
-by channel names what it helps to compute (`CHANNEL_KEY`). No proof reads any of it.
+original says which of its extents were only assumed (`model.assumed`). No proof reads any of it.
 """
 
 from __future__ import annotations
@@ -29,8 +28,6 @@ FOLD_KEY = "widthfold.fold"
 ORIGIN_KEY = "widthfold.origin"
 STATE_KEY = "widthfold.state"
 PACKED = {STATE_KEY: "packed"}
-CHANNEL_KEY = "widthfold.channel"
-"""Its text is the name of an output of the original."""
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 """Of digits, positions, channels, groups: whoever changes a model can write any number."""

@@ -14,8 +14,6 @@ from widthfold_onnx.evidence.proof.field import Array
 from widthfold_onnx.evidence.proof.values import UnevaluableError
 
 CACHED = 1024
-MOST_ELEMENTS = 1 << 28
-"""No node whose result would have more elements is run."""
 
 
 def run_reference(
