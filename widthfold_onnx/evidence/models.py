@@ -14,7 +14,7 @@ from typing import Literal
 
 from widthfold_onnx.errors import NoKernelError, UnverifiedError
 from widthfold_onnx.evidence.bisect import first_difference
-from widthfold_onnx.evidence.deployed import deployed_cells, stepped
+from widthfold_onnx.evidence.deployed import deployed_cells, in_float64, stepped
 from widthfold_onnx.evidence.exact_kernels import may_saturate
 from widthfold_onnx.evidence.interface import interface_differences
 from widthfold_onnx.evidence.overflow import overflowing_sets
@@ -194,13 +194,14 @@ def _judged(
     judge = Judge(options.tolerance, reference.unsteady, truths)
     plain = judge.cells("disabled", expected, computed)
     ends = deployed_cells(original, rewritten, options, sets, expected, judge, report)
-    plain, deployed = stepped(plain, expected, ends, judge), ends.cells
+    widened = partial(in_float64, (original, rewritten), reference.names, sets, report)
+    (plain, unknown), deployed = stepped(plain, ends.cells, judge, widened), ends.cells
     if judge.failed(plain) or judge.failed(deployed):
         plain, deployed = judge.forgiven(plain, moved()), judge.forgiven(deployed, moved())
     doubtful = sorted(judge.failing(plain) | judge.failing(deployed))
     made_up = {number: sets[number] for number in doubtful if sets[number].made_up}
     overflown = overflowing_sets(original, rewritten, made_up, options, report)
-    limits = [*reference.limits, *(line for line in (missing, unused) if line)]
+    limits = [*reference.limits, *(line for line in (missing, unused, *unknown) if line)]
     limits += [f"left out {sets[number].label}: {why}" for number, why in overflown.items()]
     plain, deployed = _without(plain, overflown), _without(deployed, overflown)
     wrong = judge.failed(plain)
