@@ -49,6 +49,28 @@ def alternating(weight: list[int]) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+def alternating_floats() -> onnx.ModelProto:
+    """The same between dequantizers; normal data come to 13 + 5 / 0.05, and saturate nothing."""
+    model = alternating([-127, 127, 127, -127])
+    graph, node = model.graph, helper.make_node
+    tensors = {"xs": np.float32(0.05), "xz": np.uint8(13)}
+    graph.initializer.extend(numpy_helper.from_array(np.asarray(a), n) for n, a in tensors.items())
+    del graph.node[:]
+    graph.node.extend(
+        [
+            node("QuantizeLinear", ["x", "xs", "xz"], ["q"]),
+            node("DequantizeLinear", ["q", "xs", "xz"], ["d"]),
+            node("DequantizeLinear", ["w", "one", "wz"], ["v"]),
+            node("Conv", ["d", "v"], ["c"], "conv"),
+            node("QuantizeLinear", ["c", "ys", "yz"], ["y"]),
+        ]
+    )
+    graph.input[0].type.tensor_type.elem_type = TensorProto.FLOAT
+    next(t for t in graph.initializer if t.name == "ys").float_data[:] = []
+    next(t for t in graph.initializer if t.name == "ys").raw_data = np.float32(30).tobytes()
+    return model
+
+
 def pair(model: onnx.ModelProto, folder: Path, factor: int = 2) -> tuple[Path, Path]:
     """A model and its fold, as files."""
     options = FoldOptions(factor=factor, axis=AxisName.WIDTH, ragged=True)
@@ -72,6 +94,18 @@ def test_a_fold_that_saturates_where_the_original_does_not_fails(tmp_path: Path)
     assert further == FURTHER
     assert told.startswith(f"{SATURATES}: the original differs from its own definition by up to 0 ")
     assert told.endswith(f"(output y); {PRECISION}=1 makes both exact")
+
+
+def test_data_that_fill_the_range_show_what_others_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = pair(alternating_floats(), tmp_path)
+    found = compare_models(*files, VALUES)
+    assert (found.verdict, found.input_sets) == ("fail" if u8s8_error() else "pass", 6)
+    assert (FURTHER in found.reasons) is bool(u8s8_error())
+    monkeypatch.setattr("widthfold_onnx.evidence.models.filling", lambda *given: None)
+    found = compare_models(*files, VALUES)
+    assert (found.verdict, found.reasons, found.input_sets) == ("pass", (), 5)
 
 
 def test_with_the_option_it_is_exact_everywhere(tmp_path: Path) -> None:

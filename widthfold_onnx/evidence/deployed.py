@@ -20,8 +20,9 @@ from widthfold_onnx.results import OutputParity
 from widthfold_onnx.runtime.session import Level
 from widthfold_onnx.runtime.stored import InputSet
 
-STEP_SECONDS = 10.0
-"""What a float64 run of either model may take that explains a step of a quantizer."""
+STEP_SECONDS = 300.0
+"""What float64 runs of either model may take that explain steps of a quantizer: a bound against
+hanging, since a verdict must not depend on how busy the machine is."""
 
 Float64 = tuple[Sequence[Sequence[Outputs]], list[str]]
 """Outputs of both models by input set, and why some are not known."""

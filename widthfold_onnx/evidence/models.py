@@ -16,6 +16,7 @@ from widthfold_onnx.errors import NoKernelError, UnverifiedError
 from widthfold_onnx.evidence.bisect import first_difference
 from widthfold_onnx.evidence.deployed import deployed_cells, in_float64, stepped
 from widthfold_onnx.evidence.exact_kernels import may_saturate
+from widthfold_onnx.evidence.filled import filling
 from widthfold_onnx.evidence.interface import interface_differences
 from widthfold_onnx.evidence.overflow import overflowing_sets
 from widthfold_onnx.evidence.parity import compare, meaningless
@@ -166,6 +167,9 @@ def _reference(original: Path, options: VerifyOptions, report: Report) -> _Refer
     """
     session = opened(original, options, Level.DISABLED)
     sets, shapes, limits = input_sets(session, options)
+    made = next((item for item in sets if item.made_up), None)
+    filled = made and filling(original, made)
+    sets += [filled] if filled else []
     sets, outputs = originals(session, sets, limits, report)
     again = session.run(sets[0].feeds)
     unsteady = {
