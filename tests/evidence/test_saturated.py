@@ -11,8 +11,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.cli.tool import MODELS
 from widthfold_onnx import AxisName, FoldOptions, Provider, VerifyOptions, fold_model
+from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.files import verify_files
-from widthfold_onnx.evidence.models import compare_models
+from widthfold_onnx.evidence.models import check_judged, compare_models
 from widthfold_onnx.evidence.saturated import Distance
 from widthfold_onnx.runtime.entries import PRECISION
 from widthfold_onnx.runtime.saturation import u8s8_error
@@ -154,11 +155,16 @@ def test_values_alone_show_a_fault_of_one_weight(
     assert any("max_rel" in reason for reason in found.reasons)
 
 
-def test_options_with_which_nothing_runs_are_told(tmp_path: Path) -> None:
-    found = compare_models(*pair(onnx.load(MODELS / "quantized_cnn.onnx"), tmp_path, 8), EXACT)
-    if u8s8_error():
-        (told,) = found.reasons
-        assert told.startswith("as deployed the original does not run: a.onnx does not load: ")
+def test_options_with_which_the_original_does_not_load_leave_nothing_to_judge(
+    tmp_path: Path,
+) -> None:
+    files = pair(onnx.load(MODELS / "quantized_cnn.onnx"), tmp_path, 8)
+    found = compare_models(*files, EXACT)
+    (told,) = found.reasons
+    assert (found.verdict, found.unrun) == ("unverified", "")
+    assert told.startswith(f"with {PRECISION}=1 a.onnx does not load: ")
+    with pytest.raises(UnverifiedError, match=f"with {PRECISION}=1 a.onnx does not load: "):
+        check_judged(files[0], EXACT)
 
 
 def test_models_of_floats_ask_nothing_of_the_cpu(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ from widthfold_onnx.evidence.rows import (
     output_names,
     stored_differences,
 )
-from widthfold_onnx.evidence.saturated import as_deployed
+from widthfold_onnx.evidence.saturated import as_deployed, check_deployable
 from widthfold_onnx.evidence.trust import usable
 from widthfold_onnx.evidence.truth import true_outputs
 from widthfold_onnx.options import Shapes, VerifyOptions
@@ -166,6 +166,7 @@ def _reference(original: Path, options: VerifyOptions, report: Report) -> _Refer
         UsageError: stored inputs or shapes that do not fit it.
     """
     session = opened(original, options, Level.DISABLED)
+    check_deployable(original, options)
     sets, shapes, limits = input_sets(session, options)
     made = next((item for item in sets if item.made_up), None)
     filled = made and filling(original, made)
