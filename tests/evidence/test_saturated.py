@@ -173,6 +173,34 @@ def test_models_of_floats_ask_nothing_of_the_cpu(tmp_path: Path) -> None:
     assert found.environment.u8s8_error is None
 
 
+INTEGERS = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (uint8[3,16] x) => (int32[3,5] y) <int8[16,5] w> { y = MatMulInteger (x, w) }"""
+FLOATS = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (uint8[3,16] x) => (int32[3,5] y) <int8[16,5] w> {
+  xf = Cast <to = 1> (x)
+  wf = Cast <to = 1> (w)
+  yf = MatMul (xf, wf)
+  y = Cast <to = 6> (yf)
+}"""
+
+
+@pytest.mark.parametrize("texts", [(INTEGERS, FLOATS), (FLOATS, INTEGERS)])
+def test_either_model_may_hold_the_integers(texts: tuple[str, str], tmp_path: Path) -> None:
+    files = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    weight = np.random.default_rng(1).integers(100, 127, (16, 5)).astype(np.int8)
+    for path, text in zip(files, texts, strict=True):
+        model = onnx.parser.parse_model(text)
+        model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+        onnx.save(model, path)
+    found = verify_files(*files, VALUES, lambda line: None)
+    assert found.environment.u8s8_error == u8s8_error()
+    worse = bool(u8s8_error()) and texts[1] == INTEGERS
+    assert (found.verdict, FURTHER in found.reasons) == ("fail" if worse else "pass", worse)
+    assert any(SATURATES in reason for reason in found.reasons) is bool(u8s8_error())
+
+
 @pytest.mark.parametrize(
     ("original", "rewritten", "grew"),
     [(0, 1, False), (0, 2, True), (5, 11, False), (5, 12, True), (9, 3, False)],

@@ -218,8 +218,8 @@ def _judged(
     if not failures:
         lines = [*ends.stopped] + [difference(c, sets[i].label) for i, c in judge.failed(deployed)]
         failures = [f"only with the runtime's own optimizations: {line}" for line in lines]
-    if not failures and ends.original and may_saturate(original):
-        models, exact = (original, rewritten), (ends.original, ends.rewritten)
+    models, exact = (original, rewritten), (ends.original, ends.rewritten)
+    if not failures and ends.original and may_saturate(*models):
         worse, told = as_deployed(models, options, sets, exact, judge.unsteady, report)
         failures += worse
         limits += told
