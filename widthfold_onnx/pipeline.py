@@ -53,6 +53,8 @@ def optimize(
         UsageError: an option or path that does not fit.
         InvalidModelError: the model is broken or not supported.
         UnverifiedError: nothing can be measured, for want of a runtime or of usable inputs.
+        CheckFailedError: at auto, where this CPU's kernels of 8 bits saturate: no fold is as near
+            to what the model defines as the model itself.
     """
     on_progress(Step("reading the model"))
     model, out = Path(model), None if out is None else Path(out)
@@ -68,7 +70,12 @@ def optimize(
     if out is not None and verify_options is not None and options.factor is None:
         on_progress(Step("running the model as its values are judged"))
         shapes = {**options.input_shapes, **verify_options.input_shapes}
-        check_file(model, replace(verify_options, input_shapes=shapes))  # nor this
+        judged = replace(verify_options, input_shapes=shapes)
+        if check_file(model, judged):  # nor this
+            from widthfold_onnx.foreseen import usable_forms
+
+            on_progress(Step("trying which folds saturate no further than the model"))
+            options = usable_forms(loaded, options, judged)
     planned = planned_of(loaded, options, search_options, on_progress)
     if out is None or (require_fold and not planned.report.summary.folded):
         return planned.report

@@ -14,6 +14,7 @@ from tests.cli.tool import MODELS, widthfold
 from tests.rewrite.quantized import Case
 from tests.rewrite.quantized_models import joined, optimized
 from tests.shared import SHARED, needs_models
+from widthfold_onnx.runtime.entries import PRECISION
 from widthfold_onnx.runtime.saturation import u8s8_error
 
 PITCH = MODELS / "pitch_cnn.onnx"
@@ -153,3 +154,22 @@ def test_what_this_cpu_does_to_integers_is_told(tmp_path: Path) -> None:
     environment = json.loads(report.read_text())["verification"]["environment"]
     assert environment["u8s8_error"] == u8s8_error()
     assert environment["session_options"] == {"session.disable_prepacking": "1"}
+
+
+def test_an_option_with_which_the_original_does_not_load_is_the_same_everywhere(
+    tmp_path: Path,
+) -> None:
+    """At 1 the runtime looks for a kernel of signed data, which it has not."""
+    model, right, out = (tmp_path / name for name in ("model.onnx", "right.onnx", "out.onnx"))
+    onnx.save(Case(op="QLinearConv", kinds=(np.int8, np.int8), **LINE).model(), model)
+    assert widthfold("optimize", model, right, "--factor", 4).code == 0
+    option = ("--session-option", f"{PRECISION}=1")
+    ends = [
+        widthfold("optimize", model, out, "--factor", 4, *option),
+        widthfold("optimize", model, out, *option),
+        widthfold("verify", model, right, "--no-timing", *option),
+        widthfold("verify", model, right, *option),
+    ]
+    assert [(done.code, out.exists()) for done in ends] == [(4, False)] * 4
+    told = f"with {PRECISION}=1 model.onnx does not load: "
+    assert [told in done.line for done in ends] == [True] * 4

@@ -90,6 +90,13 @@ def test_the_first_broken_model_decides_the_exit_code(tmp_path: Path) -> None:
         assert "No such file" in rows(run.out)["gone.onnx"][-1]
 
 
+def test_one_broken_model_is_refused_on_one_line(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.touch()
+    run = widthfold("tune", broken)
+    assert (run.code, run.out, run.line) == (3, "", "widthfold: broken.onnx: the file is empty")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -102,7 +109,7 @@ def test_the_first_broken_model_decides_the_exit_code(tmp_path: Path) -> None:
         ((SIGNAL, "--dask", "tcp://127.0.0.1:1", "--jobs", 2), "every worker measures"),
         ((SIGNAL, "--provider-option", "a"), "is not of the form NAME=VALUE"),
         ((SIGNAL, "--session-option", "a"), "--session-option 'a' is not of the form NAME=VALUE"),
-        ((SIGNAL, "--session-option", "session.a=1"), "knows no session option 'session.a'"),
+        ((SIGNAL, "--session-option", "session=1"), "session option 'session' is no name"),
         ((SIGNAL, "--time-budget", 0), "--time-budget"),
         ((SIGNAL, "--report", "x.html"), "no html report of this command; it offers json"),
     ],

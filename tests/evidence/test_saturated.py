@@ -11,8 +11,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.cli.tool import MODELS
 from widthfold_onnx import AxisName, FoldOptions, Provider, VerifyOptions, fold_model
+from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.files import verify_files
 from widthfold_onnx.evidence.models import compare_models
+from widthfold_onnx.evidence.reference import check_judged
 from widthfold_onnx.evidence.saturated import Distance
 from widthfold_onnx.runtime.entries import PRECISION
 from widthfold_onnx.runtime.saturation import u8s8_error
@@ -49,6 +51,28 @@ def alternating(weight: list[int]) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+def alternating_floats() -> onnx.ModelProto:
+    """The same between dequantizers; normal data come to 13 + 5 / 0.05, and saturate nothing."""
+    model = alternating([-127, 127, 127, -127])
+    graph, node = model.graph, helper.make_node
+    tensors = {"xs": np.float32(0.05), "xz": np.uint8(13)}
+    graph.initializer.extend(numpy_helper.from_array(np.asarray(a), n) for n, a in tensors.items())
+    del graph.node[:]
+    graph.node.extend(
+        [
+            node("QuantizeLinear", ["x", "xs", "xz"], ["q"]),
+            node("DequantizeLinear", ["q", "xs", "xz"], ["d"]),
+            node("DequantizeLinear", ["w", "one", "wz"], ["v"]),
+            node("Conv", ["d", "v"], ["c"], "conv"),
+            node("QuantizeLinear", ["c", "ys", "yz"], ["y"]),
+        ]
+    )
+    graph.input[0].type.tensor_type.elem_type = TensorProto.FLOAT
+    next(t for t in graph.initializer if t.name == "ys").float_data[:] = []
+    next(t for t in graph.initializer if t.name == "ys").raw_data = np.float32(30).tobytes()
+    return model
+
+
 def pair(model: onnx.ModelProto, folder: Path, factor: int = 2) -> tuple[Path, Path]:
     """A model and its fold, as files."""
     options = FoldOptions(factor=factor, axis=AxisName.WIDTH, ragged=True)
@@ -72,6 +96,18 @@ def test_a_fold_that_saturates_where_the_original_does_not_fails(tmp_path: Path)
     assert further == FURTHER
     assert told.startswith(f"{SATURATES}: the original differs from its own definition by up to 0 ")
     assert told.endswith(f"(output y); {PRECISION}=1 makes both exact")
+
+
+def test_data_that_fill_the_range_show_what_others_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = pair(alternating_floats(), tmp_path)
+    found = compare_models(*files, VALUES)
+    assert (found.verdict, found.input_sets) == ("fail" if u8s8_error() else "pass", 6)
+    assert (FURTHER in found.reasons) is bool(u8s8_error())
+    monkeypatch.setattr("widthfold_onnx.evidence.reference.filling", lambda *given: None)
+    found = compare_models(*files, VALUES)
+    assert (found.verdict, found.reasons, found.input_sets) == ("pass", (), 5)
 
 
 def test_with_the_option_it_is_exact_everywhere(tmp_path: Path) -> None:
@@ -120,17 +156,50 @@ def test_values_alone_show_a_fault_of_one_weight(
     assert any("max_rel" in reason for reason in found.reasons)
 
 
-def test_options_with_which_nothing_runs_are_told(tmp_path: Path) -> None:
-    found = compare_models(*pair(onnx.load(MODELS / "quantized_cnn.onnx"), tmp_path, 8), EXACT)
-    if u8s8_error():
-        (told,) = found.reasons
-        assert told.startswith("as deployed the original does not run: a.onnx does not load: ")
+def test_options_with_which_the_original_does_not_load_leave_nothing_to_judge(
+    tmp_path: Path,
+) -> None:
+    files = pair(onnx.load(MODELS / "quantized_cnn.onnx"), tmp_path, 8)
+    found = compare_models(*files, EXACT)
+    (told,) = found.reasons
+    assert (found.verdict, found.unrun) == ("unverified", "")
+    assert told.startswith(f"with {PRECISION}=1 a.onnx does not load: ")
+    with pytest.raises(UnverifiedError, match=f"with {PRECISION}=1 a.onnx does not load: "):
+        check_judged(files[0], EXACT)
 
 
 def test_models_of_floats_ask_nothing_of_the_cpu(tmp_path: Path) -> None:
     path = MODELS / "signal_1d.onnx"
     found = verify_files(path, path, VALUES, lambda line: None)
     assert found.environment.u8s8_error is None
+
+
+INTEGERS = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (uint8[3,16] x) => (int32[3,5] y) <int8[16,5] w> { y = MatMulInteger (x, w) }"""
+FLOATS = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (uint8[3,16] x) => (int32[3,5] y) <int8[16,5] w> {
+  xf = Cast <to = 1> (x)
+  wf = Cast <to = 1> (w)
+  yf = MatMul (xf, wf)
+  y = Cast <to = 6> (yf)
+}"""
+
+
+@pytest.mark.parametrize("texts", [(INTEGERS, FLOATS), (FLOATS, INTEGERS)])
+def test_either_model_may_hold_the_integers(texts: tuple[str, str], tmp_path: Path) -> None:
+    files = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    weight = np.random.default_rng(1).integers(100, 127, (16, 5)).astype(np.int8)
+    for path, text in zip(files, texts, strict=True):
+        model = onnx.parser.parse_model(text)
+        model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+        onnx.save(model, path)
+    found = verify_files(*files, VALUES, lambda line: None)
+    assert found.environment.u8s8_error == u8s8_error()
+    worse = bool(u8s8_error()) and texts[1] == INTEGERS
+    assert (found.verdict, FURTHER in found.reasons) == ("fail" if worse else "pass", worse)
+    assert any(SATURATES in reason for reason in found.reasons) is bool(u8s8_error())
 
 
 @pytest.mark.parametrize(

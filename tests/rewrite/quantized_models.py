@@ -134,3 +134,36 @@ def joined(kind: type[np.integer], opset: int) -> onnx.ModelProto:
         [numpy_helper.from_array(np.asarray(a), name) for name, a in constants.items()],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+
+
+def rounding(seed: int) -> onnx.ModelProto:
+    """A QDQ Conv whose scales are no powers of two, so that sums of floats round."""
+    rng = np.random.default_rng(seed)
+    constants = {
+        "s": np.float32(rng.uniform(0.02, 0.03)),
+        "z": np.uint8(100),
+        "w": rng.integers(-127, 127, (4, 4, 3, 3)).astype(np.int8),
+        "ws": np.float32(rng.uniform(0.002, 0.004)),
+        "wz": np.int8(0),
+        "ys": np.float32(rng.uniform(0.02, 0.04)),
+        "yz": np.uint8(117),
+        "b": rng.integers(-999, 999, 4).astype(np.int32),
+    }
+    constants["bs"] = constants["s"] * constants["ws"]
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["xq"]),
+        helper.make_node("DequantizeLinear", ["xq", "s", "z"], ["xf"]),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wf"]),
+        helper.make_node("DequantizeLinear", ["b", "bs"], ["bf"]),
+        helper.make_node("Conv", ["xf", "wf", "bf"], ["c"], "conv", pads=[1] * 4),
+        helper.make_node("QuantizeLinear", ["c", "ys", "yz"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "ys", "yz"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 4, 32, 64))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * 4)],
+        [numpy_helper.from_array(np.asarray(a), name) for name, a in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as ort  # noqa: TID251 - the module whose names are read
+import onnxruntime as ort  # noqa: TID251 - the module that is asked
 import pytest
 from onnx import parser
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Provider, VerifyOptions
-from widthfold_onnx.runtime.entries import FOLDER, PRECISION, entries, known_names
+from widthfold_onnx.runtime.entries import DOCUMENTED, FOLDER, entries
+from widthfold_onnx.runtime.providers import one_node
 from widthfold_onnx.runtime.session import Level, open_session, resolved
 
 MODEL = """
@@ -24,45 +25,54 @@ def with_options(**given: str) -> VerifyOptions:
     return VerifyOptions(provider=Provider.CPU, session_options=given)
 
 
-def test_the_names_are_those_that_the_runtime_asks_for() -> None:
-    names = known_names(ort)
-    documented = {
-        PRECISION,
-        "session.intra_op.allow_spinning",
-        "session.disable_prepacking",
-        "session.set_denormal_as_zero",
-        "session.qdqisint8allowed",
-        "optimization.enable_gelu_approximation",
-        "mlas.disable_kleidiai",
-        "ep.context_enable",
-    }
-    assert documented <= names
-    assert all("." in name for name in names)
+OTHERS = ("session.force_spinning_stop", "ep.a.b_2")
 
 
-def test_a_known_option_is_taken() -> None:
-    assert resolved(with_options(**{PRECISION: "1"})).session_options == {PRECISION: "1"}
+@pytest.mark.parametrize(
+    "name", sorted({*DOCUMENTED, *OTHERS} - {"session.intra_op_thread_affinities"})
+)
+def test_a_name_that_may_be_one_is_taken(name: str) -> None:
+    """All but one, whose value is to say as many processors as there are."""
+    assert resolved(with_options(**{name: "1"})).session_options == {name: "1"}
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("session.x64quantprecison", "do you mean session.x64quantprecision?"),
-        ("x64", "the runtime knows no session option 'x64'"),
-        ("", "the runtime knows no session option ''"),
-        ("session.\n", r"'session.\\x0a'"),
+        ("session.x64quantprecison", ": do you mean session.x64quantprecision?"),
+        ("session.intra_op_num_threads", " has no effect: widthfold sets that itself"),
+        ("intra_op_num_threads", " has no effect: widthfold sets that itself"),
+        (FOLDER, " has no effect: widthfold sets that itself"),
+        ("x64", " is no name like session.x64quantprecision"),
+        ("", "'' is no name"),
+        ("Session.a", "'Session.a' is no name"),
+        ("session.\n", r"'session.\x0a'"),
     ],
 )
-def test_a_name_that_the_runtime_does_not_know_is_refused(name: str, message: str) -> None:
+def test_what_surely_has_no_effect_is_refused(name: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         resolved(with_options(**{name: "1"}))
     assert message.replace("\\\\", "\\") in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_value_that_the_runtime_does_not_take_is_refused() -> None:
+@pytest.mark.parametrize("name", ["session.intra_op_num_threads", "session.enable_profiling"])
+def test_the_runtime_ignores_entries_for_which_it_has_settings(name: str) -> None:
+    options = ort.SessionOptions()
+    options.add_session_config_entry(name, "3")
+    session = ort.InferenceSession(one_node(), options, providers=["CPUExecutionProvider"])
+    attribute = name.removeprefix("session.")
+    assert getattr(session.get_session_options(), attribute) == getattr(
+        ort.SessionOptions(), attribute
+    )
+
+
+def test_a_value_that_the_runtime_does_not_take_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(UsageError, match=r"does not take 'session.dynamic_block_base=abc'"):
         resolved(with_options(**{"session.dynamic_block_base": "abc"}))
+    assert capsys.readouterr() == ("", "")
 
 
 def test_what_is_chosen_wins_over_ours() -> None:

@@ -1,4 +1,5 @@
 import os
+import re
 import shutil
 import subprocess
 import venv
@@ -170,3 +171,9 @@ def test_an_installed_browser_is_taken(tmp_path):
     command(tmp_path / "chromium", "exit 1")
     process = call(f"PATH={tmp_path}; provide_browser")
     assert (process.returncode, process.stdout, process.stderr) == (0, "", "")
+
+
+def test_the_tests_that_the_nightly_run_names_are_there() -> None:
+    named = re.findall(r"tests/\S+\.py", (ROOT / "scripts/nightly").read_text())
+    assert [name for name in named if not list(ROOT.glob(name))] == []
+    assert named

@@ -28,8 +28,16 @@ LARGEST_EXTENT = 1 << 40
 
 _AGAIN_SECONDS = 0.05
 
-# Existence is the loader's business, whose message says more.
-MODEL = click.Path(path_type=Path)
+
+class ModelType(click.Path):
+    """A file name; existence is the loader's business, whose message says more."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """An empty name would be the current folder."""
+        return super().convert(value, param, ctx) if value else self.fail("no name", param, ctx)
+
+
+MODEL = ModelType(path_type=Path)
 
 
 class Word(click.Choice[W]):

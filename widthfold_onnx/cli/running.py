@@ -164,9 +164,14 @@ def assignments(texts: Iterable[str], option: str) -> dict[str, str]:
     """What an option of the form NAME=VALUE was given.
 
     Raises:
-        UsageError: one has no name, or no "=".
+        UsageError: one has no name, or no "="; or two give one name other values.
     """
-    return dict(_assignment(text, option) for text in texts)
+    given: dict[str, str] = {}
+    for name, value in (_assignment(text, option) for text in texts):
+        if given.setdefault(name, value) != value:
+            both = " and ".join(quoted(f"{name}={item}") for item in (given[name], value))
+            raise UsageError(f"{option} is given {both}")
+    return given
 
 
 def _assignment(text: str, option: str) -> tuple[str, str]:

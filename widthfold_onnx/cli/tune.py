@@ -11,6 +11,7 @@ from widthfold_onnx.cli.folding import fold_options
 from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
 from widthfold_onnx.cli.running import PROVIDER, PROVIDER_OPTIONS, SESSION_OPTIONS, assignments
 from widthfold_onnx.cli.searching import STORE, THREADS
+from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 
 
@@ -59,9 +60,11 @@ def tune_command(
     """Measure the layers of all MODELS, and keep that for `optimize --factor auto`.
 
     A layer that several models have is measured once, and nothing that the store holds is measured
-    again. Ctrl-C ends it and keeps what was measured. A model that cannot be read is named in the
-    table, the others are tuned, and the exit code is that of the first error.
+    again. Ctrl-C ends it and keeps what was measured. Of several models one that cannot be read is
+    named in the table, the others are tuned, and the exit code is that of the first error.
     """
+    if len(models) == 1:  # nothing else is tuned, so there is no table to name it in
+        load(models[0])
     from widthfold_onnx.cli.progress import progress
     from widthfold_onnx.plan.store import default_path
     from widthfold_onnx.plan.tuning import tune

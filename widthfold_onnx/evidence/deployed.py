@@ -5,7 +5,7 @@ Those have faults of their own, which are told apart from faults of the rewritin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,11 +13,24 @@ import msgspec
 
 from widthfold_onnx.evidence.parity import compare
 from widthfold_onnx.evidence.rounds import Report, attempt
-from widthfold_onnx.evidence.rows import NOISE_LIMIT, TRUTH_FACTOR, Cells, Judge, Outputs, both
-from widthfold_onnx.options import VerifyOptions
+from widthfold_onnx.evidence.rows import Cells, Judge, Outputs
+from widthfold_onnx.evidence.truth import true_outputs
+from widthfold_onnx.options import Tolerance, VerifyOptions
 from widthfold_onnx.results import OutputParity
 from widthfold_onnx.runtime.session import Level
 from widthfold_onnx.runtime.stored import InputSet
+
+STEP_SECONDS = 300.0
+"""What float64 runs of either model may take that explain steps of a quantizer: a bound against
+hanging, since a verdict must not depend on how busy the machine is."""
+
+Float64 = tuple[Sequence[Sequence[Outputs]], list[str]]
+"""Outputs of both models by input set, and why some are not known."""
+
+TIPPED = (
+    "equal bit for bit as deployed, and equal in float64: without the runtime's optimizations sums "
+    "of floats round, and tip a quantizer by a step"
+)
 
 
 @dataclass(frozen=True)
@@ -79,49 +92,71 @@ def deployed_cells(
     return Deployed(cells, original=reference, rewritten=candidate)
 
 
-def stepped(cells: Cells, plain: Sequence[Outputs], deployed: Deployed, judge: Judge) -> Cells:
+def stepped(
+    cells: Cells,
+    deployed: Cells,
+    judge: Judge,
+    widened: Callable[[Sequence[int]], Float64],
+) -> tuple[Cells, list[str]]:
     """Cells without the runtime's optimizations; steps of a quantizer that rounding tips pass.
 
     Without its optimizations the runtime computes dequantized tensors in floats, where another
-    order of summation may move what is quantized again by a whole step. The same happens to the
-    original between two levels. So a difference passes, with a note, where at the level of
-    deployment the two models return the very same bits on every input set, and the difference is
-    of the size by which the original differs from itself between the levels.
+    order of summation may move what is quantized again by a whole step. Which model that happens
+    to, and on which inputs, is chance: where a sum is next to half a step, one of them may round
+    to the other side. So a difference passes, with a note, where both models return the very same
+    bits as deployed, on every input set, and the same numbers in float64, where sums do not round.
 
     Args:
         cells: of the two models without the optimizations.
-        plain: what the original computes so, per input set.
-        deployed: both with the optimizations.
+        deployed: with them.
         judge: a tolerance that the caller chose is never exceeded.
+        widened: gives what both models compute in float64 on some input sets; called where needed.
+
+    Returns:
+        The cells, and why float64 is not known, where it was needed.
     """
-    result = dict(cells)
-    for name, row in cells.items():
-        same = deployed.cells.get(name, {})
-        exact = all(c.passed and c.max_abs == 0 and c.nonfinite_match for c in same.values())
-        if not same or not exact or judge.is_chosen(name) or name in judge.unsteady:
+    tipped = {
+        name: [number for number, cell in row.items() if not cell.passed]
+        for name, row in cells.items()
+        if _same_bits(deployed.get(name, {}))
+        and not judge.is_chosen(name)
+        and name not in judge.unsteady
+    }
+    numbers = sorted({number for row in tipped.values() for number in row})
+    if not numbers:
+        return cells, []
+    outputs, unknown = widened(numbers)
+    runs = [dict(zip(numbers, run, strict=True)) for run in outputs]
+    result = {name: dict(row) for name, row in cells.items()}
+    for name, number in ((name, number) for name, row in tipped.items() for number in row):
+        original, rewritten = (run[number].get(name) for run in runs)
+        cell = result[name][number]
+        if original is None or rewritten is None or not cell.nonfinite_match:
             continue
-        if all(cell.passed for cell in row.values()) or not deployed.original:
-            continue
-        moved = [
-            compare(name, *both(name, a, b), judge.tolerance).max_rel
-            for a, b in zip(plain, deployed.original, strict=True)
-        ]
-        own = max((rel for rel in moved if rel is not None), default=0.0)
-        result[name] = {number: _allowed(cell, own) for number, cell in row.items()}
-    return result
+        if compare(name, original, rewritten, Tolerance()).passed:
+            allowed = max(cell.tolerance, cell.max_rel or 0.0)
+            given = {"passed": True, "tolerance": allowed, "note": TIPPED}
+            result[name][number] = msgspec.structs.replace(cell, **given)
+    return result, unknown
 
 
-def _allowed(cell: OutputParity, own: float) -> OutputParity:
-    limit = TRUTH_FACTOR * own  # sums in another order move both, by one distribution
-    if cell.passed or not cell.nonfinite_match or cell.max_rel is None:
-        return cell
-    if not cell.max_rel <= limit <= NOISE_LIMIT:
-        return cell
-    note = (
-        f"equal bit for bit as deployed; without the runtime's optimizations the original itself "
-        f"moves by {own:.2g} of its largest value, so a difference up to {limit:.2g} is rounding"
-    )
-    return msgspec.structs.replace(cell, passed=True, tolerance=limit, note=note)
+def in_float64(
+    models: Sequence[Path],
+    names: Sequence[str],
+    sets: Sequence[InputSet],
+    report: Report,
+    numbers: Sequence[int],
+) -> Float64:
+    """What models compute in float64 on some of the sets, and why that is not known."""
+    report("both models in float64")
+    some = [sets[number] for number in numbers]
+    runs = [true_outputs(model, names, some, STEP_SECONDS) for model in models]
+    return [run for run, _ in runs], [why for _, why in runs if why]
+
+
+def _same_bits(row: Mapping[int, OutputParity]) -> bool:
+    equal = (c.passed and c.max_abs == 0 and c.nonfinite_match for c in row.values())
+    return bool(row) and all(equal)
 
 
 def _noted(cells: Cells, note: str) -> Cells:

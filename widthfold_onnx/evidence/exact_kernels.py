@@ -33,6 +33,7 @@ from widthfold_onnx.runtime.saturation import u8s8_error
 from widthfold_onnx.runtime.session import Level, Session, open_session
 
 INT8, UINT8 = TensorProto.INT8, TensorProto.UINT8
+MICROSOFT = "com.microsoft"
 OFFSET = 128
 """What a signed number of 8 bits moves by to become an unsigned one."""
 
@@ -42,7 +43,8 @@ class Product:
     """An operator that multiplies integers of 8 bits.
 
     Attributes:
-        second: index of the second operand and of its zero point; the first one is input 0.
+        second: index of the second operand and of its zero point; the first one is input 0, and
+            input 2 its zero point wherever input 0 may be of no known type.
         types: of both operands where its kernel saturates.
     """
 
@@ -51,12 +53,15 @@ class Product:
 
 
 PRODUCTS = {
-    "ConvInteger": Product((1, 3), (INT8, UINT8)),  # its kernel has the weight on the left
-    "MatMulInteger": Product((1, 3)),
-    "QLinearConv": Product((3, 5)),
-    "QLinearMatMul": Product((3, 5)),
+    ("", "ConvInteger"): Product((1, 3), (INT8, UINT8)),  # its kernel has the weight on the left
+    ("", "MatMulInteger"): Product((1, 3)),
+    ("", "QLinearConv"): Product((3, 5)),
+    ("", "QLinearMatMul"): Product((3, 5)),
+    (MICROSOFT, "DynamicQuantizeMatMul"): Product((1, 3), (TensorProto.FLOAT, INT8)),
+    (MICROSOFT, "MatMulIntegerToFloat"): Product((1, 5)),
+    (MICROSOFT, "QGemm"): Product((3, 5)),
 }
-"""By operator of the default domain; measured with ONNX Runtime 1.31.1."""
+"""By domain and operator; measured with ONNX Runtime 1.31.1 and 1.32.0."""
 
 DEQUANTIZED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """The runtime's optimizations compute these with integers, where both operands are dequantized."""
@@ -77,8 +82,8 @@ def open_exact(
         UnverifiedError: as `open_session`.
     """
     origin = model if isinstance(model, Path) else None
-    if may_saturate(model):
-        model = with_exact_products(_read(model))
+    if u8s8_error() and holds_bytes(proto := _read(model)):
+        model = with_exact_products(proto)
     return open_session(
         model,
         options.provider,
@@ -90,20 +95,24 @@ def open_exact(
     )
 
 
-def may_saturate(model: Path | onnx.ModelProto) -> bool:
+def may_saturate(*models: Path) -> bool:
     """Whether a model holds integers of 8 bits, on a CPU whose kernels of them saturate."""
-    return u8s8_error() > 0 and holds_bytes(model)
+    return u8s8_error() > 0 and holds_bytes(*models)
 
 
-def holds_bytes(model: Path | onnx.ModelProto) -> bool:
-    """Whether a model multiplies integers of 8 bits, or may be optimized to do so."""
-    proto = _read(model)
-    bodies = [proto.graph.node, *(function.node for function in proto.functions)]
+def holds_bytes(*models: Path | onnx.ModelProto) -> bool:
+    """Whether any model multiplies integers of 8 bits, or may be optimized to do so."""
+    protos = map(_read, models)
     return any(
-        is_default(node, "DequantizeLinear", *PRODUCTS)
-        for body in bodies
+        is_default(node, "DequantizeLinear") or _product(node) is not None
+        for proto in protos
+        for body in (proto.graph.node, *(function.node for function in proto.functions))
         for node in all_nodes(body)
     )
+
+
+def _product(node: onnx.NodeProto) -> Product | None:
+    return PRODUCTS.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
 
 
 def _read(model: Path | onnx.ModelProto) -> onnx.ModelProto:
@@ -146,11 +155,11 @@ def _saturating(
     """
     makers = {name: node for node in graph.node for name in node.output}
     for node in graph.node:
-        if is_default(node, *PRODUCTS):
-            product = PRODUCTS[node.op_type]
+        if product := _product(node):
             value, zero = product.second
-            if (elements(node.input[0]), elements(node.input[value])) == product.types:
-                yield node, value, zero, product.types[0]
+            first = {elements(name) for name in (node.input[0], *node.input[2:3])}
+            if product.types[0] in first and elements(node.input[value]) == product.types[1]:
+                yield node, value, zero, INT8 if product.types[1] == UINT8 else UINT8
         elif is_default(node, *DEQUANTIZED):
             data, weight = (_dequantizer(makers, name) for name in node.input[:2])
             if data is None or weight is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
@@ -57,24 +57,44 @@ def verify_files(
         )
 
 
-def check_file(original: Path, options: VerifyOptions) -> None:
+def check_file(original: Path, options: VerifyOptions) -> bool:
     """Check that the values of a model can be judged, before a rewritten one is sought.
 
     Args:
         original: the model before.
         options: what to run and where.
 
+    Returns:
+        Whether kernels of this CPU saturate on it.
+
     Raises:
         UnverifiedError: it does not run, or not twice alike.
         UsageError: stored inputs or shapes that do not fit it.
     """
-    isolated(_check, original, options)
+    return isolated(_check, original, options)
 
 
-def _check(original: Path, options: VerifyOptions) -> None:
-    from widthfold_onnx.evidence.models import check_judged
+def saturating_files(
+    original: Path, folds: Sequence[Path], options: VerifyOptions
+) -> list[list[str]]:
+    """Why folds may not be deployed on this CPU, whose kernels saturate; see `saturating`.
 
-    check_judged(original, options)
+    Raises:
+        UnverifiedError: the original does not run.
+    """
+    return isolated(_saturating, original, folds, options)
+
+
+def _check(original: Path, options: VerifyOptions) -> bool:
+    from widthfold_onnx.evidence.reference import check_judged
+
+    return check_judged(original, options)
+
+
+def _saturating(original: Path, folds: Sequence[Path], options: VerifyOptions) -> list[list[str]]:
+    from widthfold_onnx.evidence.reference import saturating
+
+    return saturating(original, folds, options)
 
 
 def _run(

@@ -7,37 +7,32 @@ their own. Then both are compared as they would be deployed, with all of them on
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Literal
 
 from widthfold_onnx.errors import NoKernelError, UnverifiedError
 from widthfold_onnx.evidence.bisect import first_difference
-from widthfold_onnx.evidence.deployed import deployed_cells, stepped
+from widthfold_onnx.evidence.deployed import deployed_cells, in_float64, stepped
 from widthfold_onnx.evidence.exact_kernels import may_saturate
 from widthfold_onnx.evidence.interface import interface_differences
 from widthfold_onnx.evidence.overflow import overflowing_sets
-from widthfold_onnx.evidence.parity import compare, meaningless
+from widthfold_onnx.evidence.parity import meaningless
+from widthfold_onnx.evidence.reference import Reference, reference_of, unsteady_of
 from widthfold_onnx.evidence.rounds import (
     Report,
     attempt,
     elements,
-    input_sets,
     noise,
-    opened,
-    originals,
     silent,
 )
 from widthfold_onnx.evidence.rows import (
-    UNSTEADY,
     Cells,
     Judge,
     Outputs,
-    both,
     difference,
     merged,
-    output_names,
     stored_differences,
 )
 from widthfold_onnx.evidence.saturated import as_deployed
@@ -46,8 +41,6 @@ from widthfold_onnx.evidence.truth import true_outputs
 from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.results import OutputParity
 from widthfold_onnx.runtime.session import Level, resolved
-from widthfold_onnx.runtime.stored import InputSet
-from widthfold_onnx.text import printable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +87,7 @@ def compare_models(
         if differences:
             return ModelParity(verdict="fail", reasons=tuple(differences))
         options = resolved(options)
-        reference = _reference(original, options, report)
+        reference = reference_of(original, options, report)
     except NoKernelError as error:
         provider = options.provider.value
         return ModelParity(
@@ -113,74 +106,11 @@ def compare_models(
     return _judged(original, rewritten, options, reference, computed, report)
 
 
-def check_judged(original: Path, options: VerifyOptions) -> None:
-    """Check that there is something to compare a rewritten model with, before one is sought.
-
-    Meant to run in `runtime.worker.isolated`.
-
-    Args:
-        original: model file.
-        options: provider, stored inputs and shapes are used.
-
-    Raises:
-        UnverifiedError: the model does not run as its values are judged, or not twice alike.
-        UsageError: stored inputs or shapes that do not fit it.
-    """
-    chosen = replace(resolved(options), seeds=0 if options.inputs else 1)
-    reference = _reference(original, chosen, silent)
-    if reference.unsteady:
-        raise UnverifiedError(_unsteady(reference)[0])
-
-
-def _unsteady(reference: _Reference) -> list[str]:
-    return [f"output {printable(name)} {UNSTEADY}" for name in sorted(reference.unsteady)]
-
-
-@dataclass(frozen=True)
-class _Reference:
-    """What the original returns without the runtime's own optimizations.
-
-    Attributes:
-        sets: of inputs, those on which it runs.
-        outputs: of each of them, by name.
-        names: of the outputs that the model declares.
-        unsteady: names of outputs that a second run on the same inputs does not repeat.
-        shapes: of the first random input set, empty if there is none.
-        limits: what was left out, one line each.
-    """
-
-    sets: list[InputSet]
-    outputs: list[Outputs]
-    names: list[str]
-    unsteady: set[str]
-    shapes: Shapes
-    limits: list[str]
-
-
-def _reference(original: Path, options: VerifyOptions, report: Report) -> _Reference:
-    """Run the original; it is closed again, two models in memory at a time are enough.
-
-    Raises:
-        UnverifiedError: it does not run.
-        UsageError: stored inputs or shapes that do not fit it.
-    """
-    session = opened(original, options, Level.DISABLED)
-    sets, shapes, limits = input_sets(session, options)
-    sets, outputs = originals(session, sets, limits, report)
-    again = session.run(sets[0].feeds)
-    unsteady = {
-        name
-        for name in output_names([outputs[0]], [again])
-        if not compare(name, *both(name, outputs[0], again), options.tolerance).passed
-    }
-    return _Reference(sets, outputs, session.outputs, unsteady, shapes, limits)
-
-
 def _judged(
     original: Path,
     rewritten: Path,
     options: VerifyOptions,
-    reference: _Reference,
+    reference: Reference,
     computed: list[Outputs],
     report: Report,
 ) -> ModelParity:
@@ -194,13 +124,14 @@ def _judged(
     judge = Judge(options.tolerance, reference.unsteady, truths)
     plain = judge.cells("disabled", expected, computed)
     ends = deployed_cells(original, rewritten, options, sets, expected, judge, report)
-    plain, deployed = stepped(plain, expected, ends, judge), ends.cells
+    widened = partial(in_float64, (original, rewritten), reference.names, sets, report)
+    (plain, unknown), deployed = stepped(plain, ends.cells, judge, widened), ends.cells
     if judge.failed(plain) or judge.failed(deployed):
         plain, deployed = judge.forgiven(plain, moved()), judge.forgiven(deployed, moved())
     doubtful = sorted(judge.failing(plain) | judge.failing(deployed))
     made_up = {number: sets[number] for number in doubtful if sets[number].made_up}
     overflown = overflowing_sets(original, rewritten, made_up, options, report)
-    limits = [*reference.limits, *(line for line in (missing, unused) if line)]
+    limits = [*reference.limits, *(line for line in (missing, unused, *unknown) if line)]
     limits += [f"left out {sets[number].label}: {why}" for number, why in overflown.items()]
     plain, deployed = _without(plain, overflown), _without(deployed, overflown)
     wrong = judge.failed(plain)
@@ -212,13 +143,13 @@ def _judged(
     if not failures:
         lines = [*ends.stopped] + [difference(c, sets[i].label) for i, c in judge.failed(deployed)]
         failures = [f"only with the runtime's own optimizations: {line}" for line in lines]
-    if not failures and ends.original and may_saturate(original):
-        models, exact = (original, rewritten), (ends.original, ends.rewritten)
+    models, exact = (original, rewritten), (ends.original, ends.rewritten)
+    if not failures and ends.original and may_saturate(*models):
         worse, told = as_deployed(models, options, sets, exact, judge.unsteady, report)
         failures += worse
         limits += told
     rows = merged(plain)
-    doubts = _unsteady(reference)
+    doubts = unsteady_of(reference)
     if meaningless(rows):
         doubts.append("no output shows anything on these inputs; pass --inputs with real ones")
     if len(overflown) == len(sets):

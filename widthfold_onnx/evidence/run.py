@@ -92,7 +92,9 @@ def verified(
         verdict=verdict,
         reasons=[*wrong, *causes, *unknown, *speed, *parity.limits, *limits, *unseen],
         input_sets=parity.input_sets,
-        environment=environment(options, before, u8s8_error() if holds_bytes(original) else None),
+        environment=environment(
+            options, before, u8s8_error() if holds_bytes(original, rewritten) else None
+        ),
         unrun=parity.unrun if is_equal else "",
     )
 

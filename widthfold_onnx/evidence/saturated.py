@@ -20,7 +20,7 @@ from widthfold_onnx.evidence.rows import SLACK, Outputs, both, figure, output_na
 from widthfold_onnx.options import Tolerance, VerifyOptions
 from widthfold_onnx.runtime.entries import PRECISION
 from widthfold_onnx.runtime.ports import Array
-from widthfold_onnx.runtime.session import Level, open_session
+from widthfold_onnx.runtime.session import Level, Session, open_session
 from widthfold_onnx.runtime.stored import InputSet
 from widthfold_onnx.text import printable
 
@@ -69,6 +69,20 @@ class Distance:
         return f"{figure(distance / (self.scale or 1.0))} of its largest value"
 
 
+def check_deployable(original: Path, options: VerifyOptions) -> None:
+    """Check that the original loads with the options of the session that were chosen, if any.
+
+    Raises:
+        UnverifiedError: it does not. A `NoKernelError` would say that no options help.
+    """
+    given = ", ".join(f"{name}={value}" for name, value in options.session_options.items())
+    try:
+        if given:
+            _deployed(original, options)
+    except UnverifiedError as error:
+        raise UnverifiedError(f"with {printable(given)} {error}") from error
+
+
 def as_deployed(
     models: tuple[Path, Path],
     options: VerifyOptions,
@@ -115,17 +129,26 @@ def as_deployed(
     return (failures if grown else []), [sentence]
 
 
+def _deployed(model: Path, options: VerifyOptions) -> Session:
+    """A session as the caller deploys the model.
+
+    Raises:
+        UnverifiedError: as `open_session`.
+    """
+    return open_session(
+        model,
+        options.provider,
+        Level.ALL,
+        CORES,
+        provider_options=options.provider_options,
+        session_options=options.session_options,
+    )
+
+
 def _outputs(model: Path, options: VerifyOptions, sets: Sequence[InputSet]) -> list[Outputs] | str:
     """What a model computes as deployed, or why it does not run."""
     try:
-        session = open_session(
-            model,
-            options.provider,
-            Level.ALL,
-            CORES,
-            provider_options=options.provider_options,
-            session_options=options.session_options,
-        )
+        session = _deployed(model, options)
         return [session.run(item.feeds) for item in sets]
     except UnverifiedError as error:
         return str(error)

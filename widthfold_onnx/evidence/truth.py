@@ -37,6 +37,7 @@ reference implementation may run for minutes."""
 MAX_BYTES = 1 << 28
 """Largest model that is widened; it is held several times."""
 
+_WHOLE = (np.uint8, np.int8, np.int32, np.int64)
 _NARROW = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
@@ -98,7 +99,7 @@ def evaluate(
                     return results, f"the budget of {budget:g} s is spent"
                 wide = {name: _wide(array) for name, array in item.items()}
                 values = evaluator.run(list(outputs), wide)
-                results.append({n: v for n, v in zip(outputs, values, strict=True) if _float(v)})
+                results.append({n: v for n, v in zip(outputs, values, strict=True) if _is_wide(v)})
                 pace = (time.monotonic() - began) / max(size, 1)
     except Exception as error:
         # Every operator fails in its own way on what it does not know; there is no common base.
@@ -149,8 +150,9 @@ def _wide(array: Array) -> Array:
     return array.astype(np.float64) if array.dtype.kind == "f" else array
 
 
-def _float(value: object) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype == np.float64
+def _is_wide(value: object) -> bool:
+    """Whether nothing rounded a value to less than float64; integers have nothing to round."""
+    return isinstance(value, np.ndarray) and value.dtype in (np.float64, *_WHOLE)
 
 
 def _order(scope: NameScope) -> None:

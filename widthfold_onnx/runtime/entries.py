@@ -1,17 +1,16 @@
-"""Entries of a session's configuration, such as `session.x64quantprecision`, and their names.
+"""Entries of a session's configuration, such as `session.x64quantprecision`.
 
-The runtime takes an entry of any name without a word, so a misspelt one would have no effect and
-stand in a report all the same. It keeps the names that it asks for as texts in its library; a name
-that is not there is unknown to it. Values are tried on one node.
+The runtime takes an entry of any name and ignores those that it does not know, without a word;
+which it knows cannot be asked. So what is surely a mistake is refused: what is no name, what is
+nearly a name of those below, and what the runtime ignores since it has a setting for that. Values
+are tried on one node.
 """
 
 from __future__ import annotations
 
-import mmap
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +27,30 @@ PRECISION = "session.x64quantprecision"
 """At 1 the runtime multiplies signed weights as unsigned ones where that is exact only so, from
 the level EXTENDED on (the same header; `runtime.saturation`)."""
 
-_LIBRARIES = ("*.so*", "*.pyd", "*.dll", "*.dylib")
-_NAME = re.compile(rb"\0((?:ep|memory|mlas|optimization|session)\.[a-z0-9_.]*[a-z0-9])(?=\0)")
+DOCUMENTED = (
+    "mlas.disable_kleidiai",
+    "mlas.enable_gemm_fastmath_arm64_bfloat16",
+    "optimization.disable_specified_optimizers",
+    "optimization.enable_gelu_approximation",
+    "session.disable_aot_function_inlining",
+    "session.disable_double_qdq_remover",
+    "session.disable_prepacking",
+    "session.disable_quant_qdq",
+    "session.dynamic_block_base",
+    "session.enable_quant_qdq_cleanup",
+    "session.inter_op.allow_spinning",
+    "session.intra_op.allow_spinning",
+    "session.intra_op_thread_affinities",
+    "session.qdqisint8allowed",
+    "session.set_denormal_as_zero",
+    PRECISION,
+)
+"""Names of entries that change what is computed or how long that takes (the same header)."""
+
+NEAR = 0.93
+"""How like one of these (`difflib`) a misspelt name is; no other name of 1.32.0 is so like one."""
+
+_NAME = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+")
 
 
 def entries(chosen: Mapping[str, str], folder: Path | None) -> dict[str, str]:
@@ -47,34 +68,31 @@ def entries(chosen: Mapping[str, str], folder: Path | None) -> dict[str, str]:
 
 
 def check_entries(runtime: Any, failures: Failures, chosen: Mapping[str, str]) -> None:
-    """Check that the runtime knows these entries and takes their values.
+    """Check that these entries are none that surely have no effect, and that values are taken.
 
     Raises:
-        UsageError: it does not; names the entry.
+        UsageError: one is not; names the entry.
     """
     for name, value in chosen.items():
-        if name not in known_names(runtime):
-            near = get_close_matches(name, known_names(runtime), 1)
-            hint = f"; do you mean {near[0]}?" if near else ""
-            raise UsageError(f"the runtime knows no session option {quoted(name)}{hint}")
+        if why := _mistaken(runtime, name):
+            raise UsageError(f"session option {quoted(name)}{why}")
         options = runtime.SessionOptions()
         options.log_severity_level = FATAL
         try:
             options.add_session_config_entry(name, value)
-            runtime.InferenceSession(one_node(), options, providers=[NAMES[Provider.CPU]])
+            cpu = [NAMES[Provider.CPU]]
+            runtime.InferenceSession(one_node(), options, providers=cpu, enable_fallback=0)
         except failures as error:
             given = quoted(f"{name}={value}")
             raise UsageError(f"the runtime does not take {given}: {words(error)}") from error
 
 
-@cache
-def known_names(runtime: Any) -> frozenset[str]:
-    """Names of entries that the libraries of the runtime hold."""
-    found: set[str] = set()
-    folder = Path(runtime.__file__).parent / "capi"
-    for path in (path for pattern in _LIBRARIES for path in folder.glob(pattern)):
-        if not path.stat().st_size:
-            continue
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            found |= {name.decode() for name in _NAME.findall(data)}
-    return frozenset(found)
+def _mistaken(runtime: Any, name: str) -> str:
+    """Why an entry has no effect, as the end of a sentence; "" where that is not known."""
+    if name in DOCUMENTED:
+        return ""
+    if near := get_close_matches(name, DOCUMENTED, 1, NEAR):
+        return f": do you mean {near[0]}?"
+    if name == FOLDER or hasattr(runtime.SessionOptions, name.removeprefix("session.")):
+        return " has no effect: widthfold sets that itself, in another way"
+    return "" if _NAME.fullmatch(name) else f" is no name like {PRECISION}"
