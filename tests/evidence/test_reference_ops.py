@@ -118,6 +118,15 @@ def test_places_of_maxima_are_refused(tmp_path):
         both(tmp_path, "MaxPool", [x], {"kernel_shape": [2]}, 17, outputs=2)
 
 
+@pytest.mark.parametrize("opset", [7, 11, 13, 17])
+@pytest.mark.parametrize("attributes", [{}, {"axis": 0}, {"axis": 2}])
+@pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax"])
+def test_softmax_of_every_version(tmp_path, op_type, attributes, opset):
+    x = np.random.default_rng(2).standard_normal((2, 3, 5)).astype(np.float32)
+    expected, computed = both(tmp_path, op_type, [x], attributes, opset)
+    np.testing.assert_allclose(computed, expected, rtol=0, atol=2e-6)
+
+
 @pytest.mark.parametrize("opset", [7, 9, 14, 15])
 def test_batch_normalization_takes_the_statistics_it_is_given(tmp_path, opset):
     rng = np.random.default_rng(4)

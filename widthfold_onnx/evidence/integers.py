@@ -133,7 +133,6 @@ def _difference(
         opset=model.opsets.get("", 1),
         version=0,
         shapes=[None],
-        kinds={},
     )
     expected = OPERATORS[node.op_type](call)
     assert expected is not None

@@ -2,9 +2,10 @@
 
 Of onnx 1.23.2: BatchNormalization of opset 9 to 13 uses the statistics of the batch, as in
 training; Conv and MaxPool take seconds where numpy takes milliseconds; ConvTranspose fails with
-groups; DequantizeLinear is not there before opset 19; STFT takes no signal without a last
-axis, which the runtime does; Loop does not turn where it has no condition, and joins what is to be
-stacked. Each of ours works in float64 and for every opset.
+groups; Softmax of opset 12 and before is that of 13; DequantizeLinear is not there before opset
+19; STFT takes no signal without a last axis, which the runtime does; Loop does not turn where it
+has no condition, and joins what is to be stacked. Each of ours works in float64 and for every
+opset.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.proof.geometry import spread, windows
 from widthfold_onnx.evidence.proof.linear import conv, conv_transpose
 from widthfold_onnx.runtime.ports import Array
+
+SOFTMAX_OF_ONE_AXIS = 13
+"""Operator set since which Softmax is one of an axis, not of all from it on."""
 
 
 class Conv(OpRun):
@@ -58,6 +62,28 @@ class MaxPool(OpRun):
         at = windows(attributes, attributes["kernel_shape"], x.shape[2:])
         padded = at.padded(x, -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min)
         return (reduce(np.maximum, (padded[:, :, *at.tap(t)] for t in np.ndindex(*at.kernel))),)
+
+
+class Softmax(OpRun):
+    """Softmax; before opset 13 over all axes from `axis` on (ONNX operator text)."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, **_: object) -> tuple[Array]:
+        old = self.run_params["opsets"][self.op_domain] < SOFTMAX_OF_ONE_AXIS
+        said = [entry.i for entry in self.onnx_node.attribute if entry.name == "axis"]
+        axis = (said[0] if said else 1 if old else -1) % x.ndim
+        over = tuple(range(axis, x.ndim)) if old else axis
+        powers = np.exp(x - x.max(over, keepdims=True))
+        return (powers / powers.sum(over, keepdims=True),)
+
+
+class LogSoftmax(Softmax):
+    """The logarithm of Softmax."""
+
+    def _run(self, x: Array, **attributes: object) -> tuple[Array]:
+        (y,) = super()._run(x, **attributes)
+        return (np.log(y),)
 
 
 class BatchNormalization(OpRun):
@@ -162,4 +188,7 @@ class Loop(OpRun):
         return (*states, *(np.stack(rows) for rows in zip(*scanned, strict=True)))
 
 
-OPS = (Conv, ConvTranspose, MaxPool, BatchNormalization, DequantizeLinear, STFT, Loop)
+OPS = (
+    *(Conv, ConvTranspose, MaxPool, Softmax, LogSoftmax, BatchNormalization, DequantizeLinear),
+    *(STFT, Loop),
+)

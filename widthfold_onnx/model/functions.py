@@ -47,6 +47,24 @@ class _Body:
     calls: Counter[FunctionKey] = field(default_factory=Counter)
 
 
+def with_stated_defaults(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model in which every call states the attributes that the function has a value for.
+
+    onnx's inliner (1.23) leaves out those that a call does not state.
+    """
+    defaults = {function_key(f): f.attribute_proto for f in model.functions if f.attribute_proto}
+    if not defaults:
+        return model
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for nodes in (copy.graph.node, *(function.node for function in copy.functions)):
+        for node in all_nodes(nodes):
+            said = {attribute.name for attribute in node.attribute}
+            own = defaults.get(call_key(node), [])
+            node.attribute.extend(entry for entry in own if entry.name not in said)
+    return copy
+
+
 def check_inlining(model: onnx.ModelProto) -> None:
     """Check that the local functions end, and that inlining them stays within bounds.
 

@@ -11,7 +11,12 @@ from onnx.inliner import inline_selected_functions
 
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model.domain import is_default
-from widthfold_onnx.model.functions import call_key, check_inlined_size, function_key
+from widthfold_onnx.model.functions import (
+    call_key,
+    check_inlined_size,
+    function_key,
+    with_stated_defaults,
+)
 from widthfold_onnx.model.walk import all_nodes
 from widthfold_onnx.text import printable
 
@@ -48,7 +53,7 @@ def inlined(model: onnx.ModelProto) -> tuple[onnx.ModelProto, str]:
     if model.ByteSize() > MAX_BYTES:
         return model, f"a model of more than {MAX_BYTES} bytes is not inlined"
     try:
-        return inline_selected_functions(model, sorted(holding)), ""
+        return inline_selected_functions(with_stated_defaults(model), sorted(holding)), ""
     except RuntimeError as error:  # operator sets that differ
         return model, printable(str(error))
 

@@ -90,7 +90,7 @@ def all_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     """
     yield from _graph_tensors(model.graph)
     for function in model.functions:
-        yield from _node_tensors(function.node)
+        yield from node_tensors(function.node)
         yield from _attributes_tensors(function.attribute_proto)
     for training in model.training_info:
         yield from _graph_tensors(training.initialization)
@@ -100,10 +100,11 @@ def all_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
 def _graph_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     yield from graph.initializer
     yield from _sparse_tensors(graph.sparse_initializer)
-    yield from _node_tensors(graph.node)
+    yield from node_tensors(graph.node)
 
 
-def _node_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
+def node_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
+    """Yield every TensorProto in the attributes of nodes, and in the graphs there."""
     for node in nodes:
         yield from _attributes_tensors(node.attribute)
 

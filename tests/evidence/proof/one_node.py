@@ -18,8 +18,8 @@ from widthfold_onnx.evidence.proof.values import Elements, Known, Value
 OPSET = 21
 
 
-def elements(array: np.ndarray) -> Elements:
-    return Elements(of_numbers(np.asarray(array)))
+def elements(array: np.ndarray, kind: int = 0) -> Elements:
+    return Elements(of_numbers(np.asarray(array)), kind=kind)
 
 
 def evaluated(
@@ -45,16 +45,19 @@ def evaluated(
     node = helper.make_node(op, names, returned, **attributes)
     graph = helper.make_graph([node], "g", [], [onnx.ValueInfoProto(name="o0")])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
-    there = [*names, *returned]
+    kinds = kinds or [onnx.TensorProto.FLOAT] * (len(names) + outputs)
     given = program(model, None)
     call = Call(
         node=node,
         attributes=given.attributes(node),
-        inputs=[elements(v) if isinstance(v, np.ndarray) else v for v in inputs],
+        inputs=[
+            elements(value, kind) if isinstance(value, np.ndarray) else value
+            for value, kind in zip(inputs, kinds, strict=False)
+        ],
         opset=opset,
         version=given.version(node),
         shapes=[None] * outputs,
-        kinds=dict(zip(there, kinds or [onnx.TensorProto.FLOAT] * len(there), strict=False)),
+        made=list(kinds[len(names) :]),
     )
     return evaluate(call)[0]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,10 @@ from widthfold_onnx.evidence.proof.values import (
     Value,
 )
 
+FLOATS = tuple(
+    onnx.TensorProto.DataType.Value(name) for name in ("FLOAT16", "BFLOAT16", "FLOAT", "DOUBLE")
+)
+
 
 @dataclass(frozen=True)
 class Call:
@@ -32,7 +36,8 @@ class Call:
         opset: version of the operator set of the node's domain.
         version: version since which the operator is as it is, 0 where no schema is known.
         shapes: of the outputs; None where shape inference does not know one.
-        kinds: element types of inputs and outputs by name, 0 where unknown.
+        made: element types of the outputs, 0 where unknown.
+        unknown: collects operators that are taken for functions of all that they read.
     """
 
     node: onnx.NodeProto
@@ -41,7 +46,8 @@ class Call:
     opset: int
     version: int
     shapes: Sequence[Shape | None]
-    kinds: Mapping[str, int]
+    made: Sequence[int] = ()
+    unknown: set[str] = field(default_factory=set)
 
     def tensor(self, index: int) -> Tensor:
         """Return an input that must be there.
@@ -72,18 +78,36 @@ class Call:
 
     def kind(self, index: int) -> int:
         """Return the element type of an input, 0 where it is left out or unknown."""
-        names = self.node.input
-        return self.kinds.get(names[index], 0) if index < len(names) else 0
+        value = self.inputs[index] if index < len(self.inputs) else None
+        return value.kind if isinstance(value, Known | Elements) else 0
 
     def key(self, *more: object, version: int = 0) -> int:
-        """Name the function that this operator is, with all its attributes but graphs."""
+        """Name the function that this operator is, with all its attributes but graphs.
+
+        On whole numbers an operator may be another function than on floats, and wrap around where
+        their type ends. Floats of all types are taken for real numbers.
+        """
+        kinds = [self.kind(i) for i in range(len(self.inputs))]
+        types = [FLOATS[0] if kind in FLOATS else kind for kind in kinds]
+        while types and not types[-1]:
+            types.pop()
         said = sorted(
-            (name, _plain(value))
+            (name, self._counted(value) if name == "axis" else _plain(value))
             for name, value in self.attributes.items()
             if not isinstance(value, onnx.GraphProto)
         )
         domain = "" if self.node.domain == "ai.onnx" else self.node.domain
-        return key_of(domain, self.node.op_type, version, said, *more)
+        return key_of(domain, self.node.op_type, version, said, types, *more)
+
+    def _counted(self, axis: Any) -> Any:
+        """Return an axis counted from the first one, where the rank of the data is known."""
+        value = self.inputs[0] if self.inputs else None
+        rank = len(value.shape) if isinstance(value, Known | Elements) else 0
+        return axis % rank if isinstance(axis, int) and rank else axis
+
+    def is_modern(self) -> bool:
+        """Whether extents are broadcast as numpy does, which ONNX does since opset 7, or equal."""
+        return self.opset >= 7 or len({value.shape for value in self.tensors}) == 1
 
     def broadcasts(self) -> bool:
         """Whether the inputs are broadcast as numpy does, which ONNX does since opset 7.
@@ -91,10 +115,9 @@ class Call:
         Raises:
             UnevaluableError: their extents do not fit together.
         """
-        shapes = [value.shape for value in self.tensors]
-        if self.opset < 7 and len(set(shapes)) > 1:
+        if not self.is_modern():
             return False
-        common(shapes)
+        common([value.shape for value in self.tensors])
         return True
 
 

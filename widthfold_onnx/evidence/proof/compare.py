@@ -16,7 +16,6 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.proof.correspondence import Correspondence, Side
 from widthfold_onnx.evidence.proof.evaluate import Evaluation, EvaluationError
 from widthfold_onnx.evidence.proof.field import KEY_BYTES, PRIMES, canonical
-from widthfold_onnx.evidence.proof.operators import OPERATORS
 from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.evidence.proof.sizes import (
     Shapes,
@@ -32,6 +31,9 @@ from widthfold_onnx.model.scope import describe_node
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.model.walk import all_nodes
 from widthfold_onnx.text import printable
+
+LEAST_BITS = 40
+"""A proof that is wrong with a probability above 2^-LEAST_BITS is none."""
 
 
 @dataclass(frozen=True)
@@ -171,30 +173,38 @@ def _evaluated(
     missing = [name for name in targets if not both.is_written(name)]
     if missing:
         return Proof("different", f"only one model computes {printable(missing[0])}", dict(shapes))
-    run = partial(Evaluation, shapes=shapes, variables=variables)
+    agreed = both.agreed(tables[0])
+    old, new = (
+        partial(Evaluation, side.program, table, shapes, variables=variables, agreed=agreed)
+        for side, table in zip((both.old, both.new), tables, strict=True)
+    )
     try:
-        before = run(both.old.program, tables[:1], targets=targets)
+        before = old(targets=targets)
     except EvaluationError as error:
         raise UnverifiedError(f"the original cannot be evaluated: {error}") from error
     try:
-        after = run(both.new.program, tables, targets=targets)
+        after = new(targets=targets)
     except EvaluationError as error:
         return Proof("different", str(error), dict(shapes), is_computed=False)
     differing = [name for name in targets if before.digests[name] != after.digests[name]]
+    bits = _error_bits(before, after)
+    if not differing and bits < LEAST_BITS:
+        weak = f"different models may agree in all draws with a probability of 2^{-bits:.0f}"
+        return Proof("not provable", weak, dict(shapes))
     if not differing:
         return Proof(
             "equal",
             shapes=dict(shapes),
             values=len(both.shared) + len(targets),
-            error_bits=_error_bits(before, after),
-            functions=frozenset(before.functions | after.functions) - OPERATORS.keys(),
+            error_bits=bits,
+            functions=frozenset(before.unknown | after.unknown),
             branches={name: frozenset(chosen) for name, chosen in after.branches.items()},
         )
     doubt = ""
     for name in differing:
         one, other = (
-            (side, run(side.program, tables[: number + 1], targets=[name], is_kept=True))
-            for number, side in enumerate((both.old, both.new))
+            (side, run(targets=[name], is_kept=True))
+            for side, run in ((both.old, old), (both.new, new))
         )
         by = f" ({describe_node(both.new.node(name))})" if name in both.new.writers else ""
         differs = _difference(one[1].values[name], other[1].values[name])
@@ -210,7 +220,7 @@ def _error_bits(before: Evaluation, after: Evaluation) -> float:
     """Bound how likely it is that a difference was missed, see docs/verification.md.
 
     Two polynomials that differ agree with a probability of at most degree / prime in each draw. A
-    function of them returns the same then; so every pair of what functions return counts.
+    function of them returns the same then; so every pair of elements counts.
     """
     degree, elements = max(before.degree, after.degree), before.size + after.size
     by_chance = math.prod(degree / prime for prime in PRIMES) + 2.0 ** (-8 * KEY_BYTES)

@@ -13,13 +13,15 @@ from dataclasses import dataclass, field
 
 import onnx
 
+from widthfold_onnx.evidence.proof.call import FLOATS
 from widthfold_onnx.evidence.proof.field import Array
 from widthfold_onnx.evidence.proof.operators.moves import MOVES
-from widthfold_onnx.evidence.proof.operators.polynomials import FLOATS
 from widthfold_onnx.evidence.proof.program import Program, Tensors, stored
-from widthfold_onnx.evidence.proof.values import Shape
+from widthfold_onnx.evidence.proof.values import Described, Shape
 from widthfold_onnx.model.domain import is_default
+from widthfold_onnx.model.external import is_external
 from widthfold_onnx.model.shapes import ShapeTable
+from widthfold_onnx.model.walk import node_tensors
 
 _INTEGERS = tuple(
     onnx.TensorProto.DataType.Value(name) for name in ("INT8", "UINT8", "INT16", "UINT16", "INT32")
@@ -154,7 +156,8 @@ class Correspondence:
         before = self.old.node(first)
         return (
             _bare(before) == _bare(node)
-            and self.old.program.version(before) == self.new.program.version(node)
+            and self.old.program.versions(before) == self.new.program.versions(node)
+            and not any(map(is_external, node_tensors([node])))  # two files may lie elsewhere
             and all(self._alike(name) for name in self.new.reads(index))
         )
 
@@ -169,6 +172,16 @@ class Correspondence:
                 self._same[name] = len(kinds) == 1 and _bytes(one) == _bytes(other)
         return self._same[name]
 
+    def agreed(self, table: ShapeTable) -> dict[str, Described]:
+        """Extents and element types of what both models compute, as the original says."""
+        found = {}
+        for name in self.shared | set(self.targets):
+            dims = table.get("", name)
+            if dims is not None and None not in dims:
+                extents = tuple(n for n in dims if n is not None)
+                found[name] = extents, table.element("", name)
+        return found
+
     def variables(self, table: ShapeTable) -> dict[str, Shape]:
         """Values that both models name and that are taken for variables, with their extents.
 
@@ -178,16 +191,14 @@ class Correspondence:
         Args:
             table: extents and element types of the original.
         """
-        found: dict[str, Shape] = {}
-        for name in self.shared | set(self.targets):
-            if name not in self.old.writers or name in self.old.constant:
-                continue
-            dims = table.get("", name)
-            kind = table.element("", name)
-            if is_default(self.old.node(name), *_CHEAP) or dims is None or None in dims:
-                continue
-            if kind in (*FLOATS, *_INTEGERS):
-                found[name] = tuple(n for n in dims if n is not None)
+        found = {
+            name: dims
+            for name, (dims, kind) in self.agreed(table).items()
+            if name in self.old.writers
+            and name not in self.old.constant
+            and not is_default(self.old.node(name), *_CHEAP)
+            and kind in (*FLOATS, *_INTEGERS)
+        }
         while True:
             lonely = set[str]()
             for target in self.targets:

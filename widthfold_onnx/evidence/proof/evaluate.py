@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import ChainMap, Counter
 from collections.abc import Collection, Mapping, MutableMapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import onnx
@@ -13,6 +15,7 @@ from widthfold_onnx.evidence.proof.field import function, key_of, variables
 from widthfold_onnx.evidence.proof.operators import evaluate, is_function, operator, unknown
 from widthfold_onnx.evidence.proof.program import Program, constant, stored
 from widthfold_onnx.evidence.proof.values import (
+    Described,
     Elements,
     Known,
     Opaque,
@@ -25,6 +28,9 @@ from widthfold_onnx.model.scope import NameScope, describe_node
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.model.walk import body_path
 
+MOST_ELEMENTS = 1 << 27
+"""Largest value that is evaluated; it takes 20 bytes for each element."""
+
 
 class EvaluationError(Exception):
     """A node that no runtime could compute."""
@@ -35,7 +41,9 @@ class Evaluation:
 
     Args:
         program: the model.
-        tables: where extents and element types are looked up, the first that knows them.
+        table: extents and element types of its values.
+        agreed: what another model says of values that it names as well: of the variables, and
+            extents that the table lacks.
         shapes: extents of the inputs.
         targets: values of the main graph that are computed, with what they need.
         variables: values of the main graph that are variables for all that reads them.
@@ -45,23 +53,27 @@ class Evaluation:
         digests: of the targets.
         values: the targets.
         degree: of the polynomials, at most.
-        size: elements of the targets, and of what functions returned.
-        functions: how often each operator was taken for a random function.
+        size: elements of all values.
+        functions: how often each operator was taken for a random function, by its name and the
+            version since which it is as it is.
+        unknown: operators that were taken for functions of all that they read.
         branches: of every If, by its first output, which branches were computed.
     """
 
     def __init__(
         self,
         program: Program,
-        tables: Sequence[ShapeTable],
+        table: ShapeTable,
         shapes: Mapping[str, Shape],
         *,
+        agreed: Mapping[str, Described],
         targets: Sequence[str],
         variables: Mapping[str, Shape],
         is_kept: bool = False,
     ) -> None:
         self._program = program
-        self._tables = tables
+        self._table = table
+        self._agreed = agreed
         self._variables = variables
         self._targets = frozenset(targets)
         self._is_kept = is_kept
@@ -69,7 +81,8 @@ class Evaluation:
         self.digests: dict[str, bytes] = {}
         self.values: dict[str, Value] = {}
         self.degree, self.size = 1, 0
-        self.functions: Counter[str] = Counter()
+        self.functions: Counter[tuple[str, int]] = Counter()
+        self.unknown: set[str] = set()
         self.branches: dict[str, set[str]] = {}
         given: dict[str, Value] = {}
         for value in program.inputs:
@@ -84,7 +97,8 @@ class Evaluation:
     def _input(self, value: onnx.ValueInfoProto, shapes: Mapping[str, Shape]) -> Value:
         key = key_of("input", value.name)
         if value.name in shapes and value.type.HasField("tensor_type"):
-            return Elements(variables(key, shapes[value.name]))
+            kind = value.type.tensor_type.elem_type
+            return Elements(variables(key, shapes[value.name]), kind=kind)
         return Opaque(key)
 
     def _graph(
@@ -106,7 +120,8 @@ class Evaluation:
         for index in sorted(needed):
             for name in needed[index]:
                 if name in fixed and name not in env:
-                    env[name] = Elements(variables(key_of("variable", name), fixed[name]))
+                    drawn = variables(key_of("variable", name), fixed[name])
+                    env[name] = Elements(drawn, kind=self._agreed[name][1])
             node = scope.nodes[index]
             read = {name: self._read(name, env, tensors) for name in node.input if name}
             try:
@@ -131,28 +146,39 @@ class Evaluation:
         raise EvaluationError(f"nothing computes {name}")
 
     def _keep(self, name: str, value: Value) -> None:
-        self.digests[name] = value.digest()
+        kind = 0 if isinstance(value, Opaque) else value.kind
+        self.digests[name] = value.digest() + bytes([kind or self._table.element("", name)])
         if self._is_kept:
             self.values[name] = value
 
     def _note(self, node: onnx.NodeProto, path: str, results: Sequence[Value]) -> None:
         for name, value in zip(node.output, results, strict=False):
-            is_target = name in self._targets and not path
-            if is_target:
+            if name in self._targets and not path:
                 self._keep(name, value)
             if isinstance(value, Elements):
                 self.degree = max(self.degree, value.degree)
-                self.size += value.draws[0].size if is_target or is_function(node) else 0
+                self.size += value.draws[0].size
 
     def _shape(self, path: str, name: str) -> Shape | None:
-        for table in self._tables:
-            dims = table.get(path, name)
-            if dims is not None and None not in dims:
-                return tuple(n for n in dims if n is not None)
-        return None
+        """Return the extents of a value, None where they are not known.
 
-    def _kind(self, path: str, name: str) -> int:
-        return next((k for table in self._tables if (k := table.element(path, name))), 0)
+        Raises:
+            UnevaluableError: it is too large to be evaluated.
+        """
+        dims = self._table.get(path, name)
+        known = None if dims is None else tuple(n for n in dims if n is not None)
+        if dims is None or known is None or len(known) < len(dims):
+            known = self._agreed[name][0] if name in self._agreed and not path else None
+        if known is not None and math.prod(known) > MOST_ELEMENTS:
+            raise UnevaluableError(f"{list(known)} are too many elements")
+        return known
+
+    def _kind(self, node: onnx.NodeProto, index: int, path: str, read: Mapping[str, Value]) -> int:
+        """Return the element type of an output: that of an input, or what the table says."""
+        like = self._program.input_of_same_type(node, index)
+        value = None if like is None else read.get(node.input[like])
+        kind = 0 if value is None or isinstance(value, Opaque) else value.kind
+        return kind or self._table.element(path, node.output[index])
 
     def _node(
         self,
@@ -167,7 +193,6 @@ class Evaluation:
             array = constant(node, self._program)
             if array is not None:
                 return [Known(array)]
-        names = [*node.input, *node.output]
         call = Call(
             node=node,
             attributes=self._program.attributes(node),
@@ -175,17 +200,19 @@ class Evaluation:
             opset=self._program.opsets.get("" if node.domain == "ai.onnx" else node.domain, 1),
             version=self._program.version(node),
             shapes=[self._shape(path, name) if name else None for name in node.output],
-            kinds={name: self._kind(path, name) for name in names if name},
+            unknown=self.unknown,
+            made=[self._kind(node, i, path, read) for i in range(len(node.output))],
         )
         if not inner:
             results = evaluate(call)
-            if is_function(node) and not all(isinstance(value, Known) for value in results):
-                self.functions[operator(node)] += 1
-            return results
+            is_known = all(isinstance(value, Known) for value in results)
+            if not is_known and (is_function(node) or operator(node) in self.unknown):
+                self.functions[operator(node), call.version] += 1
+            return [_typed(value, kind) for value, kind in zip(results, call.made, strict=False)]
         around = _outside(env, tensors, inner, self._program)
         if is_default(node, "If"):
             return self._if(call, inner, path, around)
-        self.functions[operator(node)] += 1
+        self.functions[operator(node), call.version] += 1
         bodies = []
         for number, (attribute, index, scope) in enumerate(_bodies(node, inner)):
             assert scope.graph is not None
@@ -201,13 +228,14 @@ class Evaluation:
             finally:
                 self._depth -= 1
             bodies += [value.digest().hex() for value in found]
-        return unknown(call, *bodies)
+        results = unknown(call, *bodies)
+        return [_typed(value, kind) for value, kind in zip(results, call.made, strict=True)]
 
     def _body_input(self, path: str, name: str, which: tuple[int, int, int]) -> Value:
         shape, key = self._shape(path, name), key_of("body", *which)
         if shape is None:
             return Opaque(key)
-        return Elements(variables(key, shape))
+        return Elements(variables(key, shape), kind=self._table.element(path, name))
 
     def _if(
         self,
@@ -243,11 +271,12 @@ class Evaluation:
     def _either(self, call: Call, one: Value, other: Value, index: int) -> Value:
         if one.digest() == other.digest():
             return one
-        self.functions["If"] += 1
+        self.functions["If", call.version] += 1
+        self.unknown.add("If")
         condition = call.inputs[0]
-        shapes = {None if isinstance(v, Opaque) else v.shape for v in (one, other)}
+        types = {None if isinstance(v, Opaque) else (v.shape, v.kind) for v in (one, other)}
         key = key_of("If", None if condition is None else condition.digest())
-        if len(shapes) > 1 or None in shapes:
+        if len(types) > 1 or None in types:
             parts = (one.digest(), other.digest(), index)
             return Opaque(key_of(key, *parts))
         assert not isinstance(one, Opaque)
@@ -255,7 +284,12 @@ class Evaluation:
         return Elements(
             function(key, [one.draws, other.draws], one.shape),
             constants=max(one.constants, other.constants),
+            kind=one.kind,
         )
+
+
+def _typed(value: Value, kind: int) -> Value:
+    return replace(value, kind=kind) if kind and isinstance(value, Elements) else value
 
 
 def _outside(

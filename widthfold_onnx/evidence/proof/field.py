@@ -2,7 +2,7 @@
 
 A tensor is evaluated in several draws at once, each modulo a prime of its own. An element is a
 whole number between about -p/2 and p/2, which float32 holds exactly, in half of the memory.
-Products are taken in float64: one is below 2^44, and BLAS adds `TERMS` of them without rounding,
+Products are taken in float64: one is below 2^46, and BLAS adds `TERMS` of them without rounding,
 because float64 holds every integer below 2^53.
 """
 
@@ -23,12 +23,13 @@ Draws = tuple[Array, ...]
 Modulus = int | None
 """A prime; None for numbers that are computed with as they are."""
 
-PRIMES = (8388593, 8388587, 8388581, 8388571, 8388547)
-"""The largest primes below 2^23. They are different, so that two integers which agree modulo all of
-them differ by a multiple of their product, which is above 2^114."""
+PRIMES = (16776191, 16776187, 16776173, 16776169, 16776167)
+"""The largest primes below 2^24 - 2^10: what a reduction leaves stays below 2^23. They are
+different, so that two integers which agree modulo all of them differ by a multiple of their
+product, which is above 2^119."""
 
-TERMS = 256
-"""Products that are added before a reduction: 2^8 * 2^44 leaves a factor of two below 2^53."""
+TERMS = 128
+"""Products that are added before a reduction."""
 
 LARGEST_WHOLE = 2.0**51
 """Floats of this magnitude and above are no longer taken for whole numbers."""
@@ -40,7 +41,7 @@ _GOLDEN, _FIRST, _SECOND = (
     np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 )
 _SHIFTS = tuple(np.uint64(n) for n in (30, 27, 31))
-_LOW, _HALF, _PACK = np.uint64(0xFFFFFFFF), np.uint64(32), np.uint64(23)
+_LOW, _HALF, _PACK = np.uint64(0xFFFFFFFF), np.uint64(32), np.uint64(24)
 _LAST = (1 << 64) - 1
 
 KEY_BYTES = 16
@@ -140,7 +141,8 @@ def fingerprints(key: int, operands: Sequence[Draws], shape: Sequence[int]) -> A
 
 
 def _halves(key: int) -> tuple[np.uint64, np.uint64]:
-    return np.uint64(key & _LAST), np.uint64(key >> 64)
+    """Return where the two halves of a fingerprint start: never at the same number."""
+    return np.uint64(key & _LAST), np.uint64(key >> 64) ^ _GOLDEN
 
 
 def elements(state: Array) -> Draws:

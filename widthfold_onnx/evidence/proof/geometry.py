@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,22 @@ class Windows:
         shape = (*padded.shape[:lead], *self.counts, *self.kernel)
         strides = (*padded.strides[:lead], *outer, *inner)
         return as_strided(padded, shape, strides, writeable=False)
+
+    def sums(self, array: Array, reduce: Callable[[Array], Array] = np.asarray) -> Array:
+        """Add what lies in each window of [..., *spatial], axis by axis, to [..., *counts].
+
+        Args:
+            array: the numbers.
+            reduce: is applied to the sums along each axis.
+        """
+        total = self.padded(array)
+        for i, kernel in enumerate(self.kernel):
+            axis = total.ndim - len(self.kernel) + i
+            reach, stride = (self.counts[i] - 1) * self.strides[i] + 1, self.strides[i]
+            starts = [k * self.dilations[i] for k in range(kernel)]
+            taps = (total[(slice(None),) * axis + (slice(s, s + reach, stride),)] for s in starts)
+            total = reduce(sum(taps, np.zeros((), total.dtype)))
+        return total
 
     def tap(self, at: Sequence[int]) -> tuple[slice, ...]:
         """Where one tap of every window lies in padded data."""

@@ -94,17 +94,6 @@ def _meeting(
     return tuple(given), tuple(taken)
 
 
-def window_sums(data: Array, at: Windows, prime: Modulus) -> Array:
-    """Add the elements of every window of [N, C, *extents]."""
-    padded = at.padded(data)
-    total = np.zeros((*data.shape[:2], *at.counts))
-    for number, tap in enumerate(np.ndindex(*at.kernel), 1):
-        total += padded[:, :, *at.tap(tap)]
-        if number % TERMS == 0:
-            reduced(total, prime)
-    return reduced(total, prime)
-
-
 def check_groups(given: int, outputs: int, group: int, channels: int) -> None:
     """Check that a weight [O, C / group, ...] fits data of `given` channels.
 

@@ -16,9 +16,15 @@ from onnx.inliner import inline_local_functions
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError
 from widthfold_onnx.evidence.proof.field import Array
 from widthfold_onnx.model.evaluate import dense
-from widthfold_onnx.model.functions import check_inlined_size, domain_name
+from widthfold_onnx.model.functions import (
+    check_inlined_size,
+    domain_name,
+    with_stated_defaults,
+)
 from widthfold_onnx.model.scope import NameScope, graph_scope
+from widthfold_onnx.model.walk import all_nodes
 from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.text import printable
 
 MAX_NODES = 1_000_000
 """No model with more nodes, once its functions are inlined, is evaluated."""
@@ -70,6 +76,22 @@ class Program:
         schema = self._schema(node)
         return schema.since_version if schema else 0
 
+    def versions(self, node: onnx.NodeProto) -> list[int]:
+        """The versions of a node and of all nodes in its graphs."""
+        return [self.version(inner) for inner in all_nodes([node])]
+
+    def input_of_same_type(self, node: onnx.NodeProto, index: int) -> int | None:
+        """Return an input that has the element type of an output by the operator's schema."""
+        schema = self._schema(node)
+        if schema is None or not schema.outputs:
+            return None
+        made = schema.outputs[min(index, len(schema.outputs) - 1)]
+        for i, name in enumerate(node.input):
+            read = schema.inputs[min(i, len(schema.inputs) - 1)]
+            if name and made.is_homogeneous and read.type_str == made.type_str:
+                return i
+        return None
+
     def attributes(self, node: onnx.NodeProto) -> dict[str, Any]:
         """Attributes of a node, with the defaults of its schema, strings as text."""
         schema = self._schema(node)
@@ -105,9 +127,12 @@ def program(proto: onnx.ModelProto, folder: Path | None) -> Program:
     if proto.functions:
         try:
             check_inlined_size(proto, lambda _: 1, MAX_NODES, "nodes")
-            proto = inline_local_functions(proto)
+            proto = inline_local_functions(with_stated_defaults(proto))
         except (InvalidModelError, RuntimeError) as error:
             raise UnverifiedError(f"its functions cannot be inlined: {error}") from error
+    if proto.functions:
+        names = ", ".join(sorted(printable(function.name) for function in proto.functions))
+        raise UnverifiedError(f"its functions cannot be inlined: {names} of another operator set")
     return Program(proto, folder, graph_scope(proto.graph))
 
 

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 
 import numpy as np
 import onnx
-from onnx import defs, helper, numpy_helper
+from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from widthfold_onnx.evidence.proof.call import FLOATS
 from widthfold_onnx.evidence.proof.correspondence import Side
 from widthfold_onnx.evidence.proof.evaluate import Evaluation
 from widthfold_onnx.evidence.proof.field import Array, key_of
 from widthfold_onnx.evidence.proof.operators import operator
-from widthfold_onnx.evidence.proof.operators.polynomials import FLOATS
 from widthfold_onnx.evidence.proof.values import Opaque, Shape
 from widthfold_onnx.evidence.reference_ops import OPS
 from widthfold_onnx.model.shapes import ShapeTable
@@ -25,9 +25,16 @@ DIGITS = {kind: 2.0**-bits for kind, bits in zip(FLOATS, (10, 7, 23, 52), strict
 UNITS = 64
 """Constants that are rounded move no result by more of these distances, by the largest result."""
 
+SPREAD = 6
+"""Numbers are drawn with magnitudes from 2^-SPREAD to 2^SPREAD, below and above usual limits."""
+
 SAME = 2.0**-40
 """Rounding in float64 moves no result further, by the largest; one unit in the last place of one
 float32 weight does."""
+
+
+Operators = Counter[tuple[str, int]]
+"""By name and the version since which an operator is as it is."""
 
 
 def undecided(
@@ -59,35 +66,52 @@ def undecided(
     merged, _ = _exchanged(*(_operators(side, target, given) for side, _ in (before, after)))
     one, other = (0 if isinstance(value, Opaque) else value.constants for value in values)
     is_merged = bool(merged) and one > other
-    if "If" in before[1].functions or not (gone or added or is_opaque or is_merged):
-        return ""  # numbers would show one branch alone
+    chooses = any(name == "If" for name, _ in before[1].functions)  # numbers show one branch alone
+    if chooses or not (gone or added or is_opaque or is_merged):
+        return ""
     numbers = [_numbers(side, target, given, table) for side, _ in (before, after)]
     if numbers[0] is None or numbers[1] is None:
-        foreign = [name for name in added if not defs.has(name)]
+        foreign = [name for name in added if "." in name]  # of a domain that is not onnx's own
         if foreign:
             return f"what {', '.join(foreign)} computes is not known"
         return "its extents are not known" if is_opaque else ""
     if numbers[0].shape != numbers[1].shape:
         return ""
-    largest = np.abs(numbers[0]).max(initial=0)
-    distance = np.abs(numbers[0] - numbers[1]).max(initial=0)
+    others = tuple(axis for axis in range(numbers[0].ndim) if axis != 1)  # each channel by itself
+    largest = np.abs(numbers[0]).max(others, initial=0)
+    distance = np.abs(numbers[0] - numbers[1]).max(others, initial=0)
     digits = DIGITS.get(table.element("", target), DIGITS[FLOATS[2]])
-    if (gone or added or is_opaque) and distance <= SAME * largest:
-        became = f"{', '.join(gone) or 'nothing'} became {', '.join(added) or 'nothing'}"
-        return f"the numbers agree, though {became}"
-    if is_merged and distance <= UNITS * digits * largest:
+    if (gone or added or is_opaque) and (distance <= SAME * largest).all():
+        return f"the numbers agree, {_said(gone, added)}"
+    if is_merged and (distance <= UNITS * digits * largest).all():
         return f"the new model has rounded what {', '.join(merged)} make of constants"
     return ""
 
 
-def _exchanged(before: Counter[str], after: Counter[str]) -> tuple[list[str], list[str]]:
-    """The operators that only one of two models applies, or that it applies more often."""
-    return sorted(before - after), sorted(after - before)
+def _exchanged(before: Operators, after: Operators) -> tuple[list[str], list[str]]:
+    """Name the operators that only one of two models applies, or that it applies more often."""
+    gone, added = before - after, after - before
+    changed = {name for name, _ in gone} & {name for name, _ in added}
+    old, new = (
+        sorted({f"{name}-{version}" if name in changed else name for name, version in some})
+        for some in (gone, added)
+    )
+    return old, new
 
 
-def _operators(side: Side, target: str, given: Mapping[str, Shape]) -> Counter[str]:
+def _operators(side: Side, target: str, given: Mapping[str, Shape]) -> Operators:
     nodes, _ = side.behind(target, given)
-    return Counter(operator(side.program.scope.nodes[i]) for i in nodes)
+    program = side.program
+    return Counter(
+        (operator(node), program.version(node)) for node in (program.scope.nodes[i] for i in nodes)
+    )
+
+
+def _said(gone: list[str], added: list[str]) -> str:
+    old, new = ", ".join(gone), ", ".join(added)
+    if old and new:
+        return f"but the original applies {old}, the new model {new}"
+    return f"but only the {'original' if old else 'new model'} applies {old or new}"
 
 
 def _numbers(
@@ -121,7 +145,7 @@ def _wide(array: Array) -> Array:
 
 def _drawn(name: str, shape: Shape, kind: int) -> Array:
     rng = np.random.default_rng(key_of("numbers", name))
-    numbers = rng.standard_normal(shape)
+    numbers = rng.standard_normal(shape) * 2.0 ** rng.integers(-SPREAD, SPREAD, shape)
     if kind in (*FLOATS, onnx.TensorProto.UNDEFINED):
         return numbers
     return np.floor(np.abs(numbers)).astype(helper.tensor_dtype_to_np_dtype(kind))

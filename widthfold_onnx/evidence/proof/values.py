@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from onnx import helper
 
 from widthfold_onnx.evidence.proof.field import (
     KEY_BYTES,
@@ -18,6 +19,12 @@ from widthfold_onnx.evidence.proof.field import (
 )
 
 Shape = tuple[int, ...]
+Described = tuple[Shape, int]
+"""Extents and element type."""
+
+
+ROUNDED = 2
+"""What a constant counts that was computed from others: as a product of two."""
 
 
 class UnevaluableError(Exception):
@@ -42,6 +49,11 @@ class Known:
         """The extents."""
         return self.array.shape
 
+    @property
+    def kind(self) -> int:
+        """The element type."""
+        return helper.np_dtype_to_tensor_dtype(self.array.dtype)
+
     @cached_property
     def draws(self) -> Draws:
         """The numbers as elements.
@@ -63,7 +75,7 @@ class Known:
     @property
     def constants(self) -> int:
         """See `Elements.constants`."""
-        return 2 if self.rounded else 1
+        return ROUNDED if self.rounded else 1
 
     def digest(self) -> bytes:
         """Equal numbers have equal digests, whatever their element type."""
@@ -83,12 +95,14 @@ class Elements:
         constants: how many constants are multiplied in one product, at most.
         grid: scale and zero point, digested, of the integers from which all elements were
             dequantized; empty where there are none.
+        kind: element type of the tensor, 0 where it is not known.
     """
 
     draws: Draws
     degree: int = 1
     constants: int = 0
     grid: bytes = b""
+    kind: int = 0
 
     @property
     def shape(self) -> Shape:

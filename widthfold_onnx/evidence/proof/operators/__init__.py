@@ -14,19 +14,22 @@ for a chance that `compare` bounds.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from widthfold_onnx.evidence.proof.call import Call
+from widthfold_onnx.evidence.proof.call import FLOATS, Call
 from widthfold_onnx.evidence.proof.field import Array, key_of, variables
+from widthfold_onnx.evidence.proof.operators.arithmetic import applied
 from widthfold_onnx.evidence.proof.operators.functions import FUNCTIONS
 from widthfold_onnx.evidence.proof.operators.moves import MOVES, move
 from widthfold_onnx.evidence.proof.operators.polynomials import INVERSES, POLYNOMIALS
 from widthfold_onnx.evidence.proof.operators.quantization import QUANTIZATION, dequantized
 from widthfold_onnx.evidence.proof.reference import run_reference
 from widthfold_onnx.evidence.proof.values import (
+    ROUNDED,
     Elements,
     Known,
     Opaque,
@@ -48,11 +51,27 @@ not describe. Every other operator is a function of all that it reads."""
 
 RANDOM = frozenset(
     {
-        *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"),
-        "RandomUniformLike",
+        *("Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike"),
+        *("RandomUniform", "RandomUniformLike"),
     }
 )
 """Each node of these is a source of its own, named by what it returns."""
+
+WRAPPING = POLYNOMIALS.keys() - {"Cast", "Dropout", "Identity"}
+"""On whole numbers, results of these wrap around where their type ends."""
+
+COMPUTED = frozenset(
+    {
+        *("Add", "And", "Cast", "Ceil", "Cos", "CumSum", "Div", "Equal", "Erf", "Exp", "Floor"),
+        *("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Log", "MatMul", "Mean", "Mod"),
+        *("Mul", "NonZero", "Not", "Or", "Pow", "QuantizeLinear", "Range", "Reciprocal"),
+        *("ReduceMax", "ReduceMean"),
+        *("ReduceMin", "ReduceProd", "ReduceSum", "Round", "Shape", "Sigmoid", "Sin", "Size"),
+        *("Sqrt", "Sub", "Sum", "Tanh", "Xor"),
+    }
+)
+"""Operators that are computed on constants, beside those that are exact: onnx's reference
+implementation (1.23) knows all their versions."""
 
 EXACT = frozenset(
     {
@@ -76,7 +95,7 @@ def operator(node: onnx.NodeProto) -> str:
 
 
 def is_function(node: onnx.NodeProto) -> bool:
-    """Whether a node applies a random function to what it reads, and not sums and products only."""
+    """Whether an operator is a random function of what it reads, and not sums and products only."""
     name = operator(node)
     return name in INVERSES or name not in {**MOVES, **POLYNOMIALS, "DequantizeLinear": None}
 
@@ -88,23 +107,37 @@ def evaluate(call: Call) -> list[Value]:
         UnevaluableError: no runtime could compute it on what it is given.
     """
     node = call.node
-    if node.op_type in RANDOM:
-        return unknown(call, *node.output)
+    source = node.output if node.op_type in RANDOM else ()
     if any(isinstance(value, Opaque) for value in call.inputs):
-        return unknown(call)
+        return unknown(call, *source)
     if is_default(node, "Shape", "Size"):
         return [_extents(call)]
-    if all(isinstance(value, Known) for value in call.tensors):
-        result = _of_constants(call)
-        if result is not None:
-            return result
+    is_constant = not source and all(isinstance(value, Known) for value in call.tensors)
+    computed = _of_constants(call) if is_constant else None
+    if computed is not None:
+        return computed
+    result = _of_elements(call)
+    results = unknown(call, *source) if result is None else result
+    # Whoever computes these constants rounds them.
+    return [
+        replace(value, constants=ROUNDED) if is_constant and isinstance(value, Elements) else value
+        for value in results
+    ]
+
+
+def _of_elements(call: Call) -> list[Value] | None:
+    """Compute what a node means on elements; None where no entry describes it."""
+    node = call.node
     meaning = OPERATORS.get(node.op_type) if is_default(node, node.op_type) else None
     try:
         result = meaning(call) if meaning else None
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         # Attributes and extents that no operator takes: numpy says so in its own words.
         raise UnevaluableError(f"it makes no sense ({error})") from error
-    return unknown(call) if result is None else result
+    if result is not None and node.op_type in WRAPPING and call.kind(0) not in (*FLOATS, 0):
+        whole = key_of("whole numbers", call.kind(0))
+        return [applied(whole, [value]) for value in result if isinstance(value, Elements)]
+    return result
 
 
 def unknown(call: Call, *more: str) -> list[Value]:
@@ -114,24 +147,25 @@ def unknown(call: Call, *more: str) -> list[Value]:
         call: the node.
         more: what it depends on besides: digests of the graphs in it, for instance.
     """
-    zero = (
-        _ZERO_IF_LEFT_OUT.get(call.node.op_type, ())
-        if is_default(call.node, call.node.op_type)
-        else ()
-    )
-    read = [b"" if value is None or (i in zero and _is_zero(value)) else value.digest()
-            for i, value in enumerate(call.inputs)]  # fmt: skip
+    call.unknown.add(operator(call.node))
+    name = operator(call.node)
+    zero = {i for i in _ZERO_IF_LEFT_OUT.get(name, ()) if i < len(call.inputs)}
+    inputs = [
+        None if i in zero and _is_zero(value) else value for i, value in enumerate(call.inputs)
+    ]
+    shapes, call = _shapes(call), replace(call, inputs=inputs)
+    read = [b"" if value is None else value.digest() for value in inputs]
     while read and not read[-1]:
         read.pop()
     results: list[Value] = []
-    for i, shape in enumerate(_shapes(call)):
+    for i, shape in enumerate(shapes):
         key = call.key(i, read, *more, version=call.version)
         results.append(Opaque(key) if shape is None else Elements(variables(key_of(key), shape)))
     return results
 
 
-def _is_zero(value: Value) -> bool:
-    return not isinstance(value, Opaque) and not any(draw.any() for draw in value.draws)
+def _is_zero(value: Value | None) -> bool:
+    return isinstance(value, Known | Elements) and not any(draw.any() for draw in value.draws)
 
 
 def _shapes(call: Call) -> list[Shape | None]:
@@ -145,7 +179,7 @@ def _shapes(call: Call) -> list[Shape | None]:
     types, data = {}, {}
     for name, value in zip(node.input, call.inputs, strict=False):
         if isinstance(value, Known | Elements):
-            kind = call.kinds.get(name) or onnx.TensorProto.FLOAT
+            kind = value.kind or onnx.TensorProto.FLOAT
             types[name] = helper.make_tensor_type_proto(kind, value.shape)
         if isinstance(value, Known) and value.array.dtype == np.int64:
             data[name] = numpy_helper.from_array(value.array, name)
@@ -174,9 +208,12 @@ def _extents(call: Call) -> Known:
 
 
 def _of_constants(call: Call) -> list[Value] | None:
-    """Compute a node on numbers; None where the reference implementation does not know it."""
+    """Compute a node on numbers; None where the reference implementation may not know it."""
+    name = operator(call.node)
+    if name not in COMPUTED | EXACT or (name in COMPUTED and not call.is_modern()):
+        return None
     arrays: list[Array] | None
-    if call.node.op_type == "DequantizeLinear":
+    if name == "DequantizeLinear":
         arrays = [dequantized(call)]
     else:
         given = [value.array if isinstance(value, Known) else None for value in call.inputs]

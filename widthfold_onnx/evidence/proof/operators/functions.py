@@ -46,8 +46,8 @@ _SAME = {
 def _elementwise(call: Call) -> list[Value] | None:
     if not call.broadcasts():
         return None
-    left_out = [i for i, value in enumerate(call.inputs) if value is None]
-    return [applied(call.key(left_out), call.tensors)]
+    given = [i for i, value in enumerate(call.inputs) if value is not None]
+    return [applied(call.key(given), call.tensors)]
 
 
 def _commutative(call: Call) -> list[Value] | None:
@@ -88,10 +88,7 @@ def _max_pool(call: Call) -> list[Value] | None:
         return None
     data = call.tensor(0)
     at = windows(call.attributes, call.attributes.get("kernel_shape", ()), data.shape[2:])
-    padded = at.padded(fingerprints(0, [data.draws], data.shape))
-    total = np.zeros((*padded.shape[:3], *at.counts), np.uint64)
-    for tap in np.ndindex(*at.kernel):
-        total += padded[:, :, :, *at.tap(tap)]
+    total = at.sums(fingerprints(0, [data.draws], data.shape))
     result = _of_multiset(call, total, [data])
     return [replace(result, grid=data.grid) if isinstance(data, Elements) else result]
 
@@ -143,12 +140,10 @@ def _along_lines(
 ) -> Elements:
     """Return a function of the lines along some axes and of the place on the result's lines."""
     kept = [i for i in range(len(data.shape)) if i not in axes]
-    state = fingerprints(0, [data.draws], data.shape)
-    state = state.transpose(0, *(i + 1 for i in (*kept, *axes)))
-    lines = state.reshape(2, *(data.shape[i] for i in kept), math.prod(data.shape[i] for i in axes))
-    total = np.zeros(lines.shape[:-1], np.uint64)
-    for i in range(lines.shape[-1]):
-        total = fingerprints(i, [*_words(total), *_words(lines[..., i])], total.shape[1:])
+    lengths = [n if i in axes else 1 for i, n in enumerate(data.shape)]
+    at = np.arange(math.prod(lengths), dtype=np.float64).reshape(lengths)
+    state = fingerprints(0, [data.draws, (at,) * len(PRIMES)], data.shape)
+    total = state.sum(tuple(i + 1 for i in axes), dtype=np.uint64)
     place = np.arange(math.prod(extents), dtype=np.float64).reshape(tuple(extents))
     whole = total.reshape(*total.shape, *[1] * len(axes))
     shape = (*total.shape[1:], *extents)

@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-import onnx
 
-from widthfold_onnx.evidence.proof.call import Call, common
-from widthfold_onnx.evidence.proof.field import PRIMES, Array, key_of, reduced
+from widthfold_onnx.evidence.proof.call import FLOATS, Call, common
+from widthfold_onnx.evidence.proof.field import Array, key_of, reduced
 from widthfold_onnx.evidence.proof.geometry import spread, windows
-from widthfold_onnx.evidence.proof.linear import conv, conv_transpose, window_sums
+from widthfold_onnx.evidence.proof.linear import conv, conv_transpose
 from widthfold_onnx.evidence.proof.operators.arithmetic import (
     along,
     applied,
@@ -26,9 +25,6 @@ from widthfold_onnx.evidence.proof.operators.arithmetic import (
 )
 from widthfold_onnx.evidence.proof.values import Elements, Known, Tensor, UnevaluableError, Value
 
-FLOATS = tuple(
-    onnx.TensorProto.DataType.Value(name) for name in ("FLOAT16", "BFLOAT16", "FLOAT", "DOUBLE")
-)
 _KEEPS = {(FLOATS[i], FLOATS[j]) for i, j in ((0, 2), (0, 3), (1, 2), (1, 3), (2, 3))}
 """Casts from one type of floats to another that change no number."""
 
@@ -158,9 +154,12 @@ def _identity(call: Call) -> list[Value]:
 
 
 def _dropout(call: Call) -> list[Value] | None:
-    training = call.optional(2)
+    """Dropout returns its input and a mask of what it kept; in training both are random."""
+    training, data = call.optional(2), call.tensor(0)
     off = training is None or (isinstance(training, Known) and not training.array.any())
-    return [call.tensor(0)] if off and len(call.node.output) == 1 else None
+    if not off or (call.opset < 7 and not call.attributes.get("is_test")):
+        return None
+    return [data, Known(np.ones(data.shape, bool))]
 
 
 def _cast(call: Call) -> list[Value]:
@@ -168,7 +167,7 @@ def _cast(call: Call) -> list[Value]:
     before, after = call.kind(0), call.attributes.get("to", 0)
     if before and (before == after or (before, after) in _KEEPS):
         return [call.tensor(0)]
-    return [applied(call.key(before), [call.tensor(0)])]
+    return [applied(call.key(), [call.tensor(0)])]
 
 
 def axes_of(call: Call, rank: int) -> list[int] | None:
@@ -211,7 +210,7 @@ def _global_average_pool(call: Call) -> list[Value]:
 
 def _summed(call: Call, data: Tensor, axes: Sequence[int], *, is_mean: bool) -> Elements:
     def compute(array: Array, prime: int) -> Array:
-        for axis in sorted(axes, reverse=True):  # 2^29 elements near 2^22 stay exact
+        for axis in sorted(axes, reverse=True):  # 2^29 elements near 2^23 stay exact
             array = reduced(array.sum(axis), prime)
         return array.reshape(without(call, data.shape, axes))
 
@@ -223,21 +222,21 @@ def _summed(call: Call, data: Tensor, axes: Sequence[int], *, is_mean: bool) -> 
 def _average_pool(call: Call) -> list[Value] | None:
     data = call.tensor(0)
     at = windows(call.attributes, call.attributes.get("kernel_shape", ()), data.shape[2:])
-    inside = np.ones((1, 1, *data.shape[2:]))
     if call.attributes.get("count_include_pad"):
         if call.attributes.get("ceil_mode"):
             return None  # whether positions behind the pads count differs between versions
         counts = np.array(math.prod(at.kernel))
     else:
-        counts = window_sums(inside, at, PRIMES[0])
+        counts = at.sums(np.ones((1, 1, *data.shape[2:])))
     if not counts.all():
         return None
-    draws = each(lambda x, p: window_sums(x, at, p), data)
+    draws = each(lambda x, p: at.sums(x, lambda sums: reduced(sums, p)), data)
     return [divided(combined(draws, data), counts.astype(np.int64))]
 
 
-INVERSES = frozenset({"BatchNormalization", "Div", "Reciprocal"})
-"""Those of them that read a random function of an operand: one over it."""
+INVERSES = frozenset({"BatchNormalization", "Cast", "Div", "Reciprocal"})
+"""Those of them that may apply a random function to an operand: one over it, or what it becomes in
+another type."""
 
 POLYNOMIALS: Mapping[str, Callable[[Call], list[Value] | None]] = {
     "Add": _add,

@@ -133,7 +133,7 @@ def _dequantize(call: Call) -> list[Value]:
 def _quantize(call: Call) -> list[Value]:
     """Quantize; what was dequantized with the same numbers gives those integers back."""
     data, scale, zero = call.tensor(0), call.tensor(1), call.optional(2)
-    kind = call.kinds.get(call.node.output[0], 0)
+    kind = call.made[0]
     grid = _grid(scale, zero, kind)
     if isinstance(data, Elements) and grid and data.grid == grid:
         inverse_scale = Elements(each(_inverses, reshaped(scale, ())))

@@ -1,0 +1,232 @@
+"""Element types, versions, defaults and stored data belong to what a model computes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.evidence.proof.compare import LEAST_BITS, Proof, prove_at_sizes
+from widthfold_onnx.evidence.proof.field import PRIMES, elements, fingerprints, variables
+from widthfold_onnx.evidence.proof.program import program
+
+HEAD = '<ir_version: 10, opset_import: ["": {opset}, "com.microsoft": 1]>'
+QUANTIZED = (
+    HEAD.format(opset=19)
+    + """ g (float[4] x) => (float[4] y) <float s = {0.1}, TYPE z = {0}>
+    { q = DOMAINQuantizeLinear (x, s, z)  y = DOMAINDequantizeLinear (q, s, z) }"""
+)
+CAST_LIKE = (
+    HEAD.format(opset=17)
+    + """ g (float[4] x, float[4] n) => (float[4] y) <TYPE z = {0}>
+    { a = CastLike (x, z)  b = CastLike (n, z)  c = Greater (a, b)  y = Cast <to = 1> (c) }"""
+)
+GATHERED = (
+    HEAD.format(opset=17)
+    + """ g (int64[2] i) => (bool[2] y)
+    <TYPE[4] k = {1, 2, 3, 4}, TYPE c = {5}, TYPE d = {100}>
+    { a = Gather (k, i)  b = Sub (a, c)  y = Greater (b, d) }"""
+)
+CHOSEN = (
+    HEAD.format(opset=17)
+    + """ g (bool[2] i) => (bool[2] y)
+    <TYPE k = {1}, TYPE c = {5}, TYPE d = {100}>
+    { a = Where (i, k, c)  b = Sub (a, c)  y = Greater (b, d) }"""
+)
+SCAN = (
+    HEAD
+    + """ g (float[2, 3, 4] x) => (float[2, 3, 4] y) {{ y = Scan <num_scan_inputs = 1,
+    body = b (float[3, 4] s) => (float[3, 4] t) {{ t = Softmax <axis = 0> (s) }}> (x) }}"""
+)
+FUNCTION = (
+    HEAD.replace("]>", ', "loc": 1]>')
+    + """ g (float[4] x) => (float[4] y)
+    {{ y = loc.F (x) }} <domain: "loc", opset_import: ["": {own}]> F {attributes} (a) => (b)
+    {{ b = {body} (a) }}"""
+)
+
+
+def compared(one: str | onnx.ModelProto, other: str | onnx.ModelProto) -> Proof:
+    protos = [onnx.parser.parse_model(m) if isinstance(m, str) else m for m in (one, other)]
+    proofs = prove_at_sizes(*(program(proto, None) for proto in protos), {}, {})
+    return next((proof for proof in proofs if proof.verdict != "equal"), proofs[0])
+
+
+def typed(text: str, kind: str, domain: str = "") -> str:
+    return text.replace("TYPE", kind).replace("DOMAIN", domain)
+
+
+@pytest.mark.parametrize("domain", ["", "com.microsoft."])
+def test_the_type_of_a_zero_point_says_where_integers_end(domain: str) -> None:
+    one = typed(QUANTIZED, "uint8", domain)
+    assert compared(one, one).verdict == "equal"
+    assert compared(one, typed(QUANTIZED, "int8", domain)).verdict == "different"
+    renamed = typed(QUANTIZED, "int8", domain).replace(" q = ", " p = ").replace("(q,", "(p,")
+    assert compared(one, renamed).verdict == "different"
+
+
+@pytest.mark.parametrize(
+    ("text", "one", "other"),
+    [
+        (CAST_LIKE, "float", "int32"),
+        (GATHERED, "uint8", "int32"),
+        (CHOSEN, "uint32", "int32"),
+    ],
+)
+def test_whole_numbers_of_another_type(text: str, one: str, other: str) -> None:
+    assert compared(typed(text, one), typed(text, one)).verdict == "equal"
+    assert compared(typed(text, one), typed(text, other)).verdict == "different"
+
+
+def test_a_name_may_stand_for_another_type_in_the_new_model() -> None:
+    one = (
+        HEAD.format(opset=17)
+        + """ g (float[3] x) => (float[3] y)
+        { t = Shape (x)  c = Cast <to = 1> (t)  y = Mul (x, x) }"""
+    )
+    other = (
+        HEAD.format(opset=17)
+        + """ g (float[3] x) => (float[3] y)
+        { t = Identity (x)  c = Cast <to = 7> (t)  d = Cast <to = 1> (c)  y = Mul (d, x) }"""
+    )
+    assert compared(one, other).verdict == "different"
+
+
+def test_versions_of_what_a_body_holds() -> None:
+    old, new = SCAN.format(opset=12), SCAN.format(opset=13)
+    assert compared(old, old).verdict == "equal"
+    assert compared(old, new).verdict == "different"
+
+
+def test_a_function_of_another_operator_set_is_not_inlined() -> None:
+    text = FUNCTION.format(opset=18, own=17, attributes="", body="Relu")
+    with pytest.raises(UnverifiedError, match="cannot be inlined: F of another operator set"):
+        program(onnx.parser.parse_model(text), None)
+
+
+def test_what_a_function_assumes_where_a_call_states_nothing() -> None:
+    one, other = (
+        FUNCTION.format(
+            opset=17,
+            own=17,
+            attributes=f"<alpha: float = {alpha}>",
+            body="LeakyRelu <alpha: float = @alpha>",
+        )
+        for alpha in (0.1, 0.5)
+    )
+    assert compared(one, one).verdict == "equal"
+    assert compared(one, other).verdict == "different"
+
+
+@pytest.mark.parametrize("place", ["Constant", "If"])
+def test_data_in_two_folders_under_one_name(place: str, tmp_path: Path) -> None:
+    text = (
+        HEAD.format(opset=17)
+        + """ g (bool c, float[4] x) => (float[4] y) {
+        w = Constant <value = float[4] {1, 2, 3, 4}> ()  y = Mul (x, w) }"""
+    )
+    if place == "If":
+        text = (
+            HEAD.format(opset=17)
+            + """ g (bool c, float[4] x) => (float[4] y) { y = If (c) <
+            then_branch = t () => (float[4] a) <float[4] w = {1, 2, 3, 4}> { a = Mul (x, w) },
+            else_branch = e () => (float[4] b) { b = Relu (x) }> }"""
+        )
+    programs = []
+    for factor in (1, 1, 5):
+        proto = onnx.parser.parse_model(text)
+        attribute = proto.graph.node[0].attribute[0]
+        tensor = attribute.g.initializer[0] if attribute.HasField("g") else attribute.t
+        folder = tmp_path / str(len(programs))
+        folder.mkdir()
+        array = factor * np.arange(1, 5, dtype=np.float32)
+        (folder / "w.bin").write_bytes(array.tobytes())
+        tensor.ClearField("float_data")
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        for key, value in (("location", "w.bin"), ("offset", "0"), ("length", "16")):
+            tensor.external_data.add(key=key, value=value)
+        programs.append(program(proto, folder))
+    assert [proof.verdict for proof in prove_at_sizes(*programs[:2], {}, {})] == ["equal"]
+    assert [proof.verdict for proof in prove_at_sizes(*programs[1:], {}, {})] == ["different"]
+
+
+def test_a_degree_that_leaves_no_bound_proves_nothing() -> None:
+    """The power p of an element is the element modulo p (Fermat)."""
+    exponent, nodes, power = int(np.lcm.reduce([p - 1 for p in PRIMES], dtype=object)) + 1, [], "x"
+    for i, digit in enumerate(bin(exponent)[3:]):
+        nodes.append(f"s{i} = Mul ({power}, {power})")
+        power = f"s{i}"
+        if digit == "1":
+            nodes.append(f"m{i} = Mul ({power}, x)")
+            power = f"m{i}"
+    head = HEAD.format(opset=17) + " g (float[2] x) => (float[2] y) {"
+    found = compared(
+        head + "y = Identity (x) }", f"{head} {' '.join(nodes)} y = Identity ({power}) }}"
+    )
+    assert found.verdict == "not provable"
+    assert "may agree in all draws" in found.reason
+    assert found.error_bits < LEAST_BITS
+
+
+@pytest.mark.parametrize("version", [11, 13])
+def test_softmax_of_a_constant_is_computed_by_no_other_version(version: int) -> None:
+    w = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
+    wrong = np.exp(w) / np.exp(w).sum(0)  # by opset 13; before, all axes from `axis` on are summed
+
+    def model(nodes: str, **constants: np.ndarray) -> onnx.ModelProto:
+        proto = onnx.parser.parse_model(
+            HEAD.format(opset=version) + f" g (float[2, 3] x) => (float[2, 3] y) {{ {nodes} }}"
+        )
+        proto.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in constants.items())
+        return proto
+
+    before = model("s = Softmax <axis = 0> (w)  y = Mul (x, s)", w=w)
+    expected = "not provable" if version == 13 else "different"
+    assert compared(before, model("y = Mul (x, s)", s=wrong)).verdict == expected
+    if version == 11:
+        right = np.exp(w) / np.exp(w).sum()
+        assert compared(before, model("y = Mul (x, s)", s=right)).verdict == "not provable"
+
+
+def test_dropouts_in_training_are_sources_of_their_own() -> None:
+    head = HEAD.format(opset=17) + " g (float[8] x) => (float[8] y) <float r = {0.5}, bool t = {1}>"
+    twice = "{ a = Dropout (x, r, t)  b = Dropout (x, r, t)  y = Sub (a, b) }"
+    assert compared(head + twice, head + "{ y = Sub (x, x) }").verdict == "different"
+
+
+def test_a_mask_that_nobody_reads() -> None:
+    head = HEAD.format(opset=17) + " g (float[8] x) => (float[8] y)"
+    one, other = "{ a, m = Dropout (x)  y = Relu (a) }", "{ y = Relu (x) }"
+    assert compared(head + one, head + other).verdict == "equal"
+
+
+def test_two_ways_to_write_one_node() -> None:
+    head = HEAD.format(opset=17) + " g (float[3, 4] x) => (float[3, 4] y) <float low = {0.5}>"
+    assert (
+        compared(
+            head + "{ y = Softmax <axis = -1> (x) }", head + "{ y = Softmax <axis = 1> (x) }"
+        ).verdict
+        == "equal"
+    )
+    short = onnx.parser.parse_model(head + "{ y = Clip (x, low) }")
+    long = onnx.parser.parse_model(head + "{ y = Clip (x, low) }")
+    long.graph.node[0].input.append("")
+    assert compared(short, long).verdict == "equal"
+
+
+def test_operators_that_fell_back_are_named() -> None:
+    head = HEAD.format(opset=17) + " g (float[8] x, int64[8] i) => (float[8] y)"
+    one, other = "{ a = Gather (x, i)  y = Neg (a) }", "{ b = Gather (x, i)  y = Neg (b) }"
+    found = compared(head + one, head + other)
+    assert found.verdict == "equal"
+    assert found.functions == {"Gather"}
+
+
+def test_both_halves_of_a_fingerprint_are_random() -> None:
+    state = fingerprints(0, [variables(7, (1000,))], (1000,))
+    assert len(np.unique(state)) == 2000
+    assert len(np.unique(np.stack(elements(state)))) > 4950
