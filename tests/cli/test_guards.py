@@ -1,4 +1,4 @@
-"""`--nonfinite guard` and `--guard-shapes` as a user meets them."""
+"""`--guard-shapes` as a user meets it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from tests.cli.tool import widthfold
-from tests.rewrite.guarded import draw, guards, mask, opened, parsed
+from tests.rewrite.guarded import draw, guards, opened, parsed
 from tests.rewrite.test_guard_shapes import CASES
 
 QUICK = ("--provider", "cpu", "--seeds", "1", "--truth-budget", "0")
@@ -27,14 +27,13 @@ def model(tmp_path: Path) -> Path:
 
 def test_reports_name_the_guards(model: Path, tmp_path: Path) -> None:
     out, report = tmp_path / "out.onnx", tmp_path / "report.json"
-    flags = ("--factor", "4", "--axis", "height", "--guard-shapes", "--nonfinite", "guard")
+    flags = ("--factor", "4", "--axis", "height", "--guard-shapes")
     run = widthfold("optimize", model, out, *flags, "--report", report)
     assert run.code == 0
-    assert "guarded (finite+extents)" in run.out
-    assert "may spread" not in run.out
+    assert "guarded (extents)" in run.out
     document = json.loads(report.read_text())
     (site,) = document["sites"]
-    assert (site["guard"], site["spread"]) == ("finite+extents", 1.0)
+    assert site["guard"] == "extents"
     assert document["verification"]["proof"]["verdict"] == "equal"
     assert "proof: equal" in run.out
     second = widthfold("optimize", out, tmp_path / "again.onnx", *flags)
@@ -68,17 +67,15 @@ def test_verify_sees_a_wrong_branch(model: Path, tmp_path: Path) -> None:
 
 
 def test_auto_measures_and_writes_what_is_guarded(tmp_path: Path) -> None:
-    """Where it pays, or a copy: either runs at every size, with the original's NaN."""
+    """Where it pays, or a copy: either runs at every size."""
     original = parsed(TEXT, w=(1, 1, 31))
     path, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
     path.write_bytes(original.SerializeToString())
-    flags = ("--guard-shapes", "--nonfinite", "guard", "--time-budget", "2", "--max-flops-growth")
-    run = widthfold("optimize", path, out, *QUICK, *flags, "8", "--input-shape", "x:1,1,8192")
+    flags = ("--guard-shapes", "--time-budget", "2", "--max-flops-growth", "8")
+    run = widthfold("optimize", path, out, *QUICK, *flags, "--input-shape", "x:1,1,8192")
     assert run.code == 0, run.err
     before, after = opened(original), opened(onnx.load(out))
     for length in (8192, 64, 37):
-        for value in (1.0, np.inf):
-            x = draw((1, 1, length))
-            x[0, 0, 5] = value
-            found, wanted = after.run(None, {"x": x})[0], before.run(None, {"x": x})[0]
-            np.testing.assert_array_equal(mask(found), mask(wanted))
+        x = draw((1, 1, length))
+        found, wanted = after.run(None, {"x": x})[0], before.run(None, {"x": x})[0]
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)

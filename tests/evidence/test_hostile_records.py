@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import onnx
 import pytest
 
 from tests.rewrite.guarded import parsed
-from widthfold_onnx import FoldOptions, NonFinite, Provider, VerifyOptions, fold_model
+from widthfold_onnx import FoldOptions, Provider, VerifyOptions, fold_model
 from widthfold_onnx.evidence import folds
 from widthfold_onnx.evidence.folds import recorded_folds
 from widthfold_onnx.evidence.run import verified
@@ -23,11 +24,14 @@ from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>'
 SAME = "pads = [1, 1, 1, 1]"
-CONVS = parsed(
-    f"""{HEAD} main (float[2, 3, 7, 12] x) => (float[2, 3, 7, 12] y) {{
-      c = Conv <{SAME}> (x, u) r = Relu (c) y = Conv <{SAME}> (r, v) }}""",
-    u=(5, 3, 3, 3),
-    v=(3, 5, 3, 3),
+CONVS, OPEN = (
+    parsed(
+        f"""{HEAD} main (float[2, 3, 7, {width}] x) => (float[2, 3, 7, {width}] y) {{
+          c = Conv <{SAME}> (x, u) r = Relu (c) y = Conv <{SAME}> (r, v) }}""",
+        u=(5, 3, 3, 3),
+        v=(3, 5, 3, 3),
+    )
+    for width in ("12", "W")
 )
 PRODUCTS = parsed(
     f"""{HEAD} main (float[2, 12, 3] x) => (float[2, 12, 2] y) {{
@@ -44,7 +48,7 @@ QUANTIZED = onnx.parser.parse_model(
 WIDTH = FoldOptions(factor=4, axis="width")
 MODELS = {
     "convs": (CONVS, WIDTH),
-    "guarded": (CONVS, FoldOptions(factor=4, axis="width", nonfinite=NonFinite.GUARD)),
+    "guarded": (OPEN, replace(WIDTH, guard_shapes=True, input_shapes={"x": (2, 3, 7, 12)})),
     "products": (PRODUCTS, FoldOptions(factor=4)),
     "quantized": (QUANTIZED, WIDTH),
 }

@@ -1,4 +1,4 @@
-"""What is guarded is measured with its guard, and kept apart from what is not."""
+"""What is guarded is measured at one size, and kept apart from what is not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.plan.races import unit as raced
 from tests.plan.tool import conv, integers, layers, run, unit
 from tests.rewrite.guarded import guards
 from tests.rewrite.products import Product
-from widthfold_onnx.options import FoldOptions, NonFinite, Provider
+from widthfold_onnx.options import FoldOptions, Provider
 from widthfold_onnx.plan import measure
 from widthfold_onnx.plan.measure import AS_IS, Bench
 from widthfold_onnx.plan.race import Began, Done, Ran, Setup
@@ -23,25 +23,24 @@ from widthfold_onnx.plan.reform import reformed
 from widthfold_onnx.plan.store import Store
 from widthfold_onnx.refusal import Refusal
 
-GUARD = FoldOptions(nonfinite=NonFinite.GUARD)
-LAYER = conv([1, 2, 6, 16], (3, 2, 3, 3), pads=[1, 1, 1, 1])
+GUARD = FoldOptions(guard_shapes=True)
 
 
-def test_forms_with_structural_zeros_race_with_their_guard() -> None:
-    found = unit(LAYER, GUARD)
+def test_the_extents_of_a_unit_are_known_so_it_has_no_guard() -> None:
+    layer = conv([1, 2, 6, None], (3, 2, 3, 3), pads=[1, 1, 1, 1])
+    found = unit(layer, GUARD, {"x": (1, 2, 6, 16)})
     x = integers(found.model)
     expected = run(found.model, x)
-    count = 0
+    between = replace(found, inside=True)
     for form in found.forms:
         model = reformed(found, form.key, GUARD)
         assert model is not None
         np.testing.assert_array_equal(run(model, x), expected)
-        count += len(guards(onnx.ModelProto.FromString(model)))
-        plain = reformed(found, form.key, FoldOptions())
-        assert plain is not None
-        assert not guards(onnx.ModelProto.FromString(plain))
-    # All but the lift of the layer as it is.
-    assert count == len(found.forms) - 1
+        assert not guards(onnx.ModelProto.FromString(model))
+        if form.reads is not None and form.returns is not None:
+            packed = reformed(between, form.key, GUARD)
+            assert packed == reformed(between, form.key, FoldOptions())
+    assert found.forms
 
 
 @pytest.mark.parametrize(("rows", "factors"), [(1, set()), (6, {2}), (24, {2, 4})])
@@ -49,7 +48,7 @@ def test_what_a_guard_stands_for_is_a_form_where_it_would_be_measured(
     rows: int, factors: set[int]
 ) -> None:
     """With open rows every factor is legal, but only these run at the extents of the race."""
-    fold = FoldOptions(guard_shapes=True, mix_samples=True)
+    fold = replace(GUARD, mix_samples=True)
     product = Product(shape=(rows, 3), weight=(3, 5), dims=("n", 3))
     found = layers(product.model(), fold, {"x": (rows, 3)})
     units = list(found.units.values())
@@ -62,24 +61,11 @@ def test_what_a_guard_stands_for_is_a_form_where_it_would_be_measured(
         assert why.reason == "at 1 x 3, where it would be measured, it has no form"
 
 
-def test_between_packed_tensors_there_is_no_guard() -> None:
-    found = unit(LAYER, GUARD)
-    between = next(f for f in found.forms if f.reads is not None and f.returns is not None)
-    model = reformed(replace(found, inside=True), between.key, GUARD)
-    assert model is not None
-    assert not guards(onnx.ModelProto.FromString(model))
-
-
 @pytest.mark.parametrize(
     ("fold", "mark"),
     [
         (FoldOptions(), ""),
-        (GUARD, " guarded: finite"),
-        (FoldOptions(guard_shapes=True), " guarded: extents"),
-        (
-            FoldOptions(nonfinite=NonFinite.GUARD, guard_shapes=True),
-            " guarded: finite+extents",
-        ),
+        (GUARD, " guarded: extents"),
     ],
 )
 def test_the_store_keeps_them_apart(

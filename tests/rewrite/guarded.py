@@ -7,10 +7,33 @@ import onnx
 import onnxruntime as ort  # noqa: TID251 - the tests run what the package made
 from onnx import helper, numpy_helper
 
-from widthfold_onnx import FoldOptions, NonFinite, fold_model
+from widthfold_onnx import FoldOptions, fold_model
 
-FINITE = FoldOptions(factor=4, axis="width", nonfinite=NonFinite.GUARD)
-LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL")
+PADS = "pads = [1, 2, 1, 2]"
+WEIGHTS = {"u": (3, 3, 3, 5), "v": (3, 3, 3, 5), "w": (5, 3, 3, 5), "b": (3,), "d": (5,)}
+CHAIN = f"""<ir_version: 8, opset_import: ["" : 17]>
+main (float[2, 3, 7, W] x) => (float[2, 5, 7, W] y) {{
+  c = Conv <{PADS}> (x, u, b)
+  r = Relu (c)
+  e = Conv <{PADS}> (r, v, b)
+  a = Add (e, r)
+  y = Conv <{PADS}> (a, w, d)
+}}"""
+"""Three layers that run on packed tensors, where a width is assumed."""
+
+SEVERAL = f"""<ir_version: 8, opset_import: ["" : 17]>
+main (float[2, 3, 7, W] x, float[2, 3, 7, V] z) => (float[2, 5, 7, Y] y, float[2, 3, 7, Y] s) {{
+  c = Conv <{PADS}> (x, u, b)
+  e = Conv <{PADS}> (z, v, b)
+  s = Sub (c, e)
+  y = Conv <{PADS}> (s, w, d)
+}}"""
+"""A Sub of two layers; where one is of width 1, its numbers are repeated."""
+
+SHAPE = (2, 3, 7, 20)
+REGION = FoldOptions(
+    factor=4, axis="width", guard_shapes=True, input_shapes={"x": SHAPE, "z": SHAPE}
+)
 
 
 def parsed(text: str, seed: int = 3, dtype: type = np.float32, **shapes: tuple) -> onnx.ModelProto:
@@ -58,11 +81,6 @@ def watched(model: onnx.ModelProto) -> onnx.ModelProto:
         port = helper.make_tensor_value_info(node.input[0], onnx.TensorProto.BOOL, [])
         copy.graph.output.append(port)
     return copy
-
-
-def mask(array: np.ndarray) -> np.ndarray:
-    """0 where finite, 1 for NaN, 2 and 3 for Inf and -Inf."""
-    return np.isnan(array) + 2 * np.isposinf(array) + 3 * np.isneginf(array)
 
 
 def draw(shape: tuple[int, ...], dtype: type = np.float32, seed: int = 5) -> np.ndarray:

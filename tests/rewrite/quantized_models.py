@@ -105,15 +105,24 @@ def steps(case: Case) -> np.ndarray:
     return (x.astype(np.float32) - kept["xz"].astype(np.float32)) * kept["xs"]
 
 
-def joined(kind: type[np.integer], opset: int) -> onnx.ModelProto:
-    """Two QDQ Convs, and one of a Concat: that returns anything, for all that is known."""
+def joined(kind: type[np.integer], opset: int, *, is_open: bool = False) -> onnx.ModelProto:
+    """Two QDQ Convs, and one of a Concat: that returns anything, for all that is known.
+
+    Args:
+        kind: element type of the integers.
+        opset: of the model.
+        is_open: a fourth Conv is added, of an input whose length is open.
+    """
     rng = np.random.default_rng(4)
     constants: dict[str, np.ndarray] = {"s": np.float32(0.125), "z": kind(6)}
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["xq"]),
-        helper.make_node("DequantizeLinear", ["xq", "s", "z"], ["d0"]),
-    ]
-    for i, (reads, inputs, outputs) in enumerate([("d0", 3, 5), ("d1", 5, 2), ("both", 5, 5)], 1):
+    layers = [("d0", 3, 5), ("d1", 5, 2), ("both", 5, 5)] + [("k0", 3, 5)] * is_open
+    nodes = []
+    for source, name in [("x", "d0"), ("k", "k0")][: 1 + is_open]:
+        nodes += [
+            helper.make_node("QuantizeLinear", [source, "s", "z"], [f"{source}q"]),
+            helper.make_node("DequantizeLinear", [f"{source}q", "s", "z"], [name]),
+        ]
+    for i, (reads, inputs, outputs) in enumerate(layers, 1):
         constants[f"w{i}"] = rng.integers(-9, 9, (outputs, inputs, 3)).astype(np.int8)
         constants[f"ws{i}"] = np.float32(2.0**-7)
         if reads == "both":
@@ -124,12 +133,15 @@ def joined(kind: type[np.integer], opset: int) -> onnx.ModelProto:
             helper.make_node("QuantizeLinear", [f"c{i}", "s", "z"], [f"q{i}"]),
             helper.make_node("DequantizeLinear", [f"q{i}", "s", "z"], [f"d{i}"]),
         ]
-    nodes.append(helper.make_node("Add", ["d3", "d1"], ["y"]))
+    nodes.append(helper.make_node("Add", ["d3", "d4" if is_open else "d1"], ["y"]))
     port = helper.make_tensor_value_info
     graph = helper.make_graph(
         nodes,
         "g",
-        [port("x", TensorProto.FLOAT, (1, 3, 24))],
+        [
+            port("x", TensorProto.FLOAT, (1, 3, 24)),
+            *[port("k", TensorProto.FLOAT, (1, 3, "L"))] * is_open,
+        ],
         [port("y", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(np.asarray(a), name) for name, a in constants.items()],
     )

@@ -13,7 +13,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from tests.rewrite.guarded import FINITE, folded, guards, opened, watched
+from tests.rewrite.guarded import folded, guards, opened, watched
 from widthfold_onnx import FoldOptions, fold_model
 
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_ALL")
@@ -129,14 +129,27 @@ def test_in_a_loop() -> None:
 
 
 def test_a_group_that_would_read_it_is_guarded_node_by_node() -> None:
-    """The second Conv needs no guard, what it reads is finite: but the guard of both reads it."""
-    body = "m = Reshape (d, shape) a = Conv (x, w) b = Conv (m, w) c = Add (a, b) y = Relu (c)"
-    plain = model(f"{QUANTIZED} {body}", dims="1, 2, 6, 12")
-    result = folded(plain, FINITE, 2)
+    """The second Conv needs no guard, its extents are known: but a guard of both reads its data."""
+    text = f"""{HEAD} main (float[1, 2, H, 12] x, float[1, 2, 6, 12] k) => (float[1, 3, 6, 12] y) {{
+      q = QuantizeLinear (k, s, z) d = DequantizeLinear (q, s, z) m = Reshape (d, shape)
+      a = Conv (x, w) b = Conv (m, w) c = Add (a, b) y = Relu (c)
+    }}"""
+    plain = onnx.parser.parse_model(text)
+    for name in ("s", "z", "shape", "w"):
+        plain.graph.initializer.append(numpy_helper.from_array(CONSTANTS[name], name))
+    result = folded(plain, replace(OPEN, input_shapes={"x": (1, 2, 6, 12)}), 2)
     (guard,) = guards(result)
     (original,) = (a.g for a in guard.attribute if a.name == "else_branch")
     assert [node.op_type for node in original.node] == ["Conv"]
-    same(plain, result, (1, 2, 6, 12))
+    rng = np.random.default_rng(7)
+    for height, taken in ((6, True), (1, False)):
+        shapes = {"x": (1, 2, height, 12), "k": (1, 2, 6, 12)}
+        feeds = {n: rng.integers(-4, 5, s).astype(np.float32) for n, s in shapes.items()}
+        for level in LEVELS:
+            (wanted,) = opened(plain, level).run(None, feeds)
+            found, chosen = opened(watched(result), level).run(None, feeds)
+            np.testing.assert_array_equal(found, wanted)
+            assert bool(chosen) == taken
 
 
 def test_what_an_earlier_run_quantized_again_behind_its_moves_is_refused_still() -> None:

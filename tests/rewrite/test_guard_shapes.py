@@ -9,10 +9,10 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.rewrite.guarded import draw, folded, guards, mask, opened, parsed, watched
+from tests.rewrite.guarded import draw, folded, guards, opened, parsed, watched
 from tests.rewrite.proved import assert_proved
 from tests.rewrite.quantized import Case
-from widthfold_onnx import FoldOptions, NonFinite, VerifyOptions, fold_model, optimize
+from widthfold_onnx import FoldOptions, VerifyOptions, fold_model, optimize
 
 OPEN = FoldOptions(factor=4, guard_shapes=True)
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>'
@@ -238,21 +238,6 @@ def test_several_layers_share_a_test_of_what_a_region_reads() -> None:
         found, chosen = after.run(None, {"x": x})
         np.testing.assert_allclose(found, before.run(None, {"x": x})[0], rtol=1e-4, atol=1e-4)
         assert bool(chosen) == taken
-
-
-def test_both_guards_are_one() -> None:
-    model, options, sizes = CASES["height"]
-    result = folded(model, replace(options, nonfinite=NonFinite.GUARD), 1)
-    (guard,) = guards(result)
-    assert guard.metadata_props[0].value == "finite+extents"
-    before, after = opened(model), opened(watched(result))
-    for value in (1.0, np.nan, -np.inf):
-        for shape, divides in sizes.items():
-            x = draw(shape)
-            x[0, 0, 0, 27] = value
-            (wanted,), (found, chosen) = before.run(None, {"x": x}), after.run(None, {"x": x})
-            np.testing.assert_array_equal(mask(found), mask(wanted))
-            assert bool(chosen) == (divides and np.isfinite(value))
 
 
 def test_what_every_run_can_use_goes_before_what_a_guard_keeps_for_some() -> None:

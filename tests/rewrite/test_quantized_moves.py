@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.rewrite.guarded import opened, watched
 from tests.rewrite.quantized import Case, run
 from tests.rewrite.quantized_models import (
     FOLD,
@@ -18,7 +19,7 @@ from tests.rewrite.quantized_models import (
     quantized_first,
     steps,
 )
-from widthfold_onnx import AxisName, FoldOptions, Layout, NonFinite, fold_model
+from widthfold_onnx import AxisName, FoldOptions, Layout, fold_model
 
 FLAT = {
     "shape": (1, 4, 6, 10),
@@ -106,23 +107,32 @@ def test_what_finite_scales_dequantize_does_not_spread(scale: float, spread: flo
     assert (site.status, site.spread > 1) == ("folded", spread > 1)
 
 
-def test_only_what_needs_a_guard_leaves_its_region() -> None:
-    model = joined(np.int8, 21)
+@pytest.mark.parametrize("layout", [Layout.NCHW, Layout.NHWC])
+def test_only_what_needs_a_guard_leaves_its_region(layout: Layout) -> None:
+    model = joined(np.int8, 21, is_open=True)
     options = FoldOptions(
-        factor=4, axis=AxisName.WIDTH, layout=Layout.NHWC, nonfinite=NonFinite.GUARD
+        factor=4,
+        axis=AxisName.WIDTH,
+        layout=layout,
+        guard_shapes=True,
+        input_shapes={"k": (1, 3, 24)},
     )
     folded, sites = fold_model(model, options)
-    assert [(site.status, site.guard) for site in sites] == [
-        ("folded", ""),
-        ("folded", ""),
-        ("folded", "finite"),
-    ]
+    assert [site.status for site in sites] == ["folded"] * 4
+    assert [site.guard for site in sites] == ["", "", "", "extents"]
     makers = {name: node for node in folded.graph.node for name in node.output}
     between = [n for n in folded.graph.node if n.op_type == "Conv"]
-    assert [makers[n.input[0]].op_type for n in between] == ["DequantizeLinear"] * 2
-    x = np.random.default_rng(5).normal(0, 3, (1, 3, 24)).astype(np.float32)
-    for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL"):
-        np.testing.assert_array_equal(run(folded, x, level), run(model, x, level))
+    assert [makers[n.input[0]].op_type for n in between[:2]] == ["DequantizeLinear"] * 2
+    assert ("both/widthfold/packed" in makers) == (layout is Layout.NCHW)
+    rng = np.random.default_rng(5)
+    x = rng.normal(0, 3, (1, 3, 24)).astype(np.float32)
+    for length, taken in ((24, True), (1, False)):
+        feeds = {"x": x, "k": rng.normal(0, 3, (1, 3, length)).astype(np.float32)}
+        for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL"):
+            (wanted,) = opened(model, level).run(None, feeds)
+            found, chosen = opened(watched(folded), level).run(None, feeds)
+            np.testing.assert_array_equal(found, wanted)
+            assert bool(chosen) == taken
 
 
 @OPSETS

@@ -78,15 +78,8 @@ OPTIONS = (
         type=Word(NonFinite),
         default="spread",
         show_default=True,
-        help="Inf and NaN may reach more outputs of their sample (spread), the original nodes "
-        "compute where there are any (guard), or no fold may have structural zeros (refuse).",
-    ),
-    click.option(
-        "--ieee-strict",
-        "nonfinite",
-        type=Word(NonFinite),
-        flag_value="refuse",
-        help="The same as --nonfinite refuse.",
+        help="Inf and NaN may reach more outputs of their sample (spread), or no fold may have "
+        "structural zeros (refuse).",
     ),
     click.option(
         "--guard-shapes",

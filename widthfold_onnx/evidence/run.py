@@ -13,7 +13,6 @@ from widthfold_onnx.evidence.environment import Before, environment
 from widthfold_onnx.evidence.exact_kernels import holds_bytes
 from widthfold_onnx.evidence.folds import recorded_folds
 from widthfold_onnx.evidence.gate import Outcome, gate
-from widthfold_onnx.evidence.hostile import hostile_differences
 from widthfold_onnx.evidence.integers import run_on_integers
 from widthfold_onnx.evidence.models import ModelParity, compare_models
 from widthfold_onnx.evidence.placement import alarms
@@ -47,9 +46,6 @@ def verified(
     old, new = load(original), load(rewritten)
     folds = recorded_folds(Document(old.proto, old.folder), Document(new.proto, new.folder))
     proof, integers = _proved(old, new, options, parity, report)
-    hostile, unseen = list[str](), list[str]()
-    if parity.verdict == "pass" and parity.shapes:
-        hostile, unseen = hostile_differences(original, rewritten, options, parity.shapes, report)
     timing: Timing | None = None
     outcome: Outcome = "pass"
     speed: list[str] = []
@@ -74,7 +70,6 @@ def verified(
             "both models compute the same function"
             for name in dict.fromkeys(doubts)
         ]
-    wrong += hostile
     if wrong or outcome == "fail":
         verdict = "fail"
     elif (unknown or outcome == "unverified") and verdict == "pass":
@@ -90,7 +85,7 @@ def verified(
         folds=folds,
         timing=timing,
         verdict=verdict,
-        reasons=[*wrong, *causes, *unknown, *speed, *parity.limits, *limits, *unseen],
+        reasons=[*wrong, *causes, *unknown, *speed, *parity.limits, *limits],
         input_sets=parity.input_sets,
         environment=environment(
             options, before, u8s8_error() if holds_bytes(original, rewritten) else None

@@ -1,9 +1,7 @@
 """What a caller may choose: frozen dataclasses and enums, checked where they are made."""
 
 from widthfold_onnx.options.folding import (
-    EXTENTS,
     FACTORS,
-    FINITE,
     AxisName,
     FoldOptions,
     Layout,
@@ -13,9 +11,7 @@ from widthfold_onnx.options.folding import (
 from widthfold_onnx.options.running import Provider, SearchOptions, Tolerance, VerifyOptions
 
 __all__ = [
-    "EXTENTS",
     "FACTORS",
-    "FINITE",
     "AxisName",
     "FoldOptions",
     "Layout",

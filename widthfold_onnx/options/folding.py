@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from widthfold_onnx.errors import UsageError
@@ -15,9 +15,6 @@ MAX_FACTOR = 4096
 
 FACTORS = (2, 4, 8, 16, 32)
 """Factors that are tried where none is given."""
-
-FINITE, EXTENTS = "finite", "extents"
-"""What guards are for."""
 
 
 class Layout(StrEnum):
@@ -34,12 +31,10 @@ class Layout(StrEnum):
 class NonFinite(StrEnum):
     """What becomes of Inf and NaN in the input of a fold that has structural zeros.
 
-    SPREAD lets them reach more outputs of the same sample, REFUSE makes no such fold, GUARD has
-    the original nodes compute where there are any.
+    SPREAD lets them reach more outputs of the same sample, REFUSE makes no such fold.
     """
 
     SPREAD = "spread"
-    GUARD = "guard"
     REFUSE = "refuse"
 
 
@@ -112,15 +107,3 @@ class FoldOptions:
             raise UsageError(f"max_channels is {self.max_channels}; it must be at least 1")
         if isinstance(self.axis, int) and self.axis not in (0, 2, 3, 4):
             raise UsageError(f"axis {self.axis}: a Conv input folds along 0, 2, 3 or 4")
-
-    @property
-    def guards(self) -> str:
-        """What folds are guarded for, in words joined by "+"; "" for nothing."""
-        asked = {FINITE: self.nonfinite is NonFinite.GUARD, EXTENTS: self.guard_shapes}
-        return "+".join(word for word, wanted in asked.items() if wanted)
-
-    @property
-    def unguarded(self) -> FoldOptions:
-        """The same without guards."""
-        nonfinite = NonFinite.SPREAD if self.nonfinite is NonFinite.GUARD else self.nonfinite
-        return replace(self, nonfinite=nonfinite, guard_shapes=False)

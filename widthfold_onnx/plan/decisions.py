@@ -24,7 +24,7 @@ from widthfold_onnx.rewrite.guards import is_original
 from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.rules import LINEAR
 from widthfold_onnx.rules.base import Extents, LinearSite, Reformulation, Site
-from widthfold_onnx.rules.guarding import guard_of
+from widthfold_onnx.rules.guarding import EXTENTS, needed_extents
 from widthfold_onnx.text import quoted
 
 Choose = Callable[[LinearSite], Reformulation | Refusal]
@@ -67,7 +67,7 @@ class Decision:
             )
         assert self.conv is not None
         inputs, outputs = self.conv.channels
-        guard = guard_of(self.conv, self.outcome, options)
+        guard = EXTENTS if needed_extents(self.conv, self.outcome, options) else ""
         return SiteReport(
             node=node,
             graph=graph,
@@ -80,7 +80,7 @@ class Decision:
             reason=f"{inputs} -> {outputs} channels became {self.outcome.became(inputs, outputs)}"
             + (f", guarded ({guard})" if guard else ""),
             flops_ratio=round(self.outcome.flops_ratio, 4),
-            spread=spread_of(self.conv, self.outcome, options),
+            spread=spread_of(self.conv, self.outcome),
             guard=guard,
             gain=gain,
         )
@@ -118,7 +118,7 @@ def applied(
     """The model with every decision carried out, guarded as asked; the document is used up."""
     model = engine_of(document, decisions, options).finish()
     spreads = [
-        spread_of(d.conv, d.outcome, options)
+        spread_of(d.conv, d.outcome)
         for d in decisions
         if d.conv is not None and isinstance(d.outcome, Reformulation)
     ]

@@ -8,25 +8,23 @@ from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.record import ORIGIN_KEY
 from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.dequantized import is_dequantized_anew
-from widthfold_onnx.rules.guarding import guard_of, needed_extents, needs_finite
+from widthfold_onnx.rules.guarding import needed_extents
 from widthfold_onnx.rules.parameter import dequantizer
 
-FINITE_OPSET, EXTENT_OPSET = 7, 10
-"""Less and And broadcast from 7 on; there is no Mod below 10 (ONNX changelog)."""
+LEAST_OPSET = 10
+"""There is no Mod below (ONNX changelog)."""
 
 
 def guard_problem(
     site: LinearSite, plan: Reformulation, options: FoldOptions, opset: int
 ) -> Refusal | None:
     """A refusal where the operator set cannot say what is tested, or no If can read the data."""
-    if not guard_of(site, plan, options):
+    if not needed_extents(site, plan, options):
         return None
-    least = max(
-        FINITE_OPSET if needs_finite(site, plan, options) else 0,
-        EXTENT_OPSET if needed_extents(site, plan, options) else 0,
-    )
-    if opset < least:
-        return Refusal("opset-too-old", f"opset {opset} is below {least}, which the guard needs")
+    if opset < LEAST_OPSET:
+        return Refusal(
+            "opset-too-old", f"opset {opset} is below {LEAST_OPSET}, which the guard needs"
+        )
     if is_dequantized_anew(site.data) or _was_requantized(site.data):
         return Refusal(
             "guard-not-loadable",

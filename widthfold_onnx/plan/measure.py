@@ -20,6 +20,7 @@ from widthfold_onnx.plan.race import Began, Done, Ran, Setup, race
 from widthfold_onnx.plan.store import Key, Measurement, Store
 from widthfold_onnx.plan.units import Unit
 from widthfold_onnx.progress import Progress, Step
+from widthfold_onnx.rules.guarding import EXTENTS
 from widthfold_onnx.runtime.session import Level
 from widthfold_onnx.runtime.worker import isolated
 
@@ -130,9 +131,8 @@ class Bench:
         return replace(unit, forms=forms) if forms or own is None else None
 
     def _key(self, subject: str, candidate: str) -> Key:
-        guards = self.setup.fold.guards
-        if guards and candidate != AS_IS:
-            candidate = f"{candidate} guarded: {guards}"  # which costs something
+        if self.setup.fold.guard_shapes and candidate != AS_IS:
+            candidate = f"{candidate} guarded: {EXTENTS}"  # which costs something
         return Key(
             subject=subject,
             candidate=candidate,

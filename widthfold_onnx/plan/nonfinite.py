@@ -2,26 +2,22 @@
 
 A structural zero times Inf is NaN, so a non-finite input reaches every output that shares its
 reduction, within its sample: as many times as many outputs, in the mean, as the folded weight has
-elements for each that is no structural zero. Not so where a guard stands around the fold.
+elements for each that is no structural zero.
 """
 
 from __future__ import annotations
 
 import onnx
 
-from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rules.base import LinearSite, Reformulation
-from widthfold_onnx.rules.guarding import needs_finite
 
 NONFINITE_KEY = "widthfold.nonfinite"
 """Metadata of a model: ``spread:F`` where folds may spread Inf and NaN, F times at most."""
 
 
-def spread_of(site: LinearSite, form: Reformulation, options: FoldOptions) -> float:
+def spread_of(site: LinearSite, form: Reformulation) -> float:
     """Outputs that Inf or NaN in one input may reach / those that they reached before."""
-    if site.is_finite or needs_finite(site, form, options):
-        return 1.0
-    return round(form.fold.spread(), 2)
+    return 1.0 if site.is_finite else round(form.fold.spread(), 2)
 
 
 def note_spread(model: onnx.ModelProto, largest: float) -> None:

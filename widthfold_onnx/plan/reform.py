@@ -33,8 +33,7 @@ def reformed(unit: Unit, key: str, options: FoldOptions) -> bytes | None:
     form = form_of(site, key, options) if isinstance(site, LinearSite) else site
     if isinstance(site, Refusal) or isinstance(form, Refusal):
         return None
-    # What runs between packed tensors has the guard of its region around it.
-    engine = Engine(document, options.unguarded if unit.inside else options)
+    engine = Engine(document, options)
     engine.apply(site, form)
     result = engine.finish()
     if unit.inside:

@@ -29,8 +29,8 @@ class SiteReport(Result, kw_only=True, frozen=True):
         flops_ratio: multiply-adds after / before; None unless folded.
         spread: outputs of its sample that an Inf or NaN in one input may reach / those that it
             reached before, in the mean; None unless folded.
-        guard: what data the fold is for, where the nodes of the original compute on all other:
-            "finite", "extents" (sizes that the fold is good for), or both joined by "+"; else "".
+        guard: "extents" where the nodes of the original compute at sizes that the fold is not good
+            for; else "".
         gain: of its best form, measured alone, or predicted, which it says; None where nothing
             is known.
     """

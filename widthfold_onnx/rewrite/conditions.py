@@ -1,9 +1,5 @@
-"""The nodes that test whether folded nodes may compute, by the data that they would read.
+"""The nodes that test whether folded nodes may compute, by the extents of what they would read.
 
-Data is finite where Sum |x| is below a bound: the terms are not negative, so Inf and NaN survive
-every order of summation and compare as false, and a sum that overflows only means the original
-nodes. It is one pass that writes nothing; IsInf and IsNaN take four times as long with what they
-need around them, ReduceMax skips NaN (ONNX Runtime 1.31.1, CPU), and x*0 a compiler may drop.
 Extents are tested as (extent - offset) mod modulus = 0. And there must be elements: a Reshape
 infers no extent beside one of 0. So the largest rest is below sign(smallest extent): 1, else 0.
 """
@@ -11,29 +7,18 @@ infers no extent beside one of 0. So the largest rest is below sign(smallest ext
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from onnx import NodeProto, TensorProto, helper, numpy_helper
+from onnx import NodeProto, helper, numpy_helper
 
 from widthfold_onnx.rules.guarding import Extent
 
 GUARD_KEY = "widthfold.guard"
-"""Metadata of the nodes of a guard; of its If, what the guard is for, joined by "+"."""
+"""Metadata of the nodes of a guard; of its If, what the guard is for."""
 
 Fresh = Callable[[str], str]
 """Makes a name that the model does not have yet."""
-
-
-@dataclass(frozen=True)
-class Finite:
-    """Sum |x| of these values is below a bound; `wide`: half precision is summed up as float."""
-
-    values: tuple[str, ...]
-    below: float
-    dtype: str
-    wide: bool
 
 
 class Conditions:
@@ -49,28 +34,16 @@ class Conditions:
         self._base = base
         self._fresh = fresh
 
-    def all_of(self, finite: Finite | None, extents: Mapping[str, Mapping[int, Extent]]) -> str:
+    def all_of(self, extents: Mapping[str, Mapping[int, Extent]]) -> str:
         """The value that says whether the folded nodes may compute.
 
         Args:
-            finite: what must be finite, if anything.
             extents: what extents of which value must be, by value and axis.
         """
-        tests = []
-        if finite is not None:
-            tests += [self._finite(value, finite) for value in finite.values]
-        tests += [self._extents(value, wanted) for value, wanted in extents.items()]
-        chosen, *more = tests
+        chosen, *more = [self._extents(value, wanted) for value, wanted in extents.items()]
         for test in more:
             chosen = self._add("And", "guard_all", [chosen, test])
         return chosen
-
-    def _finite(self, value: str, finite: Finite) -> str:
-        if finite.wide:
-            value = self._add("Cast", "guard_float", [value], to=TensorProto.FLOAT)
-        total = self._add("ReduceL1", "guard_sum", [value], keepdims=0)
-        bound = self._constant("guard_bound", np.array(finite.below, finite.dtype))
-        return self._add("Less", "guard_finite", [total, bound])
 
     def _extents(self, value: str, wanted: Mapping[int, Extent]) -> str:
         columns = {

@@ -94,7 +94,6 @@ class Emission:
                     new.outputs[0].name or "" for old in group.nodes for new in self._chains[old]
                 ),
                 tuple(originals[node] for node in group.nodes),
-                group.finite,
                 group.extents,
             )
             for group in self._groups

@@ -1,9 +1,9 @@
 """Which folded nodes are guarded together, and what their guard tests.
 
 Nodes that share a packed tensor belong together: the original nodes know natural tensors only. What
-is guarded runs as one, so no way may lead out of a group and back into it, and inside of it no
-finite data may become Inf: a structural zero would meet it there unseen. Where that is not known,
-every Conv of the group that has to be guarded runs by itself, between natural tensors.
+is guarded runs as one, so no way may lead out of a group and back into it, and the extents at its
+border must say what those inside are. Where that is not so, every Conv of the group that has to be
+guarded runs by itself, between natural tensors.
 """
 
 from __future__ import annotations
@@ -12,25 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 
-import numpy as np
-
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.order import reads
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.rewrite.conditions import Finite
 from widthfold_onnx.rewrite.regions import Region
 from widthfold_onnx.rules.base import Ends, LinearSite, Reformulation
-from widthfold_onnx.rules.bounds import largest_data
 from widthfold_onnx.rules.dequantized import is_dequantized_anew
-from widthfold_onnx.rules.guarding import EXACT, Extent, needed_extents, needs_finite, stored
+from widthfold_onnx.rules.guarding import EXACT, Extent, needed_extents, stored
 
 Plans = dict[Node, tuple[LinearSite, Reformulation]]
-
-LEAST = 2.0**64
-"""A guard of several Convs is for data whose magnitudes add up to this at least: all real data."""
-
-HALVES = ("FLOAT16", "BFLOAT16")
 
 
 @dataclass(frozen=True)
@@ -38,7 +29,6 @@ class Group:
     """Nodes that are guarded together, in an order in which they run, and what is tested."""
 
     nodes: tuple[Node, ...]
-    finite: Finite | None
     extents: Mapping[str, Mapping[int, Extent]]
 
 
@@ -84,10 +74,7 @@ class GuardGroups:
         self.groups = [made for made in known.values() if made is not None]
 
     def _is_guarded(self, group: Iterable[Node]) -> bool:
-        return any(self._finite(node) or self._extents(node) for node in group)
-
-    def _finite(self, node: Node) -> bool:
-        return node in self._plans and needs_finite(*self._plans[node], self._options)
+        return any(map(self._extents, group))
 
     def _extents(self, node: Node) -> dict[int, Extent]:
         return needed_extents(*self._plans[node], self._options) if node in self._plans else {}
@@ -137,31 +124,14 @@ class GuardGroups:
         border = list(dict.fromkeys(v for node in nodes for v in self._data(node) if v not in made))
         if len(nodes) > 1 and any(map(is_dequantized_anew, border)):
             return None  # a site alone is not planned with a guard there (`plan.guardable`)
-        sites = {node: self._plans[node][0] for node in nodes if node in self._plans}
         extents = self._group_extents(nodes, border)
-        if extents is None:
-            return None
-        finite = None
-        if any(self._finite(node) for node in nodes):
-            kind = next(iter(sites.values())).weight.dtype
-            below = largest_data(self._document, nodes, sites)
-            if below is None and len(nodes) > 1:
-                return None
-            dtype = "float64" if kind == "DOUBLE" else "float32"
-            if below is None or not below >= LEAST:
-                if any(self._finite(node) and self._plans[node][0].data in made for node in nodes):
-                    return None
-                below = float(np.finfo(dtype).max)
-            finite = Finite(tuple(v.name or "" for v in border), below, dtype, kind in HALVES)
-        return Group(nodes, finite, extents)
+        return None if extents is None else Group(nodes, extents)
 
     def _group_extents(
         self, nodes: tuple[Node, ...], border: Sequence[Value]
     ) -> dict[str, dict[int, Extent]] | None:
         """What the extents at the border must be; None where those inside do not follow."""
         needed = [self._extents(node) for node in nodes]
-        if not any(needed):
-            return {}
         if len(nodes) == 1:
             return {border[0].name or "": needed[0]}
         axes = sorted({axis for one in needed for axis in one})

@@ -16,9 +16,8 @@ from onnx import GraphProto, NodeProto, helper
 
 from widthfold_onnx.model.scope import graph_scope
 from widthfold_onnx.model.walk import all_nodes, placed_graphs, subgraphs
-from widthfold_onnx.options import EXTENTS, FINITE
-from widthfold_onnx.rewrite.conditions import GUARD_KEY, Conditions, Finite, Fresh
-from widthfold_onnx.rules.guarding import Extent
+from widthfold_onnx.rewrite.conditions import GUARD_KEY, Conditions, Fresh
+from widthfold_onnx.rules.guarding import EXTENTS, Extent
 
 Ports = Mapping[str, onnx.ValueInfoProto | None]
 """What a guard returns, and how the graph describes it."""
@@ -33,7 +32,6 @@ class Guard:
         base: what the names of its own nodes begin with.
         new: first outputs of the folded nodes.
         originals: the nodes in whose place they stand.
-        finite: what must be finite; None for no matter.
         extents: what extents of which value must be, by value and axis.
     """
 
@@ -41,7 +39,6 @@ class Guard:
     base: str
     new: frozenset[str]
     originals: tuple[NodeProto, ...]
-    finite: Finite | None
     extents: Mapping[str, Mapping[int, Extent]]
 
 
@@ -109,7 +106,7 @@ def _guarded(
     conditions = Conditions(guard.base, fresh)
     choice = helper.make_node(
         "If",
-        [conditions.all_of(guard.finite, guard.extents)],
+        [conditions.all_of(guard.extents)],
         list(ports),
         name=fresh(f"{guard.base}/guard"),
         then_branch=_branch("folded", folded, ports, guard.base, fresh),
@@ -117,8 +114,7 @@ def _guarded(
     )
     for node in conditions.nodes:
         node.metadata_props.add(key=GUARD_KEY, value="")
-    what = [FINITE] * (guard.finite is not None) + [EXTENTS] * bool(guard.extents)
-    choice.metadata_props.add(key=GUARD_KEY, value="+".join(what))
+    choice.metadata_props.add(key=GUARD_KEY, value=EXTENTS)
     return [*conditions.nodes, choice]
 
 

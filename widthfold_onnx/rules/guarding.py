@@ -1,20 +1,22 @@
 """When a fold must not be used: what a guard has to test before it takes the folded nodes.
 
-A structural zero times Inf is NaN, so under `--nonfinite guard` what a fold reads must be finite.
-And under `--guard-shapes` an extent that the model leaves open must be one that the fold is good
-for: the planned one, or where none was planned a multiple of the digits.
+Under `--guard-shapes` an extent that the model leaves open must be one that the fold is good for:
+the planned one, or where none was planned a multiple of the digits.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from widthfold_onnx.options import EXTENTS, FINITE, FoldOptions, NonFinite
+from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.matmul import MatMulForm
 from widthfold_onnx.rules.matmul_site import MatMulSite
 from widthfold_onnx.rules.windowed import WindowedSite
 from widthfold_onnx.rules.windowed_form import WindowedForm
+
+EXTENTS = "extents"
+"""What a guard is for, as models and reports say it."""
 
 EXACT = 1 << 62
 """A modulus that no extent reaches: only the offset itself is left over."""
@@ -25,14 +27,6 @@ class Extent(NamedTuple):
 
     offset: int
     modulus: int
-
-
-def needs_finite(site: LinearSite, plan: Reformulation, options: FoldOptions) -> bool:
-    """Whether a fold may only read finite numbers: it adds zeros, or leaves some out."""
-    if options.nonfinite is not NonFinite.GUARD or site.is_finite:
-        return False
-    leaves_out = isinstance(plan, WindowedForm) and plan.fold.regrouping.leaves_out
-    return plan.fold.structural_zeros() > 0 or leaves_out
 
 
 def needed_extents(
@@ -66,12 +60,3 @@ def stored(site: LinearSite) -> list[int]:
     if isinstance(site, MatMulSite) and site.transposed:
         axes[-2:] = axes[:-3:-1]
     return axes
-
-
-def guard_of(site: LinearSite, plan: Reformulation, options: FoldOptions) -> str:
-    """What a fold is guarded for, in words joined by "+"; "" where nothing is to be guarded."""
-    needed = {
-        FINITE: needs_finite(site, plan, options),
-        EXTENTS: bool(needed_extents(site, plan, options)),
-    }
-    return "+".join(word for word, needs in needed.items() if needs)

@@ -10,38 +10,33 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from tests.rewrite.guarded import FINITE, folded, guards, parsed
+from tests.rewrite.guarded import CHAIN, REGION, SEVERAL, SHAPE, WEIGHTS, folded, guards, parsed
 from tests.rewrite.test_guard_shapes import CASES
-from tests.rewrite.test_guards import SEVERAL, WEIGHTS, chain
-from widthfold_onnx import NonFinite
 
 DEQUANTIZED = """<ir_version: 8, opset_import: ["" : 17]>
-main (float[1, 3, 7, 20] x) => (float[1, 3, 7, 20] y)
+main (float[2, 3, 7, W] x) => (float[2, 3, 7, W] y)
 <int8[3, 3, 1, 3] w = {NUMBERS}, float t = {0.5}> {
   q, s, z = DynamicQuantizeLinear (x)
   d = DequantizeLinear (q, s, z)
   m = DequantizeLinear (w, t)
   y = Conv <pads = [0, 1, 0, 1]> (d, m)
 }""".replace("NUMBERS", ", ".join(str(i - 13) for i in range(27)))
-"""A scale that is computed may be Inf."""
 
-GUARD = {key: CASES[key][0] for key in ("height", "batch", "both assumed", "rows")} | {
-    "chain": chain(),
-    "several": parsed(SEVERAL, **WEIGHTS),
-    "both": CASES["height"][0],
-    "dequantized": parsed(DEQUANTIZED),
+CHAINED = replace(REGION, input_shapes={"x": SHAPE})
+ALONE = ("height", "batch", "assumed", "both assumed", "rows")
+BASES = {key: (*CASES[key][:2], 1) for key in ALONE} | {
+    "chain": (parsed(CHAIN, **WEIGHTS), CHAINED, 3),
+    "several": (parsed(SEVERAL, **WEIGHTS), REGION, 3),
+    "dequantized": (parsed(DEQUANTIZED), CHAINED, 1),
 }
-"""Originals by name."""
+"""Originals by name, how they are folded, and how many of their layers are."""
+
+GUARD = {base: model for base, (model, *_) in BASES.items()}
 
 
 @cache
 def right(base: str) -> onnx.ModelProto:
-    if base in CASES:
-        return folded(GUARD[base], CASES[base][1], 1)
-    if base == "both":
-        options = replace(CASES["height"][1], nonfinite=NonFinite.GUARD)
-        return folded(GUARD[base], options, 1)
-    return folded(GUARD[base], FINITE, 1 if base == "dequantized" else 3)
+    return folded(*BASES[base])
 
 
 def copied(base: str) -> onnx.ModelProto:
@@ -164,10 +159,6 @@ def without(model: onnx.ModelProto) -> None:
     model.graph.node.extend(nodes)
 
 
-def one_axis(model: onnx.ModelProto) -> None:
-    node_of(model, "guard_sum").attribute.append(helper.make_attribute("axes", [3]))
-
-
 def folded_integer(model: onnx.ModelProto) -> None:
     tensor = next(t for t in body(model, "then_branch").initializer if t.data_type == 3)
     array = numpy_helper.to_array(tensor).copy()
@@ -189,17 +180,6 @@ def more_nodes(model: onnx.ModelProto) -> None:
     branch.output[0].name = "more"
 
 
-FINITE_FAULTS = {
-    "bound": constant("guard_bound", lambda a: np.float32(3e38)),
-    "infinite_bound": constant("guard_bound", lambda a: np.float32(np.inf)),
-    "signed_sum": operator("guard_sum", "ReduceSum"),
-    "largest_only": operator("guard_sum", "ReduceMax"),
-    "above": operator("guard_finite", "Greater"),
-    "turned": turned("guard_finite"),
-    "one_axis": one_axis,
-    "original_operator": original_operator,
-    "original_attribute": original_attribute,
-}
 EXTENT_FAULTS = {
     "half_the_modulus": constant("guard_moduli", lambda a: np.where(a > 99, a, a // 2)),
     "modulus_one": constant("guard_moduli", lambda a: 0 * a + 1),
@@ -211,6 +191,7 @@ EXTENT_FAULTS = {
     "largest_extent": operator("guard_smallest", "ReduceMax"),
     "any_rest": operator("guard_some", "Abs"),
     "other_test": operator("guard_fits", "Greater"),
+    "turned": turned("guard_fits"),
     "smallest_of_another": read("guard_smallest", "w"),
     "added": operator("guard_above", "Add"),
     "divided": operator("guard_rest", "Div"),
@@ -231,19 +212,18 @@ FAULTS = {
         for name, fault in ANY_FAULTS.items()
         if base != "dequantized" or not name.endswith("weight")  # no branch holds one of floats
     },
-    **{("chain", name): fault for name, fault in FINITE_FAULTS.items()},
     **{
         (base, name): fault
-        for base in ("height", "batch", "both assumed", "rows")
+        for base in ("chain", *ALONE)
         for name, fault in EXTENT_FAULTS.items()
         if (base, name) != ("both assumed", "without")  # it fails loudly, as without the option
     },
+    ("chain", "original_operator"): original_operator,
+    ("chain", "original_attribute"): original_attribute,
     ("dequantized", "folded_integer"): folded_integer,
     ("dequantized", "a constant is returned"): constant_result,
     ("dequantized", "more is computed"): more_nodes,
     ("several", "one input is not tested"): first_only,
     ("several", "either input is tested"): either,
-    ("several", "one input is tested twice"): read("guard_sum_2", "x"),
-    ("both", "no extent is tested"): first_only,
-    ("both", "either is tested"): either,
+    ("several", "one input is tested twice"): read("guard_shape_2", "x"),
 }

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from widthfold_onnx import FoldOptions, NonFinite, fold_model
+from widthfold_onnx import FoldOptions, fold_model
 
 OPSET_17 = '<ir_version: 8, opset_import: ["": 17]>'
 
@@ -189,7 +189,6 @@ def right_fold(name: str) -> tuple[onnx.ModelProto, onnx.ModelProto]:
         factor=base.factor,
         ragged=base.ragged,
         guard_shapes=base.guard,
-        nonfinite=NonFinite.GUARD if base.guard else NonFinite.SPREAD,
         max_flops_growth=1e9,
         max_bytes_growth=1e9,
     )

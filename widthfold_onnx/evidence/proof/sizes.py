@@ -131,6 +131,7 @@ def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
     yield _at(old, {}, {key: n + 1 for key, n in sizes.items()})
     for key in dims:
         yield _at(old, {}, {**sizes, key: 0})  # a remainder of 0, but no elements
+        yield _at(old, {}, {**sizes, key: 1})  # broadcast, where another input fits
         if len(dims) > 1:
             yield _at(old, {}, {**{k: n + 1 for k, n in fitting.items()}, key: fitting[key]})
     tries = [
