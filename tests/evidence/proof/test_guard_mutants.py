@@ -17,20 +17,13 @@ branch."""
 EXACT = ("assumed", "both assumed", "chain")
 """Where one extent only fits."""
 
-NOT_TRIED = {
-    ("several", "one input is not tested"),
-    ("several", "either input is tested"),
-    ("several", "one input is tested twice"),
-}
-"""They differ where one width fits and the other one is 1, so that the original repeats numbers."""
-
 NOT_SEEN = {
     *((base, "any_rest") for base in ALONE),  # the smallest extent is 1
     *((base, "largest_extent") for base in ("chain", *ALONE)),
     *((base, "smallest_rest") for base in ("chain", *ALONE) if base != "both assumed"),  # of one
     *((base, "added") for base in ("height", "rows")),  # the offset is 0
     *((base, name) for base in EXACT for name in ("half_the_modulus", "more")),  # above any extent
-} | NOT_TRIED
+}
 """Conditions on extents that are the same function where extents are open, or choose a branch that
 is as right without any elements."""
 

@@ -131,7 +131,8 @@ def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
     yield _at(old, {}, {key: n + 1 for key, n in sizes.items()})
     for key in dims:
         yield _at(old, {}, {**sizes, key: 0})  # a remainder of 0, but no elements
-        yield _at(old, {}, {**sizes, key: 1})  # broadcast, where another input fits
+        for fit in (unit * PRIME, *sorted(offsets)):  # one fits, and another one is broadcast
+            yield _at(old, {}, {**dict.fromkeys(dims, fit), key: 1})
         if len(dims) > 1:
             yield _at(old, {}, {**{k: n + 1 for k, n in fitting.items()}, key: fitting[key]})
     tries = [
