@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Literal
 
 from widthfold_onnx.errors import NoKernelError, UnverifiedError
-from widthfold_onnx.evidence.bisect import first_difference
 from widthfold_onnx.evidence.deployed import deployed_cells, in_float64, stepped
 from widthfold_onnx.evidence.exact_kernels import may_saturate
 from widthfold_onnx.evidence.interface import interface_differences
@@ -23,7 +22,6 @@ from widthfold_onnx.evidence.reference import Reference, reference_of, unsteady_
 from widthfold_onnx.evidence.rounds import (
     Report,
     attempt,
-    elements,
     noise,
     silent,
 )
@@ -137,9 +135,6 @@ def _judged(
     wrong = judge.failed(plain)
     failures = [difference(cell, sets[number].label) for number, cell in wrong]
     failures += stored_differences(reference.names, sets, expected, computed, options.tolerance)
-    if wrong:
-        smallest = min((number for number, _ in wrong), key=lambda i: elements(sets[i]))
-        failures.append(first_difference(original, rewritten, sets[smallest], options, report))
     if not failures:
         lines = [*ends.stopped] + [difference(c, sets[i].label) for i, c in judge.failed(deployed)]
         failures = [f"only with the runtime's own optimizations: {line}" for line in lines]

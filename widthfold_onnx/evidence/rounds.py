@@ -52,11 +52,6 @@ def input_sets(
     return [*sets, *made.sets], made.shapes, list(made.limits)
 
 
-def elements(item: InputSet) -> int:
-    """How many numbers an input set holds."""
-    return sum(array.size for array in item.feeds.values())
-
-
 def originals(
     session: Session, sets: Sequence[InputSet], limits: list[str], report: Report
 ) -> tuple[list[InputSet], list[Outputs]]:
