@@ -209,9 +209,10 @@ def proof(found: Proof) -> str:
     line = f"{found.verdict}: {_PROOFS[found.verdict]}"
     if found.verdict != "equal":
         return line
+    tried = f" at {len(found.extents)} sets of extents" if len(found.extents) > 1 else ""
     return (
-        f"{line} ({counted(found.values, 'value')} compared; the probability of an error is below "
-        f"2^-{found.error_bits})"
+        f"{line}{tried} ({counted(found.values, 'value')} compared; the probability of an error is "
+        f"below 2^-{found.error_bits})"
     )
 
 

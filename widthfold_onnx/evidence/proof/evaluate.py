@@ -23,6 +23,7 @@ from widthfold_onnx.evidence.proof.values import (
     UnevaluableError,
     Value,
 )
+from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.scope import NameScope, describe_node
 from widthfold_onnx.model.shapes import ShapeTable
@@ -88,18 +89,21 @@ class Evaluation:
         for value in program.inputs:
             given[value.name] = self._input(value, shapes)
         tensors = stored(program.proto.graph)
-        for name in self._targets & (
-            given.keys() | tensors.keys()
-        ):  # an output that no node writes
+        for name in self._targets & (given.keys() | tensors.keys()):  # outputs that no node writes
             self._keep(name, self._read(name, given, tensors))
         self._graph(program.scope, "", targets, ChainMap(given))
 
     def _input(self, value: onnx.ValueInfoProto, shapes: Mapping[str, Shape]) -> Value:
-        key = key_of("input", value.name)
-        if value.name in shapes and value.type.HasField("tensor_type"):
-            kind = value.type.tensor_type.elem_type
-            return Elements(variables(key, shapes[value.name]), kind=kind)
-        return Opaque(key)
+        is_tensor = value.type.HasField("tensor_type")
+        shape, kind = shapes.get(value.name), value.type.tensor_type.elem_type
+        return self._drawn(key_of("input", value.name), shape if is_tensor else None, kind)
+
+    def _drawn(self, key: int, shape: Shape | None, kind: int) -> Value:
+        """Draw a variable; of one without extents only equality is known."""
+        if shape is None:
+            return Opaque(key)
+        self.size += math.prod(shape)
+        return Elements(variables(key, shape), kind=kind)
 
     def _graph(
         self,
@@ -120,8 +124,8 @@ class Evaluation:
         for index in sorted(needed):
             for name in needed[index]:
                 if name in fixed and name not in env:
-                    drawn = variables(key_of("variable", name), fixed[name])
-                    env[name] = Elements(drawn, kind=self._agreed[name][1])
+                    shape, kind = self._agreed[name]
+                    env[name] = self._drawn(key_of("variable", name), shape, kind)
             node = scope.nodes[index]
             read = {name: self._read(name, env, tensors) for name in node.input if name}
             try:
@@ -146,8 +150,7 @@ class Evaluation:
         raise EvaluationError(f"nothing computes {name}")
 
     def _keep(self, name: str, value: Value) -> None:
-        kind = 0 if isinstance(value, Opaque) else value.kind
-        self.digests[name] = value.digest() + bytes([kind or self._table.element("", name)])
+        self.digests[name] = _digest(value, self._table.element("", name))
         if self._is_kept:
             self.values[name] = value
 
@@ -165,11 +168,13 @@ class Evaluation:
         Raises:
             UnevaluableError: it is too large to be evaluated.
         """
-        dims = self._table.get(path, name)
-        known = None if dims is None else tuple(n for n in dims if n is not None)
-        if dims is None or known is None or len(known) < len(dims):
-            known = self._agreed[name][0] if name in self._agreed and not path else None
-        if known is not None and math.prod(known) > MOST_ELEMENTS:
+        dims: Dims | None = self._table.get(path, name)
+        if (dims is None or None in dims) and name in self._agreed and not path:
+            dims = self._agreed[name][0]
+        if dims is None or None in dims:
+            return None
+        known = tuple(n for n in dims if n is not None)
+        if math.prod(known) > MOST_ELEMENTS:
             raise UnevaluableError(f"{list(known)} are too many elements")
         return known
 
@@ -227,15 +232,13 @@ class Evaluation:
                 found = self._graph(scope, inside, outputs, around.new_child(given))
             finally:
                 self._depth -= 1
-            bodies += [value.digest().hex() for value in found]
+            bodies += [_digest(value).hex() for value in found]
         results = unknown(call, *bodies)
         return [_typed(value, kind) for value, kind in zip(results, call.made, strict=True)]
 
     def _body_input(self, path: str, name: str, which: tuple[int, int, int]) -> Value:
-        shape, key = self._shape(path, name), key_of("body", *which)
-        if shape is None:
-            return Opaque(key)
-        return Elements(variables(key, shape), kind=self._table.element(path, name))
+        kind = self._table.element(path, name)
+        return self._drawn(key_of("body", *which), self._shape(path, name), kind)
 
     def _if(
         self,
@@ -269,7 +272,7 @@ class Evaluation:
         ]
 
     def _either(self, call: Call, one: Value, other: Value, index: int) -> Value:
-        if one.digest() == other.digest():
+        if _digest(one) == _digest(other):
             return one
         self.functions["If", call.version] += 1
         self.unknown.add("If")
@@ -286,6 +289,12 @@ class Evaluation:
             constants=max(one.constants, other.constants),
             kind=one.kind,
         )
+
+
+def _digest(value: Value, otherwise: int = 0) -> bytes:
+    """Digest a value with its element type, or another type where its own is not known."""
+    kind = 0 if isinstance(value, Opaque) else value.kind
+    return value.digest() + bytes([kind or otherwise])
 
 
 def _typed(value: Value, kind: int) -> Value:
