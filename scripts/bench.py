@@ -27,7 +27,7 @@ from bench_openvino import against_openvino
 from bench_report import Cell, Ranks, Row, Suite, draw, table
 
 from widthfold_onnx import FoldOptions, VerifyOptions, WidthfoldError, optimize, verify
-from widthfold_onnx.evidence.environment import Before, environment
+from widthfold_onnx.evidence.timing.environment import Before, environment
 from widthfold_onnx.fold.channels import Grouping
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.loader import load

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from widthfold_onnx.evidence.environment import Before, environment
+from widthfold_onnx.evidence.timing.environment import Before, environment
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.reports.json import encode
 from widthfold_onnx.runtime.clock import Run, clock_of, paired

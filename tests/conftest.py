@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from widthfold_onnx.evidence import files, truth
+from widthfold_onnx.evidence import files
+from widthfold_onnx.evidence.parity import truth
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import msgspec
 
 from widthfold_onnx.errors import CheckFailedError
 from widthfold_onnx.evidence.files import verify_files
-from widthfold_onnx.evidence.parity import meaningless
+from widthfold_onnx.evidence.parity.outputs import meaningless
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.model.writer import write_model
 from widthfold_onnx.options import FoldOptions, VerifyOptions

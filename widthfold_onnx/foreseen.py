@@ -1,6 +1,6 @@
 """Which forms `auto` need not look for, as this CPU's kernels of 8 bits saturate there.
 
-A fold adds up other pairs of products than the original (`evidence.saturated`). Which pairs meet
+A fold adds up other pairs of products than the original (`evidence.eight_bits`). Which pairs meet
 depends on axis and layout, not on the factor, so that one fold by 2 shows it before minutes are
 spent on measuring.
 """

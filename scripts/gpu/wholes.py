@@ -37,7 +37,7 @@ def run_models(stage: Stage, models: Sequence[Path]) -> None:
 
 def _model(stage: Stage, path: Path, options: dict[str, str]) -> None:
     from widthfold_onnx import FoldOptions, SearchOptions, VerifyOptions, WidthfoldError, optimize
-    from widthfold_onnx.evidence.contest import contest
+    from widthfold_onnx.evidence.timing.contest import contest
 
     seconds = stage.scale.model_seconds
     search = SearchOptions(provider=stage.provider, provider_options=options, time_budget=seconds)

@@ -87,7 +87,10 @@ def test_a_fold_needs_neither_the_runtime_nor_what_renders_other_reports(
         ("from widthfold_onnx import fold_model", TO_FOLD),
         ("import widthfold_onnx.evidence.run, widthfold_onnx.plan.race", TO_FOLD),
         ("import widthfold_onnx.runtime.running, widthfold_onnx.plan.identity", TO_PARSE),
-        ("import widthfold_onnx.evidence.truth, widthfold_onnx.evidence.memory", TO_PARSE),
+        (
+            "import widthfold_onnx.evidence.parity.truth, widthfold_onnx.evidence.timing.memory",
+            TO_PARSE,
+        ),
         ("import widthfold_onnx.runtime.worker", set()),
     ],
 )

@@ -5,8 +5,8 @@ from itertools import product
 import pytest
 
 from tests.evidence.machine import Machine, costs
-from widthfold_onnx.evidence import contest
-from widthfold_onnx.evidence.contest import Setting, settings_of
+from widthfold_onnx.evidence.timing import contest
+from widthfold_onnx.evidence.timing.contest import Setting, settings_of
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.clock import paired
 from widthfold_onnx.runtime.session import Level

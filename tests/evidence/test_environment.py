@@ -4,8 +4,8 @@ from importlib import metadata
 
 import pytest
 
-from widthfold_onnx.evidence import environment as module
-from widthfold_onnx.evidence.environment import (
+from widthfold_onnx.evidence.timing import environment as module
+from widthfold_onnx.evidence.timing.environment import (
     Before,
     clock_mhz,
     cores,

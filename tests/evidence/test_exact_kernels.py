@@ -17,8 +17,12 @@ from tests.rewrite.quantized import Case, run
 from tests.rewrite.quantized_models import optimized, quantized_first, steps
 from tests.rewrite.quantized_products import INTEGER, LINEAR, QuantizedProduct
 from widthfold_onnx import Provider, VerifyOptions
-from widthfold_onnx.evidence import exact_kernels
-from widthfold_onnx.evidence.exact_kernels import holds_bytes, open_exact, with_exact_products
+from widthfold_onnx.evidence.eight_bits import exact_kernels
+from widthfold_onnx.evidence.eight_bits.exact_kernels import (
+    holds_bytes,
+    open_exact,
+    with_exact_products,
+)
 from widthfold_onnx.runtime.session import Level
 
 U8, S8 = np.uint8, np.int8

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from widthfold_onnx.evidence.figures import relative_error, ulp_distance
+from widthfold_onnx.evidence.parity.figures import relative_error, ulp_distance
 
 FLOATS = [np.float16, np.float32, np.float64]
 

@@ -6,8 +6,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence import memory
-from widthfold_onnx.evidence.memory import file_bytes, peak_mib
+from widthfold_onnx.evidence.timing import memory
+from widthfold_onnx.evidence.timing.memory import file_bytes, peak_mib
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.session import Level
 

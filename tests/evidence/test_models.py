@@ -5,8 +5,8 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from tests.shared import MODELS
 from widthfold_onnx import FoldOptions, optimize
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.evidence import exact_kernels
-from widthfold_onnx.evidence.models import compare_models
+from widthfold_onnx.evidence.eight_bits import exact_kernels
+from widthfold_onnx.evidence.parity.models import compare_models
 from widthfold_onnx.options import Provider, Tolerance, VerifyOptions
 from widthfold_onnx.runtime.worker import isolated
 

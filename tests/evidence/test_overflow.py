@@ -4,9 +4,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from widthfold_onnx import FoldOptions, optimize
-from widthfold_onnx.evidence import exact_kernels
-from widthfold_onnx.evidence.models import compare_models, silent
-from widthfold_onnx.evidence.overflow import overflowing_sets
+from widthfold_onnx.evidence.eight_bits import exact_kernels
+from widthfold_onnx.evidence.parity.models import compare_models, silent
+from widthfold_onnx.evidence.parity.overflow import overflowing_sets
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.session import Level
 from widthfold_onnx.runtime.stored import InputSet

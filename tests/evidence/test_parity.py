@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from widthfold_onnx.evidence.parity import NOT_MEANINGFUL, compare, worst
+from widthfold_onnx.evidence.parity.outputs import NOT_MEANINGFUL, compare, worst
 from widthfold_onnx.options import Tolerance
 
 FLOATS = [np.float16, np.float32, np.float64]

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from tests.reports.sample import passing
-from widthfold_onnx.evidence.placement import alarms, fallbacks, placement, remarks
-from widthfold_onnx.evidence.profile import PROFILED_RUNS, WARM_RUNS, profile
+from widthfold_onnx.evidence.timing.placement import alarms, fallbacks, placement, remarks
+from widthfold_onnx.evidence.timing.profile import PROFILED_RUNS, WARM_RUNS, profile
 from widthfold_onnx.options import Provider
 from widthfold_onnx.reports import github, html, markdown
 from widthfold_onnx.reports.verified import show_verify

@@ -6,9 +6,9 @@ import pytest
 from onnx import parser
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence import profile as module
-from widthfold_onnx.evidence.placement import placement
-from widthfold_onnx.evidence.profile import PROFILED_RUNS, WARM_RUNS, profile
+from widthfold_onnx.evidence.timing import profile as module
+from widthfold_onnx.evidence.timing.placement import placement
+from widthfold_onnx.evidence.timing.profile import PROFILED_RUNS, WARM_RUNS, profile
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.session import Level, open_session
 

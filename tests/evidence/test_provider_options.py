@@ -11,11 +11,11 @@ import pytest
 from onnx import helper, numpy_helper
 
 from widthfold_onnx import FoldOptions, UsageError, optimize, verify
-from widthfold_onnx.evidence import memory
 from widthfold_onnx.evidence.integers import run_on_integers
-from widthfold_onnx.evidence.models import compare_models
+from widthfold_onnx.evidence.parity.models import compare_models
 from widthfold_onnx.evidence.proof.program import program
-from widthfold_onnx.evidence.speed import time_models
+from widthfold_onnx.evidence.timing import memory
+from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime import session as session_module
 from widthfold_onnx.runtime.saturation import u8s8_error

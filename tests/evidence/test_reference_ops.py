@@ -8,8 +8,8 @@ from onnx.reference import ReferenceEvaluator
 
 from tests import oracle
 from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.evidence.proof.reference_ops import OPS
 from widthfold_onnx.evidence.proof.values import UnevaluableError
-from widthfold_onnx.evidence.reference_ops import OPS
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.session import Level, open_session
 

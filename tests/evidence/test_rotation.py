@@ -5,7 +5,7 @@ import pytest
 
 from tests.evidence.machine import Machine, Session, costs
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence import rotation
+from widthfold_onnx.evidence.timing import rotation
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.ports import Port
 

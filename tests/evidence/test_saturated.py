@@ -12,10 +12,10 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.cli.tool import MODELS
 from widthfold_onnx import AxisName, FoldOptions, Provider, VerifyOptions, fold_model
 from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.evidence.eight_bits.saturated import Distance
 from widthfold_onnx.evidence.files import verify_files
-from widthfold_onnx.evidence.models import compare_models
-from widthfold_onnx.evidence.reference import check_judged
-from widthfold_onnx.evidence.saturated import Distance
+from widthfold_onnx.evidence.parity.models import compare_models
+from widthfold_onnx.evidence.parity.reference import check_judged
 from widthfold_onnx.runtime.entries import PRECISION
 from widthfold_onnx.runtime.saturation import u8s8_error
 
@@ -105,7 +105,7 @@ def test_data_that_fill_the_range_show_what_others_do_not(
     found = compare_models(*files, VALUES)
     assert (found.verdict, found.input_sets) == ("fail" if u8s8_error() else "pass", 6)
     assert (FURTHER in found.reasons) is bool(u8s8_error())
-    monkeypatch.setattr("widthfold_onnx.evidence.reference.filling", lambda *given: None)
+    monkeypatch.setattr("widthfold_onnx.evidence.parity.reference.filling", lambda *given: None)
     found = compare_models(*files, VALUES)
     assert (found.verdict, found.reasons, found.input_sets) == ("pass", (), 5)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.evidence.machine import NODES, costs
-from widthfold_onnx.evidence import speed
-from widthfold_onnx.evidence.speed import time_models
+from widthfold_onnx.evidence.timing import speed
+from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.clock import paired
 

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 from onnx import parser
 
-from widthfold_onnx.evidence import models
-from widthfold_onnx.evidence.models import compare_models
-from widthfold_onnx.evidence.rows import NOISE_FACTOR
-from widthfold_onnx.evidence.trust import usable
+from widthfold_onnx.evidence.parity import models
+from widthfold_onnx.evidence.parity.models import compare_models
+from widthfold_onnx.evidence.parity.rows import NOISE_FACTOR
+from widthfold_onnx.evidence.parity.trust import usable
 from widthfold_onnx.options import Provider, VerifyOptions
 
 REFERENCE = np.array([1.0, -2.0, 4.0], np.float32)

@@ -7,8 +7,8 @@ import pytest
 from onnx import TensorProto, parser
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence import truth
-from widthfold_onnx.evidence.truth import evaluate, true_outputs, widen
+from widthfold_onnx.evidence.parity import truth
+from widthfold_onnx.evidence.parity.truth import evaluate, true_outputs, widen
 from widthfold_onnx.runtime.stored import InputSet
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'

@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.contest import ratio_of
+from widthfold_onnx.evidence.timing.contest import ratio_of
 from widthfold_onnx.plan import ground, measure, trials
 from widthfold_onnx.plan.race import Began, Done, Ran, race
 from widthfold_onnx.rewrite.record import FOLD_KEY

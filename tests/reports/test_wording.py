@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.reports.sample import DIFFERENT, EQUAL, NOT_PROVABLE, SKIPPED, output, passing
-from widthfold_onnx.evidence.rows import UNSTEADY
+from widthfold_onnx.evidence.parity.rows import UNSTEADY
 from widthfold_onnx.reports import github, junit, plots, wording
 from widthfold_onnx.results import IntegerRun, Proof
 

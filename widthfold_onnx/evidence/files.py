@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
-from widthfold_onnx.evidence.environment import Before, environment
+from widthfold_onnx.evidence.timing.environment import Before, environment
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.results import VerifyReport
@@ -86,13 +86,13 @@ def saturating_files(
 
 
 def _check(original: Path, options: VerifyOptions) -> bool:
-    from widthfold_onnx.evidence.reference import check_judged
+    from widthfold_onnx.evidence.parity.reference import check_judged
 
     return check_judged(original, options)
 
 
 def _saturating(original: Path, folds: Sequence[Path], options: VerifyOptions) -> list[list[str]]:
-    from widthfold_onnx.evidence.reference import saturating
+    from widthfold_onnx.evidence.parity.reference import saturating
 
     return saturating(original, folds, options)
 

@@ -19,14 +19,14 @@ import onnx
 from onnx import helper
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.exact_kernels import open_exact
+from widthfold_onnx.evidence.eight_bits.exact_kernels import open_exact
+from widthfold_onnx.evidence.parity.rounds import CORES
 from widthfold_onnx.evidence.proof.call import Call
 from widthfold_onnx.evidence.proof.correspondence import Correspondence
 from widthfold_onnx.evidence.proof.field import PRIMES, canonical, of_numbers
 from widthfold_onnx.evidence.proof.operators import OPERATORS
 from widthfold_onnx.evidence.proof.program import Program, constant, stored
 from widthfold_onnx.evidence.proof.values import Elements, UnevaluableError
-from widthfold_onnx.evidence.rounds import CORES
 from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.scope import NameScope, describe_node
 from widthfold_onnx.model.shapes import ShapeTable

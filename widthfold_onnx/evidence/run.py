@@ -9,17 +9,17 @@ from pathlib import Path
 import msgspec
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.environment import Before, environment
-from widthfold_onnx.evidence.exact_kernels import holds_bytes
+from widthfold_onnx.evidence.eight_bits.exact_kernels import holds_bytes
 from widthfold_onnx.evidence.folds import recorded_folds
-from widthfold_onnx.evidence.gate import Outcome, gate
 from widthfold_onnx.evidence.integers import run_on_integers
-from widthfold_onnx.evidence.models import ModelParity, compare_models
-from widthfold_onnx.evidence.placement import alarms
+from widthfold_onnx.evidence.parity.models import ModelParity, compare_models
+from widthfold_onnx.evidence.parity.rows import ILL_CONDITIONED
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.proved import proved
-from widthfold_onnx.evidence.rows import ILL_CONDITIONED
-from widthfold_onnx.evidence.speed import time_models
+from widthfold_onnx.evidence.timing.environment import Before, environment
+from widthfold_onnx.evidence.timing.gate import Outcome, gate
+from widthfold_onnx.evidence.timing.placement import alarms
+from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions

@@ -31,8 +31,8 @@ class Provider(StrEnum):
 class Tolerance:
     """|a - b| <= atol + rtol * (largest finite |reference| of that output).
 
-    None means the default of the output's dtype (`evidence.parity.DEFAULT_RTOL`); `per_output`
-    overrides rtol for single outputs.
+    None means the default of the output's dtype (`evidence.parity.outputs`); `per_output` overrides
+    rtol for single outputs.
     """
 
     rtol: float | None = None
@@ -46,7 +46,7 @@ class VerifyOptions:
 
     Attributes:
         provider: where the models run. A model that runs elsewhere is an error; single nodes that
-            do are named where the models are timed (`evidence.placement`).
+            do are named where the models are timed (`evidence.timing.placement`).
         provider_options: options of the provider, as the runtime names them.
         session_options: entries of the session's configuration, as the runtime names them.
         seeds: how many made-up input sets are compared; five cover all distributions.
@@ -63,7 +63,7 @@ class VerifyOptions:
         threads: intra-op threads of the timed sessions.
         time_budget: seconds that timing may take.
         fail_under: least original / rewritten; the verdict is fail where the speed-up is below it
-            beyond noise, unverified where that is not known (`evidence.gate`); None asks nothing.
+            beyond noise, unverified where that is not known (`timing.gate`); None asks nothing.
 
     Raises:
         UsageError: a number out of its range, or `fail_under` without a timing to judge.

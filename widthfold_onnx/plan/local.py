@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.evidence.environment import cores
+from widthfold_onnx.evidence.timing.environment import cores
 from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.plan.identity import find_place
 from widthfold_onnx.plan.measure import AS_IS, Bench, measure

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Mapping
 
-from widthfold_onnx.evidence.environment import version
+from widthfold_onnx.evidence.timing.environment import version
 from widthfold_onnx.options import Provider
 from widthfold_onnx.plan.identity import Place, find_place
 from widthfold_onnx.plan.measure import measure

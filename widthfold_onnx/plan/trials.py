@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.contest import ratio_of
+from widthfold_onnx.evidence.timing.contest import ratio_of
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.model.writer import write_model
 from widthfold_onnx.options import SearchOptions, Shapes, VerifyOptions

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from widthfold_onnx.evidence.rows import UNSTEADY
+from widthfold_onnx.evidence.parity.rows import UNSTEADY
 from widthfold_onnx.reports import wording
 from widthfold_onnx.reports.wording import short
 from widthfold_onnx.results import OptimizeReport, SiteReport, VerifyReport

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
-from widthfold_onnx.evidence.rows import UNSTEADY
+from widthfold_onnx.evidence.parity.rows import UNSTEADY
 from widthfold_onnx.reports import wording
 from widthfold_onnx.reports.files import signature
 from widthfold_onnx.results import IntegerRun, OutputParity, Proof, Timing, VerifyReport

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from widthfold_onnx.evidence.rows import ILL_CONDITIONED, UNSTEADY
+from widthfold_onnx.evidence.parity.rows import ILL_CONDITIONED, UNSTEADY
 from widthfold_onnx.results import (
     Environment,
     FoldedNode,

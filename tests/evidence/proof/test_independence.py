@@ -24,7 +24,6 @@ from widthfold_onnx.rules.conv_transpose import CONV_TRANSPOSE
 ALLOWED = ("widthfold_onnx.evidence.proof", "widthfold_onnx.model")
 SINGLE = {
     "widthfold_onnx.errors",
-    "widthfold_onnx.evidence.reference_ops",
     "widthfold_onnx.refusal",
     "widthfold_onnx.text",
 }

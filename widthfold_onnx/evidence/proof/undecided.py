@@ -15,8 +15,8 @@ from widthfold_onnx.evidence.proof.correspondence import Side
 from widthfold_onnx.evidence.proof.evaluate import Evaluation
 from widthfold_onnx.evidence.proof.field import Array, key_of
 from widthfold_onnx.evidence.proof.operators import operator
+from widthfold_onnx.evidence.proof.reference_ops import OPS
 from widthfold_onnx.evidence.proof.values import Opaque, Shape
-from widthfold_onnx.evidence.reference_ops import OPS
 from widthfold_onnx.model.shapes import ShapeTable
 
 DIGITS = {kind: 2.0**-bits for kind, bits in zip(FLOATS, (10, 7, 23, 52), strict=True)}

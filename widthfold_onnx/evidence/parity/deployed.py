@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 
-from widthfold_onnx.evidence.parity import compare
-from widthfold_onnx.evidence.rounds import Report, attempt
-from widthfold_onnx.evidence.rows import Cells, Judge, Outputs
-from widthfold_onnx.evidence.truth import true_outputs
+from widthfold_onnx.evidence.parity.outputs import compare
+from widthfold_onnx.evidence.parity.rounds import Report, attempt
+from widthfold_onnx.evidence.parity.rows import Cells, Judge, Outputs
+from widthfold_onnx.evidence.parity.truth import true_outputs
 from widthfold_onnx.options import Tolerance, VerifyOptions
 from widthfold_onnx.results import OutputParity
 from widthfold_onnx.runtime.session import Level

@@ -1,8 +1,8 @@
 """How far both models are from their definition where this CPU's kernels of 8 bits saturate.
 
-The values are judged with exact kernels (`evidence.exact_kernels`); here both models run as the
-caller deploys them. A fold saturates at other products than the original, which the caller is told;
-and it must not be further from the definition than the original is.
+The values are judged with exact kernels (`exact_kernels`); here both models run as the caller
+deploys them. A fold saturates at other products than the original, which the caller is told; and it
+must not be further from the definition than the original is.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.parity import compare
-from widthfold_onnx.evidence.rounds import CORES, Report
-from widthfold_onnx.evidence.rows import SLACK, Outputs, both, figure, output_names
+from widthfold_onnx.evidence.parity.outputs import compare
+from widthfold_onnx.evidence.parity.rounds import CORES, Report
+from widthfold_onnx.evidence.parity.rows import SLACK, Outputs, both, figure, output_names
 from widthfold_onnx.options import Tolerance, VerifyOptions
 from widthfold_onnx.runtime.entries import PRECISION
 from widthfold_onnx.runtime.ports import Array

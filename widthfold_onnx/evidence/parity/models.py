@@ -13,19 +13,20 @@ from pathlib import Path
 from typing import Literal
 
 from widthfold_onnx.errors import NoKernelError, UnverifiedError
-from widthfold_onnx.evidence.deployed import deployed_cells, in_float64, stepped
-from widthfold_onnx.evidence.exact_kernels import may_saturate
-from widthfold_onnx.evidence.interface import interface_differences
-from widthfold_onnx.evidence.overflow import overflowing_sets
-from widthfold_onnx.evidence.parity import meaningless
-from widthfold_onnx.evidence.reference import Reference, reference_of, unsteady_of
-from widthfold_onnx.evidence.rounds import (
+from widthfold_onnx.evidence.eight_bits.exact_kernels import may_saturate
+from widthfold_onnx.evidence.eight_bits.saturated import as_deployed
+from widthfold_onnx.evidence.parity.deployed import deployed_cells, in_float64, stepped
+from widthfold_onnx.evidence.parity.interface import interface_differences
+from widthfold_onnx.evidence.parity.outputs import meaningless
+from widthfold_onnx.evidence.parity.overflow import overflowing_sets
+from widthfold_onnx.evidence.parity.reference import Reference, reference_of, unsteady_of
+from widthfold_onnx.evidence.parity.rounds import (
     Report,
     attempt,
     noise,
     silent,
 )
-from widthfold_onnx.evidence.rows import (
+from widthfold_onnx.evidence.parity.rows import (
     Cells,
     Judge,
     Outputs,
@@ -33,9 +34,8 @@ from widthfold_onnx.evidence.rows import (
     merged,
     stored_differences,
 )
-from widthfold_onnx.evidence.saturated import as_deployed
-from widthfold_onnx.evidence.trust import usable
-from widthfold_onnx.evidence.truth import true_outputs
+from widthfold_onnx.evidence.parity.trust import usable
+from widthfold_onnx.evidence.parity.truth import true_outputs
 from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.results import OutputParity
 from widthfold_onnx.runtime.session import Level, resolved

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from widthfold_onnx.evidence.rotation import timed_inputs
+from widthfold_onnx.evidence.timing.rotation import timed_inputs
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
 from widthfold_onnx.runtime.clock import Clock, Pairing, Run, clock_of, paired
 from widthfold_onnx.runtime.ports import Array

@@ -7,7 +7,7 @@ from itertools import cycle, islice
 from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.environment import last_cache_bytes
+from widthfold_onnx.evidence.timing.environment import last_cache_bytes
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
 from widthfold_onnx.runtime.feeds import random_feeds
 from widthfold_onnx.runtime.ports import Array

@@ -7,12 +7,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.exact_kernels import may_saturate
-from widthfold_onnx.evidence.filled import filling
-from widthfold_onnx.evidence.parity import compare
-from widthfold_onnx.evidence.rounds import Report, attempt, input_sets, opened, originals, silent
-from widthfold_onnx.evidence.rows import UNSTEADY, Outputs, both, output_names
-from widthfold_onnx.evidence.saturated import as_deployed, check_deployable
+from widthfold_onnx.evidence.eight_bits.exact_kernels import may_saturate
+from widthfold_onnx.evidence.eight_bits.filled import filling
+from widthfold_onnx.evidence.eight_bits.saturated import as_deployed, check_deployable
+from widthfold_onnx.evidence.parity.outputs import compare
+from widthfold_onnx.evidence.parity.rounds import (
+    Report,
+    attempt,
+    input_sets,
+    opened,
+    originals,
+    silent,
+)
+from widthfold_onnx.evidence.parity.rows import UNSTEADY, Outputs, both, output_names
 from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.runtime.session import Level, resolved
 from widthfold_onnx.runtime.stored import InputSet

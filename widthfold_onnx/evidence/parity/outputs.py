@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from widthfold_onnx.evidence.figures import Figures, measure, real_parts, relative_error
+from widthfold_onnx.evidence.parity.figures import Figures, measure, real_parts, relative_error
 from widthfold_onnx.options import Tolerance
 from widthfold_onnx.results import OutputParity
 

@@ -14,11 +14,11 @@ import numpy as np
 import onnx
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.inline import MAX_BYTES, inlined
+from widthfold_onnx.evidence.parity.inline import MAX_BYTES, inlined
+from widthfold_onnx.evidence.parity.rounds import run_with
+from widthfold_onnx.evidence.parity.rows import Outputs
 from widthfold_onnx.evidence.proof.correspondence import Correspondence
 from widthfold_onnx.evidence.proof.program import program
-from widthfold_onnx.evidence.rounds import run_with
-from widthfold_onnx.evidence.rows import Outputs
 from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.scope import describe_node
 from widthfold_onnx.options import VerifyOptions

@@ -1,7 +1,7 @@
 """Is the rewritten model faster than the original at its best?
 
-The verdict is about both at the settings that suit them best (`evidence.contest`); the ratio at one
-common setting, and where the time of each goes, are reported beside it.
+The verdict is about both at the settings that suit them best (`contest`); the ratio at one common
+setting, and where the time of each goes, are reported beside it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from widthfold_onnx.evidence.contest import Setting, contest, opened
-from widthfold_onnx.evidence.environment import cores, load_average
-from widthfold_onnx.evidence.memory import file_bytes, peak_mib
-from widthfold_onnx.evidence.placement import fallbacks, placement, remarks
-from widthfold_onnx.evidence.profile import profile
+from widthfold_onnx.evidence.timing.contest import Setting, contest, opened
+from widthfold_onnx.evidence.timing.environment import cores, load_average
+from widthfold_onnx.evidence.timing.memory import file_bytes, peak_mib
+from widthfold_onnx.evidence.timing.placement import fallbacks, placement, remarks
+from widthfold_onnx.evidence.timing.profile import profile
 from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.results import Side, Timing
 from widthfold_onnx.runtime.clock import clock_name

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from widthfold_onnx.evidence.exact_kernels import holds_bytes
+from widthfold_onnx.evidence.eight_bits.exact_kernels import holds_bytes
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.graph import Document, Node, Value

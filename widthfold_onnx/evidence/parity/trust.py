@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from widthfold_onnx.evidence.figures import relative_error
-from widthfold_onnx.evidence.parity import DEFAULT_RTOL
-from widthfold_onnx.evidence.rows import NOISE_FACTOR, NOISE_LIMIT, Outputs, figure
+from widthfold_onnx.evidence.parity.figures import relative_error
+from widthfold_onnx.evidence.parity.outputs import DEFAULT_RTOL
+from widthfold_onnx.evidence.parity.rows import NOISE_FACTOR, NOISE_LIMIT, Outputs, figure
 from widthfold_onnx.text import printable
 
 

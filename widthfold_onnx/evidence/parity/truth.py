@@ -1,9 +1,9 @@
 """The truth: what the original would compute without rounding to its own element types.
 
 All floats of the model are widened to float64 (weights, casts, what nodes make up) and onnx's
-reference implementation runs it, with some operators of our own (`evidence.reference_ops`). It
-knows neither every operator nor every version, so there may be no truth; then nothing is claimed,
-and the report says why.
+reference implementation runs it, with some operators of our own (`proof.reference_ops`). It knows
+neither every operator nor every version, so there may be no truth; then nothing is claimed, and the
+report says why.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from widthfold_onnx.errors import UnverifiedError, WidthfoldError
-from widthfold_onnx.evidence.inline import inlined
-from widthfold_onnx.evidence.reference_ops import OPS
-from widthfold_onnx.evidence.rows import Outputs
+from widthfold_onnx.evidence.parity.inline import inlined
+from widthfold_onnx.evidence.parity.rows import Outputs
+from widthfold_onnx.evidence.proof.reference_ops import OPS
 from widthfold_onnx.model.scope import NameScope, graph_scope
 from widthfold_onnx.model.walk import all_nodes, all_tensors
 from widthfold_onnx.runtime.ports import Array

@@ -19,9 +19,9 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.evidence.proof.field import Array
 from widthfold_onnx.evidence.proof.geometry import spread, windows
 from widthfold_onnx.evidence.proof.linear import conv, conv_transpose
-from widthfold_onnx.runtime.ports import Array
 
 SOFTMAX_OF_ONE_AXIS = 13
 """Operator set since which Softmax is one of an axis, not of all from it on."""
