@@ -24,6 +24,9 @@ from widthfold_onnx.runtime.session import Level, Session, open_session
 from widthfold_onnx.runtime.stored import InputSet
 from widthfold_onnx.text import printable
 
+FURTHER = "further from the definition than the original"
+"""How it starts what is said against a fold."""
+
 STEP = 1.0
 """Or so much further, where outputs are integers: the original may be right by luck."""
 
@@ -125,7 +128,7 @@ def as_deployed(
         f"{_remedy(names, exact, [_outputs(model, chosen, sets) for model in models])}"
     )
     grown = [printable(distance.name) for distance in found if distance.grew]
-    failures = [f"further from the definition than the original: output {', '.join(grown)}"]
+    failures = [f"{FURTHER}: output {', '.join(grown)}"]
     return (failures if grown else []), [sentence]
 
 
