@@ -1,4 +1,4 @@
-"""Which forms `auto` need not look for, as this CPU's kernels of 8 bits saturate there.
+"""What `auto` need not look for, as this CPU's kernels of 8 bits saturate there.
 
 A fold adds up other pairs of products than the original (`evidence.eight_bits`). Which pairs meet
 depends on axis and layout, not on the factor, so that one fold by 2 shows it before minutes are
@@ -8,12 +8,12 @@ spent on measuring.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from glob import escape
 from itertools import product
 from pathlib import Path
 
-from widthfold_onnx.errors import CheckFailedError
 from widthfold_onnx.evidence.files import saturating_files
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.model.writer import write_model
@@ -21,37 +21,76 @@ from widthfold_onnx.options import AxisName, FoldOptions, Layout, VerifyOptions
 from widthfold_onnx.planning import fold_model
 
 
+@dataclass(frozen=True)
+class Trial:
+    """A fold by 2: its options, the names of the layers that it folded, and what is against it."""
+
+    form: FoldOptions
+    names: Sequence[str]
+    against: str
+
+
 def usable_forms(
     loaded: LoadedModel, options: FoldOptions, verify_options: VerifyOptions
-) -> FoldOptions:
-    """The options without axes and layouts whose folds saturate further than the original.
+) -> tuple[FoldOptions, dict[str, str]]:
+    """The options without what saturates further than the original: forms, or else layers.
 
     Args:
         loaded: the model, on which kernels of this CPU saturate.
         options: which forms may be looked for.
         verify_options: how the result will be verified.
 
-    Raises:
-        CheckFailedError: no fold passes; says how far one of them and the original are off.
+    Returns:
+        The options, and by name why layers are to be left alone: where no form of all layers
+        passes, those that fail alone, or all of them if none does.
     """
-    forms: list[FoldOptions] = []
+    left: dict[str, str] = {}
+    while True:
+        rest = replace(options, skip=(*options.skip, *map(escape, left)))
+        trials = _tried(loaded, _forms(rest), verify_options)
+        good = [trial.form for trial in trials if not trial.against]
+        bad = [trial.form for trial in trials if trial.against]
+        if not bad:
+            return rest, left
+        if good:
+            whole = {form.layout for form in good} - {form.layout for form in bad}
+            return (replace(rest, layout=min(whole)) if whole else good[0]), left
+        left |= _offending(loaded, trials, verify_options)
+
+
+def _offending(
+    loaded: LoadedModel, trials: Iterable[Trial], verify_options: VerifyOptions
+) -> dict[str, str]:
+    """By name what is against layers that fail alone, in the form in which the fewest do."""
+    found: list[dict[str, str]] = []
+    everything: dict[str, str] = {}
+    for trial in trials:
+        everything |= dict.fromkeys(trial.names, trial.against)
+        alone = [replace(trial.form, nodes=(escape(name),)) for name in trial.names]
+        singles = _tried(loaded, alone, verify_options)
+        found.append({s.names[0]: s.against for s in singles if s.against})
+    return min(filter(None, found), key=len, default=everything)
+
+
+def _tried(
+    loaded: LoadedModel, forms: Iterable[FoldOptions], verify_options: VerifyOptions
+) -> list[Trial]:
+    """One trial of every form that folds something."""
+    trials: list[Trial] = []
     with tempfile.TemporaryDirectory(prefix="widthfold-") as folder:
         files: list[Path] = []
-        for form in _forms(options):
+        for form in forms:
             proto, sites = fold_model(loaded.proto, replace(form, factor=2), loaded.folder)
-            if any(site.status == "folded" for site in sites):
-                forms.append(form)
+            names = dict.fromkeys(site.node for site in sites if site.status == "folded")
+            if names:
+                trials.append(Trial(form, list(names), ""))
                 files.append(Path(folder) / f"{len(files)}.onnx")
                 write_model(proto, files[-1], source_folder=loaded.folder, check=lambda path: None)
         found = saturating_files(loaded.path, files, verify_options) if files else []
-    bad = [form for form, why in zip(forms, found, strict=True) if why]
-    good = [form for form in forms if form not in bad]
-    if not bad:
-        return options
-    if not good:
-        raise CheckFailedError(f"OUT is not written, no form passes: {'; '.join(found[0])}")
-    whole = {form.layout for form in good} - {form.layout for form in bad}
-    return replace(options, layout=min(whole)) if whole else good[0]
+    return [
+        replace(trial, against=f"left alone, as its fold is {'; '.join(why)}" if why else "")
+        for trial, why in zip(trials, found, strict=True)
+    ]
 
 
 def _forms(options: FoldOptions) -> Iterator[FoldOptions]:

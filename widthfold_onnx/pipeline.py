@@ -53,8 +53,6 @@ def optimize(
         UsageError: an option or path that does not fit.
         InvalidModelError: the model is broken or not supported.
         UnverifiedError: nothing can be measured, for want of a runtime or of usable inputs.
-        CheckFailedError: at auto, where this CPU's kernels of 8 bits saturate: no fold is as near
-            to what the model defines as the model itself.
     """
     on_progress(Step("reading the model"))
     model, out = Path(model), None if out is None else Path(out)
@@ -65,6 +63,7 @@ def optimize(
 
     # Folding drops tensors, and with them the names of the files that must stay.
     protected = [model, *data_files(loaded.proto, loaded.folder)]
+    left: dict[str, str] = {}
     if out is not None:
         check_target(out, protected)  # not after minutes of measuring
     if out is not None and verify_options is not None and options.factor is None:
@@ -75,8 +74,8 @@ def optimize(
             from widthfold_onnx.foreseen import usable_forms
 
             on_progress(Step("trying which folds saturate no further than the model"))
-            options = usable_forms(loaded, options, judged)
-    planned = planned_of(loaded, options, search_options, on_progress)
+            options, left = usable_forms(loaded, options, judged)
+    planned = planned_of(loaded, options, search_options, on_progress, left)
     if out is None or (require_fold and not planned.report.summary.folded):
         return planned.report
     return write_verified(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import onnx
 
 from widthfold_onnx.errors import UsageError
@@ -53,8 +54,16 @@ def planned_of(
     options: FoldOptions,
     search_options: SearchOptions,
     on_progress: Progress,
+    left: Mapping[str, str],
 ) -> Planned:
     """Decide what becomes of every site: as measured, or at a fixed factor whatever is legal.
+
+    Args:
+        loaded: the model.
+        options: what is asked for.
+        search_options: how it is measured what pays.
+        on_progress: gets what is being done.
+        left: why sites that the options skip are left alone, where the caller did not ask for it.
 
     Raises:
         UsageError: an option that does not fit.
@@ -72,6 +81,7 @@ def planned_of(
             sites = [one.report(options, search.gain(one.conv)) for one in decisions]
     else:
         decisions, sites = _at_factor(document, options, options.factor)
+    sites = [msgspec.structs.replace(s, reason=left.get(s.node, s.reason)) for s in sites]
     size = loaded.path.stat().st_size
     report = OptimizeReport(
         model=loaded.path.name,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import click
+import msgspec
 import onnx
 import onnxruntime  # noqa: TID251 - the tests judge by the runtime itself
 import pytest
@@ -21,8 +23,20 @@ from tests.cli.tool import (
     snapshot,
     widthfold,
 )
+from tests.reports.sample import passing
+from widthfold_onnx.cli.optimize import _leave_unwritten
+from widthfold_onnx.evidence.eight_bits.saturated import FURTHER
 
 # ---------------------------------------------------------------- refused outputs
+
+
+def test_a_fold_that_saturates_further_can_be_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    for reason, told in ((f"{FURTHER}: output y", True), ("output y differs", False)):
+        found = msgspec.structs.replace(passing(), verdict="fail", reasons=[reason])
+        with pytest.raises(click.exceptions.Exit) as caught:
+            _leave_unwritten(found)
+        assert caught.value.exit_code == 1
+        assert ("--skip NODE leaves a node alone" in capsys.readouterr().err) is told
 
 
 def test_the_input_is_no_output(model: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,10 +21,12 @@ from widthfold_onnx import Provider, VerifyOptions
 from widthfold_onnx.evidence.eight_bits import exact_kernels
 from widthfold_onnx.evidence.eight_bits.exact_kernels import (
     holds_bytes,
+    may_saturate,
     open_exact,
     with_exact_products,
 )
-from widthfold_onnx.runtime.session import Level
+from widthfold_onnx.runtime.entries import SIGNED
+from widthfold_onnx.runtime.session import Level, Session
 
 U8, S8 = np.uint8, np.int8
 LINE = {"shape": (2, 8, 20), "weight": (5, 8, 4), "attributes": {"pads": [2, 1]}, "pads": (2, 1)}
@@ -157,6 +160,56 @@ def test_data_that_the_runtime_makes_unsigned(
     for level in LEVELS:
         np.testing.assert_array_equal(run(model, steps(case), level), case.expected(case.data()))
     assert optimized(model, tmp_path) == optimized(quantized_first(case), tmp_path)
+
+
+def test_data_that_the_runtime_leaves_signed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exact_kernels, "u8s8_error", lambda: 99)
+    opened: list[onnx.ModelProto] = []
+    usual = exact_kernels.open_session
+
+    def open_session(model: onnx.ModelProto, *given: Any, **named: Any) -> Session:
+        opened.append(model)
+        return usual(model, *given, **named)
+
+    monkeypatch.setattr(exact_kernels, "open_session", open_session)
+    path = tmp_path / "model.onnx"
+    for kind, value in ((S8, "0"), (S8, "1"), (U8, "1")):
+        case = Case(op="QDQ Conv", kinds=(kind, S8), saturates=True, **LINE)
+        onnx.save(quantized_first(case), path)
+        session = open_exact(path, replace(CPU, session_options={SIGNED: value}), Level.ALL, 1)
+        np.testing.assert_array_equal(
+            session.run({"x": steps(case)})["y"], case.expected(case.data())
+        )
+    moved = [any(node.op_type == "Add" for node in model.graph.node) for model in opened]
+    assert moved == [True, False, True]
+
+
+@pytest.mark.parametrize("provider", [Provider.CUDA, Provider.TENSORRT])
+def test_other_providers_have_kernels_of_their_own(
+    provider: Provider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exact_kernels, "u8s8_error", lambda: 99)
+    monkeypatch.setattr(exact_kernels, "open_session", lambda model, *given, **named: model)
+    path = tmp_path / "model.onnx"
+    onnx.save(CASES["qlinear"].model(), path)
+    assert may_saturate(CPU, path)
+    assert open_exact(path, CPU, Level.ALL, 1) is not path
+    options = replace(CPU, provider=provider)
+    assert not may_saturate(options, path)
+    assert open_exact(path, options, Level.ALL, 1) is path
+
+
+def test_the_convolution_of_the_runtime_itself() -> None:
+    case = replace(CASES["qlinear"], saturates=True)
+    model = case.model()
+    model.graph.node[0].domain = "com.microsoft"
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    made = with_exact_products(copied(model))
+    assert made != model
+    for x, level in product(extremes(U8, case.shape), LEVELS):
+        np.testing.assert_array_equal(run(made, x, level), case.expected(x))
 
 
 def test_a_dequantized_weight_without_zero_points() -> None:

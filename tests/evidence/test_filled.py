@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from tests.cli.tool import MODELS
 from tests.rewrite.quantized_models import qdq_chain, rounding
@@ -41,6 +41,21 @@ def test_every_integer_of_the_type_is_there_and_nothing_beyond(kind: type, tmp_p
     limits = np.iinfo(kind)
     steps = np.unique(quantized(filled(model, tmp_path), model))
     np.testing.assert_array_equal(steps, np.arange(limits.min, limits.max + 1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "least"), [(0, 0), (TensorProto.UINT8, 0), (TensorProto.INT8, -128)]
+)
+def test_a_quantizer_without_a_zero_point(kind: int, least: int, tmp_path: Path) -> None:
+    model = rounding(1)
+    del model.graph.node[0].input[2:]
+    if kind:  # since opset 21
+        model.opset_import[0].version, model.ir_version = 21, 10
+        model.graph.node[0].attribute.append(helper.make_attribute("output_dtype", kind))
+    found = filled(model, tmp_path)
+    assert found is not None
+    steps = np.unique(np.round(found.feeds["x"] / constant(model, "s")))
+    np.testing.assert_array_equal(steps, np.arange(least, least + 256))
 
 
 def test_the_same_every_time(tmp_path: Path) -> None:

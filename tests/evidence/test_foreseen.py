@@ -1,4 +1,4 @@
-"""Which forms are not looked for where kernels of 8 bits saturate: both CPUs run these."""
+"""Which forms and layers are passed over where kernels of 8 bits saturate: both CPUs run these."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pathlib import Path
 import onnx
 import pytest
 
+from tests.cli.tool import MODELS
 from tests.evidence.test_saturated import FURTHER, VALUES, alternating, alternating_floats
 from tests.rewrite.quantized_models import rounding
 from widthfold_onnx import AxisName, FoldOptions, foreseen, optimize
-from widthfold_onnx.errors import CheckFailedError
 from widthfold_onnx.foreseen import usable_forms
 from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.options import Layout
+from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.runtime.saturation import u8s8_error
 
 ANY = FoldOptions(ragged=True)
@@ -31,7 +32,6 @@ def chosen(
     bad: set[int],
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
-    given: FoldOptions = ANY,
     model: onnx.ModelProto | None = None,
 ) -> FoldOptions:
     """What is left where some folds saturate further: along the width 0 and 1, in both layouts."""
@@ -41,7 +41,9 @@ def chosen(
         return [WORSE if i in bad else [] for i in range(len(folds))]
 
     monkeypatch.setattr(foreseen, "saturating_files", judged)
-    return usable_forms(loaded(model or alternating([1, 2, 3, 4]), folder), given, VALUES)
+    options, left = usable_forms(loaded(model or alternating([1, 2, 3, 4]), folder), ANY, VALUES)
+    assert not left
+    return options
 
 
 def test_what_passes_everywhere_is_not_limited(
@@ -65,29 +67,61 @@ def test_an_axis_that_passes_is_kept_where_no_layout_does(
     assert chosen({0, 2}, tmp_path, monkeypatch, model=rounding(1)) == kept
 
 
-def test_where_nothing_passes_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(CheckFailedError, match=f"no form passes: {FURTHER}; this CPU saturates"):
-        chosen({0, 1}, tmp_path, monkeypatch)
-    fixed = replace(ANY, layout=Layout.NHWC, axis=AxisName.WIDTH)
-    with pytest.raises(CheckFailedError):
-        chosen({0}, tmp_path, monkeypatch, fixed)
+def test_the_layer_that_saturates_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other layers keep every form."""
+    model = named("seco[n]d*")
+
+    def judged(original: Path, folds: Sequence[Path], options: object) -> list[list[str]]:
+        return [WORSE if "seco[n]d*" in folded_in(fold) else [] for fold in folds]
+
+    monkeypatch.setattr(foreseen, "saturating_files", judged)
+    options, left = usable_forms(loaded(model, tmp_path), ANY, VALUES)
+    assert options == replace(ANY, skip=("seco[[]n]d[*]",))
+    why = f"left alone, as its fold is {FURTHER}; this CPU saturates"
+    assert left == {"seco[n]d*": why}
+
+
+def test_layers_that_pass_alone_but_not_together_are_all_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judged(original: Path, folds: Sequence[Path], options: object) -> list[list[str]]:
+        return [WORSE if len(folded_in(fold)) > 1 else [] for fold in folds]
+
+    monkeypatch.setattr(foreseen, "saturating_files", judged)
+    options, left = usable_forms(loaded(named("second"), tmp_path), ANY, VALUES)
+    assert options.skip == tuple(left) == ("first", "second", "third")
+
+
+def named(second: str) -> onnx.ModelProto:
+    model = onnx.load(MODELS / "quantized_cnn.onnx")
+    next(node for node in model.graph.node if node.name == "second").name = second
+    return model
+
+
+def folded_in(path: Path) -> set[str]:
+    nodes = load(path).proto.graph.node
+    return {n.name for n in nodes if any(entry.key == FOLD_KEY for entry in n.metadata_props)}
 
 
 def test_a_model_without_folds_is_left_to_the_search(tmp_path: Path) -> None:
     model = loaded(alternating([1, 2, 3, 4]), tmp_path)
-    assert usable_forms(model, replace(ANY, axis=AxisName.HEIGHT), VALUES).axis == "height"
+    options = replace(ANY, axis=AxisName.HEIGHT)
+    assert usable_forms(model, options, VALUES) == (options, {})
 
 
-def test_no_time_is_spent_where_every_fold_saturates_further(
+def test_where_every_fold_saturates_further_the_model_is_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = loaded(alternating_floats(), tmp_path)
+    model, out = loaded(alternating_floats(), tmp_path), tmp_path / "out.onnx"
     monkeypatch.setattr("widthfold_onnx.pipeline.check_file", lambda *given: True)
     if not u8s8_error():
-        assert usable_forms(model, ANY, VALUES) == ANY
-        return
-    with pytest.raises(CheckFailedError) as caught:
-        optimize(model.path, tmp_path / "out.onnx", ANY, VALUES)
-    assert FURTHER in str(caught.value)
-    assert "this CPU's 8-bit kernels saturate (no VNNI): the original" in str(caught.value)
-    assert not (tmp_path / "out.onnx").exists()
+        assert usable_forms(model, ANY, VALUES) == (ANY, {})
+        bad = [FURTHER, "this CPU's 8-bit kernels saturate (no VNNI)"]
+        monkeypatch.setattr(foreseen, "saturating_files", lambda m, files, o: [bad] * len(files))
+    report = optimize(model.path, out, ANY, VALUES)
+    (site,) = report.sites
+    assert (site.status, report.written) == ("kept", "out.onnx")
+    assert site.reason.startswith(f"left alone, as its fold is {FURTHER}; this CPU's 8-bit kernels")
+    assert out.read_bytes() == model.path.read_bytes()

@@ -12,12 +12,14 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.cli.tool import MODELS
 from widthfold_onnx import AxisName, FoldOptions, Provider, VerifyOptions, fold_model
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.eight_bits.saturated import Distance
+from widthfold_onnx.evidence.eight_bits import saturated
+from widthfold_onnx.evidence.eight_bits.saturated import Distance, as_deployed
 from widthfold_onnx.evidence.files import verify_files
 from widthfold_onnx.evidence.parity.models import compare_models
 from widthfold_onnx.evidence.parity.reference import check_judged
 from widthfold_onnx.runtime.entries import PRECISION
 from widthfold_onnx.runtime.saturation import u8s8_error
+from widthfold_onnx.runtime.stored import InputSet
 
 SATURATES = "this CPU's 8-bit kernels saturate (no VNNI)"
 FURTHER = "further from the definition than the original: output y"
@@ -94,7 +96,7 @@ def test_a_fold_that_saturates_where_the_original_does_not_fails(tmp_path: Path)
     assert found.verdict == "fail"
     further, told = found.reasons
     assert further == FURTHER
-    assert told.startswith(f"{SATURATES}: the original differs from its own definition by up to 0 ")
+    assert told.startswith(f"{SATURATES}: from its own definition the original is at most 0 steps ")
     assert told.endswith(f"(output y); {PRECISION}=1 makes both exact")
 
 
@@ -128,6 +130,19 @@ def test_what_saturates_on_both_sides_passes_and_is_told(tmp_path: Path) -> None
     found = compare_models(*pair(model, tmp_path, factor=8), VALUES)
     assert found.verdict == "pass"
     assert [SATURATES in reason for reason in found.reasons] == [True] * bool(u8s8_error())
+
+
+@pytest.mark.parametrize(("steps", "said"), [(0, False), (1, False), (2, True)])
+def test_distances_within_the_slack_are_not_told(
+    steps: int, said: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = pair(alternating([63, -64, 63, 63]), tmp_path)
+    feeds = [InputSet("seed 0", {"x": np.zeros((1, 1, 67), np.uint8)}, made_up=True)]
+    exact = [{"y": np.full((1, 1, 64), 100, np.uint8)}]
+    run = [{"y": exact[0]["y"] + np.uint8(steps)}]
+    monkeypatch.setattr(saturated, "_outputs", lambda *given: run)
+    worse, told = as_deployed(files, VALUES, feeds, (exact, exact), (), lambda line: None)
+    assert (worse, bool(told)) == ([], said)
 
 
 @pytest.mark.parametrize("options", [VALUES, EXACT])
@@ -211,4 +226,5 @@ def test_twice_as_far_and_a_step_is_the_limit(
 ) -> None:
     distance = Distance("y", True, original, rewritten, 255.0, 1.0)
     assert distance.grew is grew
+    assert distance.beyond is (max(original, rewritten) > 1)
     assert distance.shown(rewritten) == f"{rewritten} steps"

@@ -25,7 +25,8 @@ def with_options(**given: str) -> VerifyOptions:
     return VerifyOptions(provider=Provider.CPU, session_options=given)
 
 
-OTHERS = ("session.force_spinning_stop", "ep.a.b_2")
+OTHERS = ("session.force_spinning_stop", "ep.a.b_2", "session.add_initializer")
+"""The last one is a method of the runtime's options, and no setting."""
 
 
 @pytest.mark.parametrize(
@@ -40,6 +41,7 @@ def test_a_name_that_may_be_one_is_taken(name: str) -> None:
     ("name", "message"),
     [
         ("session.x64quantprecison", ": do you mean session.x64quantprecision?"),
+        ("Session.X64QuantPrecision", ": do you mean session.x64quantprecision?"),
         ("session.intra_op_num_threads", " has no effect: widthfold sets that itself"),
         ("intra_op_num_threads", " has no effect: widthfold sets that itself"),
         (FOLDER, " has no effect: widthfold sets that itself"),
@@ -73,6 +75,13 @@ def test_a_value_that_the_runtime_does_not_take_is_refused(
     with pytest.raises(UsageError, match=r"does not take 'session.dynamic_block_base=abc'"):
         resolved(with_options(**{"session.dynamic_block_base": "abc"}))
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("value", ["", "true", "2", "1 "])
+def test_a_switch_is_0_or_1(value: str) -> None:
+    with pytest.raises(UsageError, match=f"session.x64quantprecision is 0 or 1, not '{value}'"):
+        resolved(with_options(**{"session.x64quantprecision": value}))
+    assert resolved(with_options(**{"session.dynamic_block_base": "4"}))
 
 
 def test_what_is_chosen_wins_over_ours() -> None:

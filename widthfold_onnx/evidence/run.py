@@ -88,7 +88,7 @@ def verified(
         reasons=[*wrong, *causes, *unknown, *speed, *parity.limits, *limits],
         input_sets=parity.input_sets,
         environment=environment(
-            options, before, u8s8_error() if holds_bytes(original, rewritten) else None
+            options, before, u8s8_error() if holds_bytes(old.proto, new.proto) else None
         ),
         unrun=parity.unrun if is_equal else "",
     )

@@ -27,24 +27,34 @@ PRECISION = "session.x64quantprecision"
 """At 1 the runtime multiplies signed weights as unsigned ones where that is exact only so, from
 the level EXTENDED on (the same header; `runtime.saturation`)."""
 
-DOCUMENTED = (
+SIGNED = "session.qdqisint8allowed"
+"""At 1 the runtime leaves signed data signed that are quantized and dequantized, on x86 too."""
+
+VALUED = (
+    "optimization.disable_specified_optimizers",
+    "session.dynamic_block_base",
+    "session.intra_op_thread_affinities",
+)
+"""Documented names whose values are no switches."""
+
+SWITCHES = (
     "mlas.disable_kleidiai",
     "mlas.enable_gemm_fastmath_arm64_bfloat16",
-    "optimization.disable_specified_optimizers",
     "optimization.enable_gelu_approximation",
     "session.disable_aot_function_inlining",
     "session.disable_double_qdq_remover",
     "session.disable_prepacking",
     "session.disable_quant_qdq",
-    "session.dynamic_block_base",
     "session.enable_quant_qdq_cleanup",
     "session.inter_op.allow_spinning",
     "session.intra_op.allow_spinning",
-    "session.intra_op_thread_affinities",
-    "session.qdqisint8allowed",
+    SIGNED,
     "session.set_denormal_as_zero",
     PRECISION,
 )
+"""Those that are 0 or 1; the runtime takes any other value for one of them without a word."""
+
+DOCUMENTED = (*VALUED, *SWITCHES)
 """Names of entries that change what is computed or how long that takes (the same header)."""
 
 NEAR = 0.93
@@ -76,6 +86,8 @@ def check_entries(runtime: Any, failures: Failures, chosen: Mapping[str, str]) -
     for name, value in chosen.items():
         if why := _mistaken(runtime, name):
             raise UsageError(f"session option {quoted(name)}{why}")
+        if name in SWITCHES and value not in ("0", "1"):
+            raise UsageError(f"session option {name} is 0 or 1, not {quoted(value)}")
         options = runtime.SessionOptions()
         options.log_severity_level = FATAL
         try:
@@ -91,8 +103,9 @@ def _mistaken(runtime: Any, name: str) -> str:
     """Why an entry has no effect, as the end of a sentence; "" where that is not known."""
     if name in DOCUMENTED:
         return ""
-    if near := get_close_matches(name, DOCUMENTED, 1, NEAR):
+    if near := get_close_matches(name.lower(), DOCUMENTED, 1, NEAR):
         return f": do you mean {near[0]}?"
-    if name == FOLDER or hasattr(runtime.SessionOptions, name.removeprefix("session.")):
+    setting = getattr(runtime.SessionOptions, name.removeprefix("session."), None)
+    if name == FOLDER or isinstance(setting, property):
         return " has no effect: widthfold sets that itself, in another way"
     return "" if _NAME.fullmatch(name) else f" is no name like {PRECISION}"

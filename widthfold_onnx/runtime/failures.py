@@ -15,7 +15,7 @@ the name of the host and the expression."""
 
 
 def words(error: Exception, model: Path | None = None) -> str:
-    """One line of what the runtime raised; where a library of the device failed, just that.
+    r"""One line of what the runtime raised; where a library of the device failed, just that.
 
     Args:
         error: what it raised.
@@ -23,7 +23,9 @@ def words(error: Exception, model: Path | None = None) -> str:
 
     >>> words(RuntimeError("f(int) [with T = x] CUDA failure 2: out of memory ; GPU=0 ; host=h"))
     'CUDA failure 2: out of memory'
+    >>> words(RuntimeError("no such node\n"))
+    'no such node'
     """
     text = str(error) if model is None else str(error).replace(str(model), model.name)
     found = _DEVICE.search(text)
-    return printable(found[0].strip() if found else text, _LONGEST)
+    return printable((found[0] if found else text).strip(), _LONGEST)

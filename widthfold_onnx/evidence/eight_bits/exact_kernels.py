@@ -6,7 +6,8 @@ in the signedness of the first: it and its zero point move by 128, which stands 
 numbers. A fold saturates at other products than the original does; so written, both are exact.
 
 On x86 ONNX Runtime makes signed data unsigned where it is quantized and dequantized
-(qdq_s8_to_u8.cc), so weights of such data are written as unsigned ones, too. Its own option for
+(qdq_s8_to_u8.cc), so weights of such data are written as unsigned ones, too, unless the entry
+`session.qdqisint8allowed` of the session leaves it signed. Its own option for
 exact products, `session.x64quantprecision`, has less effect: none below the level EXTENDED, and
 1.31.1 does not load a QLinearConv of signed data with it, nor a model in which two weights share a
 zero point.
@@ -27,8 +28,9 @@ from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.inlining import inlined
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.model.walk import all_graphs, all_nodes, placed_graphs
-from widthfold_onnx.options import VerifyOptions
+from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.rules.dequantized import REMOVED, SELECTING
+from widthfold_onnx.runtime.entries import SIGNED
 from widthfold_onnx.runtime.saturation import u8s8_error
 from widthfold_onnx.runtime.session import Level, Session, open_session
 
@@ -60,6 +62,7 @@ PRODUCTS = {
     (MICROSOFT, "DynamicQuantizeMatMul"): Product((1, 3), (TensorProto.FLOAT, INT8)),
     (MICROSOFT, "MatMulIntegerToFloat"): Product((1, 5)),
     (MICROSOFT, "QGemm"): Product((3, 5)),
+    (MICROSOFT, "QLinearConv"): Product((3, 5)),
 }
 """By domain and operator; measured with ONNX Runtime 1.31.1 and 1.32.0."""
 
@@ -82,8 +85,9 @@ def open_exact(
         UnverifiedError: as `open_session`.
     """
     origin = model if isinstance(model, Path) else None
-    if u8s8_error() and holds_bytes(proto := _read(model)):
-        model = with_exact_products(proto)
+    if _saturates(options) and holds_bytes(proto := _read(model)):
+        stays = options.session_options.get(SIGNED) == "1"
+        model = with_exact_products(proto, signed_stays=stays)
     return open_session(
         model,
         options.provider,
@@ -95,9 +99,14 @@ def open_exact(
     )
 
 
-def may_saturate(*models: Path) -> bool:
+def may_saturate(options: VerifyOptions, *models: Path) -> bool:
     """Whether a model holds integers of 8 bits, on a CPU whose kernels of them saturate."""
-    return u8s8_error() > 0 and holds_bytes(*models)
+    return _saturates(options) and holds_bytes(*models)
+
+
+def _saturates(options: VerifyOptions) -> bool:
+    """Whether models run on the CPU, whose kernels saturate; other providers have their own."""
+    return options.provider is Provider.CPU and u8s8_error() > 0
 
 
 def holds_bytes(*models: Path | onnx.ModelProto) -> bool:
@@ -121,11 +130,12 @@ def _read(model: Path | onnx.ModelProto) -> onnx.ModelProto:
     )
 
 
-def with_exact_products(model: onnx.ModelProto) -> onnx.ModelProto:
+def with_exact_products(model: onnx.ModelProto, *, signed_stays: bool = False) -> onnx.ModelProto:
     """Write every product that may saturate with both operands signed, or both unsigned.
 
     Args:
         model: one that runs; its external data is not needed, and it is changed.
+        signed_stays: whether the runtime leaves signed data signed that are quantized.
     """
     model, _ = inlined(model)
     shapes = ShapeTable(model, {})
@@ -135,7 +145,7 @@ def with_exact_products(model: onnx.ModelProto) -> onnx.ModelProto:
         elements = partial(shapes.element, path)
         moves = [
             new
-            for reader, value, zero, kind in _saturating(graph, elements)
+            for reader, value, zero, kind in _saturating(graph, elements, signed_stays)
             for new in _moved(reader, value, zero, kind, fresh)
         ]
         nodes = [*moves, *graph.node]  # the runtime sorts them
@@ -145,13 +155,14 @@ def with_exact_products(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _saturating(
-    graph: onnx.GraphProto, elements: Callable[[str], int]
+    graph: onnx.GraphProto, elements: Callable[[str], int], signed_stays: bool
 ) -> Iterator[tuple[onnx.NodeProto, int, int, int]]:
     """What is to be moved: the node that reads it, the indices of operand and zero point, the type.
 
     Args:
         graph: its nodes; those of its bodies are left out.
         elements: element type of a value, 0 where it is not known.
+        signed_stays: as for `with_exact_products`.
     """
     makers = {name: node for node in graph.node for name in node.output}
     for node in graph.node:
@@ -164,7 +175,9 @@ def _saturating(
             data, weight = (_dequantizer(makers, name) for name in node.input[:2])
             if data is None or weight is None:
                 continue
-            unsigned = elements(data.input[0]) == UINT8 or _is_quantized(makers, data.input[0])
+            kind = elements(data.input[0])
+            turned = _is_quantized(makers, data.input[0]) and not (signed_stays and kind == INT8)
+            unsigned = kind == UINT8 or turned
             # Of a weight that was moved for another reader the new name has no known type.
             if unsigned and elements(weight.input[0]) == INT8:
                 yield weight, 0, 2, UINT8

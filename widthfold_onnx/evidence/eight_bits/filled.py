@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from onnx import helper
 
 from widthfold_onnx.evidence.eight_bits.exact_kernels import holds_bytes
 from widthfold_onnx.model.constants import Constant
@@ -31,9 +32,9 @@ def filling(model: Path, like: InputSet) -> InputSet | None:
         model: the file.
         like: gives the shapes, and the data of all other inputs.
     """
-    if not holds_bytes(model):
-        return None
     loaded = load(model)
+    if not holds_bytes(loaded.proto):
+        return None
     document = Document(loaded.proto, loaded.folder)
     ranges: dict[str, tuple[float, float]] = {}
     for _, node in document.nodes(["QuantizeLinear"]):
@@ -57,12 +58,18 @@ def _source(value: Value | None) -> str:
 def _range(document: Document, node: Node) -> tuple[float, float] | None:
     """What the least and the largest integer of a quantizer stand for, if that is one constant."""
     arrays = [_scalar(document, value) for value in node.inputs[1:] if value is not None]
-    scale, zero = (*arrays, np.zeros(1, np.uint8))[:2]
+    scale, zero = (*arrays, _default_zero(node))[:2]
     if scale is None or zero is None or zero.dtype.kind not in "iu":
         return None
     limits = np.iinfo(zero.dtype)
     first, last = ((end - int(zero)) * float(scale) for end in (limits.min, limits.max))
     return (min(first, last), max(first, last)) if math.isfinite(last - first) else None
+
+
+def _default_zero(node: Node) -> Array:
+    """The zero point of a quantizer that has none; since opset 21 an attribute gives the type."""
+    kind = node.attributes.get_int("output_dtype", 0)
+    return np.zeros((), helper.tensor_dtype_to_np_dtype(kind) if kind else np.uint8)
 
 
 def _scalar(document: Document, value: Value) -> Array | None:

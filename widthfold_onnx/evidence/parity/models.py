@@ -139,7 +139,7 @@ def _judged(
         lines = [*ends.stopped] + [difference(c, sets[i].label) for i, c in judge.failed(deployed)]
         failures = [f"only with the runtime's own optimizations: {line}" for line in lines]
     models, exact = (original, rewritten), (ends.original, ends.rewritten)
-    if not failures and ends.original and may_saturate(*models):
+    if not failures and ends.original and may_saturate(options, *models):
         worse, told = as_deployed(models, options, sets, exact, judge.unsteady, report)
         failures += worse
         limits += told

@@ -95,7 +95,7 @@ def check_judged(original: Path, options: VerifyOptions) -> bool:
     reference = reference_of(original, chosen, silent)
     if reference.unsteady:
         raise UnverifiedError(unsteady_of(reference)[0])
-    return may_saturate(original)
+    return may_saturate(chosen, original)
 
 
 def saturating(original: Path, folds: Sequence[Path], options: VerifyOptions) -> list[list[str]]:
