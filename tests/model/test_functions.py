@@ -1,7 +1,11 @@
 """Local functions: what is taken, and what they may grow to."""
 
+import onnx
+import pytest
+
 from tests.model.checked import BOOL, CALL, accepts, branch, function, if_node, model, node, refuses
 from widthfold_onnx.model.functions import MAX_INLINED_NODES
+from widthfold_onnx.model.inlining import inlined
 
 
 def test_takes_a_local_function():
@@ -45,3 +49,18 @@ def test_refuses_a_broken_function_body():
     refuses(model(CALL, functions=[function("f", [node("No", ["a"], ["b"])])]), "operator 'No'")
     twice = [function("f", [node("Sin", ["a"], ["b"])])] * 2
     refuses(model(CALL, functions=twice), "defined twice")
+
+
+def test_what_a_call_leaves_out_is_inlined_with_its_default() -> None:
+    """onnx's inliner drops a default, and the operator's own one would be taken."""
+    calls = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "loc": 1]>
+        g (float[1, 2, 5, 8] x) => (float[1, 3, 5, 8] y, float[1, 3, 5, 8] z)
+        <float[3, 2, 1, 1] w = {1, 2, 3, 4, 5, 6}>
+        { y = loc.F (x, w)  z = loc.F <alpha = 0.5> (x, w) }
+        <domain: "loc", opset_import: ["": 17]> F <alpha: float = 0.3> (a, b) => (c)
+        { d = Conv (a, b)  c = LeakyRelu <alpha: float = @alpha> (d) }""")
+    result, why = inlined(calls)
+    assert why == ""
+    assert not result.functions
+    slopes = [node.attribute[0].f for node in result.graph.node if node.op_type == "LeakyRelu"]
+    assert slopes == [pytest.approx(0.3), pytest.approx(0.5)]
