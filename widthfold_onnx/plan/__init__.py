@@ -1,1 +1,1 @@
-"""What becomes of every site: the decisions, and what was measured to take them."""
+"""Decide what every site of a model becomes, from measured or predicted times."""

@@ -1,11 +1,11 @@
-"""The forms of all layers at least total cost: a linear program over layers and links.
+"""Choose the forms of all layers at least total cost: a linear program over layers and links.
 
 A layer takes one form; a link (`plan.links`) is in one state, natural or packed. A layer that
 reads or returns another state than its link pays for the fold or unfold, once for each link and
-state, as the rewriting does. What a form costs between packed tensors and what its folds cost was
-measured (`plan.inside`). Branches that meet again make this a problem on graphs; as an integer
-program, as in the selection of layouts by Anderson and Gregg (Optimal DNN Primitive Selection with
-Partitioned Boolean Quadratic Programming, CGO 2018), the solver finds the least cost and proves it.
+state, as the rewriting does. The cost of a form between packed tensors and the cost of its folds
+are measured (`plan.inside`). Branches that meet again make this a problem on graphs. It is solved
+as an integer program, as Anderson and Gregg select layouts (Optimal DNN Primitive Selection with
+Partitioned Boolean Quadratic Programming, CGO 2018): the solver proves that the cost is least.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from widthfold_onnx.plan.store import Measurement
 from widthfold_onnx.plan.units import Unit
 
 SMALLEST_GAIN = 1.03
-"""A layer is worth another form if the low end of the ratio is above this."""
+"""A layer takes another form only if the low end of the form's speed-up exceeds this."""
 
 SOLVER_SECONDS = 10.0
 
@@ -33,14 +33,14 @@ Known = Callable[[str, str], Measurement | None]
 
 
 class Option(NamedTuple):
-    """What a layer may be.
+    """One form that a layer may take, or the layer as it is.
 
     Attributes:
-        key: of the form; None for the layer as it is.
-        seconds: of one run between tensors in the states that it reads and returns.
-        reads: None for natural.
-        returns: None for natural.
-        ends: seconds of folding what it reads and unfolding what it returns.
+        key: key of the form; None for the layer as it is.
+        seconds: time of one run between tensors in the states that it reads and returns.
+        reads: state of the input; None for natural.
+        returns: state of the output; None for natural.
+        ends: seconds of folding its input and unfolding its output.
     """
 
     key: str | None
@@ -51,11 +51,11 @@ class Option(NamedTuple):
 
 
 def assign(layers: Layers, known: Known) -> dict[str, str]:
-    """The choice of least measured cost.
+    """Choose the forms of least measured cost.
 
     Args:
-        layers: of the model.
-        known: what was measured of (subject, candidate).
+        layers: the layers of the model.
+        known: returns the measurement of (subject, candidate), if there is one.
 
     Returns:
         Subject -> form, for layers that are not left as they are.
@@ -105,7 +105,7 @@ def _join(
     options: Mapping[str, Sequence[Option]],
     chosen: Mapping[str, Sequence[int]],
 ) -> None:
-    """The cost of a link: its state, and the folds and unfolds that its layers need."""
+    """Add the cost of a link: its state, and the folds and unfolds that its layers need."""
     sides: list[tuple[defaultdict[State | None, list[int]], bool]] = []
     cost: dict[State, float] = defaultdict(float)
     for subjects, end in ((link.makers, "returns"), (link.readers, "reads")):
@@ -127,14 +127,14 @@ def _join(
         if link.read:
             program.at_least(unfold, [home[state]])
         for by_state, makes in sides:
-            # Where the layer has the state and the link has not, and the other way round.
+            # Convert where only one of layer and link has the state: each in its own direction.
             inward, outward = (unfold, fold) if makes else (fold, unfold)
             program.at_least(inward, by_state[state], [home[state]])
             program.at_least(outward, [home[state]], by_state[state])
 
 
 class _Program:
-    """Least sum of costs; variables lie in [0, 1], some of them are whole."""
+    """A linear program of least cost; variables lie in [0, 1], some of them are integers."""
 
     def __init__(self) -> None:
         self._costs: list[float] = []
@@ -143,24 +143,24 @@ class _Program:
         self._ranges: list[tuple[float, float]] = []
 
     def variable(self, cost: float, *, whole: bool = False) -> int:
-        """A new variable; one that is not whole is the least that its rows allow."""
+        """Add a variable; one that is not whole takes the least value that its rows allow."""
         self._costs.append(cost)
         self._whole.append(whole)
         return len(self._costs) - 1
 
     def exactly_one(self, variables: Sequence[int]) -> None:
-        """One of them is 1."""
+        """Require that the variables sum to 1, so that one integer variable is chosen."""
         self._rows.append(dict.fromkeys(variables, 1.0))
         self._ranges.append((1.0, 1.0))
 
     def at_least(self, variable: int, more: Sequence[int], less: Sequence[int] = ()) -> None:
-        """A variable is at least the sum of some others less that of others."""
+        """Require that a variable is at least the sum of `more` minus the sum of `less`."""
         self._rows.append({variable: 1.0, **dict.fromkeys(more, -1.0), **dict.fromkeys(less, 1.0)})
         self._ranges.append((0.0, np.inf))
 
     def solve(self) -> Sequence[float]:
-        """Values of all variables; costs of some microseconds are scaled to the solver's range."""
-        # Half a second to import, which nothing but this needs.
+        """Return the values of all variables; costs of microseconds are scaled for the solver."""
+        # Imported here because the import takes half a second and nothing else needs it.
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import lil_array
 

@@ -1,4 +1,4 @@
-"""Every form that a layer may take, each by a key that says what it is."""
+"""List every form that a layer may take, each with a key that describes it."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from widthfold_onnx.rules.windowed import WindowedSite
 from widthfold_onnx.rules.windowed_form import WindowedForm
 
 MAX_WHOLE = 64
-"""An axis of at most so many positions may become channels as a whole."""
+"""Largest number of positions of an axis that may become channels as a whole."""
 
 
 ORDERS = {Layout.AUTO: (False, True), Layout.NCHW: (False,), Layout.NHWC: (True,)}
-"""By layout: whether channels are digit-major."""
+"""Channel orders to try by layout: digit-major or not."""
 
 
 LIFTED_RANK = 2
@@ -41,7 +41,7 @@ LIFTED_RANK = 2
 
 
 def form_key(site: LinearSite, form: Reformulation) -> str:
-    """A form as canonical JSON, without what differs between layers of one subject."""
+    """Return a form as canonical JSON, without the fields that differ within one subject."""
     if isinstance(site, MatMulSite) and isinstance(form, MatMulForm):
         product = msgspec.structs.replace(product_record(site, form), shape=[], form=form.kind)
         return canonical(msgspec.to_builtins(product))
@@ -54,12 +54,12 @@ def form_key(site: LinearSite, form: Reformulation) -> str:
 
 
 def form_of(site: LinearSite, key: str, options: FoldOptions) -> Reformulation | Refusal:
-    """The form that a key describes, at the extents of a site.
+    """Return the form that a key describes, at the extents of a site.
 
     Args:
         site: the Conv.
         key: see `form_key`.
-        options: limits are used.
+        options: the limits are used.
     """
     record = read_record(key)
     if isinstance(record, ProductRecord):
@@ -74,10 +74,10 @@ def form_of(site: LinearSite, key: str, options: FoldOptions) -> Reformulation |
 
 
 def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation]:
-    """Every legal form of a site, each once.
+    """Yield every legal form of a site, each once.
 
-    Extents need not be divisible: what extending and cutting cost is measured like the rest. Where
-    an axis is asked for, channels and groups stay as they are.
+    Extents need not be divisible: the cost of extending and cutting is measured with the form. If
+    the options name an axis, channels and groups stay as they are.
     """
     if isinstance(site, MatMulSite):
         yield from matmul.every_form(site, options)
@@ -86,10 +86,10 @@ def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation
     options = replace(options, ragged=True)
     extents = site.positions
     whole = [n for n in extents[1:] if n is not None and n <= MAX_WHOLE]
-    # What is lifted leaves the kernels that compute channels-last.
+    # A lifted Conv is not computed by the channels-last kernels, so that order is not tried.
     ways = [(0, order) for order in ORDERS[options.layout]]
     ways += [(1, False)] if len(site.axes) == LIFTED_RANK else []
-    # At its dilation every digit reads its own positions only: the dilation is gone.
+    # A factor equal to the dilation removes it: every digit reads positions of its own digit only.
     dilations = [axis.dilation for axis in site.axes if axis.dilation <= FACTORS[-1]]
     seen = set()
     for factor in sorted({1, *FACTORS, *whole, *dilations}):

@@ -1,4 +1,4 @@
-"""The one door to Dask: which workers are there, and a call that runs on a certain one."""
+"""Connect to Dask: list the workers, and run a call on one. Only this module imports Dask."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from widthfold_onnx.text import printable, quoted
 MISSING = "Dask cannot be imported: pip install 'widthfold-onnx[dask]'"
 
 DEVICE = "device"
-"""Resource of a worker; where it has one, whatever else asks for it waits for its turn."""
+"""Dask resource; calls to a worker that has it request it, and so wait for one another."""
 
 PATIENCE = 10.0
-"""Seconds to wait for the scheduler, and for a result that is said to be there."""
+"""Seconds to wait for the scheduler, and for the result of a call that is done."""
 
 POLL = 0.5
-"""Seconds after which it is looked whether workers came or went."""
+"""Seconds between two looks at which workers came or went."""
 
 Flight = Any
 """A call that runs on a worker: a future of Dask."""
 
 
 class Cluster:
-    """The workers behind one scheduler; a context manager, which leaves them at its end.
+    """The workers behind one scheduler; a context manager, which closes the connection at its end.
 
     Attributes:
         unfit: workers that cannot measure, by address, and why.
@@ -79,7 +79,7 @@ class Cluster:
         self._client.close()
 
     def workers(self) -> dict[str, Place]:
-        """Those that can measure, by address; a new one is asked who it is.
+        """Return the workers that can measure, by address; a new worker is asked for its place.
 
         Raises:
             UsageError: a worker has other versions than this process.
@@ -114,7 +114,7 @@ class Cluster:
             )
 
     def result(self, flight: Flight) -> list[Outcome]:
-        """What a call that is done has measured.
+        """Return the measurements of a call that is done.
 
         Raises:
             OSError: its worker ended.
@@ -127,19 +127,19 @@ class Cluster:
         return found
 
     def wait(self, flights: Iterable[Flight]) -> None:
-        """Until one of the calls is done, or it is time to look after the workers."""
+        """Wait until one of the calls is done, or until workers should be listed again."""
         pending = list(flights)
         if not pending:
             time.sleep(POLL)
             return
         try:
-            with self._client.as_current():  # only there does it look for one
+            with self._client.as_current():  # `wait` uses the current client only
                 self._dask.wait(pending, timeout=POLL, return_when="FIRST_COMPLETED")
         except (TimeoutError, self._dask.CancelledError):
-            return  # whoever looks at them next sees which
+            return  # the caller looks at each call next, and finds those that failed
 
     def cancel(self, flights: Iterable[Flight]) -> None:
-        """Nobody waits for these; what runs already is run to its end."""
+        """Give up the results of these calls; a call that already runs is run to its end."""
         with contextlib.suppress(self._dask.client.ClosedClientError):
             self._client.cancel(list(flights))
 
@@ -163,7 +163,7 @@ class Cluster:
                 self._known[address] = place
 
     def _ask(self, new: Sequence[str], function: Callable[..., Any], *args: Any) -> dict[str, Any]:
-        """Answers or errors by address, without the workers that ended meanwhile."""
+        """Return answers or errors by address, without the workers that ended meanwhile."""
         if not new:
             return {}
         found = self._client.run(function, *args, workers=list(new), on_error="return")

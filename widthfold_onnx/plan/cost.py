@@ -1,21 +1,20 @@
-"""How long a Conv should take on a target: a roofline with tiles, padding and copies.
+"""Predict how long a Conv takes on a target: a roofline with tiles, padding and copies.
 
     kernel   = max(multiply-adds in full tiles / rate, bytes / bandwidth)
     layer    = kernel + staging + operators * launch
-    form     = Pad, Transposes -> layer -> Transposes, Slice, and what is no longer fused
+    form     = Pad, Transposes -> layer -> Transposes, Slice, and operators no longer fused
 
 There are two kinds of kernels. A *blocked* one (NCHWc on the CPU, an implicit GEMM on tensor
 cores) computes whole tiles of output channels and keeps its tensors padded to blocks: staging
 copies the input into blocks, unless it may be read as it is, and the output out of them. A
-*lowered* one (the CPU at any other rank, groups that fit no block, ConvTranspose) multiplies
-columns (im2col, col2im), as all integers of 8 bits do: nothing is padded, but every column is
-written and read again; staging is that. A product of matrices on the CPU is read as it is and
-computes whole tiles of output channels.
+*lowered* one (the CPU at any other rank, groups that fit no block, ConvTranspose, and all kernels
+of 8-bit integers) multiplies columns (im2col, col2im): nothing is padded, but staging writes and
+reads every column. A product of matrices on the CPU is read as it is and computes whole tiles of
+output channels.
 
 Everything is in seconds and bytes of one run, one core or one GPU, with the runtime's own
-optimizations at their highest level. These are predictions: what they leave out (fusions across
-layers, algorithms chosen by heuristics, another level that suits the original better) is what
-measuring is for.
+optimizations at their highest level. The predictions leave out fusions across layers, algorithms
+chosen by heuristics, and other levels that may suit the original better; measuring covers these.
 """
 
 from __future__ import annotations
@@ -29,22 +28,22 @@ from widthfold_onnx.plan.work import Work
 from widthfold_onnx.rules.base import Reformulation
 
 CHANNEL_ALIGNMENT = 4
-"""What ReorderInput asks of the channels (nchwc_transformer.cc)."""
+"""Multiple of the channel count that ReorderInput requires (nchwc_transformer.cc)."""
 
 ROW_OVERHEAD = 8
-"""A row of a product of matrices costs about as much as so many more products: read off the times
-of a few shapes of 262144 and 1048576 rows and 1 to 16 channels on a core with AVX-512, no fit."""
+"""Cost of a row of a product of matrices beside its products, counted in products: read off the
+times of a few shapes of 262144 and 1048576 rows and 1 to 16 channels, AVX-512 core, no fit."""
 
 STRIDED_PASSES = 3
-"""Columns gathered at a stride take so many passes more: 0.20 to 0.25 ns per number of 4 bytes more
-than as many took at stride 1 (nine Convs of rank 1 against three, ONNX Runtime 1.31.1, AVX-512)."""
+"""Extra passes for columns gathered at a stride: 0.20 to 0.25 ns more per 4-byte number than at
+stride 1 (nine Convs of rank 1 against three, ONNX Runtime 1.31.1, AVX-512)."""
 
 SHORT_RUN = 16
-"""Fewer elements than this that stay together are moved one by one by a Transpose on the CPU."""
+"""A Transpose on the CPU moves runs shorter than this element by element."""
 
 
 def conv_seconds(work: Work, target: Target) -> float:
-    """One kernel alone, between tensors in the layout of the model."""
+    """Predict one kernel alone, between tensors in the layout of the model."""
     rate = target.rate[work.dtype] * target.efficiency
     inputs, outputs = work.channels
     group = work.group
@@ -75,22 +74,22 @@ def conv_seconds(work: Work, target: Target) -> float:
 
 
 def layer_seconds(work: Work, target: Target) -> float:
-    """A layer as it is: its Conv and the operator behind it (`plan.units`)."""
+    """Predict a layer as it is: its Conv and the operator behind it (`plan.units`)."""
     return conv_seconds(work, target) + _copy(work, target, 2 * work.outputs)
 
 
 def form_seconds(
     work: Work, form: Reformulation, folded: Work, alone: int, target: Target
 ) -> float:
-    """A layer in another form.
+    """Predict a layer in another form.
 
     Args:
-        work: of the layer as it is.
-        form: what becomes of it.
-        folded: of the form.
-        alone: operators that a runtime fuses into the layer as it is, but not into the form,
-            because the unfold stands between.
-        target: where.
+        work: work of the layer as it is.
+        form: the other form.
+        folded: work of the form.
+        alone: number of operators that a runtime fuses into the layer as it is, but not into the
+            form, because the unfold stands between.
+        target: the device.
     """
     copied = _moves(form.folding, folded.inputs, work, target)
     copied += _moves(form.unfolding, folded.outputs, work, target)
@@ -103,7 +102,7 @@ def form_seconds(
 
 
 def _moves(steps: Sequence[Step], elements: int, work: Work, target: Target) -> float:
-    """Seconds of folding or unfolding a tensor: Transposes copy it, Reshapes are free."""
+    """Predict folding or unfolding a tensor: Transposes copy it, Reshapes are free."""
     seconds = 0.0
     for step in steps:
         if isinstance(step, Transpose):
@@ -114,7 +113,7 @@ def _moves(steps: Sequence[Step], elements: int, work: Work, target: Target) -> 
 
 
 def _scatters(step: Transpose) -> bool:
-    """Whether a Transpose moves short runs of elements, and transposes no matrices.
+    """Check whether a Transpose moves short runs of elements and is no matrix transpose.
 
     Extents that are not known count as 1.
     """
@@ -122,13 +121,13 @@ def _scatters(step: Transpose) -> bool:
     while last and step.order[last - 1] == last - 1:
         last -= 1
     run = math.prod(extent or 1 for extent in step.extents[last:])
-    # One axis changes places with its neighbours, which keep their order.
+    # A matrix transpose moves one axis; all other axes keep their order.
     others = ([i for i in step.order if i != axis] for axis in step.order)
     return run < SHORT_RUN and not (run == 1 and any(rest == sorted(rest) for rest in others))
 
 
 def _is_blocked(work: Work, target: Target) -> bool:
-    """Whether a blocked kernel takes it; on the CPU as TransformConv in ONNX Runtime does.
+    """Check whether a blocked kernel runs it; on the CPU as TransformConv in ONNX Runtime decides.
 
     Groups must be depthwise or whole blocks; input channels that are copied into blocks must be
     a multiple of 4 (channel_alignment).
@@ -148,7 +147,7 @@ def _is_blocked(work: Work, target: Target) -> bool:
 
 
 def _copy(work: Work, target: Target, elements: int) -> float:
-    """An operator that reads and writes so many elements in all."""
+    """Predict an operator that reads and writes so many elements in all."""
     return _pass(work, target, elements) + target.launch
 
 

@@ -1,7 +1,7 @@
-"""Measure on the workers of a cluster, one unit at a time on each, and keep what they found.
+"""Measure on the workers of a cluster, one unit at a time on each, and store the results.
 
-A worker gets the next unit when it has answered. The cluster's scheduler is not left to spread
-the units: it would hand several to a worker, and blame its death on all of them.
+A worker gets the next unit when it has answered. The units are not left to the cluster's scheduler:
+it would give several to one worker, and blame the death of the worker on all of them.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.text import printable
 
 LONELY = 30.0
-"""Seconds to wait for a worker where none is left."""
+"""Seconds to wait for a worker when none is left."""
 
 MOST_FAILURES = 3
-"""A unit at which so many workers failed is given up."""
+"""A unit is given up when so many workers failed at it."""
 
 
 @dataclass
 class _Queue:
-    """What is left for one kind of machine: all of its workers take from here."""
+    """The units left for one kind of machine, shared by all of its workers."""
 
     bench: Bench
     waiting: list[Unit]
@@ -46,10 +46,10 @@ class _Task(NamedTuple):
 
 
 class Crew:
-    """The workers of a cluster. Every kind of machine measures all units: none speaks for others.
+    """The workers of a cluster; every kind of machine measures all units for itself.
 
     Args:
-        cluster: who they are.
+        cluster: the connection to them.
         options: where to measure.
         fold: limits of forms.
         store: where measurements are kept.
@@ -73,13 +73,13 @@ class Crew:
 
     @property
     def benches(self) -> list[Bench]:
-        """One for each kind of machine that was seen."""
+        """One bench for each kind of machine seen so far."""
         return [queue.bench for queue in self._queues.values()]
 
     def measure(self, units: Sequence[Unit], deadline: float, on_progress: Progress) -> None:
-        """Measure what is not known, on all workers that are there or come.
+        """Measure what is not known, on all workers that are connected or connect later.
 
-        What a worker measures when this ends early it measures to its end, for nobody.
+        If this ends early, measurements that already run are finished and discarded.
 
         Args:
             units: in the order in which they are measured.
@@ -121,7 +121,7 @@ class Crew:
         return _Queue(bench, bench.missing(units, deadline - time.monotonic()))
 
     def _send(self, workers: Mapping[str, Place], deadline: float) -> None:
-        """Give every worker that has nothing to do the next unit of its kind of machine."""
+        """Give every idle worker the next unit of its kind of machine."""
         busy = {task.address for task in self._tasks.values()}
         for address, place in workers.items():
             queue = self._queues[place]
@@ -139,7 +139,7 @@ class Crew:
         return f"no worker of the cluster is left that can measure{why and f': {why}'}"
 
     def _land(self, workers: Mapping[str, Place]) -> None:
-        """Keep what has arrived, and take back what its worker will never answer."""
+        """Store the results that arrived, and put back the units of workers that failed."""
         for flight, task in list(self._tasks.items()):
             try:
                 if flight.done():
@@ -159,7 +159,7 @@ class Crew:
 
 
 def _failed(task: _Task, reason: str) -> None:
-    """Let another worker try, unless too many did."""
+    """Put a unit back for another worker, or give it up after too many failures."""
     unit, queue, _ = task
     queue.failures[unit.subject] += 1
     if queue.failures[unit.subject] < MOST_FAILURES:

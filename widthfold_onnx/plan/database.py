@@ -1,4 +1,4 @@
-"""The SQLite file of the store: made once, checked whenever it is opened, never replaced."""
+"""Open the SQLite file of the store: created once, checked at every opening, never replaced."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from widthfold_onnx.model.atomic import writing
 from widthfold_onnx.text import printable, quoted
 
 FORMAT = 1
-"""Version of the table below, in the file as ``PRAGMA user_version``."""
+"""Version of the table below, stored in the file as ``PRAGMA user_version``."""
 
 APPLICATION = 0x57464F4C
-"""Marks the file as a store of ours: "WFOL", as ``PRAGMA application_id``."""
+"""Mark of a store of widthfold: "WFOL", as ``PRAGMA application_id``."""
 
 BUSY_SECONDS = 30.0
-"""How long one process waits for the others."""
+"""Seconds that one process waits for the others."""
 
 ELSEWHERE = "choose another with --store or WIDTHFOLD_STORE, or move this one away"
 
 _SMALLEST = 512
-"""Bytes of the smallest database; SQLite takes a smaller file for an empty one, to be filled."""
+"""Bytes of the smallest database; SQLite treats a smaller file as empty and would overwrite it."""
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS measurements (
@@ -55,20 +55,20 @@ def using(path: Path | None) -> Iterator[None]:
 
 
 def unusable(path: Path | None, why: str) -> UsageError:
-    """The error that names the store, says why it cannot be used, and what to do."""
+    """Return the error that names the store, says why it cannot be used, and what to do."""
     name = "in memory" if path is None else quoted(str(path))
     return UsageError(f"the store {name} cannot be used: {printable(why)}; {ELSEWHERE}")
 
 
 class Opened(NamedTuple):
-    """A store that is open; one that may only be read forgets what is written when it is closed."""
+    """An open store; what is written to a read-only one is lost when it is closed."""
 
     connection: sqlite3.Connection
     read_only: bool
 
 
 def open_database(path: Path | None) -> Opened:
-    """Open the store, or make it, with its folder, where there is none.
+    """Open the store; create it, and its folder, if there is none.
 
     Every statement is a transaction of its own, and on the disk when it returns. A file that may
     be read but not written, as on a read-only mount, is copied into memory.
@@ -109,9 +109,9 @@ def _connected(place: str, path: Path | None) -> sqlite3.Connection:
 
 
 def _copied(path: Path) -> sqlite3.Connection:
-    """The store in memory.
+    """Copy the store into memory.
 
-    Where SQLite cannot make the files that a WAL needs, it has to be told that nobody writes.
+    Where SQLite cannot create the files that a WAL needs, it must be told that nobody writes.
     """
     memory = sqlite3.connect(":memory:", isolation_level=None)
     for mode in ("mode=ro", "immutable=1"):
@@ -144,11 +144,12 @@ def _prepare(connection: sqlite3.Connection, path: Path | None) -> None:
     try:
         connection.execute("PRAGMA journal_mode = WAL")
     except sqlite3.OperationalError as error:
-        # Another process is just opening it: whoever comes next makes the switch, which is for
-        # speed alone. SQLite does not wait here, as it does everywhere else.
+        # Another process is opening it. SQLite does not wait here, as it does everywhere else. A
+        # later process makes the switch, which only affects speed.
         if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
             raise
-    # Nothing so far has written, where the store was there: this would, and is taken back.
+    # Opening an existing store has written nothing so far: find out now whether it can be
+    # written, and roll that back.
     connection.execute("BEGIN IMMEDIATE")
     try:
         connection.execute(f"PRAGMA user_version = {FORMAT}")
@@ -157,7 +158,7 @@ def _prepare(connection: sqlite3.Connection, path: Path | None) -> None:
 
 
 def _check(connection: sqlite3.Connection, path: Path | None) -> None:
-    """Refuse what is no store of this version, or is damaged."""
+    """Refuse a file that is no store of this version, or is damaged."""
     application, version, _ = _look(connection)
     if application != APPLICATION:
         raise unusable(path, "it is a database of another program")
@@ -169,7 +170,7 @@ def _check(connection: sqlite3.Connection, path: Path | None) -> None:
 
 
 def _look(connection: sqlite3.Connection) -> tuple[int, int, bool]:
-    """Mark, format, and whether there is no table yet: of one moment, as others may write."""
+    """Return application mark, format and whether no table exists, read in one transaction."""
     connection.execute("BEGIN")
     with connection:
         (application,) = connection.execute("PRAGMA application_id").fetchone()

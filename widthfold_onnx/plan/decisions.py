@@ -1,4 +1,4 @@
-"""Decide what becomes of every site of a model; nothing is changed here."""
+"""Decide what every site of a model becomes; the graph is not changed here."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from widthfold_onnx.text import quoted
 Choose = Callable[[LinearSite], Reformulation | Refusal]
 
 KEPT = frozenset({"already-folded", "not-selected", "no-gain"})
-"""Codes of sites that are left alone although nothing is wrong with them."""
+"""Codes of sites that are left alone without a fault."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,9 @@ class Decision:
     """A site and its outcome.
 
     Attributes:
-        conv: the same site as it was read, None where it could not be, or need not.
-        hint: what would unlock a refused site (`plan.hints`), "" where nothing tried does.
+        conv: the same site as it was read; None where it could not or need not be read.
+        hint: options that would fold a refused site (`plan.hints`), "" where none that was tried
+            does.
     """
 
     site: Site
@@ -48,11 +49,11 @@ class Decision:
     hint: str = ""
 
     def report(self, options: FoldOptions, gain: Gain | None = None) -> SiteReport:
-        """The line of the report.
+        """Return the line of the report.
 
         Args:
             options: what was to be guarded.
-            gain: what was measured of the site alone.
+            gain: the measured gain of the site alone.
         """
         node, graph, op = self.site.name, self.site.scope.path, self.site.op
         if isinstance(self.outcome, Refusal):
@@ -87,12 +88,12 @@ class Decision:
 
 
 def plan(document: Document, options: FoldOptions, choose: Choose) -> list[Decision]:
-    """One decision for every site of the model, in graph order.
+    """Return one decision for every site of the model, in graph order.
 
     Args:
         document: the model.
         options: which sites, and the shapes to assume.
-        choose: what to make of a site that can be read.
+        choose: returns the form or refusal of a site that can be read.
 
     Raises:
         UsageError: a node pattern matches no site, or an assumed input shape does not fit.
@@ -115,7 +116,7 @@ def plan(document: Document, options: FoldOptions, choose: Choose) -> list[Decis
 def applied(
     document: Document, decisions: Sequence[Decision], options: FoldOptions
 ) -> onnx.ModelProto:
-    """The model with every decision carried out, guarded as asked; the document is used up."""
+    """Return the model with every decision applied, guarded as asked; the document is consumed."""
     model = engine_of(document, decisions, options).finish()
     spreads = [
         spread_of(d.conv, d.outcome)
@@ -127,7 +128,7 @@ def applied(
 
 
 def engine_of(document: Document, decisions: Sequence[Decision], options: FoldOptions) -> Engine:
-    """An engine that knows every decision; nothing is changed yet."""
+    """Return an engine that holds every decision; the graph is not changed yet."""
     engine = Engine(document, options)
     for decision in decisions:
         if decision.conv is not None and isinstance(decision.outcome, Reformulation):
@@ -138,7 +139,7 @@ def engine_of(document: Document, decisions: Sequence[Decision], options: FoldOp
 def read_sites(
     document: Document, options: FoldOptions
 ) -> Iterator[tuple[Site, LinearSite | Refusal]]:
-    """Every site in graph order, read or refused.
+    """Yield every site in graph order, read or refused.
 
     Raises:
         UsageError: a node pattern matches no site, or an assumed input shape does not fit.
@@ -166,17 +167,17 @@ def read_site(
 
 
 def was_folded(node: Node) -> bool:
-    """Whether an earlier run folded a node.
+    """Check whether an earlier run folded a node.
 
-    Its metadata says so; where another tool dropped that, the name of its output does.
+    Its metadata says so, or the name of its output where another tool dropped the metadata.
     """
     return FOLD_KEY in node.metadata_props or bool(FOLDED_OUTPUT.search(node.outputs[0].name or ""))
 
 
 def find_sites(document: Document, options: FoldOptions) -> list[Site]:
-    """Every linear node, in the main graph, in bodies and functions; nameless ones get a name.
+    """Return every linear node of the main graph, bodies and functions; nameless ones get a name.
 
-    The originals that guards keep are none: what stands for them was folded.
+    The originals that guards keep are left out: the nodes that replace them are folded.
 
     Raises:
         UsageError: a node pattern matches none.
@@ -195,8 +196,8 @@ def find_sites(document: Document, options: FoldOptions) -> list[Site]:
 def _finite(document: Document, conv: LinearSite) -> Refusal | None:
     """Refuse a weight with NaN or Inf.
 
-    Such a weight turns padding into NaN, and which products with padding are formed at all
-    differs between kernels of a runtime, and between a Conv and its fold.
+    Such a weight turns padding into NaN, and kernels of a runtime differ in which products with
+    padding they form, as do a Conv and its fold.
     """
     if np.isfinite(document.read(conv.weight)).all():
         return None

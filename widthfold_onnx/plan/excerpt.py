@@ -1,10 +1,10 @@
-"""One layer as a model of its own, to be measured.
+"""Cut one layer out as a model of its own, to be measured.
 
-It is the layer at its real shapes with the operators behind it that a runtime fuses into it, and
-one more operator at the end (a Neg, or a Cast of what no Neg takes), so that no form pays for
+The layer has its real shapes and the operators behind it that a runtime fuses into it. One more
+operator stands at the end (a Neg, or a Cast of a type that no Neg takes), so that no form pays for
 writing a graph output: a Reshape in the middle of a graph is free, one that makes an output is a
-copy. A layer whose data and weight are dequantized stands between what quantizes both its ends,
-because that is what a runtime needs to compute it in integers.
+copy. A layer whose data and weight are dequantized gets quantizers at both ends, because a runtime
+computes it in integers only between them.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ FUSED = frozenset(
     {"Relu", "LeakyRelu", "Sigmoid", "Tanh", "Clip", "HardSigmoid", "BatchNormalization"}
     | {"Add", "Mul"}
 )
-"""What runtimes fuse into a Conv, where all other inputs are constants (conv_*_fusion.cc)."""
+"""Operators that runtimes fuse into a Conv if all other inputs are constants (conv_*_fusion.cc)."""
 QUANTIZING = frozenset({"QuantizeLinear", "DequantizeLinear"})
-"""What they fuse as well, where data and weight are dequantized."""
+"""Operators that they also fuse if data and weight are dequantized."""
 
 
 def fused_behind(document: Document, site: LinearSite) -> list[Node]:
-    """The operators behind a site that a runtime fuses into it."""
+    """Return the operators behind a site that a runtime fuses into it."""
     kinds = FUSED | QUANTIZING if _dequantizer(site) is not None else FUSED
     found: list[Node] = []
     value = site.node.outputs[0]
@@ -58,14 +58,14 @@ def excerpt(
     shape: Sequence[int],
     measured: ShapeTable,
 ) -> onnx.ModelProto:
-    """A layer as a model of its own; what it reads besides its data is constant there.
+    """Return a layer as a model of its own; its inputs other than the data are constants there.
 
     Args:
         document: the model.
         site: the layer.
-        behind: what is fused into it.
+        behind: the operators that are fused into it.
         shape: extents of its data.
-        measured: element types, and extents of what the model computes beside the data.
+        measured: element types, and extents of computed inputs other than the data.
     """
     path, start = site.scope.path, site.data.name or ""
     element = measured.element(path, start)
@@ -106,12 +106,12 @@ def excerpt(
 
 
 def _dequantizer(site: LinearSite) -> Node | None:
-    """The DequantizeLinear of the data of a site that a runtime computes in integers."""
+    """Return the DequantizeLinear of the data of a site that a runtime computes in integers."""
     return data_dequantizer(site.data) if site.is_finite else None
 
 
 def _read(layer: Iterable[Node]) -> list[Value]:
-    """What nodes read."""
+    """Return the values that nodes read."""
     return [value for node in layer for value in node.inputs if value is not None]
 
 
@@ -120,7 +120,7 @@ def _constant(document: Document, values: Sequence[Value]) -> bool:
 
 
 def _number(document: Document, value: Value, measured: ShapeTable, path: str) -> Array:
-    """A constant; ones for a computed scale or zero point, whose value takes no time."""
+    """Return a constant, or ones for a computed scale or zero point, whose value takes no time."""
     constant = document.constant(value)
     if not isinstance(constant, Refusal):
         return document.read(constant)

@@ -1,4 +1,4 @@
-"""What the forms of layers gain: measured, or predicted where nothing is to be measured."""
+"""Look up what the forms of layers gain: measured, or predicted where nothing is to be measured."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from widthfold_onnx.plan.units import Form, Unit
 from widthfold_onnx.results import Gain
 
 PREDICTED_GAIN = 1.25
-"""A form that nobody measured is chosen if its predicted ratio is above this."""
+"""A form that was not measured is chosen if its predicted ratio is above this."""
 
 
 class Gains:
-    """What is known of the layers of one model.
+    """The known gains of the layers of one model.
 
     Args:
-        layers: of the model.
-        bench: knows what was measured.
-        predict: whether layers are predicted of which nothing is known.
+        layers: the layers of the model.
+        bench: holds the measurements.
+        predict: whether to predict layers that have no measurement.
     """
 
     def __init__(self, layers: Layers, bench: Bench, *, predict: bool) -> None:
@@ -30,7 +30,7 @@ class Gains:
         self._predict = predict
 
     def of(self, subject: str, key: str) -> Gain | None:
-        """What a form of a layer gains, None where that is not known or it was lost."""
+        """Return the gain of a form of a layer; None where it is not known or the form was lost."""
         measured = self._bench.known(subject, key)
         if measured is not None:
             return gain_of(measured) if measured.status == "ok" else None
@@ -40,7 +40,7 @@ class Gains:
         return _foreseen(unit, next(form for form in unit.forms if form.key == key))
 
     def best(self, subject: str) -> tuple[str, Gain] | None:
-        """The form of a layer that surely gains most, and how much."""
+        """Return the form of a layer with the largest low end of its gain, and that gain."""
         known = [
             (form.key, gain)
             for form in self._layers.units[subject].forms
@@ -49,9 +49,9 @@ class Gains:
         return max(known, key=lambda item: (item[1].low, item[0]), default=None)
 
     def unknown(self, subject: str) -> str:
-        """Why nothing is known of what the forms of a layer gain, in words behind "none of them".
+        """Return why no gain of a layer's forms is known, as words that follow "none of them".
 
-        Most of what was lost, itself or its forms, was lost for the reason that is given.
+        The reason is the most common one among the lost measurements of the layer and its forms.
         """
         keys = (AS_IS, *(form.key for form in self._layers.units[subject].forms))
         found = (self._bench.known(subject, key) for key in keys)
@@ -59,7 +59,7 @@ class Gains:
         return f"ran: {reasons.most_common(1)[0][0]}" if reasons else "was measured"
 
     def saved(self, subject: str, key: str) -> float:
-        """Seconds that a form of known gain saves in all layers of a subject."""
+        """Return the seconds that a form of known gain saves in all layers of a subject."""
         own, gain = self._bench.known(subject, AS_IS), self.of(subject, key)
         assert gain is not None
         seconds = self._layers.units[subject].predicted if own is None else own.seconds
@@ -67,12 +67,12 @@ class Gains:
 
 
 def pays(gain: Gain) -> bool:
-    """Whether a layer is worth the form."""
+    """Check whether a gain is large enough to use the form."""
     return gain.low > (PREDICTED_GAIN if gain.predicted else SMALLEST_GAIN)
 
 
 def gain_of(measured: Measurement) -> Gain:
-    """What was measured, as reports say it."""
+    """Return a measurement as a gain for reports."""
     return Gain(ratio=measured.ratio, low=measured.low, high=measured.high, pairs=measured.rounds)
 
 

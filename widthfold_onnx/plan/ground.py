@@ -1,4 +1,4 @@
-"""What a search stands on: provider, shapes, target, and whose measurements count."""
+"""Set up the context of a search: provider, shapes, target, and whose measurements count."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from widthfold_onnx.runtime.worker import isolated
 
 @dataclass(frozen=True)
 class Ground:
-    """Where layers run, or would run.
+    """The context in which layers run, or would run.
 
     Attributes:
         provider: not AUTO.
-        shapes: of every input.
-        target: the device that is predicted for.
+        shapes: shapes of every input.
+        target: the device that times are predicted for.
         setting: `identity.setting_identity`.
         machine: `identity.machine_identity` of the machine whose measurements count; "" where
             there is none.
@@ -42,7 +42,7 @@ class Ground:
 
 
 def ground_here(loaded: LoadedModel, options: SearchOptions, fixed: Shapes) -> Ground:
-    """This machine, found out by running the model.
+    """Return the context of this machine, found by running the model.
 
     Raises:
         UnverifiedError: the runtime cannot be used, or the model does not run.
@@ -58,10 +58,10 @@ def ground_here(loaded: LoadedModel, options: SearchOptions, fixed: Shapes) -> G
 def ground_elsewhere(
     loaded: LoadedModel, options: SearchOptions, fixed: Shapes, store: Store
 ) -> Ground:
-    """A machine of the target's kind, with nothing run.
+    """Return the context of a machine of the target's kind; nothing is run.
 
-    Measurements count of the only machine of that kind in the store; of several, those of this
-    machine, if it is one. A CPU's kind is not known but of this machine.
+    If the store holds one machine of that kind, its measurements count; if several, those of this
+    machine, if it is one of them. Only of this machine the kind of CPU is known.
 
     Raises:
         UsageError: the target is unknown or does not fit the provider, or an input has an open
@@ -84,10 +84,10 @@ def ground_elsewhere(
 
 
 def _chosen(options: SearchOptions, provider: Provider) -> Target | None:
-    """The target that the caller chose, None where that was left open.
+    """Return the target that the caller chose, None where the choice was left open.
 
     Raises:
-        UsageError: there is none of that name, or it does not fit the provider.
+        UsageError: no target has that name, or it does not fit the provider.
     """
     if options.target is None:
         return None
@@ -106,7 +106,7 @@ def _setting(options: SearchOptions, provider: Provider) -> str:
 
 
 def _ports(proto: onnx.ModelProto) -> Iterator[Port]:
-    """The inputs that a caller must feed, without their element types."""
+    """Yield the inputs that a caller must feed, without their element types."""
     given = {tensor.name for tensor in proto.graph.initializer}
     for value in proto.graph.input:
         if value.name not in given:

@@ -1,4 +1,4 @@
-"""May a guard stand around a fold: has the operator set its tests, and does the runtime load it?"""
+"""Check whether a guard can stand around a fold: the operator set and the runtime must allow it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from widthfold_onnx.rules.guarding import needed_extents
 from widthfold_onnx.rules.parameter import dequantizer
 
 LEAST_OPSET = 10
-"""There is no Mod below (ONNX changelog)."""
+"""First operator set with a Mod (ONNX changelog)."""
 
 
 def guard_problem(
     site: LinearSite, plan: Reformulation, options: FoldOptions, opset: int
 ) -> Refusal | None:
-    """A refusal where the operator set cannot say what is tested, or no If can read the data."""
+    """Refuse a guard whose test the operator set lacks, or whose data no If can read."""
     if not needed_extents(site, plan, options):
         return None
     if opset < LEAST_OPSET:
@@ -35,6 +35,6 @@ def guard_problem(
 
 
 def _was_requantized(value: Value) -> bool:
-    """Whether an earlier run quantized a value again behind its moves: it was refused then."""
+    """Check whether an earlier run put a quantizer pair behind the moves of a value."""
     maker = dequantizer(value)
     return maker is not None and ORIGIN_KEY in maker.metadata_props

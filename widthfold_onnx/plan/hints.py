@@ -1,7 +1,7 @@
-"""What would unlock a site that is refused for its extents: every hint was tried.
+"""Find options that would fold a site which is refused for its extents; every hint was tried.
 
-What is suggested is planned with as if the caller gave it, and only named where the site has a form
-then. Suggested sizes are round numbers that the factor divides even behind some strides.
+A site is planned with each suggestion as if the caller had given it; only suggestions that give a
+form are named. Suggested sizes are round numbers that the factor divides even behind some strides.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from widthfold_onnx.rules.conv import PROGRESS, reformulate
 from widthfold_onnx.text import printable
 
 UNREAD = frozenset({"unknown-extent", "unknown-shape"})
-"""Codes of sites that cannot be read for want of an extent."""
+"""Codes of sites that cannot be read because an extent is unknown."""
 
 GUARD = "--guard-shapes"
 RAGGED = "--ragged"
 
 SMALLEST_FACTOR = 2
-"""What is tried where the factor is measured."""
+"""Factor to try where the options fix none."""
 
 ROUND = 32
-"""Suggested extents are so many times the factor: five strides of 2 leave a multiple of it."""
+"""Suggested extents divided by the factor: behind five strides of 2 a multiple of it is left."""
 
 _Suggested = tuple[tuple[str, tuple[int, ...]], ...]
 """Shapes by the names of inputs."""
@@ -42,7 +42,7 @@ class Hints:
 
     Args:
         document: the model.
-        options: what was planned with.
+        options: the options that were planned with.
     """
 
     def __init__(self, document: Document, options: FoldOptions) -> None:
@@ -52,7 +52,7 @@ class Hints:
         self._tables: dict[_Suggested, ShapeTable] = {}
 
     def of(self, site: Site, conv: LinearSite | None, refusal: Refusal) -> str:
-        """What would unlock a refused site, as the options to give; "" where nothing tried does.
+        """Return the options that would fold a refused site; "" where none that was tried does.
 
         Args:
             site: the site.
@@ -68,7 +68,7 @@ class Hints:
         return f"{' or '.join(found)} folds it" if found else ""
 
     def _openings(self, site: Site) -> list[str]:
-        """What unlocks a site that has an open extent."""
+        """Return the options that fold a site which has an open extent."""
         guarded = replace(self._options, guard_shapes=True)
         found = [self._shapes(site, self._options, "")]
         if not self._options.guard_shapes:
@@ -78,7 +78,7 @@ class Hints:
         return [way for way in found if way]
 
     def _shapes(self, site: Site, options: FoldOptions, more: str) -> str:
-        """The first suggested shapes with which a site folds, as options; "" where none does."""
+        """Return the first suggested shapes that fold a site, as options; "" where none does."""
         for shapes in self._suggested:
             if self._folds(site, self._table(shapes), options):
                 return _shown(shapes) + more
@@ -107,7 +107,7 @@ class Hints:
         return ShapeTable(self._document.proto, given) if given else self._document.shapes
 
     def _table(self, shapes: _Suggested) -> ShapeTable:
-        """What suggested shapes mean for every value; made when first asked for."""
+        """Return the shapes of all values under suggested input shapes; computed on first use."""
         if shapes not in self._tables:
             given = {**self._options.input_shapes, **dict(shapes)}
             self._tables[shapes] = ShapeTable(self._document.proto, given)
@@ -115,7 +115,7 @@ class Hints:
 
     @cached_property
     def _suggested(self) -> list[_Suggested]:
-        """One input at a time, then all of them, with one sample and with as many as the factor."""
+        """Shapes for one input at a time, then for all: with one sample, then `factor` samples."""
         held = {tensor.name for tensor in self._document.proto.graph.initializer}
         inputs = {
             value.name: dims

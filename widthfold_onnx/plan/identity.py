@@ -1,4 +1,4 @@
-"""What a time depends on beside the model, as strings that compare: parts of a key of the store."""
+"""Describe what a time depends on besides the model, as strings for the keys of the store."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _QUERY = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheade
 _SECONDS = 20
 
 _STEPPING = ("cpu family", "model", "stepping")
-"""Tells processors apart that a virtual machine gives one name."""
+"""Fields that tell processors apart to which a virtual machine gives the same name."""
 
 _CUDNN = ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
 _TENSORRT = ("tensorrt", "tensorrt-cu13", "tensorrt-cu12")
 
 
 def canonical(value: object) -> str:
-    r"""The one JSON text of a value: sorted names, no spaces, ASCII.
+    r"""Return the one JSON text of a value: sorted names, no spaces, ASCII.
 
     Raises:
         ValueError: a number that is not finite.
@@ -38,7 +38,7 @@ def canonical(value: object) -> str:
 
 
 class Place(NamedTuple):
-    """Where a measurement is taken: the provider that is used, and the machine."""
+    """The provider and the machine that a measurement is taken with."""
 
     provider: Provider
     machine: str
@@ -47,7 +47,7 @@ class Place(NamedTuple):
 def find_place(
     provider: Provider, options: Mapping[str, str], session_options: Mapping[str, str]
 ) -> Place:
-    """Where this process would measure.
+    """Return the provider and the machine that this process would measure with.
 
     Meant to run in `runtime.worker.isolated`, since a provider may keep memory of its device.
 
@@ -69,7 +69,7 @@ def find_place(
 
 @cache
 def machine_identity(provider: Provider) -> str:
-    """The machine and the versions that decide how fast a model runs, found out once.
+    """Return the machine and the versions that decide how fast a model runs; computed once.
 
     Args:
         provider: where the models run; not AUTO, which may mean another one tomorrow.
@@ -102,7 +102,7 @@ def setting_identity(
     level: Level,
     threads: int,
 ) -> str:
-    """How the runtime was told to run a model.
+    """Return the settings with which the runtime runs a model.
 
     Args:
         provider: where it runs; not AUTO.
@@ -132,9 +132,9 @@ def _check_chosen(provider: Provider) -> None:
 
 
 def _gpus() -> dict[str, object]:
-    """Kinds of devices with their driver; none where nvidia-smi does not answer.
+    """Return the kinds of devices with their driver; none where nvidia-smi does not answer.
 
-    Where there are several kinds, it matters which of them CUDA is allowed to see.
+    If there are several kinds, the devices that CUDA may see are part of the identity.
     """
     try:
         answer = subprocess.run(

@@ -1,8 +1,8 @@
-"""A layer inside a region: the same race, with tensors that are packed already.
+"""Select the forms of layers that are also measured inside a region, between packed tensors.
 
-Alone a form pays for folding what it reads and for unfolding what it returns. Between neighbours
-that agree on a state it pays neither. So a form whose state a neighbour could share runs a second
-time with packed tensors at its ends; the difference is what its folds cost.
+A form alone pays for folding its input and unfolding its output. Between neighbours that agree on
+a state it pays neither. So a form whose state a neighbour could share is measured a second time
+with packed tensors at its ends; the difference is the cost of its folds.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from widthfold_onnx.plan.units import Form, Unit
 
 
 def inside_subject(subject: str) -> str:
-    """The subject of the same layer between packed tensors."""
+    """Return the subject of the same layer between packed tensors."""
     return canonical({**json.loads(subject), "inside": True})
 
 
 def inside(units: Mapping[str, Unit], links: Sequence[Link]) -> dict[str, Unit]:
-    """The units that are to run between packed tensors as well, with the forms that matter there.
+    """Return the units to run between packed tensors as well, with the forms that matter there.
 
     Args:
         units: layers by subject.
-        links: what lies between them.
+        links: the tensors between them.
 
     Returns:
         By the subject of the layer; a form is there if another layer, or another of its kind,

@@ -1,4 +1,4 @@
-"""The layers of a model: which of them are alike, and what each may become."""
+"""Collect the layers of a model: which of them are alike, and which forms each may take."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Layers:
     """The layers of a model.
 
     Attributes:
-        units: by subject.
-        subjects: of every site, or why it has none.
-        links: what lies between layers.
+        units: units by subject.
+        subjects: the subject of every site, or why it has none.
+        links: the tensors between layers.
         inside: units that run between packed tensors, by the subject of the layer.
     """
 
@@ -48,7 +48,7 @@ class Layers:
         Args:
             document: the model.
             options: which sites, and limits.
-            shapes: of every input, at which layers are measured.
+            shapes: shapes of every input, at which layers are measured.
             target: the device that the order of the forms is for.
         """
         measured = ShapeTable(document.proto, shapes)
@@ -67,7 +67,7 @@ class Layers:
                 known[geometry] = list(every_form(conv, options))
             unit = _unit(document, conv, measured, known[geometry], options, target)
             if isinstance(unit, Unit):
-                # Alike layers may differ in what is legal, where one has an open extent.
+                # Layers of one subject may differ in their legal forms if one has an open extent.
                 like = units.get(unit.subject)
                 units[unit.subject] = unit if like is None else like.joined(unit)
                 nodes[conv.node] = unit.subject
@@ -76,24 +76,24 @@ class Layers:
         return cls(units, subjects, found, inside(units, found))
 
     def subject(self, site: LinearSite) -> str | Refusal:
-        """The subject of a site, or why it cannot be measured."""
+        """Return the subject of a site, or why it cannot be measured."""
         return self.subjects[_place(site)]
 
     def places(self) -> list[Place]:
-        """Every site that can be measured."""
+        """Return every site that can be measured."""
         return sorted(p for p, subject in self.subjects.items() if isinstance(subject, str))
 
     def count(self, subject: str) -> int:
-        """How many layers of the model are this one."""
+        """Return how many layers of the model have this subject."""
         return sum(other == subject for other in self.subjects.values())
 
     def behind(self, units: Iterable[Unit]) -> set[str]:
-        """The subjects of the layers that units are, alone or between packed tensors."""
+        """Return the subjects of the layers of units, measured alone or between packed tensors."""
         layer_of = {unit.subject: subject for subject, unit in self.inside.items()}
         return {layer_of.get(unit.subject, unit.subject) for unit in units}
 
     def in_order(self) -> list[Unit]:
-        """Those with the most work first: time may be short. What is inside comes last."""
+        """Return the units, most work first as time may be short; those inside regions last."""
         every = (*self.units.values(), *self.inside.values())
         return sorted(every, key=lambda unit: (unit.inside, -unit.macs, unit.subject))
 
@@ -107,7 +107,7 @@ def _unit(
     target: Target,
 ) -> Unit | Refusal:
     if not forms:
-        # Any factor will do: none is legal, or none has enough positions to move.
+        # Any factor gives the reason: no form is legal, or no axis has enough positions.
         outcome = reformulate(conv, replace(options, ragged=True), SMALLEST_FACTOR)
         short = Refusal("too-short", f"no axis has {SMALLEST_FACTOR} positions")
         return outcome if isinstance(outcome, Refusal) else short

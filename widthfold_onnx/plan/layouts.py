@@ -1,8 +1,8 @@
-"""What `--layout auto` means at a fixed factor, where nothing is measured.
+"""Decide what `--layout auto` means at a fixed factor, where nothing is measured.
 
 A runtime that computes channels-last puts Transposes around every Conv and cancels those of the
-NHWC form, but not the Reshapes of the NCHW form, around which its own stay as copies. Under one
-that computes NCHW it is the other way round. ONNX Runtime computes channels-last on CUDA with
+NHWC form. Around the Reshapes of the NCHW form it cannot cancel them, and they stay as copies. A
+runtime that computes NCHW is the reverse. ONNX Runtime computes channels-last on CUDA with
 `prefer_nhwc`, an option that no other provider takes.
 """
 
@@ -16,7 +16,7 @@ from widthfold_onnx.runtime.providers import OFF
 
 
 def settled(fold: FoldOptions, provider_options: Mapping[str, str]) -> FoldOptions:
-    """The options with AUTO decided, unless forms are measured, where both compete.
+    """Return the options with AUTO decided, unless forms are measured, where both layouts compete.
 
     Args:
         fold: the options.

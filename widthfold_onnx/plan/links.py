@@ -1,8 +1,8 @@
-"""Which layers could share a folded tensor: what passes a fold on between them.
+"""Find the layers that could share a packed tensor, and the tensors that link them.
 
-All tensors that are joined by ops of the table of `rules.carry` are in one state, or all are
-natural: they are one link between the layers that make them and the layers that read them. The
-table is asked for the kind of op only; whether an op really takes a state, the rewriting decides.
+Tensors that are joined by ops of the table of `rules.carry` are all in one state, or all natural:
+they are one link between the layers that make them and the layers that read them. Only the operator
+is looked up here; the rewriting decides whether an op really accepts a state.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Link:
     """Tensors that are in one state.
 
     Attributes:
-        makers: a subject for every layer that returns one.
-        readers: a subject for every layer that reads one.
-        made: whether something else makes one, naturally.
-        read: whether something else reads one, naturally.
+        makers: a subject for every layer that returns one of them.
+        readers: a subject for every layer that reads one of them.
+        made: whether anything else makes one of them, in the natural state.
+        read: whether anything else reads one of them, in the natural state.
     """
 
     makers: tuple[str, ...]
@@ -36,18 +36,18 @@ class Link:
 
 
 def links(document: Document, subjects: Mapping[Node, str]) -> list[Link]:
-    """What lies between layers, before the first and behind the last ones.
+    """Return the links between layers, before the first and behind the last ones.
 
     Args:
         document: the model.
-        subjects: of every node that is a layer.
+        subjects: the subject of every node that is a layer.
     """
     graphs = dict.fromkeys(map(graph_of, subjects))
     return sorted(link for graph in graphs for link in _links(document, graph, subjects))
 
 
 def _links(document: Document, graph: Graph, subjects: Mapping[Node, str]) -> Iterator[Link]:
-    """The links of one graph."""
+    """Yield the links of one graph."""
     nodes = list(nodes_of(graph))
     layers = dict.fromkeys(node for node in nodes if node in subjects)
     carried = dict.fromkeys(
@@ -71,7 +71,7 @@ def _links(document: Document, graph: Graph, subjects: Mapping[Node, str]) -> It
 
 
 def _connected(joined: Sequence[Sequence[Value]]) -> Iterator[list[Value]]:
-    """Values that are joined, directly or by others."""
+    """Yield the groups of values that are joined, directly or through others."""
     near: dict[Value, list[Sequence[Value]]] = defaultdict(list)
     for values in joined:
         for value in values:
@@ -81,7 +81,7 @@ def _connected(joined: Sequence[Sequence[Value]]) -> Iterator[list[Value]]:
         if start not in seen:
             seen.add(start)
             group = [start]
-            for value in group:  # which grows meanwhile
+            for value in group:  # the loop appends to it
                 fresh = dict.fromkeys(v for vs in near[value] for v in vs if v not in seen)
                 seen.update(fresh)
                 group += fresh
@@ -89,7 +89,7 @@ def _connected(joined: Sequence[Sequence[Value]]) -> Iterator[list[Value]]:
 
 
 def _data(document: Document, node: Node) -> Iterator[Value]:
-    """What a node returns, and what it reads besides constants."""
+    """Yield the values that a node returns, and those that it reads besides constants."""
     for value in (*node.inputs, *node.outputs):
         if value is not None and isinstance(document.constant(value), Refusal):
             yield value

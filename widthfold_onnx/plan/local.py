@@ -20,11 +20,11 @@ from widthfold_onnx.runtime.worker import isolated
 
 
 class _StoppedError(Exception):
-    """Nobody waits for the rest."""
+    """Measuring was stopped, so the rest is not needed."""
 
 
 class Local:
-    """This machine.
+    """The bench of this machine.
 
     Attributes:
         reads: the provider on which models are tried to find the shapes of their inputs.
@@ -34,7 +34,7 @@ class Local:
     def __init__(
         self, options: SearchOptions, fold: FoldOptions, store: Store, jobs: int = 1
     ) -> None:
-        """Find out what this machine is.
+        """Identify this machine.
 
         Args:
             options: where to measure.
@@ -60,7 +60,7 @@ class Local:
         self._jobs = jobs
 
     def measure(self, units: Sequence[Unit], deadline: float, on_progress: Progress) -> None:
-        """Measure what is not known; when this is interrupted, everything that was is kept.
+        """Measure what is not known; on an interrupt, all measurements taken so far are kept.
 
         Args:
             units: in the order in which they are measured, dealt out to the jobs in turn.
@@ -96,7 +96,7 @@ class Local:
         playing, begun = len(hands), set()
         try:
             for hand in hands:
-                # A daemon: no end of the program waits for it, and its child ends with us.
+                # A daemon thread does not delay the end of the program; its child ends with us.
                 threading.Thread(target=play, args=(hand,), daemon=True).start()
             while playing:
                 message = heard.get()

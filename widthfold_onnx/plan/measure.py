@@ -1,7 +1,7 @@
-"""Measure units, in child processes, and keep what was measured.
+"""Measure units in child processes, and keep the results.
 
-A form that crashes the child, hangs or eats its memory has lost; the race goes on without it in a
-new child. Whatever is known already is not measured again.
+A form that crashes the child, hangs or exhausts its memory has lost; the race goes on without it in
+a new child. Forms that the store knows are not measured again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MEMORY_SHARE = 0.5
 """Share of the machine's memory that a child on the CPU may use."""
 
 Keep = Callable[[str, str, Measurement], None]
-"""Gets subject, candidate and what was measured."""
+"""Receives subject, candidate and measurement."""
 
 
 class _BudgetSpentError(Exception):
@@ -58,7 +58,7 @@ class Bench:
 
     @classmethod
     def of(cls, options: SearchOptions, fold: FoldOptions, store: Store, machine: str) -> Self:
-        """A bench for a provider that is chosen.
+        """Return a bench for a chosen provider.
 
         Args:
             options: provider, which must not be AUTO, with its options and those of sessions, and
@@ -84,16 +84,16 @@ class Bench:
 
     @property
     def measured(self) -> int:
-        """How many measurements were kept."""
+        """Number of measurements that were kept."""
         return len(self.kept)
 
     @property
     def read_only(self) -> bool:
-        """Whether the store may only be read, so that measurements are forgotten."""
+        """True if the store may only be read, so that measurements are lost."""
         return self._store.read_only
 
     def known(self, subject: str, candidate: str) -> Measurement | None:
-        """What the store holds."""
+        """Return the measurement that the store holds, if any."""
         return self._store.get(self._key(subject, candidate))
 
     def keep(self, subject: str, candidate: str, measurement: Measurement) -> None:
@@ -102,7 +102,7 @@ class Bench:
         self._store.put(self._key(subject, candidate), measurement)
 
     def measure(self, units: Sequence[Unit], deadline: float, on_progress: Progress) -> None:
-        """Race all forms that are not known yet, until all ran or the deadline is over.
+        """Race all forms that are not known yet, until all ran or the deadline has passed.
 
         Args:
             units: in the order in which they are measured.
@@ -113,12 +113,12 @@ class Bench:
         measure(missing, self.setup, deadline, self.keep, on_progress)
 
     def missing(self, units: Sequence[Unit], seconds: float = 0.0) -> list[Unit]:
-        """The units of which something is not known, with the forms that are not.
+        """Return the units that are not known completely, each with its unknown forms.
 
         Args:
             units: to choose from.
-            seconds: there are to measure them in; where that is much more than there were once,
-                what was skipped then is missing as well.
+            seconds: time to measure them in; if it is much more than an earlier run had, forms
+                that were skipped then are missing as well.
         """
         return [left for unit in units if (left := self._missing(unit, seconds)) is not None]
 
@@ -132,7 +132,7 @@ class Bench:
 
     def _key(self, subject: str, candidate: str) -> Key:
         if self.setup.fold.guard_shapes and candidate != AS_IS:
-            candidate = f"{candidate} guarded: {EXTENTS}"  # which costs something
+            candidate = f"{candidate} guarded: {EXTENTS}"  # a guard costs time
         return Key(
             subject=subject,
             candidate=candidate,
@@ -150,15 +150,15 @@ def measure(
     *,
     share: float = 1.0,
 ) -> None:
-    """Race all forms of the units, until all ran or the deadline is over.
+    """Race all forms of the units, until all ran or the deadline has passed.
 
     Args:
         units: in the order in which they are measured.
         setup: where.
         deadline: of `time.monotonic`.
-        keep: gets what was measured, as it is.
+        keep: gets every measurement at once.
         on_progress: gets a step per unit.
-        share: of the time until the deadline that these units should take.
+        share: fraction of the time until the deadline that these units should take.
 
     Raises:
         UnverifiedError: the runtime cannot be used.
@@ -179,17 +179,17 @@ def measure(
             return
         except UnverifiedError as error:
             if not course.is_running:
-                raise  # no runtime at all
+                raise  # nothing ran: the runtime cannot be used
             course.lose(str(error))
 
 
 class _Course:
-    """What is left to measure, while children tell how it goes.
+    """The units left to measure, kept up to date by messages of the children.
 
     Args:
         units: to be measured.
         deadline: of `time.monotonic`.
-        keep: gets what was measured, as it is.
+        keep: gets every measurement at once.
         on_progress: gets a step per unit.
     """
 
@@ -207,11 +207,11 @@ class _Course:
 
     @property
     def is_running(self) -> bool:
-        """Whether a form has begun whose unit is not done."""
+        """True if a form has begun and its unit is not done."""
         return self._running.subject in self.left
 
     def hear(self, message: Began | Ran | Done) -> None:
-        """Take in what a child says.
+        """Handle a message of a child.
 
         Raises:
             _BudgetSpentError: a unit begins after the deadline.
@@ -226,7 +226,7 @@ class _Course:
             self._tell(message.subject, message.key, kept_of(message, self._budget))
 
     def lose(self, reason: str) -> None:
-        """The form that runs has lost; the layer as it is takes all its forms with it."""
+        """Mark the running form as lost; if it is the layer as it is, drop the unit's forms."""
         subject, key = self._running.subject, self._running.key
         self._tell(subject, key, lost(reason))
         unit = self.left.pop(subject)
@@ -249,7 +249,7 @@ class _Course:
 
 
 def _memory(provider: Provider) -> int | None:
-    """Bytes that a child may use; CUDA reserves far more address space than it uses."""
+    """Return the bytes that a child may use; CUDA reserves far more address space than it uses."""
     if provider is not Provider.CPU:
         return None
     return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * MEMORY_SHARE)

@@ -1,8 +1,8 @@
-"""How far folds may spread Inf and NaN, and what the model says of it.
+"""Compute how far folds may spread Inf and NaN, and write it into the model.
 
 A structural zero times Inf is NaN, so a non-finite input reaches every output that shares its
-reduction, within its sample: as many times as many outputs, in the mean, as the folded weight has
-elements for each that is no structural zero.
+reduction, within its sample. The mean number of outputs reached grows by the ratio of all elements
+of the folded weight to those that are no structural zeros.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import onnx
 from widthfold_onnx.rules.base import LinearSite, Reformulation
 
 NONFINITE_KEY = "widthfold.nonfinite"
-"""Metadata of a model: ``spread:F`` where folds may spread Inf and NaN, F times at most."""
+"""Metadata of a model: ``spread:F`` if folds may spread Inf and NaN, F times at most."""
 
 
 def spread_of(site: LinearSite, form: Reformulation) -> float:
-    """Outputs that Inf or NaN in one input may reach / those that they reached before."""
+    """Return how many outputs Inf or NaN in one input may reach, after / before the fold."""
     return 1.0 if site.is_finite else round(form.fold.spread(), 2)
 
 
 def note_spread(model: onnx.ModelProto, largest: float) -> None:
-    """Write into a model how far its folds may spread at most, those of earlier runs included."""
+    """Write into a model how far its folds may spread at most, including folds of earlier runs."""
     for entry in model.metadata_props:
         if entry.key == NONFINITE_KEY:
             entry.value = _larger(entry.value, largest)
@@ -31,7 +31,7 @@ def note_spread(model: onnx.ModelProto, largest: float) -> None:
 
 
 def _larger(known: str, factor: float) -> str:
-    """The record of the larger factor; what another tool wrote is replaced."""
+    """Return the record of the larger factor; the record of another tool is replaced."""
     word, _, number = known.partition(":")
     try:
         before = float(number) if word == "spread" else 1.0

@@ -1,4 +1,4 @@
-"""What a race says of a form, as it is kept: measured, skipped or lost, and how long it counts."""
+"""Turn the result of a race into a measurement: ok, skipped or lost; say how long it counts."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from widthfold_onnx.plan.store import Measurement
 from widthfold_onnx.results.store import NO_TIME
 
 MORE_TIME = 2.0
-"""What was skipped for want of time gets another chance where there is so many times as much."""
+"""A form skipped for lack of time is tried again when so many times as much time is there."""
 
 RETRY = datetime.timedelta(days=7)
-"""What was lost gets another chance after so long: memory or time may have lacked for a while."""
+"""Age at which a lost form is tried again: memory or time may have been short at that moment."""
 
 
 def settled(found: Measurement | None, seconds: float) -> bool:
-    """Whether what is known of a form is all that there is to know in so many seconds."""
+    """Check whether a form needs no new measurement, with so many seconds to measure in."""
     if found is None:
         return False
     if outdated(found) and seconds > 0:
@@ -25,7 +25,7 @@ def settled(found: Measurement | None, seconds: float) -> bool:
 
 
 def kept_of(ran: Ran, budget: float) -> Measurement:
-    """As it is kept; what was skipped for want of time keeps how much there was."""
+    """Return the measurement to keep; one skipped for lack of time records how much there was."""
     return Measurement(
         status="ok" if ran.pairs else "lost",
         ratio=ran.ratio,
@@ -39,13 +39,13 @@ def kept_of(ran: Ran, budget: float) -> Measurement:
 
 
 def outdated(found: Measurement) -> bool:
-    """Whether it was lost so long ago that it should be tried again."""
+    """Check whether it was lost so long ago that it should be tried again."""
     age = datetime.datetime.now(datetime.UTC) - found.time
     return found.status == "lost" and age > RETRY
 
 
 def lost(reason: str) -> Measurement:
-    """The measurement of what did not run."""
+    """Return the measurement of a form that did not run."""
     return Measurement(
         status="lost",
         ratio=0.0,
@@ -59,5 +59,5 @@ def lost(reason: str) -> Measurement:
 
 
 def now() -> str:
-    """This moment, as ISO 8601 in UTC."""
+    """Return the current time, as ISO 8601 in UTC."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -1,4 +1,4 @@
-"""What the decisions for a model make of its graph, for reports: regions, and where they end."""
+"""List the regions that the decisions make in a model, and where they end, for reports."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def outline(
     decisions: Sequence[Decision],
     options: FoldOptions,
 ) -> list[RegionReport]:
-    """The regions of all graphs; the document stays as it is.
+    """Return the regions of all graphs; the document is not changed.
 
     Args:
         document: the model.
-        decisions: for it.
+        decisions: the decisions for it.
         options: what is to be guarded.
     """
     paths = {scope.graph: scope.path for scope in document.scopes}

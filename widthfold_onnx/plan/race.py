@@ -1,9 +1,9 @@
-"""Race the forms of one layer against the layer as it is; runs in a child process.
+"""Race the forms of one layer against the layer as it is, in a child process.
 
 Successive halving: every form runs a few times in turn with the layer as it is, the better ones
 run more often. Pairs of neighbouring runs are compared, as in `runtime.clock`, so that a machine
-that slows down for a while does so for both sides. A form is not run at all if its multiply-adds
-alone would take longer than the layer takes as it is, at a rate that no layer here reaches.
+that slows down for a while slows both sides. A form is not run at all if its multiply-adds alone
+take longer than the layer as it is, even at a rate that no layer reaches on this machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from widthfold_onnx.runtime.session import Level, open_session
 
 
 class Rung(NamedTuple):
-    """How many of the best forms run, and how many pairs each."""
+    """One round: the number of best forms that run, and the pairs of runs of each."""
 
     forms: int
     pairs: int
@@ -41,10 +41,10 @@ class Rung(NamedTuple):
 RUNGS = (Rung(sys.maxsize, 4), Rung(6, 10), Rung(2, 40))
 
 HOPELESS = 2.0
-"""A form whose very first pair is so many times slower is not run again."""
+"""A form whose first pair is so many times slower is not run again."""
 
 FORM_SECONDS = 10.0
-"""After so long there are no more pairs of a form than the first rung has."""
+"""Seconds after which a form gets no more pairs than the first rung has."""
 
 PEAK_MARGIN = 1.5
 """How much faster than the best matrix product measured here a layer might compute."""
@@ -53,7 +53,7 @@ PEAK_EXTENT = 512
 PEAK_RUNS = 15
 
 UNFAIR = 2.0
-"""With n layers to go one may take UNFAIR / (n + 1) of the time that is left: most take less."""
+"""With n layers to go one may take UNFAIR / (n + 1) of the time left: most take less."""
 
 FIRST_SHARE = 0.7
 """Share of a layer's time after which no further form starts."""
@@ -61,7 +61,7 @@ FIRST_SHARE = 0.7
 
 @dataclass(frozen=True)
 class Setup:
-    """Where the race takes place."""
+    """The settings of a race: provider, threads and limits of forms."""
 
     provider: Provider
     provider_options: tuple[tuple[str, str], ...]
@@ -80,7 +80,7 @@ class Began:
 
 @dataclass(frozen=True)
 class Ran:
-    """What the pairs of a form say: time as it is / time of the form, and seconds of the form.
+    """The result of a form: time as it is / time of the form, and seconds of the form.
 
     `reason` says why a form was not run.
     """
@@ -97,7 +97,7 @@ class Ran:
 
 @dataclass(frozen=True)
 class Done:
-    """Nothing more will be said of this layer."""
+    """All forms of a layer are done."""
 
     subject: str
 
@@ -112,9 +112,9 @@ def race(units: Sequence[Unit], setup: Setup, seconds: float, *, report: Report)
 
     Args:
         units: in the order in which they are raced.
-        setup: where.
-        seconds: that all of them together should take.
-        report: gets what begins and what was measured.
+        setup: the settings.
+        seconds: time that all of them together should take.
+        report: gets every start and every result.
 
     Raises:
         UnverifiedError: the runtime cannot be used, or does not run a layer as it is.
@@ -179,7 +179,7 @@ def _race(unit: Unit, track: _Track, peak: float, seconds: float, report: Report
 
 
 def out_of_reach(macs: float, usual: float, peak: float) -> bool:
-    """Whether a form cannot win, as its multiply-adds alone take longer than the layer as it is.
+    """Check whether a form cannot win: its multiply-adds alone take longer than the layer as it is.
 
     Args:
         macs: multiply-adds of one run of the form.
@@ -194,7 +194,7 @@ def _ratio(base: npt.NDArray[Any], form: npt.NDArray[Any]) -> float:
 
 
 def _pairs(clock: Clock, original: Run, form: Run, rounds: int) -> Times:
-    """Seconds of both in alternating order, after one run of each to warm up."""
+    """Return the seconds of both in alternating order, after one run of each to warm up."""
     start = time.perf_counter()
     sides = (original, form)
     times: list[list[float]] = []
@@ -212,7 +212,7 @@ def _pairs(clock: Clock, original: Run, form: Run, rounds: int) -> Times:
 
 
 class _Track:
-    """Opens models the way the race wants them."""
+    """Opens models with the settings of the race."""
 
     def __init__(self, setup: Setup, folder: Path) -> None:
         self.setup = setup
@@ -220,7 +220,7 @@ class _Track:
         self._file = folder / "layer.onnx"
 
     def runner(self, model: bytes) -> Run:
-        """A call that runs a model once on random inputs.
+        """Return a call that runs a model once on random inputs.
 
         Raises:
             UnverifiedError: the runtime does not load it.
@@ -240,7 +240,7 @@ class _Track:
         return lambda count: once()
 
     def peak(self) -> float:
-        """Floating-point operations per second of the best matrix product."""
+        """Return the floating-point operations per second of the best matrix product."""
         n = PEAK_EXTENT
         ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [n, n]) for name in "aby"]
         node = helper.make_node("MatMul", ["a", "b"], ["y"])

@@ -1,4 +1,4 @@
-"""How well predictions order what was measured: Spearman's rank correlation."""
+"""Measure how well predictions rank the measurements: Spearman's rank correlation."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from widthfold_onnx.plan.store import Measurement
 from widthfold_onnx.plan.units import Unit
 
 FEWEST = 3
-"""Of fewer pairs nothing is said."""
+"""Fewest pairs for which a correlation is given."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """What was predicted and measured of one layer.
+    """Predicted and measured speed-ups of one layer.
 
     Attributes:
         subject: the layer (`plan.units`).
         scale: measured / predicted seconds of the layer as it is.
-        predicted: speed-up of every form that was measured.
-        measured: the same forms.
+        predicted: predicted speed-up of every form that was measured.
+        measured: measured speed-ups of the same forms.
     """
 
     subject: str
@@ -36,11 +36,11 @@ class Compared:
 def compare(
     units: Iterable[Unit], known: Callable[[str, str], Measurement | None]
 ) -> Iterator[Compared]:
-    """Predictions beside measurements, for every layer that was measured.
+    """Yield predictions beside measurements, for every layer that was measured.
 
     Args:
         units: layers with their forms.
-        known: what was measured of a subject in a form.
+        known: returns the measurement of a subject in a form, if there is one.
     """
     for unit in units:
         own = known(unit.subject, AS_IS)
@@ -56,11 +56,11 @@ def compare(
 
 
 def rank_correlation(predicted: Sequence[float], measured: Sequence[float]) -> float | None:
-    """Spearman's rho: 1 where both give one order, -1 where they give opposite ones.
+    """Return Spearman's rho: 1 where both give one order, -1 where they give opposite ones.
 
     Args:
         predicted: one number per form.
-        measured: of the same forms; equal numbers share the mean of their ranks.
+        measured: one number for each of the same forms; ties share the mean of their ranks.
 
     Returns:
         None for fewer than FEWEST forms, or where one side has no order at all.

@@ -1,4 +1,4 @@
-"""The models that race: a layer in another form, alone or between packed tensors."""
+"""Build the models that race: a layer in another form, alone or between packed tensors."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from widthfold_onnx.rules.base import LinearSite
 
 
 def reformed(unit: Unit, key: str, options: FoldOptions) -> bytes | None:
-    """The layer in another form, serialized; None where the form does not exist at its extents.
+    """Return the layer in another form, serialized; None if its extents do not allow the form.
 
     Args:
         unit: the layer.
         key: see `form_key`.
-        options: layout and limits are used.
+        options: the layout and limits are used.
     """
     proto = onnx.ModelProto.FromString(unit.model)
-    # The end stays outside: it stands for whatever reads the natural tensor, and is not carried.
+    # The last node stays outside the region: it stands for any reader of the natural tensor.
     end, output = proto.graph.node.pop(), proto.graph.output.pop()
     proto.graph.output.add().name = end.input[0]
     document = Document(proto, None)
@@ -45,10 +45,10 @@ def reformed(unit: Unit, key: str, options: FoldOptions) -> bytes | None:
 
 
 def _core(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The part of a rewritten layer that runs on packed tensors.
+    """Extract the part of a rewritten layer that runs on packed tensors.
 
     Args:
-        model: one folded node with what is carried behind it, all extents known.
+        model: one folded node with the ops carried behind it, all extents known.
     """
     nodes = model.graph.node
     packed = [name for node in nodes if _has(node, STATE_KEY) for name in node.output]

@@ -1,4 +1,4 @@
-"""What runs on a worker of a cluster: who it is, and the measurement of one unit."""
+"""Run on a worker of a cluster: identify the worker, and measure one unit."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from widthfold_onnx.runtime.session import runtime_version
 from widthfold_onnx.runtime.worker import isolated
 
 Outcome = tuple[str, str, Measurement]
-"""Subject, candidate and what was measured."""
+"""Subject, candidate and measurement."""
 
 _turn = threading.Lock()
-"""One measurement at a time, whoever asks."""
+"""Held during a measurement, so that a worker takes one at a time."""
 
 
 def versions() -> dict[str, str]:
-    """What must be the same on both sides, since measurements and pickles depend on it.
+    """Return the versions that must agree on both sides, as measurements and pickles need them.
 
     Raises:
         UnverifiedError: ONNX Runtime is not installed.
@@ -36,7 +36,7 @@ def versions() -> dict[str, str]:
 def place_of(
     provider: Provider, options: Mapping[str, str], session_options: Mapping[str, str]
 ) -> Place:
-    """Where this worker measures.
+    """Return the provider and the machine that this worker measures with.
 
     Raises:
         UnverifiedError: the provider cannot be used.
@@ -46,13 +46,13 @@ def place_of(
 
 
 def measured(unit: Unit, setup: Setup, seconds: float, share: float) -> list[Outcome]:
-    """Measure one unit; a form that crashes ends a child of the worker, not the worker.
+    """Measure one unit; a form that crashes ends a child process, not the worker.
 
     Args:
         unit: the layer, with the forms that are not known.
-        setup: where.
-        seconds: after which it ends, whatever is left.
-        share: of these seconds that the unit should take.
+        setup: the settings.
+        seconds: time after which measuring ends, finished or not.
+        share: fraction of these seconds that the unit should take.
 
     Raises:
         UnverifiedError: the runtime cannot be used.

@@ -1,13 +1,13 @@
-"""Which forms make the model faster? Measured layer by layer, decided by the whole model.
+"""Search the forms that make the model faster: measure layer by layer, decide by the whole model.
 
-1. Every layer races in all its forms (`plan.measure`); the best form of each is chosen where it is
-   surely faster.
-2. The choice in which neighbours agree on states at least cost (`plan.assign`) is tried with the
-   whole model, and the whole model without each choice: what surely hurts there is dropped.
+1. Every layer races in all its forms (`plan.measure`); its best form is chosen if it is surely
+   faster.
+2. The choice in which neighbours agree on states at least cost (`plan.assign`) is timed with the
+   whole model. Then the model is timed without each form; forms that surely hurt are dropped.
 3. The rest must beat the original at its strongest setting beyond the noise, or nothing is folded.
 
-Where nothing is to be measured, the store answers for 1 to 3 as far as it can, and `plan.cost` for
-layers that it does not know.
+If nothing is to be measured, 1 to 3 use the store as far as it goes, and `plan.cost` for layers
+that the store does not know.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from widthfold_onnx.rules.conv import is_wide
 from widthfold_onnx.runtime.clock import judge
 
 WEAK_SHARE = 0.1
-"""Choices that save less than this share of all that is saved are tried together."""
+"""Choices that save less than this share of the total saving are tried together."""
 
 TRIAL_SECONDS = 3.0
 FINAL_SECONDS = 10.0
@@ -52,8 +52,8 @@ class Search:
         loaded: the model.
         fold: which sites may be folded, and limits.
         options: where and how long to measure.
-        store: what is known, and where the rest is kept.
-        on_progress: gets what is being done.
+        store: the known measurements; new ones are added to it.
+        on_progress: gets a step for each stage.
 
     Raises:
         UnverifiedError: the runtime cannot be used, or the model does not run.
@@ -113,16 +113,16 @@ class Search:
         )
 
     def _left(self) -> set[str]:
-        """Subjects of the layers that were to be measured, and something of them was not."""
+        """Return the subjects of the layers of which a measurement is still missing."""
         missing = self._bench.missing(self._layers.in_order()) if self._options.measure else []
         return self._layers.behind(missing)
 
     def choose(self, site: LinearSite) -> Reformulation | Refusal:
-        """What the search decided for a site."""
+        """Return the form or refusal that the search decided for a site."""
         return self._form(site, self._accepted)
 
     def gain(self, site: LinearSite | None) -> Gain | None:
-        """What a form gains alone: the chosen one, or the best where none was chosen."""
+        """Return the gain of a site's form alone: the chosen one, or the best if there is none."""
         subject = None if site is None or is_wide(site, self._fold) else self._layers.subject(site)
         if subject is None or isinstance(subject, Refusal):
             return None
@@ -132,11 +132,11 @@ class Search:
         return None if best is None else best[1]
 
     def _settle(self, chosen: Choice, *, hurry: bool) -> Gain | None:
-        """Drop what does not help, and accept the rest if it is faster than the original.
+        """Drop the choices that do not help, and accept the rest if it is faster than the original.
 
-        Where nothing is to be measured, what is not known does no harm, and layers agree where
-        that costs least: those that were measured, unless only what disagrees was timed. In a
-        `hurry` there is one trial: that of the rest.
+        If nothing is to be measured, a choice that was never tried is kept, and the measured layers
+        agree on states at least cost, unless the store timed only the other choice. In a `hurry`
+        there is one trial: all choices against the original.
         """
         with tempfile.TemporaryDirectory() as folder:
             trials = Trials(
@@ -163,7 +163,7 @@ class Search:
         return gain_of(final)
 
     def _agreed(self, trials: Trials, chosen: Choice) -> Choice:
-        """The choice in which neighbours agree, if that is better."""
+        """Return the choice in which neighbours agree on states, if that is better."""
         known = self._bench.known
         foreseen = {s: key for s, key in chosen.items() if known(s, AS_IS) is None}
         agreed = {**foreseen, **assign(self._layers, known)}
@@ -176,21 +176,21 @@ class Search:
         return agreed if trial.low > 1 else chosen
 
     def _without_harm(self, trials: Trials, chosen: Choice) -> Choice:
-        """The choice without the layers that surely make the whole model slower."""
+        """Return the choice without the layers that surely make the whole model slower."""
         for group in self._groups(chosen):
             for subject in self._hurting(trials, chosen, group):
                 chosen = {s: key for s, key in chosen.items() if s != subject}
         return chosen
 
     def _groups(self, chosen: Choice) -> list[list[str]]:
-        """The choices that are tried together: the weak ones; all others alone."""
+        """Return the choices to try together: the weak ones in one group, each other one alone."""
         saved = {subject: self._gains.saved(subject, key) for subject, key in chosen.items()}
         ordered = sorted(chosen, key=lambda subject: (saved[subject], subject))
         weak = [s for s in ordered if saved[s] < WEAK_SHARE * sum(saved.values())]
         return [group for group in (weak, *([s] for s in ordered if s not in weak)) if group]
 
     def _hurting(self, trials: Trials, chosen: Choice, group: list[str]) -> list[str]:
-        """Which of a group surely make the whole model slower, or not run; halved until alone."""
+        """Return those of a group that surely slow down or break the whole model, by bisection."""
         text = f"timing the whole model without {len(group)} of {len(chosen)} folded layers"
         self._say(Step(text))
         without = {s: key for s, key in chosen.items() if s not in group}

@@ -1,4 +1,4 @@
-"""What was measured, kept so that the next run need not measure it again.
+"""Keep measurements in a file, so that the next run need not repeat them.
 
 Several processes may read and write one store at a time.
 """
@@ -22,7 +22,7 @@ from widthfold_onnx.text import printable
 __all__ = ["Key", "Measurement", "Store", "default_path", "export_lines", "import_lines"]
 
 LONGEST_LINE = 1 << 20
-"""Most characters of a line to import; those of an export have a few thousand."""
+"""Most characters of a line to import; exported lines have a few thousand."""
 
 VARIABLE = "WIDTHFOLD_STORE"
 
@@ -34,20 +34,20 @@ _ORDER = "ORDER BY subject, candidate, setting, machine"
 class Store:
     """Measurements by key; a context manager, which closes the file at its end.
 
-    Every method raises UsageError where the file cannot be read or written.
+    Every method raises UsageError if the file cannot be read or written.
 
     Attributes:
-        read_only: whether the file may only be read, so that what is put is forgotten.
+        read_only: whether the file may only be read, so that new measurements are lost.
     """
 
     def __init__(self, path: Path | None) -> None:
-        """Open the store, or make it.
+        """Open the store, or create it.
 
         Args:
             path: the file; None keeps everything in memory.
 
         Raises:
-            UsageError: no file can be made or read there, or it is no store of ours.
+            UsageError: no file can be created or read there, or it is no store of widthfold.
         """
         self._path = path
         self._database, self.read_only = open_database(path)
@@ -59,7 +59,7 @@ class Store:
         self._database.close()
 
     def check_writable(self) -> None:
-        """Refuse to change a file that may only be read.
+        """Refuse to change a read-only store.
 
         Raises:
             UsageError: it may only be read.
@@ -73,7 +73,7 @@ class Store:
         return int(count)
 
     def get(self, key: Key) -> Measurement | None:
-        """What was measured, None where nothing was."""
+        """Return the measurement of a key, None if there is none."""
         with using(self._path):
             row = self._database.execute(
                 f"SELECT measurement FROM measurements {_ONE}", msgspec.structs.astuple(key)
@@ -81,20 +81,20 @@ class Store:
         return None if row is None else self._decode(row[0])
 
     def put(self, key: Key, measurement: Measurement) -> None:
-        """Keep a measurement, in the place of an older one; it is on the disk on return."""
+        """Store a measurement, in place of an older one; it is on the disk on return."""
         row = (*msgspec.structs.astuple(key), msgspec.json.encode(measurement).decode())
         with using(self._path):
             self._database.execute(_PUT, row)
 
     def items(self) -> Iterator[tuple[Key, Measurement]]:
-        """Everything, sorted by key, as it was when the first was asked for."""
+        """Yield all entries, sorted by key, as they were when the first was asked for."""
         with using(self._path):
             rows = self._database.execute(f"SELECT * FROM measurements {_ORDER}").fetchall()
         for *key, measurement in rows:
             yield Key(*key), self._decode(measurement)
 
     def machines(self, setting: str) -> list[str]:
-        """Every machine of which there are measurements at a setting, sorted."""
+        """Return every machine that has measurements at a setting, sorted."""
         with using(self._path):
             rows = self._database.execute(
                 "SELECT DISTINCT machine FROM measurements WHERE setting = ? ORDER BY machine",
@@ -103,7 +103,7 @@ class Store:
         return [machine for (machine,) in rows]
 
     def merge(self, entries: Iterable[tuple[Key, Measurement]]) -> tuple[int, int]:
-        """Put every entry that was taken later than what is there: all of them, or none.
+        """Put every entry that is newer than the stored one: all of them, or none on an error.
 
         Returns:
             How many were put, and how many were not.
@@ -122,7 +122,7 @@ class Store:
         return added, skipped
 
     def clear(self, *, machine: str | None = None) -> int:
-        """Remove everything, or what was measured on one machine; returns how many that were."""
+        """Remove all measurements, or those of one machine; return how many were removed."""
         where, values = ("", ()) if machine is None else (" WHERE machine = ?", (machine,))
         with using(self._path):
             return self._database.execute(f"DELETE FROM measurements{where}", values).rowcount
@@ -135,16 +135,16 @@ class Store:
 
 
 def default_path() -> Path:
-    """Where the store lies unless the caller says: ``WIDTHFOLD_STORE``, else the user's cache.
+    """Return the path of the store if none is given: ``WIDTHFOLD_STORE``, else the user's cache.
 
     Raises:
-        UsageError: nothing is chosen, and the user has no home.
+        UsageError: ``WIDTHFOLD_STORE`` is not set, and the user has no home.
     """
     if chosen := os.environ.get(VARIABLE):
         return Path(chosen)
     try:
         folder = platformdirs.user_cache_path("widthfold", appauthor=False)
-    except RuntimeError:  # which older releases do not raise: they return "~" as it is
+    except RuntimeError:  # older releases do not raise this: they return "~" unexpanded
         folder = Path()
     if not folder.is_absolute():
         raise UsageError(f"no home directory for the store: set {VARIABLE} to a file")
@@ -152,20 +152,20 @@ def default_path() -> Path:
 
 
 def export_lines(store: Store) -> Iterator[str]:
-    """Every measurement as a line of ASCII JSON with its line end, sorted by key."""
+    """Yield every measurement as a line of ASCII JSON with its line end, sorted by key."""
     for key, measurement in store.items():
         entry = msgspec.to_builtins(Entry(key=key, measurement=measurement))
         yield json.dumps(entry, allow_nan=False) + "\n"
 
 
 def import_lines(store: Store, lines: Iterable[str | bytes]) -> tuple[int, int]:
-    """Take in the lines of an export; of two measurements of one key, the later one stays.
+    """Import the lines of an export; of two measurements of one key, the later one stays.
 
     Returns:
         How many lines were taken in, and how many were not.
 
     Raises:
-        UsageError: a line is not of an export; nothing was taken in.
+        UsageError: a line is not of an export; nothing was imported.
     """
     return store.merge([_parse(number, line) for number, line in enumerate(lines, 1)])
 

@@ -1,4 +1,4 @@
-"""Whole models against each other: a layer that is faster alone may not be in its place."""
+"""Time whole models against each other: a layer that is faster alone may not be in its place."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from widthfold_onnx.runtime.clock import Pairing
 from widthfold_onnx.runtime.worker import isolated
 
 PATIENCE = 600.0
-"""Seconds beyond those of the timing after which a model counts as hung: some run for half a
-minute, and a dozen runs is the least that is needed."""
+"""Seconds beyond the timing itself after which a model counts as hung: some models run for half
+a minute, and at least a dozen runs are needed."""
 
 Choice = Mapping[str, str]
 """Subject of a layer -> its form; a layer that is not named stays as it is."""
 
 
 class Trials:
-    """Times rewritten models; what was tried before is in the store.
+    """Times rewritten models; results of earlier trials come from the store.
 
     Args:
         loaded: the original model.
-        build: makes the model of a choice.
+        build: builds the model of a choice.
         bench: the store, setting and machine.
-        sites: that may be folded: another selection makes another model of a choice.
+        sites: the sites that may be folded: another selection makes another model of a choice.
         options: provider, threads, and whether to measure at all.
-        shapes: of every input.
-        folder: for the models that are built.
+        shapes: shapes of every input.
+        folder: folder for the models that are built.
     """
 
     def __init__(
@@ -72,13 +72,13 @@ class Trials:
         """Time the model of `other` against that of `base`, each at its strongest setting.
 
         Args:
-            base: the choice of the slower side, if all goes well; {} is the original.
+            base: the choice that should be slower; {} is the original.
             other: the choice that should be faster.
-            seconds: that timing may take.
+            seconds: time that timing may take.
 
         Returns:
-            The ratio time of base / time of other, lost where one of them does not run; None where
-            it is not in the store and nothing is to be measured.
+            The ratio time of base / time of other, lost if one of them does not run; None if it is
+            not in the store and nothing is to be measured.
         """
         known = self.known(base, other)
         if not self._options.measure or (known is not None and not outdated(known)):
@@ -103,7 +103,7 @@ class Trials:
         return measured
 
     def known(self, base: Choice, other: Choice) -> Measurement | None:
-        """What the store holds of `compare`."""
+        """Return the stored result of `compare`, if there is one."""
         return self._bench.known(self._subject, _candidate(base, other))
 
     def _file(self, choice: Choice) -> Path:

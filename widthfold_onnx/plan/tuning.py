@@ -40,7 +40,7 @@ def tune(
     """Measure every layer of every model, each once, and keep it in the store.
 
     Args:
-        models: model files. One that cannot be read is reported, and the others are tuned.
+        models: model files. One that cannot be read is reported; the others are tuned.
         fold_options: which sites, and limits of forms.
         search_options: where to measure, the store, and the seconds for all models together.
         jobs: how many processes of this machine measure at a time; they disturb each other.
@@ -48,11 +48,11 @@ def tune(
         on_progress: gets a step now and then.
 
     Returns:
-        What is known now. KeyboardInterrupt while measuring ends just that.
+        A report of what is known now. KeyboardInterrupt while measuring only ends the measuring.
 
     Raises:
-        UsageError: an option that does not fit, or no such cluster.
-        UnverifiedError: nothing can be measured, for want of a runtime or of workers.
+        UsageError: an option does not fit, or there is no such cluster.
+        UnverifiedError: nothing can be measured, because there is no runtime or no worker.
     """
     if fold_options.factor is not None:
         raise UsageError("tune measures the forms of every factor; give none")
@@ -121,7 +121,7 @@ def _row(name: str, layers: Layers | WidthfoldError, benches: Sequence[Bench]) -
     units = layers.in_order()
     keys = [(unit.subject, AS_IS) for unit in units]
     keys += [(unit.subject, form.key) for unit in units for form in unit.forms]
-    # A cluster of which no worker was met yet has all of it left.
+    # On a cluster from which no worker has answered yet, everything is left.
     left = layers.behind(unit for bench in benches for unit in bench.missing(units))
     found = [(key in b.kept, known) for b in benches for key in keys if (known := b.known(*key))]
     return TunedModel(

@@ -1,7 +1,7 @@
-"""Units of measurement: one layer cut out of the model, as it is and in every form it may take.
+"""Cut units of measurement out of the model: one layer as it is and in every form it may take.
 
-What is cut is described in `plan.excerpt`. Layers that look alike are one unit, whatever their
-weights.
+`plan.excerpt` describes the cut. Layers that differ only in the values of their weights are one
+unit.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ Array = npt.NDArray[Any]
 
 
 class Form(NamedTuple):
-    """What a layer may become.
+    """A form that a layer may take.
 
     Attributes:
         key: its `form_key`.
         macs: multiply-adds of one run.
         predicted: seconds of one run (`plan.cost`).
-        reads: the state in which it reads its input; None where that is the natural tensor.
+        reads: the state in which it reads its input; None for the natural tensor.
         returns: the state of its output.
     """
 
@@ -55,9 +55,9 @@ class Unit:
     """A layer to be measured.
 
     Attributes:
-        subject: what it is, as canonical JSON; equal for layers that take equally long.
+        subject: its description as canonical JSON; equal for layers that take equally long.
         model: the layer as it is, serialized.
-        forms: what else it may be, the most promising first.
+        forms: the other forms it may take, the most promising first.
         macs: multiply-adds of one run as it is.
         predicted: seconds of one run as it is (`plan.cost`).
         inside: whether forms run between packed tensors (`plan.inside`).
@@ -71,7 +71,7 @@ class Unit:
     inside: bool = False
 
     def joined(self, other: Unit) -> Unit:
-        """The same layer with the forms of both."""
+        """Return the same layer with the forms of both."""
         return replace(self, forms=tuple(dict.fromkeys((*self.forms, *other.forms))))
 
 
@@ -89,13 +89,13 @@ def cut(
         document: the model.
         site: the Conv.
         measured: a table without open dimensions, as far as the model allows.
-        forms: what to measure besides the layer as it is, where it exists at these extents.
+        forms: the forms to measure besides the layer as it is, if they exist at these extents.
         options: layout and limits of forms.
         target: the device that the order of the forms is for.
 
     Returns:
-        The unit, or a refusal where an extent stays unknown, no form exists at the extents that
-        are measured, or nothing is known of the element type on the target.
+        The unit, or a refusal if an extent stays unknown, no form exists at the measured extents,
+        or the target has no figures for the element type.
     """
     dims = measured.get(site.scope.path, site.data.name or "")
     if dims is None or None in dims:
@@ -111,7 +111,7 @@ def cut(
     site_again = only_site(Document(proto, None))
     if isinstance(site_again, Refusal):
         return site_again
-    if options.guard_shapes and None in site.planned:  # of which a fold need not be right
+    if options.guard_shapes and None in site.planned:  # a guarded form may not fit these extents
         forms = [form for form in forms if _exists(form_key(site, form), site_again, options)]
     if not forms:
         sizes = " x ".join(map(str, shape))
@@ -134,7 +134,7 @@ def cut(
 
 
 def only_site(document: Document) -> LinearSite | Refusal:
-    """The site of a unit."""
+    """Return the site of a unit."""
     table = document.shapes
     scope, node = next(document.nodes(LINEAR))
     return read_site(document, Site(node, scope, node.name or "", node.op_type), table, table)
@@ -145,7 +145,7 @@ def _exists(key: str, site: LinearSite, options: FoldOptions) -> bool:
 
 
 def _subject(site: LinearSite, shape: Sequence[int], layer: onnx.GraphProto, behind: int) -> str:
-    """What decides how long a layer takes; `behind` operators of it are fused into the site."""
+    """Return all that decides a layer's time; `behind` of its operators are fused into the site."""
     constants = {tensor.name: list(tensor.dims) for tensor in layer.initializer}
     fused = layer.node[-1 - behind : -1]
     signature = {
@@ -164,6 +164,6 @@ def _subject(site: LinearSite, shape: Sequence[int], layer: onnx.GraphProto, beh
 
 
 def _integers(layer: onnx.GraphProto) -> list[str]:
-    """Element types of the data of a quantized layer and of all that it reads besides."""
+    """Return the element types of the data of a quantized layer and of all its other inputs."""
     kinds = [layer.input[0].type.tensor_type.elem_type, *(t.data_type for t in layer.initializer)]
     return [TensorProto.DataType.Name(kind) for kind in kinds]

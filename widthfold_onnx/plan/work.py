@@ -1,4 +1,4 @@
-"""What a layer computes, as it is and in another form: all that its predicted time depends on."""
+"""Describe the work of a layer, as it is and in another form, from which its time is predicted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from widthfold_onnx.rules.windowed_form import WindowedForm
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What a Conv, a ConvTranspose or a product of matrices computes.
+    """The work of a Conv, a ConvTranspose or a product of matrices.
 
     Attributes:
         dtype: element type, as ONNX names it.
@@ -42,18 +42,18 @@ class Work:
 
     @property
     def positions(self) -> int:
-        """How often every weight is multiplied: at every output, transposed at every input."""
+        """Times that every weight is multiplied: once per output position, transposed per input."""
         inputs, outputs = self.channels
         return self.inputs // inputs if self.transposed else self.outputs // outputs
 
     @property
     def columns(self) -> int:
-        """Elements of the matrix of columns: what im2col makes, or col2im adds up."""
+        """Elements of the column matrix that im2col writes, or col2im adds up."""
         return self.positions * self.channels[self.transposed] * self.taps
 
     @classmethod
     def of(cls, site: LinearSite, shape: Sequence[int], out_shape: Sequence[int]) -> Work:
-        """The work of a site as it is, at given shapes of input and output."""
+        """Return the work of a site as it is, at given shapes of input and output."""
         group, taps = 1, 1
         axes: tuple[ConvAxis, ...] = ()
         if isinstance(site, WindowedSite):
@@ -72,7 +72,7 @@ class Work:
         )
 
     def folded(self, form: Reformulation, shape: Sequence[int], out_shape: Sequence[int]) -> Work:
-        """The work of a form at given shapes of input and output, which the form may extend."""
+        """Return the work of a form at given shapes, which the form may extend."""
         channels = form.fold.channels(*self.channels)
         if not isinstance(form, WindowedForm):
             return replace(self, channels=channels)
@@ -91,5 +91,5 @@ class Work:
 
 
 def _extended(wanted: Sequence[int | None], shape: Sequence[int]) -> int:
-    """Elements of a tensor whose extents are those of the form, where it says, else as they are."""
+    """Return the elements of a tensor at the extents of the form; unknown ones as in `shape`."""
     return math.prod(n if e is None else e for e, n in zip(wanted, shape, strict=True))
