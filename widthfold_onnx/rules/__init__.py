@@ -1,4 +1,4 @@
-"""What may replace a node, or why nothing may.
+"""Find the forms that may replace a node, or the reason why there is none.
 
 `LINEAR` says which operators are linear, and reads a node of each into a site: a weight
 [O, C/group, *kernel] that slides over spatial axes, or one operand of a product of matrices.
@@ -29,5 +29,5 @@ LINEAR: Mapping[str, Reader] = {
     "QLinearConv": read_conv,
     "QLinearMatMul": read_matmul,
 }
-"""By operator of the default domain: what reads its nodes, from the extents that the model itself
-fixes and from those that are planned with."""
+"""Functions that read a node, by operator of the default domain; they get the extents that the
+model itself fixes and those that are planned with."""

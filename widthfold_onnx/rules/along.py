@@ -1,6 +1,6 @@
-"""Along which axes an op acts, and what their extents become; on all other axes it is the same.
+"""Find the axes along which an op acts, and their new extents; all other axes stay as they are.
 
-Such an op passes a state that leaves these axes alone, as the very same node.
+Such an op runs unchanged on packed tensors whose state leaves these axes alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Changed = dict[int, int | None]
 
 
 def _pool(op: Op, shape: Dims) -> Changed | Refusal:
-    """MaxPool and AveragePool: axes with a kernel of more than one position, a stride or pads."""
+    """Return the pooled axes: those with several kernel positions, a stride or pads."""
     if op.text("auto_pad", "NOTSET") != "NOTSET" or op.integer("ceil_mode", 0):
         return Refusal("implicit-extent", "auto_pad or ceil_mode")
     kernel = op.integers("kernel_shape", [])
@@ -77,7 +77,7 @@ def _reduce(op: Op, shape: Dims) -> Changed | Refusal:
 
 
 SIZES = 3
-"""Index of the input of a Resize that names extents."""
+"""Index of the input of a Resize that gives the output extents."""
 
 
 def _resize(op: Op, shape: Dims) -> Changed | Refusal:
@@ -116,4 +116,4 @@ ALONG: Mapping[str, Callable[[Op, Dims], Changed | Refusal]] = {
     **dict.fromkeys(("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"), _reduce),
     "Resize": _resize,
 }
-"""By operator: what it changes of a tensor of these extents."""
+"""Functions that return the extents that an op changes, by operator."""

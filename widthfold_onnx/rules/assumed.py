@@ -1,7 +1,8 @@
-"""Extents that are only assumed: where a form is right for others, the Reshapes infer them.
+"""Leave extents open that are only assumed: if a form is right for others, the Reshapes infer them.
 
-Else what is assumed would be a fact for whoever reads the model, a second run for one. A form may
-be right for the assumed extent alone: what is extended, padded as SAME says or folded as a whole.
+Otherwise any reader of the model, such as a second run, would take an assumed extent for a fact. A
+form that is extended, has SAME padding or folds a whole axis may be right for the assumed extent
+only.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from widthfold_onnx.rules.windowed_form import WindowedForm
 
 
 def guessed(site: WindowedSite, fold: ConvFold) -> frozenset[int]:
-    """Axes that are folded, and whose extent is only assumed."""
+    """Return the folded axes whose extent is only assumed."""
     return frozenset(
         i
         for i, (plan, fixed) in enumerate(zip(site.planned, site.static, strict=True))
@@ -29,12 +30,12 @@ def guessed(site: WindowedSite, fold: ConvFold) -> frozenset[int]:
 
 
 def opened(site: WindowedSite, form: WindowedForm, shapes: Sequence[Dims]) -> WindowedForm:
-    """The form with open extents in its Reshapes as far as it is right for others than assumed.
+    """Return the form with open extents in its Reshapes, where it is right for other extents too.
 
     Args:
-        site: what is folded.
-        form: with all extents written.
-        shapes: those of its input and output that may be written.
+        site: the site that is folded.
+        form: its form with all extents written.
+        shapes: extents of its input and output that may be written.
     """
     assumed = guessed(site, form.fold)
     if not assumed:
@@ -49,7 +50,7 @@ def opened(site: WindowedSite, form: WindowedForm, shapes: Sequence[Dims]) -> Wi
 
 
 def _is_bound(site: WindowedSite, form: WindowedForm, axis: int) -> bool:
-    """Whether a form is right for the planned extent of an axis alone."""
+    """Check whether a form is right only for the planned extent of an axis."""
     before, after = (site.planned[axis], site.output[axis]), (form.in_shape, form.out_shape)
     if before != tuple(shape[axis] for shape in after) or axis - 2 in site.sized_pads:
         return True
@@ -62,7 +63,7 @@ def _is_bound(site: WindowedSite, form: WindowedForm, axis: int) -> bool:
 
 
 def packings_of(fold: ConvFold, in_shape: Dims, out_shape: Dims) -> tuple[Packing, Packing]:
-    """How input and output of these extents are packed."""
+    """Return how input and output of these extents are packed."""
     digits = [(axis.in_digits, axis.blocked) for axis in fold.axes]
     before = pack(in_shape, digits, group=fold.group, batch=fold.batch, lift=fold.lift)
     digits = [(axis.out_digits, axis.blocked) for axis in fold.axes]

@@ -1,4 +1,4 @@
-"""Words of the rules: where a fold may happen, what it would be, why it may not."""
+"""Define sites, reformulations and their ends: the types that all rules share."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ class LinearSite(Site, ABC):
     Attributes:
         static: extents of the data that the model itself fixes; None where open.
         planned: the same with the assumed input shapes.
-        weight: as the operator stores it.
+        weight: the weight as the operator stores it.
         weight_shape: extents of the weight as the fold sees it.
-        zero: the number in the weight that stands for 0, which fills the gaps of a fold: 0, or the
-            zero point of a quantized weight; broadcasts against `weight_shape`, one number or one
-            per output channel.
-        is_finite: neither data nor result can hold Inf or NaN, whatever the model is fed: they are
-            integers, or the data was dequantized from some.
-        dequantizer: the DequantizeLinear of the data, where what it makes is itself when it is
-            quantized again.
+        zero: the number in the weight that stands for 0 and fills the structural zeros of a fold:
+            0, or the zero point of a quantized weight; one number or one per output channel,
+            broadcasts against `weight_shape`.
+        is_finite: neither data nor result can hold Inf or NaN for any input: they are integers, or
+            the data was dequantized from integers.
+        dequantizer: the DequantizeLinear of the data, if quantizing its result again gives back
+            every number.
         itemsize: bytes per element.
     """
 
@@ -72,7 +72,7 @@ class LinearSite(Site, ABC):
 
     @property
     def data_index(self) -> int:
-        """Which input of the node the data is."""
+        """Index of the data among the inputs of the node."""
         return 0
 
     @property
@@ -93,12 +93,12 @@ class LinearSite(Site, ABC):
     @property
     @abstractmethod
     def signature(self) -> dict[str, object]:
-        """All of its geometry besides extents, element type and weight; of JSON's types."""
+        """Its geometry without extents, element type and weight; of JSON's types."""
 
     @property
     @abstractmethod
     def geometry(self) -> Hashable:
-        """All that its forms depend on besides extents, element size and weight."""
+        """The values that determine its forms besides extents, element size and weight."""
 
     @property
     @abstractmethod
@@ -107,34 +107,34 @@ class LinearSite(Site, ABC):
 
 
 class Fold(Protocol):
-    """What all folds say of themselves."""
+    """The interface of all folds."""
 
     def channels(self, inputs: int, outputs: int) -> tuple[int, int]:
-        """Input and output channels after, for those of the original."""
+        """Return input and output channels of the folded node, for those of the original."""
 
     @property
     def lift(self) -> int:
-        """Axes that are added."""
+        """Number of axes that are added."""
 
     def structural_zeros(self) -> float:
-        """Share of the folded weight that is zero whatever the original holds, 0 to 1."""
+        """Return the share of structural zeros in the folded weight, 0 to 1."""
 
     def spread(self) -> float:
-        """Outputs that an Inf or NaN in one input may reach / those that it reached before."""
+        """Return how many outputs Inf or NaN in one input may reach, after / before the fold."""
 
     def weight_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Shape of the folded weight."""
+        """Return the shape of the folded weight."""
 
 
 @dataclass(frozen=True)
 class Ends:
-    """What a folded node reads and returns; a state is None where that is the natural tensor.
+    """The input and output of a folded node; a state is None for the natural tensor.
 
     Attributes:
-        data: which input it reads.
+        data: index of the input that it reads.
         in_shape: extents of the input as far as they are fixed; `out_shape` likewise.
-        natural_because: why what was folded is unfolded at once; None where it is not, or nothing
-            was folded.
+        natural_because: why the folded result is unfolded at once; None where it is not, or
+            nothing was folded.
     """
 
     data: int
@@ -147,19 +147,19 @@ class Ends:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Reformulation(ABC):
-    """An equivalent replacement for a site, and what it costs on paper.
+    """An equivalent replacement for a site, and its predicted cost.
 
     Attributes:
         fold: how the weight is folded.
         axis: folded axes by name, joined by "+".
         factor: positions per original channel that became channels: of the output, or of the
             input where that is the coarser one (`ConvAxis.positions`).
-        is_view: both ends are pure Reshapes of the tensors as they are: nothing is copied.
+        is_view: both ends are pure Reshapes, so that nothing is copied.
         kind: how each axis is folded, joined by "+".
         flops_ratio: multiply-adds after / before.
         bytes_ratio: bytes of input, weight and output after / before.
-        bound: folded axes of the data whose extent is only assumed, and at another one, though the
-            factor divides it, the form would be wrong.
+        bound: folded axes of the data whose extent is only assumed, and for which the form would
+            be wrong at another extent even if the factor divides it.
     """
 
     fold: Fold
@@ -184,24 +184,24 @@ class Reformulation(ABC):
     @property
     @abstractmethod
     def moves(self) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
-        """Both as they are written: what is only assumed is inferred where it may be another."""
+        """Both as they are written: an assumed extent is inferred where it may differ."""
 
     @abstractmethod
     def ends(self, site: LinearSite) -> Ends:
-        """States at both ends, where a state says what is read or returned."""
+        """Return the states at both ends; None where no state describes the tensor."""
 
     def became(self, inputs: int, outputs: int) -> str:
-        """For reports: what channels became, and the rank if that changed."""
+        """Return the new channels for reports, and the rank if that changed."""
         text = "{} -> {}".format(*self.fold.channels(inputs, outputs))
         return f"{text}, with one more axis" if self.fold.lift else text
 
     @property
     def form(self) -> str:
-        """For reports: view or move, and the kind of fold."""
+        """View or move, and the kind of fold, for reports."""
         return f"{'view' if self.is_view else 'move'} {self.kind}"
 
 
 def product(extents: Dims) -> int | None:
-    """Elements of a tensor, None where an extent is not known."""
+    """Return the number of elements of a tensor, None where an extent is not known."""
     known = [extent for extent in extents if extent is not None]
     return math.prod(known) if len(known) == len(extents) else None

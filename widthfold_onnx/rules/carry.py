@@ -1,11 +1,11 @@
-"""Ops that a state passes through: the node in the folded form, or why there is none.
+"""Run ops on packed tensors: find the packed form of an op, or why there is none.
 
 Rule: replaces unfold - op - fold with the op on packed tensors.
-Requires: every tensor that the op reads element by element is there in one state.
+Requires: every tensor that the op reads element by element is available in one state.
 Rewrites: constants that differ per channel are packed like the channels, repeated or tiled; the
     operator and its attributes stay.
-Refuses: what reads or writes along a folded axis, results without elements, and operator sets
-    below 7, in which broadcasting was another.
+Refuses: ops that read or write along a folded axis, results without elements, and operator sets
+    below 7, whose broadcasting differs.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ UNARY = frozenset(
         "ThresholdedRelu",
     }
 )
-"""One input; each element of the output depends on the same element of the input."""
+"""Ops of one input; each element of the output depends on the same element of the input."""
 BROADCASTING = frozenset({"Add", "Div", "Max", "Min", "Mul", "PRelu", "Pow", "Sub"})
-"""Several inputs that are broadcast; the same holds."""
+"""Ops of several inputs that are broadcast; each output element depends on the same elements."""
 
 
 Rule = Callable[[Op], Carried | Refusal]
 
 
 def carry(op: Op) -> Carried | Refusal:
-    """The op in the state, or why it must see the natural tensor."""
+    """Return the packed form of an op in a state, or why it must read the natural tensor."""
     node, rule = op.node, CARRY.get(op.node.op_type)
     if rule is None or not is_default(node, *CARRY):
         return Refusal("not-carried", f"no rule carries {node.op_type}")
@@ -58,13 +58,13 @@ def carry(op: Op) -> Carried | Refusal:
         return Refusal("more-outputs", f"{node.op_type} has {len(node.outputs)} outputs")
     for shape in result.shapes:
         if any(extent is not None and extent < 1 for extent in shape):
-            # A Reshape reads a 0 as "the extent of the input", and infers none beside one.
+            # A Reshape reads a 0 as "the extent of the input", and infers no -1 beside a 0 extent.
             return Refusal("empty-tensor", f"its result would have the extents {list(shape)}")
     return result
 
 
 def _broadcasting(op: Op) -> Carried | Refusal:
-    """All inputs are data of the same extents, or constants that differ per channel at most."""
+    """Carry an op whose inputs are data of equal extents, or constants, per channel at most."""
     shapes = [shape for shape in op.shapes if shape is not None]
     if any(shape != shapes[0] for shape in shapes):
         return Refusal("shapes-differ", f"extents {[list(shape) for shape in shapes]}")
@@ -83,7 +83,7 @@ def _broadcasting(op: Op) -> Carried | Refusal:
 
 
 def _constant(op: Op, array: Array, shape: Dims) -> Array | Refusal | None:
-    """A constant for the packed tensor in place of one for extents `shape`; None if it stays."""
+    """Pack a constant that is read beside a tensor of extents `shape`; None if it stays."""
     rank, channel = len(shape), op.state.channel_axis % len(shape)
     axes = (1,) * (rank - array.ndim) + array.shape
     others = axes[:channel] + axes[channel + 1 :]
@@ -95,7 +95,7 @@ def _constant(op: Op, array: Array, shape: Dims) -> Array | Refusal | None:
 
 
 def _per_channel(op: Op, axis: int) -> Carried | Refusal:
-    """Input 0 is data; all others hold one number, or one per position of an axis: the channels."""
+    """Carry an op on input 0 whose other inputs hold one number, or one per channel on `axis`."""
     result = pointwise(op)
     if isinstance(result, Refusal):
         return result
@@ -138,7 +138,7 @@ def _normalization(op: Op) -> Carried | Refusal:
     scale, variance = op.constant(1), op.constant(4)
     if isinstance(scale, Refusal) or isinstance(variance, Refusal):
         return result
-    with np.errstate(all="ignore"):  # nonsense becomes NaN, which counts as too large
+    with np.errstate(all="ignore"):  # invalid statistics give NaN, which counts as an overflow
         factor = scale / np.sqrt(variance.astype(np.float64) + op.real("epsilon", 1e-5))
     return _OVERFLOW if op.overflows(factor) else result
 
@@ -163,4 +163,4 @@ CARRY: Mapping[str, Rule] = {
     "QuantizeLinear": _quantization,
     "Split": split,
 }
-"""By operator: the rule that carries it."""
+"""The rule that carries an op, by operator."""

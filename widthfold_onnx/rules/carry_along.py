@@ -1,4 +1,4 @@
-"""Ops that join or split channels, or act along axes that a state leaves alone."""
+"""Carry ops that join or split channels, or act along axes that a state leaves alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 
 
 def concat(op: Op) -> Carried | Refusal:
-    """Channels joined, where all that lies in one of them stays together."""
+    """Carry a Concat of channels, if the packed positions of every channel stay together."""
     shapes = [shape for shape in op.shapes if shape is not None]
     if len(shapes) < len(op.shapes):
         return Refusal("not-packed", "an input is not there in the state")
@@ -35,12 +35,12 @@ def concat(op: Op) -> Carried | Refusal:
 
 
 def _with(shape: Dims, axis: int, extent: int | None) -> Dims:
-    """The extents with another one at an axis."""
+    """Return the extents with another one at an axis."""
     return (*shape[:axis], extent, *shape[axis + 1 :])
 
 
 def split(op: Op) -> Carried | Refusal:
-    """Parts of channels: every channel brings along all that lies in it."""
+    """Carry a Split of channels; every channel takes its packed positions with it."""
     result = pointwise(op)
     if isinstance(result, Refusal):
         return result
@@ -64,7 +64,7 @@ def split(op: Op) -> Carried | Refusal:
 
 
 def along(op: Op) -> Carried | Refusal:
-    """It acts along axes that the state leaves alone; all but input 0 says how."""
+    """Carry an op along axes that the state leaves alone; inputs other than 0 are parameters."""
     result = pointwise(op)
     if isinstance(result, Refusal):
         return result
@@ -82,7 +82,7 @@ def along(op: Op) -> Carried | Refusal:
 
 
 def _sizes(op: Op, after: Dims) -> Mapping[int, Array]:
-    """Extents that an input names, as those of the packed tensor."""
+    """Return the output extents that a Resize reads, as those of the packed tensor."""
     if op.node.op_type != "Resize" or len(op.node.inputs) <= SIZES:
         return {}
     for step in op.state.steps(after):
@@ -91,7 +91,7 @@ def _sizes(op: Op, after: Dims) -> Mapping[int, Array]:
 
 
 def _moved(extents: Dims, step: Step) -> Dims:
-    """Extents behind a move."""
+    """Return the extents behind a move."""
     if isinstance(step, Reshape):
         return step.extents
     return tuple(extents[i] for i in step.order)

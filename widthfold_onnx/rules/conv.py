@@ -1,4 +1,4 @@
-"""Which form of a Conv a fixed factor means: the cheapest on paper, or why there is none."""
+"""Choose the form of a site at a fixed factor: the cheapest on paper, or why there is none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.guarding import EXACT, needed_extents
 from widthfold_onnx.rules.outcomes import candidates
 
-# How far a candidate got before it was refused, worst first: the site reports the one that got
+# Refusal codes by how far a candidate got, earliest first: a site reports the one that got
 # furthest.
 PROGRESS = (
     "empty-tensor",
@@ -34,11 +34,11 @@ PROGRESS = (
 
 
 def reformulate(site: LinearSite, options: FoldOptions, factor: int) -> Reformulation | Refusal:
-    """The cheapest legal form at a factor, or why there is none.
+    """Return the cheapest legal form at a factor, or why there is none.
 
-    Cheapest: one that every run can use before one that a guard keeps for some sizes, and of those
-    one that leaves the batch alone, which mostly is 1; then a view before a move, one axis before
-    several, then the fewest multiply-adds, then the fewest copies.
+    The order of preference: a form for every run before one that a guard restricts to some sizes,
+    and of the guarded ones one that leaves the batch alone, which mostly is 1; a view before a
+    move; one axis before several; the fewest multiply-adds; the fewest copies.
     """
     wide = is_wide(site, options)
     if wide is not None:
@@ -56,13 +56,13 @@ def reformulate(site: LinearSite, options: FoldOptions, factor: int) -> Reformul
 
 
 def _untold(site: LinearSite, form: Reformulation, options: FoldOptions) -> int:
-    """0 where no guard has to test what nobody told, 1 for a spatial extent, 2 for the batch."""
+    """Return the rank of the unknown extent that a guard must test: 0 none, 1 spatial, 2 batch."""
     needed = needed_extents(site, form, options)
     return max((2 - min(axis, 1) for axis, e in needed.items() if e.modulus != EXACT), default=0)
 
 
 def is_wide(site: LinearSite, options: FoldOptions) -> Refusal | None:
-    """A refusal if both sides have channels enough to fill the lanes as they are."""
+    """Refuse a site whose input and output channels fill the lanes already."""
     if min(site.channels) < options.max_channels:
         return None
     inputs, outputs = site.channels
@@ -74,15 +74,15 @@ def is_wide(site: LinearSite, options: FoldOptions) -> Refusal | None:
 
 
 def cost(r: Reformulation) -> tuple[bool, int, float, int, float]:
-    """Sort key: cheapest first, see `reformulate`."""
+    """Return the sort key, cheapest first; see `reformulate`."""
     steps = len(r.folding) + len(r.unfolding)
     return (not r.is_view, r.axis.count("+"), r.flops_ratio, steps, r.bytes_ratio)
 
 
 def furthest(refusals: Sequence[tuple[str, Refusal]]) -> dict[str, Refusal]:
-    """Per axis the refusal of the candidate that got furthest, the best one first.
+    """Return per axis the refusal of the candidate that got furthest, the best one first.
 
-    Folds of several axes are left out: what single axes lack says enough.
+    Folds of several axes are left out: the reasons of single axes are enough.
     """
     best: dict[str, Refusal] = {}
     for axis, refusal in refusals:

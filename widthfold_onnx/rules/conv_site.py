@@ -1,4 +1,4 @@
-"""Conv, QLinearConv and ConvInteger: the canonical linear operator, read as it is."""
+"""Read Conv, QLinearConv and ConvInteger: the canonical linear operators, as they are."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from widthfold_onnx.rules.reading import Operator, auto_pad_of, integers, read_w
 def read_conv(
     document: Document, site: Site, static: Extents, planned: Extents
 ) -> LinearSite | Refusal:
-    """Read such a node; see `reading.read_windowed`."""
+    """Read a convolution; see `reading.read_windowed`."""
     return read_windowed(document, site, static, planned, CONV)
 
 
 def _conv_axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis, ...] | Refusal:
-    """Geometry of every spatial axis of a Conv node.
+    """Return the geometry of every spatial axis of a Conv node.
 
     Args:
         node: the Conv.
@@ -71,7 +71,7 @@ def _conv_axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxi
 
 
 def _same_pads(axis: ConvAxis, auto_pad: str) -> tuple[int, int] | Refusal:
-    """Pads at both ends by which the output has a position per `stride` positions of the input."""
+    """Return the pads that give one output position per `stride` positions of the input."""
     length, stride = axis.length, axis.stride
     span = axis.dilation * (axis.kernel - 1) + 1
     if length is None and stride > 1:
@@ -92,7 +92,7 @@ def _same_pads(axis: ConvAxis, auto_pad: str) -> tuple[int, int] | Refusal:
 
 
 def _as_it_is(weight: npt.NDArray[Any], group: int) -> npt.NDArray[Any]:
-    """A Conv stores its weight as [O, C/group, *kernel]."""
+    """Return the weight, which a Conv stores as [O, C/group, *kernel] already."""
     return weight
 
 

@@ -1,4 +1,4 @@
-"""ConvTranspose, read as a Conv over its input with zeros between the positions.
+"""Read a ConvTranspose as a Conv over its input with zeros between the positions.
 
     y[j] = sum of W[k] * x[i] over all i, k with j = s*i + d*k - p
 
@@ -31,7 +31,7 @@ def read_conv_transpose(
 
 
 def _axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis, ...] | Refusal:
-    """Geometry of every spatial axis, see `Operator.axes`."""
+    """Return the geometry of every spatial axis, see `Operator.axes`."""
     rank = len(weight) - 2
     kernel = integers(node, "kernel_shape", list(weight[2:]))
     strides = integers(node, "strides", [1] * rank)
@@ -85,7 +85,7 @@ def _axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis, ..
 def _pads(
     auto_pad: str, pads: Pads, full: int | None, wanted: int | None, surplus: int
 ) -> Pads | Refusal:
-    """What is cut off at both ends of one axis, by the operator's text (ConvTranspose-11).
+    """Return what is cut off at both ends of an axis, by the operator's text (ConvTranspose-11).
 
     A negative number is added instead.
 
@@ -94,7 +94,7 @@ def _pads(
         pads: the attribute, for the axis.
         full: output extent without pads; None where the input's is not known.
         wanted: output extent that `output_shape` asks for, if it does.
-        surplus: `full` less stride times the input's extent, which is what SAME keeps.
+        surplus: `full` minus stride times the input's extent, which SAME keeps.
     """
     if wanted is not None:
         if full is None:
@@ -104,14 +104,14 @@ def _pads(
             )
         total = full - wanted
         if total < 0:
-            # The runtime and ONNX's own cases put what the kernel does not reach behind the rest.
+            # The runtime and ONNX's own cases append the positions that the kernel does not reach.
             return (0, total)
     elif auto_pad.startswith("SAME"):
         total = surplus
     else:
         return (0, 0) if auto_pad == "VALID" else pads
     if total < 0:
-        # The runtime leaves them out, against the operator's text.
+        # The runtime leaves these positions out, against the operator's text.
         return Refusal(
             "negative-same-pads",
             f"{auto_pad} wants {-total} positions more than the kernel reaches",
@@ -121,7 +121,7 @@ def _pads(
 
 
 def _mirrored(weight: npt.NDArray[Any], group: int) -> npt.NDArray[Any]:
-    """[C, O/group, *kernel] as [O, C/group, *kernel], mirrored along every spatial axis."""
+    """Return [C, O/group, *kernel] as [O, C/group, *kernel], mirrored along every spatial axis."""
     channels, outputs, *kernel = weight.shape
     grouped = weight.reshape(group, channels // group, outputs, *kernel).swapaxes(1, 2)
     ordered = grouped.reshape(group * outputs, channels // group, *kernel)

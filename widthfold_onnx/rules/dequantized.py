@@ -1,8 +1,8 @@
-"""What a DequantizeLinear makes of integers: is it finite, and can it be quantized again?
+"""Check the output of a DequantizeLinear: is it finite, and can it be quantized again exactly?
 
-A runtime knows moves of integers as DequantizeLinear - moves - QuantizeLinear. So behind moves of
-what was dequantized stand a QuantizeLinear and a DequantizeLinear with its numbers. They change
-nothing, as every number is one that was dequantized with them: `exact_dequantizer` tries all.
+A runtime recognizes moves of integers as DequantizeLinear - moves - QuantizeLinear. So the rewrite
+puts a QuantizeLinear and a DequantizeLinear with the same scale and zero point behind moves of
+dequantized data. The pair is an identity on dequantized numbers: `exact_dequantizer` tries all.
 Without them ONNX Runtime puts such a pair behind every move itself, and fails at int8 from opset 21
 on: it names the type in an attribute, and does not change that when it makes the bytes unsigned
 (1.31.1, qdq_propagation.cc and qdq_s8_to_u8.cc: "output_dtype INT8 does not match y_zero_point type
@@ -25,31 +25,31 @@ from widthfold_onnx.rules.parameter import dequantizer, input_of
 Array = npt.NDArray[Any]
 
 DEQUANTIZE_INPUTS = 3
-"""Of a DequantizeLinear with a zero point."""
+"""Number of inputs of a DequantizeLinear with a zero point."""
 BITS_8_AND_16 = ("INT8", "UINT8", "INT16", "UINT16")
 SELECTING = ("MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
-"""Each element of the result is one of the data. ONNX Runtime moves a DequantizeLinear behind them
-(qdq_propagation.cc), and so computes in integers what follows."""
+"""Ops whose results are elements of the data. ONNX Runtime moves a DequantizeLinear behind them
+(qdq_propagation.cc), and so computes the next op in integers."""
 REMOVED = ("Dropout", "Identity")
-"""Gone before ONNX Runtime moves a DequantizeLinear."""
+"""Ops that ONNX Runtime removes before it moves a DequantizeLinear."""
 
 
 def data_dequantizer(value: Value | None) -> Node | None:
-    """The DequantizeLinear that made a value, whose elements were only moved or selected since."""
+    """Return the DequantizeLinear that made a value, with only moves and selections in between."""
     maker = dequantizer(value)
     node = None if value is None else value.producer()
     if maker is not None or node is None or not is_default(node, *SELECTING):
         return maker
-    # A window of a MaxPool that lies in its padding would have none: not without this attribute.
+    # With ceil_mode a window of a MaxPool may lie in its padding, and hold no element of the data.
     rounds_up = "ceil_mode" in node.attributes and node.attributes["ceil_mode"].as_int()
     return None if rounds_up or value is not node.outputs[0] else data_dequantizer(node.inputs[0])
 
 
 def is_dequantized_anew(value: Value | None) -> bool:
-    """Whether ONNX Runtime moves a DequantizeLinear up to whatever reads a value.
+    """Check whether ONNX Runtime moves a DequantizeLinear to just before the readers of a value.
 
-    It ends the process where an If, Loop or Scan captures that value: it looks for it among the
-    explicit inputs of the node (1.31.1, qdq_propagation.cc, from the basic level on).
+    ONNX Runtime aborts if an If, Loop or Scan captures such a value: it looks for the value among
+    the explicit inputs of the node (1.31.1, qdq_propagation.cc, from the basic level on).
     """
     moved, node = False, None if value is None else value.producer()
     while node is not None and is_default(node, *SELECTING, *REMOVED):
@@ -60,10 +60,10 @@ def is_dequantized_anew(value: Value | None) -> bool:
 
 
 def is_finite(document: Document, value: Value | None) -> bool:
-    """Whether a value was dequantized from integers, and none of them becomes Inf or NaN.
+    """Check whether a value was dequantized from integers, none of which becomes Inf or NaN.
 
-    Its scale is constant, and finite also when it is multiplied by 2**bits, which no difference of
-    an integer and a zero point reaches.
+    Its scale is constant, and stays finite when multiplied by 2**bits, which is more than any
+    difference of an integer and a zero point.
     """
     maker = data_dequantizer(value)
     if maker is None or maker.inputs[1] is None:
@@ -73,7 +73,7 @@ def is_finite(document: Document, value: Value | None) -> bool:
     if not (isinstance(scale, Constant) and isinstance(kind, str)):
         return False
     if not kind.startswith(("INT", "UINT")):
-        return False  # floats of 8 bits have NaN
+        return False  # 8-bit floats include NaN
     numbers = document.read(scale)
     with np.errstate(over="ignore", invalid="ignore"):
         widest = numbers * numbers.dtype.type(2.0 ** int(kind.lstrip("UINT")))
@@ -81,11 +81,11 @@ def is_finite(document: Document, value: Value | None) -> bool:
 
 
 def exact_dequantizer(document: Document, value: Value | None) -> Node | Refusal | None:
-    """What made a value (`data_dequantizer`), if what it makes is itself when quantized again.
+    """Return the `data_dequantizer` of a value, if quantizing again gives back every number.
 
     Returns:
-        None where none did; a refusal where it has other than one constant scale and zero
-        point, or the two do not give back every number.
+        The node; None if there is none; a refusal if it has other than one constant scale and
+        zero point, or the two do not give back every number.
     """
     maker = data_dequantizer(value)
     if maker is None:
@@ -106,12 +106,12 @@ def exact_dequantizer(document: Document, value: Value | None) -> Node | Refusal
 
 
 def refused(reason: str) -> Refusal:
-    """Why a node between DequantizeLinear is left alone."""
+    """Return the refusal of a node between DequantizeLinear."""
     return Refusal("quantized", f"a runtime computes it in integers, and {reason}")
 
 
 def element_type(document: Document, data: Value | None, zero: Value | None) -> str | Refusal:
-    """Element type of integers: that of their zero point, or what they or their maker say."""
+    """Return the element type of integers: that of their zero point, else their own."""
     for value in (zero, data):
         constant = None if value is None else document.constant(value)
         if isinstance(constant, Constant):
@@ -125,7 +125,7 @@ def element_type(document: Document, data: Value | None, zero: Value | None) -> 
 
 
 def _makes_bytes(node: Node) -> bool:
-    """Whether a node returns UINT8 by definition (operator texts)."""
+    """Check whether a node returns UINT8 by definition (operator texts)."""
     plain = len(node.inputs) < DEQUANTIZE_INPUTS and "output_dtype" not in node.attributes
     return is_default(node, "DynamicQuantizeLinear") or (
         is_default(node, "QuantizeLinear") and plain
@@ -133,11 +133,11 @@ def _makes_bytes(node: Node) -> bool:
 
 
 def _gives_back(scale: Array, zero: Array) -> bool:
-    """Whether what is dequantized becomes itself when it is quantized again (operator texts)."""
+    """Check whether quantizing every dequantized number gives it back (operator texts)."""
     limits, scale = np.iinfo(zero.dtype), scale.reshape(())
     every = np.arange(limits.min, limits.max + 1)
     offset = int(zero.reshape(()))
     with np.errstate(all="ignore"):
         again = np.rint((every - offset).astype(np.float32) * scale / scale) + offset
-    # Below, kernels may take a number for 0, or divide by multiplying with what is Inf then.
+    # With a subnormal scale a kernel may flush numbers to 0, or multiply by a reciprocal of Inf.
     return bool(scale >= np.finfo(np.float32).tiny and np.array_equal(again, every))

@@ -1,7 +1,7 @@
-"""A product of matrices whose operands are dequantized (QDQ), which a runtime computes in integers.
+"""Read products of matrices with dequantized operands (QDQ), which a runtime computes in integers.
 
 It does so where it finds DequantizeLinear on both operands. So the weight, and C if that is
-dequantized, is folded as it is stored, in integers, and dequantized again; the data is quantized
+dequantized, is folded as stored integers and dequantized behind the fold; the data is quantized
 again (`rules.dequantized`). With a Reshape of integers before the DequantizeLinear ONNX Runtime
 1.31.1 multiplies int8 in floats.
 """
@@ -17,7 +17,7 @@ from widthfold_onnx.rules.dequantized import refused
 from widthfold_onnx.rules.parameter import dequantizer
 
 ADDEND = 2
-"""Which input of a Gemm C is."""
+"""Index of the input C of a Gemm."""
 
 
 def problem_of(
@@ -29,19 +29,19 @@ def problem_of(
     left: bool,
     turned: bool,
 ) -> Refusal | None:
-    """Why data, weight or C of a MatMul or Gemm are dequantized as those of no fold can be.
+    """Refuse a MatMul or Gemm whose data, weight or C is dequantized in a way that cannot fold.
 
     Args:
         document: the model.
         node: the product.
-        data: what `exact_dequantizer` says of its data.
+        data: the result of `exact_dequantizer` for its data.
         weight: its weight; like C it is constant.
         left: the weight is the left operand.
-        turned: it is stored with its two last axes exchanged.
+        turned: the weight is stored with its two last axes exchanged.
     """
     if isinstance(data, Refusal):
         return data
-    # A vector counts input channels.
+    # The axis of a vector is that of the input channels.
     vector = len(_numbers(document, weight).shape) == 1
     channels = None if vector else -2 if left != turned else -1
     problem = _problem(document, "the weight", weight, channels)
@@ -56,7 +56,7 @@ def problem_of(
 
 
 def axis_of(maker: Node, rank: int) -> int:
-    """The axis of a DequantizeLinear's scales, for data of a rank."""
+    """Return the axis of a DequantizeLinear's scales, for data of a rank."""
     axis = maker.attributes["axis"].as_int() if "axis" in maker.attributes else 1
     return axis % max(rank, 1)
 
@@ -64,13 +64,13 @@ def axis_of(maker: Node, rank: int) -> int:
 def _problem(
     document: Document, name: str, value: Value | None, channels: int | None
 ) -> Refusal | None:
-    """Why a constant is not folded as it is stored.
+    """Refuse a constant that cannot be folded as it is stored.
 
     Args:
         document: the model.
-        name: what the constant is.
+        name: name of the constant for the reason.
         value: the constant.
-        channels: its axis of output channels, from the last; None where it has none.
+        channels: its axis of output channels, counted from the end; None where it has none.
     """
     maker = dequantizer(value)
     if maker is None:
@@ -85,7 +85,7 @@ def _problem(
 
 
 def _numbers(document: Document, value: Value | None) -> Constant:
-    """A weight, C, or what dequantizes one: it is constant, or the site would not be read."""
+    """Return the constant of a value that is known to be constant, as the site was read."""
     assert value is not None
     found = document.constant(value)
     assert isinstance(found, Constant)

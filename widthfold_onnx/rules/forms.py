@@ -1,14 +1,14 @@
-"""All equivalent forms of a Conv or ConvTranspose at a given factor.
+"""List all equivalent forms of a Conv or ConvTranspose at a given factor.
 
 Rule: replaces it with fold - Conv - unfold.
 Requires: a WindowedSite; the factor divides the folded extents, unless `ragged`.
-Rewrites: batch folds (grouped, no structural zeros), axis folds blocked, interleaved or of the
-    whole axis, products of folds of several axes; where one side alone may be folded, axes whose
-    output alone is (sub-pixel), and at factor 1 strided axes whose input alone is (space-to-depth);
-    all of them also lifted by one rank. Strided axes of a ConvTranspose that are not folded are
-    there in their sub-pixel form, which at factor 1 stands alone. Other groups and channels
-    (`regrouped`) go with the kernel as it is, or in its sub-pixel form.
-Refuses: what would grow past the limits, mix samples, or spread Inf and NaN where that is refused.
+Rewrites: batch folds (grouped, no structural zeros); axis folds, blocked, interleaved or of the
+    whole axis; combined folds of several axes; with `one_sided`, folds of the output alone
+    (sub-pixel), and at factor 1 of the input alone along strided axes (space-to-depth); all of
+    them also lifted by one rank. Strided axes of a ConvTranspose that are not folded take their
+    sub-pixel form, which is a form by itself at factor 1. Other groups and channels (`regrouped`)
+    are combined with the unfolded kernel, or with its sub-pixel form.
+Refuses: forms that grow past the limits, mix samples, or spread Inf and NaN where that is refused.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Outcome = tuple[str, Reformulation | Refusal]
 
 
 def candidates(site: WindowedSite, options: FoldOptions, factor: int) -> Iterator[Outcome]:
-    """Every form at a factor, each with the name of its axes: legal ones and refused ones.
+    """Yield every form at a factor, legal or refused, each with the names of its axes.
 
     Args:
         site: the Conv.
@@ -57,18 +57,18 @@ def forms(
     grouping: Grouping | None = None,
     one_sided: bool = False,
 ) -> Iterator[Outcome]:
-    """Every form with a given factor per axis.
+    """Yield every form with a given factor per axis.
 
     Args:
         site: the Conv.
-        options: limits are used.
-        split: where nothing is folded, strides of the input may be.
+        options: the limits are used.
+        split: factor per axis; an axis of factor 1 may have its strides folded.
         lift: axes of extent 1 put before the spatial ones.
-        digit_major: the NHWC form, where the NCHW form is no view.
-        grouping: channels and groups of the Conv that is folded; its strides are not. None: those
-            of the site.
-        one_sided: with folds of the output alone and, where nothing else is folded, of the input
-            alone: fewer structural zeros, but channels grow on one side only.
+        digit_major: use the NHWC form where the NCHW form is no view.
+        grouping: channels and groups of the Conv to fold, without folds of its strides; None for
+            those of the site.
+        one_sided: add folds of the output alone and, along axes of factor 1, of the input alone:
+            they have fewer structural zeros, but channels grow on one side only.
     """
     regrouping = regroup(site.grouping, grouping or site.grouping)
     assert not isinstance(regrouping, Refusal)
@@ -88,7 +88,7 @@ def forms(
         if isinstance(axes, Refusal):
             yield label, axes
             continue
-        # What strides alone fold has no axis in the split, and a lift folds none.
+        # The split does not name axes whose strides alone are folded, nor does a lift.
         changed = [bool(regrouped), *(axis.folded for axis in axes)]
         folded = label or "+".join(n for n, is_ in zip(names[1:], changed, strict=True) if is_)
         for dense in (False, True) if split[0] > 1 else (False,):
@@ -108,7 +108,7 @@ def forms(
 
 
 def _too_short(site: WindowedSite, split: Split) -> Refusal | None:
-    """A refusal where an axis has fewer positions than are to become channels."""
+    """Refuse an axis with fewer positions than are to become channels."""
     for factor, extent in zip(split, site.positions, strict=True):
         if extent is not None and 1 < factor > extent:
             return Refusal("too-short", f"of {factor} positions {factor - extent} would be added")
@@ -116,7 +116,7 @@ def _too_short(site: WindowedSite, split: Split) -> Refusal | None:
 
 
 def splits(axis: AxisName | int, factor: int, rank: int) -> Iterator[Split]:
-    """How a factor may be shared out over batch and spatial axes."""
+    """Yield the ways to share a factor out over batch and spatial axes."""
     slots = 1 + rank
     if factor == 1:
         yield (1,) * slots
@@ -133,7 +133,7 @@ def splits(axis: AxisName | int, factor: int, rank: int) -> Iterator[Split]:
 
 
 def _slot(axis: AxisName | int, rank: int) -> int | None:
-    """Position of an axis in a split: 0 the batch, then the spatial axes; None for any."""
+    """Return the position of an axis in a split: 0 the batch, then spatial axes; None for any."""
     if axis is AxisName.AUTO:
         return None
     names = axis_names(rank)
@@ -154,7 +154,7 @@ def _factorizations(factor: int, slots: int) -> Iterator[Split]:
 def _axis_forms(
     axes: Sequence[ConvAxis], split: Split, *, one_sided: bool
 ) -> Iterator[tuple[list[str], tuple[FoldedAxis, ...] | Refusal]]:
-    """All combinations of forms of the folded axes; a refused axis refuses the combination."""
+    """Yield all combinations of forms of the axes; a refused axis refuses its combinations."""
     if not axes:
         yield [], ()
         return
@@ -164,7 +164,7 @@ def _axis_forms(
             if isinstance(rest, Refusal):
                 yield rest_kinds, rest
             elif isinstance(first, Refusal) and split[0] == 1:
-                # Its strides stand in the way of folds of all others.
+                # An axis that is not folded itself has a stride that forbids folding the others.
                 where = f"along {axis_names(len(axes))[2]}, {first.reason}"
                 yield kind, replace(first, reason=where)
             elif isinstance(first, Refusal):

@@ -1,7 +1,7 @@
-"""When a fold must not be used: what a guard has to test before it takes the folded nodes.
+"""List the extents that a guard must test before it runs the folded nodes.
 
-Under `--guard-shapes` an extent that the model leaves open must be one that the fold is good for:
-the planned one, or where none was planned a multiple of the digits.
+Under `--guard-shapes` the guard tests every extent that the model leaves open: it must be the
+planned one, or if none was planned a multiple of the digits.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from widthfold_onnx.rules.windowed import WindowedSite
 from widthfold_onnx.rules.windowed_form import WindowedForm
 
 EXTENTS = "extents"
-"""What a guard is for, as models and reports say it."""
+"""Name of the property that a guard tests, in models and reports."""
 
 EXACT = 1 << 62
-"""A modulus that no extent reaches: only the offset itself is left over."""
+"""A modulus that no extent reaches, so that only the offset itself passes."""
 
 
 class Extent(NamedTuple):
-    """An extent must leave no rest: (extent - offset) mod modulus = 0."""
+    """A condition on an extent: (extent - offset) mod modulus = 0."""
 
     offset: int
     modulus: int
@@ -32,7 +32,7 @@ class Extent(NamedTuple):
 def needed_extents(
     site: LinearSite, plan: Reformulation, options: FoldOptions
 ) -> dict[int, Extent]:
-    """What the extents of the data must be, by axis of the data as it is stored."""
+    """Return the conditions on the extents of the data, by axis of the data as it is stored."""
     if not options.guard_shapes:
         return {}
     if isinstance(site, WindowedSite) and isinstance(plan, WindowedForm):
@@ -55,7 +55,7 @@ def needed_extents(
 
 
 def stored(site: LinearSite) -> list[int]:
-    """Which axis of the data as it is stored every axis is that the site reads."""
+    """Return the axis of the stored data for every axis that the site reads."""
     axes = list(range(len(site.static)))
     if isinstance(site, MatMulSite) and site.transposed:
         axes[-2:] = axes[:-3:-1]

@@ -1,4 +1,4 @@
-"""May a Conv be folded this way? Divisibility, non-finite policy, open extents, growth.
+"""Check whether a Conv may be folded: divisibility, non-finite policy, open extents, growth.
 
 Sizes are predicted before anything is built.
 """
@@ -19,7 +19,7 @@ from widthfold_onnx.rules.windowed import WindowedSite, axis_names
 from widthfold_onnx.rules.windowed_form import WindowedForm
 
 MAX_WEIGHT_BYTES = 256 << 20
-# Stands for a spatial extent that is not known where sizes are compared; a batch counts as 1.
+# Value of an unknown spatial extent when sizes are compared; an unknown batch counts as 1.
 NOMINAL_EXTENT = 64
 
 
@@ -29,9 +29,9 @@ def judge(
     """Check divisibility, non-finite policy and limits; predict sizes before building anything.
 
     Args:
-        site: what is folded.
+        site: the site to fold.
         options: policy and limits.
-        fold: how.
+        fold: the fold.
         label: names of the folded axes.
         factor: positions that become channels.
         kind: how each axis is folded.
@@ -59,7 +59,7 @@ def judge(
             "no longer compute in integers",
         )
     if site.is_dequantized and fold.group > 1:
-        fold = replace(fold, digit_major=False)  # no state of a region says it
+        fold = replace(fold, digit_major=False)  # no state describes digit-major groups
     if fold.dense and not (options.mix_samples or site.is_finite):
         return Refusal(
             "mixes-samples",
@@ -78,14 +78,14 @@ def judge(
     result = _form(site, fold, label, factor, kind, in_shape, out_shape, assumed=False)
     problem = _unexpressible(site, options, result)
     if problem is not None and options.guard_shapes:
-        # With all assumed extents written and tested, there are fewer to infer.
+        # With all assumed extents written and tested, Reshapes have fewer to infer.
         result = _form(site, fold, label, factor, kind, in_shape, out_shape, assumed=True)
         problem = _unexpressible(site, options, result)
     return problem or too_large(site, options, result) or result
 
 
 def _unknown(site: WindowedSite, fold: ConvFold) -> Refusal | None:
-    """A refusal where an extent that would have to be divisible is not known."""
+    """Refuse a fold that needs to divide an unknown extent."""
     names = axis_names(len(site.axes))
     for axis, digits in enumerate(fold.in_state.factors):
         if digits > 1 and site.planned[axis] is None:
@@ -107,7 +107,7 @@ def _form(
     *,
     assumed: bool,
 ) -> WindowedForm:
-    """The form of a fold; with `assumed` all extents that are only assumed are written too."""
+    """Return the form of a fold; with `assumed` extents that are only assumed are written too."""
     shapes = [_kept(site, shape, fold, assumed=assumed) for shape in (in_shape, out_shape)]
     packings = packings_of(fold, *shapes)
     fits = (in_shape, out_shape) == (site.planned, site.output)
@@ -132,7 +132,7 @@ def _form(
 
 
 def _extended(site: WindowedSite, fold: ConvFold, *, output: bool) -> Dims:
-    """Shape of the input or output after extension to what the fold needs."""
+    """Return the shape of the input or output after extension to the extents of the fold."""
     shape = site.output if output else site.planned
     lengths = [a.out_length if output else a.in_length for a in fold.axes]
     batch = None if shape[0] is None else -(-shape[0] // fold.batch) * fold.batch
@@ -141,7 +141,7 @@ def _extended(site: WindowedSite, fold: ConvFold, *, output: bool) -> Dims:
 
 
 def _kept(site: WindowedSite, shape: Dims, fold: ConvFold, *, assumed: bool) -> Dims:
-    """The shape that may be written into the graph: of kept axes only if static, or `assumed`."""
+    """Return the shape to write into the graph: of kept axes only static extents, or `assumed`."""
     batch = shape[0] if assumed or fold.batch > 1 or site.static[0] is not None else None
     spatial = (
         extent if assumed or axis.folded or fixed is not None else None
@@ -153,13 +153,13 @@ def _kept(site: WindowedSite, shape: Dims, fold: ConvFold, *, assumed: bool) -> 
 def _unexpressible(
     site: WindowedSite, options: FoldOptions, result: WindowedForm
 ) -> Refusal | None:
-    """Refuse what constant Reshapes cannot say.
+    """Refuse a form that constant Reshapes cannot express.
 
-    A Reshape copies dimensions and infers one. And where an assumed extent is folded, the first
-    Reshape must fail, not infer, when the real extent differs; unless a guard tests it. Where the
-    output alone is folded no Reshape sees the input: at a stride the Conv has as many outputs for
-    several extents, and a pixel shuffle takes any number of them, which is right unless the form is
-    bound to the assumed one.
+    A Reshape copies dimensions and infers one. If an assumed extent is folded without a guard, the
+    first Reshape must fail when the real extent differs, and so may not infer. If the output alone
+    is folded, no Reshape sees the input: at a stride the Conv has the same number of outputs for
+    several extents, and a pixel shuffle accepts any number of them, which is right unless the form
+    is bound to the assumed extent.
     """
     fold, guarded = result.fold, options.guard_shapes
     if not guarded and any(not fold.axes[i].folded for i in site.sized_pads):
@@ -188,7 +188,7 @@ def _unexpressible(
 
 
 def too_large(site: LinearSite, options: FoldOptions, result: Reformulation) -> Refusal | None:
-    """Refuse what grows past the limits."""
+    """Refuse a form that grows past the limits."""
     size = math.prod(result.fold.weight_shape(site.weight_shape)) * site.itemsize
     if size > MAX_WEIGHT_BYTES:
         return Refusal(
@@ -218,6 +218,6 @@ def _bytes_growth(site: WindowedSite, fold: ConvFold, in_shape: Dims, out_shape:
 
 
 def elements(shape: Dims) -> int:
-    """Elements of a tensor, for comparisons: unknown extents are nominal."""
+    """Return the elements of a tensor, for comparisons: unknown extents are nominal."""
     nominal = (1 if i == 0 else NOMINAL_EXTENT for i in range(len(shape)))
     return math.prod(n if e is None else e for e, n in zip(shape, nominal, strict=True))

@@ -1,12 +1,12 @@
-"""All equivalent forms of a product of matrices at a given factor: one, or why there is none.
+"""Find the equivalent form of a product of matrices at a given factor, or why there is none.
 
 Rule: replaces MatMul, Gemm, MatMulInteger and QLinearMatMul with Reshape - the same - Reshape.
 Requires: a MatMulSite; the factor divides the positions, or their product with axes of batches
     before them.
-Rewrites: the weight becomes block-diagonal, with its zero point in the gaps; C, and what quantizes
-    each output channel, is repeated; alpha, beta and the orientation of the weight stay. Data that
-    is stored across is transposed first.
-Refuses: what would mix samples, grow past the limits, or spread Inf and NaN where that is refused;
+Rewrites: the weight becomes block-diagonal, with its zero point as structural zero; C, and scales
+    and zero points per output channel, are repeated; alpha, beta and the orientation of the weight
+    stay. Data that is stored transposed is transposed first.
+Refuses: forms that mix samples, grow past the limits, or spread Inf and NaN where that is refused;
     integers are all finite, so nothing spreads.
 """
 
@@ -31,15 +31,15 @@ ROWS, COLUMNS = "rows", "columns"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MatMulForm(Reformulation):
-    """A folded product in the place of a product.
+    """A folded product that replaces a product.
 
     Attributes:
         fold: the folded product.
         shape: extents of the data that the form is planned for, as the product reads it; None
-            where any will do.
+            for any extent.
         transposed: the data is stored with its two last axes exchanged.
         result: extents of the result for data of `shape`.
-        written: both as Reshapes say them: what is only assumed is inferred.
+        written: both as the Reshapes state them: an extent that is only assumed is inferred.
         flat: the result has no axis of channels.
     """
 
@@ -52,7 +52,7 @@ class MatMulForm(Reformulation):
 
     @property
     def rests(self) -> tuple[int, ...]:
-        """Per axis of the data what must divide its extent where that is open; 1 for any."""
+        """Per axis of the data the number that must divide its extent if it is open; 1 for any."""
         end = len(self.shape) - (0 if self.fold.left else 1)
         span = range(end - self.fold.merged, end)
         known = math.prod(self.shape[i] or 1 for i in span)
@@ -77,9 +77,9 @@ class MatMulForm(Reformulation):
         return folding, self.fold.unfolding(result, flat=self.flat)
 
     def ends(self, site: LinearSite) -> Ends:
-        """States at both ends; none where operands are transposed or have no axis of channels.
+        """Return the states at both ends; none for transposed data or a result without channels.
 
-        None either between dequantized operands, which have Reshapes of their own.
+        A product of dequantized operands has none: it has Reshapes of its own.
         """
         assert isinstance(site, MatMulSite)
         result = self.result
@@ -95,7 +95,7 @@ class MatMulForm(Reformulation):
 
 
 def every_form(site: MatMulSite, options: FoldOptions) -> Iterator[MatMulForm]:
-    """The legal forms at the usual factors, or where none of them divides at any up to them."""
+    """Yield the legal forms at the usual factors, or if there are none at any factor up to them."""
     for factors in (FACTORS, range(2, FACTORS[-1] + 1)):
         outcomes = [o for factor in factors for _, o in candidates(site, options, factor)]
         legal = [outcome for outcome in outcomes if isinstance(outcome, MatMulForm)]
@@ -105,7 +105,7 @@ def every_form(site: MatMulSite, options: FoldOptions) -> Iterator[MatMulForm]:
 
 
 def candidates(site: MatMulSite, options: FoldOptions, factor: int) -> Iterator[Outcome]:
-    """The form at a factor, or its refusal; nothing for an axis that a product does not have.
+    """Yield the form at a factor, or its refusal; nothing for an axis that a product does not have.
 
     Args:
         site: the product.
@@ -119,7 +119,7 @@ def candidates(site: MatMulSite, options: FoldOptions, factor: int) -> Iterator[
 
 
 def _fewest(site: MatMulSite, options: FoldOptions, factor: int) -> int:
-    """How many axes make up the positions: as few as the factor divides; 1 if it divides none."""
+    """Return the fewest axes of positions that the factor divides; 1 if it divides none."""
     for merged in range(1, _most(site) + 1):
         if _positions(site, options, factor, merged) is not None:
             return merged
@@ -173,12 +173,12 @@ def judge(site: MatMulSite, options: FoldOptions, fold: MatMulFold) -> MatMulFor
 
 
 def _positions(site: MatMulSite, options: FoldOptions, factor: int, merged: int) -> Dims | None:
-    """Extents of the positions that a form is planned for; None if they do not divide.
+    """Return the extents of the positions that a form is planned for; None if it cannot be.
 
-    Those that the model fixes are enough if they make up a multiple of the factor; one other is
-    inferred then. Else all must be planned: the Reshape fails where the real ones do not divide.
-    Or a guard tests whether the one that is inferred is good for the fold; one that is assumed
-    not to be good would never be folded.
+    The extents that the model fixes are enough if the factor divides their product and at most one
+    other is open: it is inferred. Otherwise all must be planned: the Reshape fails if the factor
+    does not divide the real ones. Or a guard tests the one open extent, if no input shape assumes
+    it: the factor does not divide an assumed one here, so the guard would never choose the fold.
     """
     span = _span(site, merged)
     for extents, open_ones in ((site.static[span], 1), (site.planned[span], 0)):
@@ -191,7 +191,7 @@ def _positions(site: MatMulSite, options: FoldOptions, factor: int, merged: int)
 
 
 def _varies(site: MatMulSite) -> bool:
-    """Whether C differs between positions: then it fixes how many there are."""
+    """Check whether C differs between positions: then it fixes their number."""
     if site.addend is None:
         return False
     extents = (1, 1, *site.addend.shape)[-2:]
@@ -199,7 +199,7 @@ def _varies(site: MatMulSite) -> bool:
 
 
 def _span(site: MatMulSite, merged: int) -> slice:
-    """The axes of the data that make up the positions."""
+    """Return the axes of the data that make up the positions."""
     end = len(site.planned) - (0 if site.left else 1)
     return slice(end - merged, end)
 
@@ -209,7 +209,7 @@ def _channel(site: MatMulSite) -> int:
 
 
 def _most(site: MatMulSite) -> int:
-    """Axes that can make up the positions: what lies before the rows too, if one matrix serves."""
+    """Return how many axes can be positions: axes before the rows too, if one matrix serves all."""
     return 1 if site.left or site.batches else len(site.planned) - 1
 
 

@@ -1,4 +1,4 @@
-"""Read a product of matrices: which operand is the weight, and all that the algebra needs."""
+"""Read a product of matrices: find its weight, and collect all that a fold needs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from widthfold_onnx.rules.reading import ITEMSIZE, common_problem
 from widthfold_onnx.rules.samples import samples_of
 
 GEMM_MIN_OPSET = 7
-"""Below, C broadcasts only where an attribute says so."""
+"""Below, C broadcasts only if an attribute says so."""
 
 
 def read_matmul(
@@ -31,8 +31,8 @@ def read_matmul(
 ) -> MatMulSite | Refusal:
     """Collect operands and shapes of a product of matrices.
 
-    Refuses, besides what no rule can do, two constant operands or none, data of unknown rank or
-    without an axis of positions, a C that is computed, and what `quantized_product` refuses.
+    Refuses the nodes that every rule refuses, two constant operands or none, data of unknown rank
+    or without an axis of positions, a computed C, and what `quantized_product` refuses.
     """
     node = site.node
     gemm = node.op_type == "Gemm"
@@ -93,7 +93,7 @@ def read_matmul(
 
 
 def matrix_shape(shape: tuple[int, ...], *, left: bool) -> tuple[int, ...]:
-    """Extents of a weight as a matrix: a vector on the left is a row, on the right a column."""
+    """Return the extents of a weight as a matrix: a vector is a row on the left, else a column."""
     if len(shape) != 1:
         return shape
     return (1, *shape) if left else (*shape, 1)
@@ -106,7 +106,7 @@ def _opset_problem(document: Document, *, gemm: bool) -> Refusal | None:
 
 
 def _operands(document: Document, node: Node) -> tuple[Value, Constant, bool] | Refusal:
-    """Data, weight, and whether the weight is on the left."""
+    """Return data, weight, and whether the weight is on the left."""
     a, b = (node.inputs[index] for index in PRODUCT_INPUTS[node.op_type].operands)
     assert a is not None
     assert b is not None
@@ -124,7 +124,7 @@ def _operands(document: Document, node: Node) -> tuple[Value, Constant, bool] | 
 
 
 def _data_extents(data: Value, static: Extents, planned: Extents) -> tuple[Dims, Dims] | Refusal:
-    """Extents of the data as the model fixes them, and as the plan assumes them."""
+    """Return the extents of the data as the model fixes them, and as the plan assumes them."""
     fixed, assumed = static(data), planned(data)
     if fixed is None or assumed is None:
         return Refusal("unknown-shape", "the rank of the data is not known")
@@ -156,7 +156,7 @@ def _addend(document: Document, node: Node) -> Constant | Refusal | None:
 
 
 def _seen(stored: Dims, *, transposed: bool) -> Dims:
-    """Extents as the product reads them."""
+    """Return the extents as the product reads them."""
     return (*stored[:-2], stored[-1], stored[-2]) if transposed else stored
 
 
@@ -185,5 +185,5 @@ def _shape_problem(site: MatMulSite, *, gemm: bool) -> Refusal | None:
 
 
 def flag(node: Node, name: str) -> bool:
-    """Whether an attribute that is 0 or 1 is set."""
+    """Check whether an attribute that is 0 or 1 is set."""
     return name in node.attributes and node.attributes[name].as_int() != 0

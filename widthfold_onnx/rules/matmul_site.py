@@ -1,4 +1,4 @@
-"""A product of matrices with one constant operand: all that the algebra needs of it."""
+"""Define the site of a product of matrices with one constant operand."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class MatMulSite(LinearSite):
 
     Attributes:
         addend: C of a Gemm, if it has one.
-        beside: by index of the input what else is given per output channel, and the weight's zero
-            point.
+        beside: other constant inputs with one number per output channel, and the weight's zero
+            point, by index of the input.
         is_dequantized: data and weight are dequantized.
         left: the weight is the left operand.
         transposed: the data is stored with its two last axes exchanged.
-        turned: so is the weight.
-        samples: where the data may count samples of a batch.
+        turned: the weight is stored with its two last axes exchanged.
+        samples: the axis of the data that may count samples of a batch.
     """
 
     addend: Constant | None
@@ -41,28 +41,28 @@ class MatMulSite(LinearSite):
 
     @property
     def data_index(self) -> int:
-        """Which input of the node the data is."""
+        """Index of the data among the inputs of the node."""
         return PRODUCT_INPUTS[self.op].operands[self.left]
 
     @property
     def weight_index(self) -> int:
-        """Which input of the node the weight is."""
+        """Index of the weight among the inputs of the node."""
         return PRODUCT_INPUTS[self.op].operands[not self.left]
 
     @property
     def parameters(self) -> tuple[int, ...]:
-        """Which inputs of the node a fold may change: the weight, and what belongs to channels."""
+        """Inputs of the node that a fold may change: the weight, and those given per channel."""
         added = () if self.addend is None else (ADDEND,)
         return (self.weight_index, *self.beside, *added)
 
     @property
     def is_integer(self) -> bool:
-        """Whether the operator itself multiplies integers."""
+        """True if the operator itself multiplies integers."""
         return self.weight.dtype in INTEGERS
 
     @property
     def flat(self) -> bool:
-        """Whether the weight is a vector, so that the result has no axis of channels."""
+        """True if the weight is a vector, so that the result has no axis of channels."""
         return len(self.weight.shape) == 1
 
     @property
@@ -77,7 +77,7 @@ class MatMulSite(LinearSite):
         return self.weight_shape[:-2]
 
     def result(self, data: Dims) -> Dims:
-        """Extents of the result for data of some extents; a vector's axis of channels is kept."""
+        """Return the extents of the result for given data; a vector's axis of channels is kept."""
         leading = _broadcast(data[:-2], self.batches)
         positions, outputs = data[-1 if self.left else -2], self.channels[1]
         return (*leading, outputs, positions) if self.left else (*leading, positions, outputs)
@@ -94,7 +94,7 @@ class MatMulSite(LinearSite):
 
     @property
     def signature(self) -> dict[str, object]:
-        """Which operand is the weight, how both are stored, and what is added."""
+        """The side of the weight, how both operands are stored, and what is added."""
         added = None if self.addend is None else list(self.addend.shape)
         flags = {"left": self.left, "transposed": self.transposed, "turned": self.turned}
         beside = {str(index): list(c.shape) for index, c in self.beside.items()}
@@ -105,19 +105,19 @@ class MatMulSite(LinearSite):
 
     @property
     def geometry(self) -> Hashable:
-        """Which operand is the weight, how both are stored, and where samples may be."""
+        """The side of the weight, how both operands are stored, and where samples may be."""
         return (self.left, self.transposed, self.turned, self.flat, self.samples)
 
     @property
     def attributes(self) -> str:
-        """Which operand is the weight, and what is transposed."""
+        """The side of the weight, and what is transposed."""
         text = f"weight {'left' if self.left else 'right'}"
         text += ", data transposed" * self.transposed + ", weight transposed" * self.turned
         return text if self.addend is None else f"{text}, C {list(self.addend.shape)}"
 
 
 def _broadcast(data: Dims, weight: tuple[int, ...]) -> Dims:
-    """Leading extents of the result; open where the data's is, unless the weight's is not 1."""
+    """Return the leading extents of the result; open if the data's are and the weight's are 1."""
     rank = max(len(data), len(weight))
     one = (1,) * (rank - len(data)) + tuple(data)
     other = (1,) * (rank - len(weight)) + tuple(weight)

@@ -1,4 +1,4 @@
-"""A node that may be carried, with what the rules ask of it and answer."""
+"""Describe a node that may be carried, and the packed form that a rule returns for it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Op:
-    """A node, and what of its inputs is there in one state.
+    """A node, and which of its inputs are available in one state.
 
     Attributes:
-        shapes: per input its natural extents; None where it is not there in the state.
+        shapes: natural extents per input; None where it is not available in the state.
     """
 
     document: Document
@@ -32,36 +32,36 @@ class Op:
     shapes: tuple[Dims | None, ...]
 
     def constant(self, index: int) -> Array | Refusal:
-        """The numbers of an input."""
+        """Return the numbers of an input."""
         value = self.node.inputs[index]
         assert value is not None
         constant = self.document.constant(value)
         return constant if isinstance(constant, Refusal) else self.document.read(constant)
 
     def integer(self, name: str, default: int) -> int:
-        """An attribute."""
+        """Return an attribute."""
         found = self.node.attributes.get(name)
         return default if found is None else found.as_int()
 
     def integers(self, name: str, default: list[int]) -> list[int]:
-        """An attribute."""
+        """Return an attribute."""
         found = self.node.attributes.get(name)
         return default if found is None else list(found.as_ints())
 
     def text(self, name: str, default: str) -> str:
-        """An attribute."""
+        """Return an attribute."""
         found = self.node.attributes.get(name)
         return default if found is None else found.as_string()
 
     def real(self, name: str, default: float) -> float:
-        """An attribute."""
+        """Return an attribute."""
         found = self.node.attributes.get(name)
         return default if found is None else found.as_float()
 
     def overflows(self, factor: Array) -> bool:
-        """Whether the weight of a linear op that makes an input, times `factor`, leaves its type.
+        """Check whether `factor` times the weight of a linear op before this one overflows.
 
-        A runtime may multiply the two beforehand where they stand side by side.
+        A runtime may merge the two when it loads the model.
         """
         most = np.abs(factor).max(initial=0)
         for value in self.node.inputs:
@@ -79,12 +79,13 @@ class Op:
 
 @dataclass(frozen=True)
 class Carried:
-    """The op in the folded form.
+    """The packed form of an op.
 
     Attributes:
         shapes: natural extents of every output.
-        constants: new numbers for inputs, by index; all other inputs stay, but for the packed.
-        is_sized: a constant names extents, so that the op is right for these alone.
+        constants: new numbers for inputs, by index; packed tensors replace the data, and all other
+            inputs stay.
+        is_sized: a constant states extents, so that the op is right for these only.
     """
 
     shapes: tuple[Dims, ...]
@@ -93,7 +94,7 @@ class Carried:
 
 
 def pointwise(op: Op) -> Carried | Refusal:
-    """Input 0 is data, all others are scalars by the definition of the operator."""
+    """Carry an op of data at input 0; all others are scalars by the definition of the operator."""
     shape, *others = op.shapes
     if shape is None or any(other is not None for other in others):
         return Refusal("not-packed", "the input is not there in the state")

@@ -1,4 +1,4 @@
-"""Every form of a site, whatever its operator."""
+"""List every form of a site, whatever its operator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from widthfold_onnx.rules.windowed import WindowedSite
 
 
 def candidates(site: LinearSite, options: FoldOptions, factor: int) -> Iterator[Outcome]:
-    """Every form at a factor, each with the name of its axes: legal ones and refused ones.
+    """Yield every form at a factor, legal or refused, each with the names of its axes.
 
     Args:
         site: the site.

@@ -1,4 +1,4 @@
-"""Weight and bias of a convolution: their stored numbers, and what dequantizes them."""
+"""Read weight and bias of a convolution: their stored numbers, scales and zero points."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from widthfold_onnx.refusal import Refusal
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the inputs of a convolution are, by index; None for what it does not have.
+    """The indices of a convolution's inputs; None for an input that it does not have.
 
-    Scale and zero point are those of the weight, if not named for data.
+    `scale` and `zero` are those of the weight.
     """
 
     weight: int = 1
@@ -36,14 +36,15 @@ INPUTS: Mapping[str, Inputs] = {
 
 @dataclass(frozen=True, eq=False)
 class Parameter:
-    """A weight or bias: its stored numbers, and what dequantizes them.
+    """A weight or bias: its stored numbers, and the scale and zero point that dequantize them.
 
     Attributes:
-        value: what holds the numbers: an input of the node, or of the DequantizeLinear before it.
+        value: the value that holds the numbers: an input of the node, or of the DequantizeLinear
+            before it.
         constant: the numbers.
         scale: one number, or one per output channel; None where there is none.
-        zero: the same of the zero point.
-        axis: which axis of the numbers counts the output channels of scale and zero point.
+        zero: likewise the zero point.
+        axis: the axis of the numbers along which scale and zero point differ.
     """
 
     value: Value
@@ -54,37 +55,37 @@ class Parameter:
 
     @property
     def vectors(self) -> dict[Value, Constant]:
-        """Scale and zero point, where they hold one number per output channel."""
+        """Scale and zero point, if they hold one number per output channel."""
         pairs = [pair for pair in (self.scale, self.zero) if pair is not None]
         return {value: constant for value, constant in pairs if math.prod(constant.shape) > 1}
 
 
 def dequantizer(value: Value | None) -> Node | None:
-    """The DequantizeLinear that makes a value, if one does."""
+    """Return the DequantizeLinear that makes a value, if one does."""
     node = None if value is None else value.producer()
     return node if node is not None and is_default(node, "DequantizeLinear") else None
 
 
 def input_of(node: Node, index: int | None) -> Value | None:
-    """An input of a node, None where it is left out."""
+    """Return an input of a node, None where it is left out."""
     return node.inputs[index] if index is not None and index < len(node.inputs) else None
 
 
 def read_parameter(
     document: Document, node: Node, index: int | None, *, dequantized: bool
 ) -> Parameter | Refusal | None:
-    """A weight or bias of a node.
+    """Read a weight or bias of a node.
 
     Args:
         document: the model.
         node: the node.
-        index: which of its inputs.
+        index: index of the input.
         dequantized: read the integers behind a DequantizeLinear, if there is one.
     """
     value = input_of(node, index)
     if value is None or index is None:
         return None
-    # What a DequantizeLinear makes is read as well: that says whether it is one that we know.
+    # The output of a DequantizeLinear is read as well: it is refused if it cannot be computed.
     constant = document.constant(value)
     maker = dequantizer(value) if dequantized else None
     if isinstance(constant, Refusal):
@@ -96,7 +97,7 @@ def read_parameter(
         given = maker.inputs[0]
         assert given is not None
         integers = document.constant(given)
-        assert isinstance(integers, Constant)  # else the value would be none
+        assert isinstance(integers, Constant)  # else its output would be no constant
         value, constant, node, places = given, integers, maker, (1, 2)
         if "axis" in maker.attributes:
             axis = maker.attributes["axis"].as_int() % max(len(constant.shape), 1)

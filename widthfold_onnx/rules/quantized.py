@@ -1,17 +1,17 @@
-"""Quantized convolutions: which of their inputs are integers, zero points and scales.
+"""Read quantized convolutions: find their integers, zero points and scales.
 
     QLinearConv, ConvInteger    multiply integers, and take zero points and scales as inputs
-    DequantizeLinear - Conv     says the same of two tensors of integers (QDQ): where a
+    DequantizeLinear - Conv     states the same for two tensors of integers (QDQ): if a
                                 QuantizeLinear follows, a runtime computes it as a QLinearConv
 
-An integer q stands for (q - zero point) * scale. So what fills the gaps of a folded weight is the
-zero point of the weight, and what extends the data is the zero point of the data. What is there
-once per output channel is repeated for every digit; all other scales and zero points stay.
+An integer q stands for (q - zero point) * scale. So the structural zeros of a folded weight are the
+zero point of the weight, and data is extended by the zero point of the data. Numbers per output
+channel are repeated for every digit; all other scales and zero points stay.
 
-A gap adds (zero - zero) * x = 0, so a sum in int32 is that of the original, and overflows where
-that does: `accumulator_overflow` bounds it. A kernel that sums q * p and takes off afterwards what
-zero points added may leave int32 on the way, in the fold elsewhere than in the original. That is
-no fault, because it computes modulo 2**32, in which both come to the same sum.
+A structural zero adds (zero - zero) * x = 0, so a sum in int32 is that of the original, and
+overflows where that does: `accumulator_overflow` bounds it. A kernel that sums q * p and subtracts
+the zero points' part afterwards may leave int32 on the way, at other places than the original does.
+The result is still right, because both sums are equal modulo 2**32.
 """
 
 from __future__ import annotations
@@ -32,24 +32,25 @@ from widthfold_onnx.rules.parameter import INPUTS, Parameter, dequantizer, input
 Array = npt.NDArray[Any]
 
 BYTES = ("INT8", "UINT8")
-"""What QLinearConv and ConvInteger multiply (operator text)."""
+"""Element types that QLinearConv and ConvInteger multiply (operator text)."""
 PADDED_SINCE = 11
-"""Before, Pad takes floats only (operator text)."""
+"""First operator set whose Pad takes integers (operator text)."""
 ACCUMULATOR = np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True, eq=False)
 class Quantization:
-    """What is known of the data of a quantized convolution.
+    """The quantization of the data of a convolution.
 
     Attributes:
         dequantized: data (`data_dequantizer`) and weight are dequantized; else the operator itself
             takes integers.
         dtype: ONNX name of the element type of the integers that the data is.
         zero: zero point of the data; None where that is 0.
-        extends: whether the operator set has a Pad of the data: of integers, if it is none.
-        cuts: whether a Slice behind it leaves it what a runtime computes in integers: what is
-            dequantized must be quantized right behind that (a Relu between would keep its floats).
+        extends: whether the operator set has a Pad for the data, which may be integers.
+        cuts: whether a runtime still computes in integers with a Slice behind the node: if the
+            data is dequantized, a QuantizeLinear must follow directly (a Relu between keeps
+            floats).
     """
 
     dequantized: bool
@@ -60,7 +61,7 @@ class Quantization:
 
 
 def read_quantization(document: Document, node: Node) -> Quantization | Refusal | None:
-    """What is known of the data of a convolution; None where it computes in floats."""
+    """Return the quantization of a convolution's data; None where it computes in floats."""
     data, zero = node.inputs[0], input_of(node, INPUTS[node.op_type].data_zero)
     maker = data_dequantizer(data) if dequantizer(node.inputs[1]) is not None else None
     if maker is None and node.op_type not in ("QLinearConv", "ConvInteger"):
@@ -85,12 +86,12 @@ def problem_of(
     bias: Parameter | None,
     out_axis: int,
 ) -> Refusal | None:
-    """Why a quantized convolution with such parameters does not fold, if so.
+    """Refuse a quantized convolution whose parameters do not fold.
 
     Args:
         document: the model.
         node: the convolution.
-        quantization: what is known of its data.
+        quantization: the quantization of its data.
         weight: its weight.
         bias: its bias.
         out_axis: the axis of the stored weight that counts output channels.
@@ -120,11 +121,11 @@ def accumulator_overflow(
     zero: Array,
     bias: Array | None,
 ) -> Refusal | None:
-    """A refusal where a sum of products of 8 bits may leave int32 for some data.
+    """Refuse a weight with which a sum of 8-bit products may leave int32 for some data.
 
     Args:
         document: the model.
-        quantization: of the data.
+        quantization: the quantization of the data.
         weight: integers [O, C/group, *kernel].
         zero: its zero point, broadcasting.
         bias: integers [O], or None.

@@ -1,9 +1,9 @@
-"""The inputs of a product of matrices that say how its operands and its result are quantized.
+"""Read the inputs of a product of matrices that quantize its operands and its result.
 
-Each is one number, or per operand one for each row of A or column of B, for the result one for each
-row (operator texts, MatMulInteger-10 and QLinearMatMul-21). Rows and columns are positions or
-channels, as the weight lies on one side or the other. What belongs to channels is repeated by a
-fold; what belongs to positions cannot be folded, as one folded position is several.
+Each is one number, or has one number per row of A, column of B or row of the result (operator
+texts, MatMulInteger-10 and QLinearMatMul-21). Rows and columns are positions or channels, depending
+on the side of the weight. Numbers per channel are repeated by a fold; numbers per position cannot
+be folded, as one folded position is several.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_DATA = 255
 
 @dataclass(frozen=True)
 class ProductInputs:
-    """Which input of a node is what.
+    """The indices of a product's inputs.
 
     Attributes:
         operands: A and B.
@@ -65,12 +65,12 @@ RESULT = ("scale", "zero point")
 
 @dataclass(frozen=True)
 class ProductQuantization:
-    """How a product is quantized.
+    """The quantization of a product.
 
     Attributes:
         zero: zero point of the weight, broadcasts against the weight as a matrix.
-        beside: by index the constant inputs that are given per output channel, and the weight's
-            zero point.
+        beside: the constant inputs with one number per output channel, and the weight's zero
+            point, by index.
     """
 
     zero: Array
@@ -79,7 +79,7 @@ class ProductQuantization:
 
 @dataclass(frozen=True)
 class _Input:
-    """One of these inputs: where, what it is called, and whether it is of output channels."""
+    """One of these inputs: its index, its name, and whether it belongs to output channels."""
 
     index: int
     name: str
@@ -89,18 +89,18 @@ class _Input:
 def quantization(
     document: Document, node: Node, extents: Extents, matrix: tuple[int, ...], *, left: bool
 ) -> ProductQuantization | Refusal:
-    """Read how a product is quantized.
+    """Read the quantization of a product.
 
     Args:
         document: the model.
         node: the product.
-        extents: of computed inputs.
+        extents: extents of computed inputs.
         matrix: extents of the weight as a matrix.
         left: the weight is the left operand.
 
     Returns:
-        Refused is a zero point of the weight that is computed, so that no gap can be filled, and
-        whatever differs between positions, or between channels where it is computed.
+        The quantization; a refusal if the zero point of the weight is computed, so that structural
+        zeros have no value, or an input differs between positions, or is computed per channel.
     """
     beside: dict[int, Constant] = {}
     zero = np.zeros((), np.int8)
@@ -127,37 +127,37 @@ def quantization(
 
 
 def _zero_input(node: Node, *, left: bool) -> int | None:
-    """Which input the zero point of the weight is; None of an operator without one."""
+    """Return the index of the weight's zero point; None for an operator without one."""
     zeros = PRODUCT_INPUTS[node.op_type].zeros
     return zeros[not left] if zeros else None
 
 
 def across(array: Array, *, left: bool) -> Array:
-    """What is given per output channel, so that it broadcasts against weight and result.
+    """Return numbers per output channel so that they broadcast against weight and result.
 
-    A vector beside a weight on the left is one of rows; else axes are as broadcasting has them.
+    A vector beside a weight on the left has one number per row; all else broadcasts as it is.
     """
     return array[:, None] if left and array.ndim == 1 else array
 
 
 def per_channel(array: Array, fold: MatMulFold) -> Array:
-    """What is given per output channel, or is one number for them all, for a folded product."""
+    """Return numbers per output channel for a folded product; a single number stays as it is."""
     if is_single(array.shape):
         return array
     return fold_per_channel(array, fold, -2 if fold.left and array.ndim > 1 else -1)
 
 
 def is_single(shape: Dims) -> bool:
-    """Whether an input is one number for all; with two axes it is that of a single channel."""
+    """Check whether an input is one number for all; one with two axes is of a single channel."""
     return len(shape) < MATRIX and product(shape) == 1
 
 
 def accumulator_overflow(weight: Array, zero: Array, *, left: bool) -> Refusal | None:
     """Refuse a weight with which a sum could leave 32 bits, where kernels may differ.
 
-    The bound is for the products of the original: what fills the gaps adds nothing to them. A
-    kernel may well sum raw numbers, gaps included, and take the zero points off later: that is
-    exact modulo 2**32, so where the result fits, it is right.
+    The bound is for the products of the original: structural zeros add nothing to them. A kernel
+    that sums raw numbers, structural zeros included, and subtracts the zero points later is exact
+    modulo 2**32, so its result is right if it fits.
 
     Args:
         weight: [.., rows, columns].
@@ -174,7 +174,7 @@ def accumulator_overflow(weight: Array, zero: Array, *, left: bool) -> Refusal |
 
 
 def _inputs(node: Node, *, left: bool) -> Iterator[_Input]:
-    """Those that the node has: the weight's are of output channels, the data's of positions."""
+    """Yield the inputs of a node: the weight's belong to output channels, the data's to positions."""
     inputs = PRODUCT_INPUTS[node.op_type]
     found = [
         *(
@@ -210,7 +210,7 @@ def _problem(
         )
     if isinstance(constant, Refusal):
         return Refusal("quantized-not-constant", f"{given.name} {constant.reason}")
-    # One number for all input channels, else as many as the weight has.
+    # Input channels share one number; all other axes have the extents of the weight.
     natural = (*shape, 1) if left and len(shape) == 1 else shape
     wanted = (*matrix[:-1], 1) if left else (*matrix[:-2], 1, matrix[-1])
     pairs = zip(reversed(natural), reversed(wanted), strict=False)

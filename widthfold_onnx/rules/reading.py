@@ -1,4 +1,4 @@
-"""Read a node that slides a window: everything the algebra needs, or why it is left alone."""
+"""Read a node of the Conv family: collect all that a fold needs, or why it is left alone."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ Array = npt.NDArray[Any]
 # Element types of ONNX's convolutions (operator text, Conv-22). ONNX Runtime's CPU provider has
 # kernels for the first two only (measured on 1.31.1); the others are proved without a run.
 ITEMSIZE = {"FLOAT": 4, "FLOAT16": 2, "DOUBLE": 8, "BFLOAT16": 2}
-# Reshape takes its shape as an input, which the emitted form needs, from this opset on.
+# First opset whose Reshape takes its shape as an input, which the emitted form needs.
 MIN_OPSET = 5
 
 
 @dataclass(frozen=True)
 class Operator:
-    """How nodes of one type are read as a Conv.
+    """The functions that read nodes of one type as a Conv.
 
     Attributes:
-        out_axis: the axis of the stored weight that counts output channels, of one group where
-            groups divide another.
-        axes: geometry of every spatial axis, from the node, the extents of its input (None where
-            not known) and the canonical shape of its weight.
-        canonical: the stored weight, of so many groups, as [O, C/group, *kernel].
-        sized: whether the pads of an axis depend on the extent of the input.
+        out_axis: the axis of the stored weight that counts output channels; only those of one
+            group if groups divide another axis.
+        axes: returns the geometry of every spatial axis, from the node, the extents of its input
+            (None where not known) and the canonical shape of its weight.
+        canonical: returns the stored weight, of so many groups, as [O, C/group, *kernel].
+        sized: checks whether the pads of an axis depend on the extent of the input.
     """
 
     out_axis: int
@@ -59,9 +59,9 @@ def read_windowed(
 ) -> WindowedSite | Refusal:
     """Collect weight, bias, shapes and geometry of a node.
 
-    Refuses a node that lies in a function, has another element type, a weight or bias that is not
-    constant, or an input whose rank is not known; of quantized ones also what `rules.quantized`
-    cannot say in a fold, and sums that may leave int32.
+    Refuses a node that lies in a function, has an unsupported element type, a weight or bias that
+    is not constant, or an input of unknown rank; also a quantized node that `rules.quantized`
+    refuses, or whose sums may leave int32.
     """
     node = site.node
     problem = common_problem(document, site)
@@ -119,7 +119,7 @@ def read_windowed(
 
 
 def common_problem(document: Document, site: Site) -> Refusal | None:
-    """What stands in the way of every rule: where the node lies, and the operator set."""
+    """Refuse a node that no rule can replace, for its place, its devices or the operator set."""
     if site.scope.proto is None:
         return Refusal("in-function", f"the function cannot be inlined: {document.why_not_inlined}")
     if document.opset < MIN_OPSET:
@@ -132,7 +132,7 @@ def common_problem(document: Document, site: Site) -> Refusal | None:
 def _parameters(
     document: Document, node: Node, operator: Operator
 ) -> tuple[Parameter, Parameter | None, Quantization | None] | Refusal:
-    """Weight, bias, and what is known of the data if it is quantized."""
+    """Return weight, bias, and the quantization of the data if there is one."""
     quantization = read_quantization(document, node)
     if isinstance(quantization, Refusal):
         return quantization
@@ -174,20 +174,20 @@ def _axes(
 def _sized_pads(
     node: Node, axes: Sequence[ConvAxis], lengths: Dims, operator: Operator
 ) -> frozenset[int]:
-    """Spatial axes of open length whose pads depend on it."""
+    """Return the spatial axes of open length whose pads depend on it."""
     pairs = enumerate(zip(axes, lengths, strict=True))
     return frozenset(i for i, (axis, n) in pairs if n is None and operator.sized(node, axis))
 
 
 def _vectors(weight: Parameter, bias: Parameter | None) -> dict[Value, Constant]:
-    """What holds a number for each channel, by the value that the node or its quantizers read."""
+    """Return the constants with one number per channel, by the value that holds them."""
     if bias is None:
         return dict(weight.vectors)
     return {**weight.vectors, bias.value: bias.constant, **bias.vectors}
 
 
 def _zero(document: Document, weight: Parameter, shape: tuple[int, ...]) -> Array:
-    """The weight's zero point as it broadcasts against `shape`; one of a group serves them all."""
+    """Return the weight's zero point so that it broadcasts against `shape`; groups share theirs."""
     if weight.zero is None:
         return np.zeros((), np.int8)
     numbers = document.read(weight.zero[1])
@@ -213,7 +213,7 @@ def _shape_problem(
         )
     if 0 in dims or 0 in weight:
         return Refusal("empty-tensor", f"input {list(dims)} or weight {list(weight)} is empty")
-    # Of a Conv and of a ConvTranspose it is the first axis that the groups divide.
+    # The groups divide the first axis of the weight, both of a Conv and of a ConvTranspose.
     consistent = group >= 1 and weight[0] % group == 0
     if consistent:
         outputs, per_group = _canonical_shape(weight, group, operator)[:2]
@@ -235,15 +235,15 @@ def _canonical_shape(stored: tuple[int, ...], group: int, operator: Operator) ->
 
 
 def auto_pad_of(node: Node) -> str:
-    """The attribute `auto_pad`, "" where there is none."""
+    """Return the attribute `auto_pad`, "" where there is none."""
     return node.attributes["auto_pad"].as_string() if "auto_pad" in node.attributes else ""
 
 
 def group_of(node: Node) -> int:
-    """Groups of a node."""
+    """Return the number of groups of a node."""
     return node.attributes["group"].as_int() if "group" in node.attributes else 1
 
 
 def integers(node: Node, name: str, default: list[int]) -> list[int]:
-    """An attribute of integers."""
+    """Return an attribute of integers."""
     return list(node.attributes[name].as_ints()) if name in node.attributes else default

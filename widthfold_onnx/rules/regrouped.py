@@ -1,9 +1,9 @@
-"""Which other groups and channels a Conv is tried with (`fold.channels`).
+"""List the other groups and channels that a Conv is tried with (`fold.channels`).
 
 Rule: replaces it with a Conv of other groups, or with Pad - Conv of more channels - Slice.
 Requires: a WindowedSite of floats; more groups only where the weight is zero between them.
-Rewrites: neighbouring groups become one, down to a dense Conv; a dense Conv that is none becomes
-    groups; channels of a dense Conv are padded to the multiples that kernels ask for.
+Rewrites: neighbouring groups become one, down to a dense Conv; a Conv with a block-diagonal weight
+    becomes groups; channels of a dense Conv are padded to the multiples that kernels ask for.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ of AVX-512."""
 
 
 def groupings(site: WindowedSite) -> Iterator[Grouping]:
-    """Every grouping that a site is tried with, each once, without its own."""
+    """Yield every grouping that a site is tried with, each once, without its own."""
     if site.quantization is not None:
-        return  # what is added would need scales, and zeros of each channel's own
+        return  # added channels would need scales, and the zero point of each channel
     inputs, outputs = site.channels
     counts = range(1, site.groups + 1)
     for count in counts:
@@ -44,7 +44,7 @@ def groupings(site: WindowedSite) -> Iterator[Grouping]:
 
 
 def words(before: Grouping, after: Grouping) -> list[str]:
-    """What a regrouping is called, nothing where it changes nothing."""
+    """Return the names of the changes that a regrouping makes, none if it changes nothing."""
     found = []
     if before.group != after.group:
         found.append("dense" if after.group == 1 else "grouped")

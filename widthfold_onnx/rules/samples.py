@@ -1,10 +1,9 @@
-"""Which positions of a product of matrices may be samples of a batch, which must not mix.
+"""Guess which positions of a product of matrices may be samples of a batch, which must not mix.
 
-A graph does not say which axis is its batch. Taken for it is the first axis of what has more than
-two axes; where a later axis is as long as the batch of an input of the model [N, .., ..] and the
-first is not, that one (time before samples, as recurrent layers have it). The rows of a matrix may
-be samples where their number is open, or samples with a number of rows each where it is a multiple
-of such a batch.
+A graph does not say which axis is its batch. For data of more than two axes the first axis is taken
+for the batch; but the second, if it is as long as the batch of an input of the model [N, .., ..]
+and the first is not (time before samples, as in recurrent layers). The rows of a matrix may be
+samples if their number is open, or several rows per sample if it is a multiple of such a batch.
 """
 
 from __future__ import annotations
@@ -18,23 +17,23 @@ from widthfold_onnx.model.graph import Document
 
 @dataclass(frozen=True)
 class Samples:
-    """Where samples may be counted.
+    """The axis that may count samples.
 
     Attributes:
-        axis: of the data as the product reads it.
-        counts: how many there may be; None is any number.
+        axis: axis of the data as the product reads it.
+        counts: possible numbers of samples; None is any number.
     """
 
     axis: int
     counts: frozenset[int | None]
 
     def mixed(self, data: Dims, positions: slice, factor: int) -> bool:
-        """Whether neighbours that are folded into one may be of several samples.
+        """Check whether neighbours that are folded into one may belong to several samples.
 
         Args:
             data: extents.
             positions: the axes that are folded.
-            factor: how many neighbours.
+            factor: number of neighbours.
         """
         if not positions.start <= self.axis < positions.stop:
             return False
@@ -47,7 +46,7 @@ class Samples:
 
 
 def samples_of(document: Document, stored: Dims, *, transposed: bool) -> Samples:
-    """Where the data of a product may count samples.
+    """Return the axis of a product's data that may count samples of a batch.
 
     Args:
         document: the model.

@@ -1,4 +1,4 @@
-"""Operators that slide a window, read as a Conv."""
+"""Define the site of a node of the Conv family, read as a Conv."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from widthfold_onnx.rules.quantized import Quantization
 Array = npt.NDArray[Any]
 
 FOLDED_OPS = {op: "Conv" if op == "ConvTranspose" else op for op in INPUTS}
-"""What a node of each operator becomes."""
+"""The operator that replaces a node of each operator."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WindowedSite(LinearSite):
-    """A node that slides a window, read as a Conv: its weight, bias and geometry are known.
+    """A node of the Conv family, read as a Conv: its weight, bias and geometry are known.
 
     The data is [N, C, *spatial], the weight [O, C/group, *kernel].
 
     Attributes:
-        canonical: makes a weight of `weight_shape` of the stored one; elements only move.
+        canonical: converts the stored weight to `weight_shape`; elements only move.
         stored: reads the weight as it is stored.
-        parameter: the value that holds the stored weight: an input of the node, or what is
-            dequantized into one.
+        parameter: the value that holds the stored weight: an input of the node, or the integers
+            that are dequantized into one.
         bias: [O], or None.
-        per_channel: all that is there once per output channel, by value: the bias, and scales and
-            zero points of the weight.
-        quantization: what is known of the data; None where the node computes in floats.
+        per_channel: constants with one element per output channel (bias, weight scales and zero
+            points), keyed by their Value.
+        quantization: the quantization of the data; None if the node computes in floats.
         group: groups.
         axes: geometry of every spatial axis, lengths as planned.
         sized_pads: spatial axes whose pads depend on an extent that is only assumed.
@@ -59,7 +59,7 @@ class WindowedSite(LinearSite):
 
     @property
     def is_dequantized(self) -> bool:
-        """Whether data and weight are dequantized."""
+        """True if data and weight are dequantized."""
         return self.quantization is not None and self.quantization.dequantized
 
     @property
@@ -75,10 +75,10 @@ class WindowedSite(LinearSite):
 
     @cached_property
     def groups(self) -> int:
-        """The groups into which it falls: more than `group` where its weight is zero between them.
+        """Groups of the weight: more than `group` if it is zero between them.
 
         The weight is read for this, unless its channels cannot be divided any further. Quantized
-        ones are left in their groups.
+        weights keep their groups.
         """
         if self.quantization is not None or math.gcd(*self.channels) == self.group:
             return self.group
@@ -91,7 +91,7 @@ class WindowedSite(LinearSite):
 
     @property
     def positions(self) -> Dims:
-        """Samples and, per spatial axis, how often every weight is multiplied in each of them."""
+        """Samples and, per spatial axis, the times that every weight is multiplied in each."""
         return (self.planned[0], *(axis.positions for axis in self.axes))
 
     @property
@@ -120,7 +120,7 @@ class WindowedSite(LinearSite):
         }
         known = self.quantization
         if known is not None:
-            # The runtime has a kernel of its own for some of these.
+            # The runtime has separate kernels for some of these.
             result |= {
                 "data": known.dtype,
                 "dequantized": known.dequantized,
@@ -130,9 +130,9 @@ class WindowedSite(LinearSite):
         return result
 
     def leaves(self, value: Value | None) -> list[Value | None]:
-        """What is folded in the place of an input: what is dequantized into it, or itself.
+        """Return the values to fold for an input: those that are dequantized into it, or itself.
 
-        So a runtime still sees integers, and does not quantize floats in a way of its own.
+        So a runtime still reads integers, and does not quantize floats in a way of its own.
         """
         maker = dequantizer(value)
         if maker is None or maker.inputs[0] not in (self.parameter, *self.per_channel):
@@ -140,10 +140,10 @@ class WindowedSite(LinearSite):
         return list(maker.inputs)
 
     def folded(self, value: Value, numbers: Array, fold: ConvFold) -> Array:
-        """What the folded Conv reads in the place of a constant.
+        """Return the numbers that the folded Conv reads in place of a constant.
 
         Args:
-            value: which constant.
+            value: the constant.
             numbers: its numbers.
             fold: the fold.
         """
@@ -156,13 +156,13 @@ class WindowedSite(LinearSite):
 
     @property
     def geometry(self) -> Hashable:
-        """Groups and axes, and whether its result may be cut."""
+        """Groups and axes, and whether a Slice may follow."""
         cuts = self.quantization is None or self.quantization.cuts
         return (self.group, self.groups, self.axes, self.sized_pads, cuts)
 
     @property
     def attributes(self) -> str:
-        """Kernel, strides and what else is not usual."""
+        """Kernel, strides, and all attributes that differ from their defaults."""
 
         def each(values: list[int]) -> str:
             return "x".join(map(str, values))
@@ -179,7 +179,7 @@ class WindowedSite(LinearSite):
 
 
 def axis_names(rank: int) -> tuple[str, ...]:
-    """Names of the axes of a Conv input with `rank` spatial axes.
+    """Return the names of the axes of a Conv input with `rank` spatial axes.
 
     >>> axis_names(2)
     ('batch', 'channel', 'height', 'width')

@@ -1,4 +1,4 @@
-"""The folded Conv that replaces a node that slides a window."""
+"""Define the folded Conv that replaces a node of the Conv family."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from widthfold_onnx.rules.base import Ends, LinearSite, Reformulation
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WindowedForm(Reformulation):
-    """A folded Conv in the place of a node that slides a window.
+    """A folded Conv that replaces a node of the Conv family.
 
     Attributes:
         fold: the folded Conv.
-        input: how its input is packed, after extension to `in_shape`.
-        output: how its output was packed, before cutting to the site's own output.
+        input: packing of its input, after extension to `in_shape`.
+        output: packing of its output, before the cut to the site's own output.
         in_shape: input extents after zero-extension.
         out_shape: output extents before the cut.
         opens: whether its own moves infer all extents that are only assumed, if there are any.
-        written: both packings as Reshapes say them: what is only assumed is inferred where the
+        written: both packings as the Reshapes state them: an assumed extent is inferred if the
             form is right for every multiple.
     """
 
@@ -35,14 +35,14 @@ class WindowedForm(Reformulation):
     opens: bool = True
 
     def became(self, inputs: int, outputs: int) -> str:
-        """For reports: what channels became, with rank and groups if they changed."""
+        """Return the new channels for reports, with rank and groups if they changed."""
         text, regrouping = super().became(inputs, outputs), self.fold.regrouping
         changed = regrouping.before.group != regrouping.after.group
         return f"{text}, in groups: {self.fold.new_group}" if changed else text
 
     @property
     def form(self) -> str:
-        """For reports: view or move, the kind of fold, and the layout if it is not NCHW."""
+        """View or move, the kind of fold, and the layout if it is not NCHW, for reports."""
         return f"{super().form}{' in NHWC' if self.fold.digit_major else ''}"
 
     @property
@@ -64,9 +64,9 @@ class WindowedForm(Reformulation):
         )
 
     def ends(self, site: LinearSite) -> Ends:
-        """States at both ends.
+        """Return the states at both ends.
 
-        None where the tensor is extended or cut, a folded extent is open, or groups interleave.
+        None if the tensor is extended or cut, a folded extent is open, or groups interleave.
         """
         fold = self.fold
         reads, returns = (

@@ -1,6 +1,6 @@
-"""What is known of the devices that a prediction can be made for: one TOML file each.
+"""Load the devices that times can be predicted for: one TOML file each.
 
-The numbers are those of data sheets and sources; `[source]` says of each where it comes from.
+The numbers come from data sheets and sources; `[source]` names the origin of each.
 Numbers of CPUs are per core.
 """
 
@@ -24,9 +24,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A device as the cost model sees it.
 
     Attributes:
-        name: of the file.
+        name: name of the file.
         provider: where ONNX Runtime runs models on it.
-        device: a word that the identity of such a machine holds; "" where any may be one.
+        device: a word in the identity of every such machine; "" if any machine may be one.
         lanes: output channels that a tile computes, used or not.
         depth: products of one output that a tile adds up, used or not.
         align: the blocked kernels pad the channels of their tensors to a multiple of this.
@@ -42,7 +42,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         scatter: seconds per element that a Transpose takes longer where it moves short runs.
         column_passes: how often each number of a matrix of columns is written or read.
         launch: seconds per operator.
-        source: of each of these numbers.
+        source: origin of each of these numbers.
 
     Raises:
         ValueError: a number is not above 0, a share is above 1, or one has no source.
@@ -84,17 +84,17 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def names() -> list[str]:
-    """All targets."""
+    """Return the names of all targets."""
     files = resources.files(__name__).iterdir()
     return sorted(file.name.removesuffix(SUFFIX) for file in files if file.name.endswith(SUFFIX))
 
 
 @cache
 def target(name: str) -> Target:
-    """What is known of a target.
+    """Return a target by its name.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: no target has that name.
     """
     if name not in names():
         raise UsageError(f"no target is called {quoted(name)}; there are {', '.join(names())}")
@@ -103,11 +103,11 @@ def target(name: str) -> Target:
 
 
 def usual(provider: Provider) -> str:
-    """The target that is taken unless the caller names one.
+    """Return the name of the target that is used unless the caller names one.
 
     Args:
-        provider: where models run. For GPUs it is the least of those known, as the names of
-            devices are not looked up; AUTO counts as the CPU.
+        provider: where models run. For GPUs the result is the smallest known one, as the names
+            of devices are not looked up; AUTO counts as the CPU.
     """
     if provider in (Provider.CUDA, Provider.TENSORRT):
         return "a100"
