@@ -1,1 +1,1 @@
-"""The mathematics of folding: numpy in, numpy out, no ONNX."""
+"""Compute folds of weights and tensors: numpy in, numpy out, no ONNX."""

@@ -1,12 +1,12 @@
-"""One spatial axis of a Conv, folded: where every tap of the kernel goes.
+"""Fold one spatial axis of a Conv: find the place of every tap of the kernel.
 
 Conv along one axis, kernel extent K, stride s, dilation d, begin pad p, base dilation u:
 
     y[j] = sum_k W[k] * x[i]    where u*i = s*j + d*k - p; x is zero outside [0, L)
 
-A Conv has u = 1. Where u does not divide the right side the tap meets one of the u - 1 zeros that
-stand between two positions of x. That is a ConvTranspose of stride u, with its kernel mirrored and
-s = 1 (XLA calls u the base dilation, dumoulin2016 "fractionally strided").
+A Conv has u = 1. If u does not divide the right side, the tap meets one of the u - 1 zeros that
+stand between two positions of x. With s = 1 this is a ConvTranspose of stride u with a mirrored
+kernel (XLA calls u the base dilation, dumoulin2016 "fractionally strided").
 
 Split the output into F digits and the input into P digits. Interleaved, the digit is the inner
 part of the index (j = F*j' + g, i = P*i' + f); blocked, it is the outer part
@@ -15,9 +15,9 @@ part of the index (j = F*j' + g, i = P*i' + f); blocked, it is the outer part
     interleaved   (q, u*f) = divmod(t, u*P)         stride' = s*F / (u*P)
     blocked       (f, q) = divmod(t, L')            stride' = s, u = 1, no tap leaves its block
 
-tap k of output digit g reads input digit f at position stride'*j' + q; where u does not divide the
-remainder it never reads anything, and is dropped. For a fixed g distinct k give distinct t, so
-every weight is placed once and none is added. Everything known by a name is an instance: K = 1 is
+tap k of output digit g reads input digit f at position stride'*j' + q; if u does not divide the
+remainder, the tap reads zeros only and is dropped. For a fixed g distinct k give distinct t, so
+every weight is placed once and none is added. All named folds are instances: K = 1 is
 block-diagonal (the width folding of the paper), K > 1 Toeplitz, F = 1 with P = s space-to-depth,
 P = 1 sub-pixel convolution (F = u of a ConvTranspose; of a Conv any F, at stride' = s*F with s
 kernel positions more per digit, the fewest zeros there can be), F = J with P = L the whole axis
@@ -36,7 +36,7 @@ from widthfold_onnx.refusal import Refusal
 
 
 def keep_axis(axis: ConvAxis) -> FoldedAxis:
-    """The axis as it is: the instance F = P = 1 of base dilation 1; its extent may be unknown.
+    """Return the axis as it is: the instance F = P = u = 1; its extent may be unknown.
 
     A negative pad becomes zero taps.
     """
@@ -62,14 +62,14 @@ def keep_axis(axis: ConvAxis) -> FoldedAxis:
     )
 
 
-@lru_cache(maxsize=256)  # combinations of the axes of a site ask for the same one again and again
+@lru_cache(maxsize=256)  # combinations of a site's axes ask for the same fold many times
 def fold_axis(
     axis: ConvAxis, out_digits: int, in_digits: int, *, blocked: bool = False
 ) -> FoldedAxis | Refusal:
     """Fold one axis by F = `out_digits` on the output and P = `in_digits` on the input.
 
-    The extents need not be divisible: the result says to which lengths they must be extended. Where
-    the length is not known the fold is that of every multiple of P.
+    The extents need not be divisible: the result holds the lengths to which they must be extended.
+    If the length is not known, the fold is right for every multiple of P.
 
     Args:
         axis: the axis.
@@ -128,10 +128,10 @@ def fold_axis(
 def _fold_any(
     axis: ConvAxis, out_digits: int, in_digits: int, *, blocked: bool
 ) -> FoldedAxis | Refusal:
-    """The fold of an axis of P, 2P, 3P, ... positions, if it is the same for all of them.
+    """Fold an axis of P, 2P, 3P, ... positions, if the fold is the same for all of them.
 
-    Where J grows by F for every P it stays divisible, and taps and pads of two neighbouring lengths
-    are those of all others: the shorter one has room for all taps.
+    If J grows by F for every P it stays divisible, and taps and pads that are equal at two
+    neighbouring lengths are equal at all others: the shorter length has room for all taps.
     """
     reach = axis.dilation * axis.kernel + abs(axis.pad_begin) + abs(axis.pad_end)
     lengths = [replace(axis, length=in_digits * rest) for rest in (reach + 2, reach + 3)]
@@ -172,8 +172,8 @@ def _place(
 ) -> FoldedAxis:
     """Choose kernel extent, dilation and pads for taps at positions q; pads are never negative.
 
-    Where the taps start right of position 0 or end before the last position that is read, zero
-    taps are added: an ONNX Conv cannot skip input by itself.
+    Zero taps are added if the taps start after position 0, or leave a stride or more of the input
+    unread at its end: an ONNX Conv cannot skip input by itself.
     """
     g, f, q, k = taps
     low = int(q.min()) if q.size else 0

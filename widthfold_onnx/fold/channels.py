@@ -1,4 +1,4 @@
-"""The channels of a Conv regrouped: other groups, and channels of zeros behind the last one.
+"""Regroup the channels of a Conv: change its groups, and append channels of zeros.
 
 A Conv of G groups is a Conv of one group with a block-diagonal weight [O, C, *kernel]: W[o, c] is
 zero unless floor(o / (O/G)) = floor(c / (C/G)). Extend that weight by zeros to O' >= O and C' >= C
@@ -6,9 +6,9 @@ and keep the blocks of G' groups:
 
     W'[o, c] = W[o, c]    where floor(o / (O'/G')) = floor(c / (C'/G'))
 
-Everything known by a name is an instance: G' = 1 makes a grouped Conv dense, G' > G gives its
-groups back to a dense one, C' > C pads the channels, as NVIDIA's guide advises. Where G' > G what
-lies outside of the blocks is left out; it must be zero.
+All named changes are instances: G' = 1 makes a grouped Conv dense, G' > G gives its groups back to
+a dense one, C' > C pads the channels, as NVIDIA's guide advises. If G' > G, elements outside of the
+blocks are left out; they must be zero.
 """
 
 from __future__ import annotations
@@ -37,56 +37,56 @@ class Grouping:
 
     @property
     def size(self) -> int:
-        """Pairs of an output and an input channel between which the weight has elements."""
+        """Number of pairs of an output and an input channel that the weight connects."""
         return self.outputs * (self.inputs // self.group)
 
     def joins(self, output: npt.NDArray[np.intp], input_: npt.NDArray[np.intp]) -> Mask:
-        """Whether channels are of one group."""
+        """Check whether channels are in one group."""
         groups = output // (self.outputs // self.group), input_ // (self.inputs // self.group)
         return np.equal(*groups)
 
 
 @dataclass(frozen=True)
 class Regrouping:
-    """From one grouping to another; equal ones leave everything as it is."""
+    """A change from one grouping to another; equal ones change nothing."""
 
     before: Grouping = Grouping()
     after: Grouping = Grouping()
 
     @property
     def growth(self) -> float:
-        """Elements of the weight after / before."""
+        """Elements of the weight, after / before."""
         return self.after.size / self.before.size
 
     @property
     def kept(self) -> float:
-        """Share of the elements before that are there after."""
+        """Share of the original elements that are kept."""
         return _shares(self)[0]
 
     @property
     def met(self) -> float:
-        """Elements after that multiply channels which were there before / elements before."""
+        """Elements of the new weight that join two original channels / elements before."""
         return _shares(self)[1]
 
     @property
     def leaves_out(self) -> bool:
-        """Whether elements are left out, which then must be zero."""
+        """True if elements are left out, which must then be zero."""
         return self.kept < 1
 
     def shape(self, outputs: int, per_group: int) -> tuple[int, int]:
-        """Extents [O', C'/G'] of the weight after, for those before."""
+        """Return the extents [O', C'/G'] of the new weight, for those of the original."""
         if self.before == self.after:
             return outputs, per_group
         return self.after.outputs, self.after.inputs // self.after.group
 
     def channels(self, inputs: int, outputs: int) -> tuple[int, int]:
-        """Input and output channels after, for those before."""
+        """Return the new input and output channels, for those of the original."""
         before, after = self.before, self.after
         return inputs + after.inputs - before.inputs, outputs + after.outputs - before.outputs
 
 
 def regroup(before: Grouping, after: Grouping) -> Regrouping | Refusal:
-    """From one grouping to another, or why there is no way."""
+    """Return the change from one grouping to another, or why there is none."""
     if after.inputs < before.inputs or after.outputs < before.outputs:
         return Refusal("channels-lost", "channels can be added, none can be taken away")
     if math.gcd(after.inputs, after.outputs) % after.group:
@@ -98,11 +98,11 @@ def regroup(before: Grouping, after: Grouping) -> Regrouping | Refusal:
 
 
 def regroup_weight(weight: Array, regrouping: Regrouping) -> Array:
-    """The weight of the regrouped Conv; numbers are copied bit for bit, all else is zero.
+    """Return the weight of the regrouped Conv; numbers are copied bit for bit, all else is zero.
 
     Args:
         weight: [O, C/G, *kernel], any dtype.
-        regrouping: to O' and C' channels in G' groups.
+        regrouping: the change to O' and C' channels in G' groups.
 
     Returns:
         [O', C'/G', *kernel], same dtype.
@@ -120,19 +120,19 @@ def regroup_weight(weight: Array, regrouping: Regrouping) -> Array:
 
 
 def regroup_bias(bias: Array, regrouping: Regrouping) -> Array:
-    """The bias of the regrouped Conv: [O] with zeros behind, same dtype."""
+    """Return the bias of the regrouped Conv: [O] with zeros appended, same dtype."""
     return np.pad(bias, (0, regrouping.after.outputs - regrouping.before.outputs))
 
 
 def most_groups(weight: Array, grouping: Grouping) -> int:
-    """Into how many groups a Conv falls because its weight is zero outside of them.
+    """Return the number of groups outside of which the weight of a Conv is zero.
 
     Args:
         weight: [O, C/G, *kernel].
         grouping: the channels and groups that the Conv has.
 
     Returns:
-        The largest multiple of G for which no number but zero is left out, G if there is none.
+        The largest multiple of G that leaves out zeros only; G if there is no larger one.
     """
     inner = grouping.inputs // grouping.group
     o, c = np.nonzero((weight != 0).reshape(*weight.shape[:2], -1).any(axis=2))
@@ -147,7 +147,7 @@ def most_groups(weight: Array, grouping: Grouping) -> int:
 
 @cache
 def _shares(regrouping: Regrouping) -> tuple[float, float]:
-    """See `Regrouping.kept` and `Regrouping.met`."""
+    """Return `Regrouping.kept` and `Regrouping.met`."""
     before, after = regrouping.before, regrouping.after
     if before == after:
         return 1.0, 1.0

@@ -1,4 +1,4 @@
-"""A Conv with some axes folded: its weight, bias, groups and cost.
+"""Fold axes of a Conv: compute its weight, bias, groups and cost.
 
 Channel order. With groups r, channels c of a group, batch digits b and spatial digits a1, a2, ...
 
@@ -9,10 +9,10 @@ Both keep the channels of a group together, so every fold works inside `group`. 
 n = F*n' + b and makes F times as many groups with the same weights, W' = 1_F (x) W per group; as
 one dense group it is the block-diagonal I_F (x) W.
 
-What is folded is the Conv of `fold.channels`: other groups, or more channels, come before the fold.
+The Conv is regrouped before it is folded (`fold.channels`: other groups, or more channels).
 
-What fills the gaps of a weight is the number that stands for 0: of a quantized weight its zero
-point, which may be another for every output channel.
+Structural zeros of a weight hold the number that stands for 0: in a quantized weight its zero
+point, which may differ per output channel.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True)
 class ConvFold:
-    """How one Conv is folded.
+    """The fold of one Conv.
 
     Attributes:
         axes: one entry per spatial axis; kept axes are the instance F = P = 1.
-        group: groups of the Conv that is folded.
+        group: groups of the regrouped Conv.
         batch: samples moved into channels.
         dense: merge all groups of the folded Conv into one, with structural zeros between them.
-        digit_major: channel order, see the module.
+        digit_major: channel order, see the module docstring.
         lift: axes of extent 1 put before the spatial ones ([N, C, H, W] as [N, C, 1, H, W]): no
             arithmetic changes, but a runtime picks another kernel for another rank.
-        regrouping: what makes the Conv that is folded of the original.
+        regrouping: the change from the original to the Conv that is folded.
     """
 
     axes: tuple[FoldedAxis, ...]
@@ -56,28 +56,28 @@ class ConvFold:
 
     @property
     def out_factor(self) -> int:
-        """Positions that every output channel of the regrouped Conv takes in."""
+        """Number of positions that become channels, per output channel of the regrouped Conv."""
         return self.batch * math.prod(a.out_digits for a in self.axes)
 
     @property
     def in_factor(self) -> int:
-        """Positions that every input channel of the regrouped Conv takes in."""
+        """Number of positions that become channels, per input channel of the regrouped Conv."""
         return self.batch * math.prod(a.in_digits for a in self.axes)
 
     def channels(self, inputs: int, outputs: int) -> tuple[int, int]:
-        """Input and output channels after, for those of the original."""
+        """Return input and output channels of the folded Conv, for those of the original."""
         inputs, outputs = self.regrouping.channels(inputs, outputs)
         return inputs * self.in_factor, outputs * self.out_factor
 
     @property
     def in_state(self) -> ConvState:
-        """State of its input, if that is not extended; digit-major only for one group."""
+        """State of its input, unless that is extended; digit-major only for one group."""
         digits = tuple((a.in_digits, a.blocked) for a in self.axes)
         return ConvState(self.batch, digits, self.lift, self.digit_major)
 
     @property
     def out_state(self) -> ConvState:
-        """State of its output, if that is not cut; digit-major only for one group."""
+        """State of its output, unless that is cut; digit-major only for one group."""
         digits = tuple((a.out_digits, a.blocked) for a in self.axes)
         return ConvState(self.batch, digits, self.lift, self.digit_major)
 
@@ -92,57 +92,57 @@ class ConvFold:
         return (1,) * self.lift + tuple(a.kernel for a in self.axes)
 
     def weight_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Shape of the folded weight for an original of `shape` [O, C/group, *kernel]."""
+        """Return the shape of the folded weight for an original [O, C/group, *kernel]."""
         outputs, per_group = self.regrouping.shape(*shape[:2])
         channels = per_group * self.group * self.in_factor
         return (outputs * self.out_factor, channels // self.new_group, *self.kernel)
 
     def weight_growth(self) -> float:
-        """Elements of the folded weight / elements of the original."""
+        """Return the elements of the folded weight / elements of the original."""
         return self._copies * self.regrouping.growth
 
     def flops_growth(self, stretch: float = 1.0) -> float:
-        """Multiply-adds after / before.
+        """Return the multiply-adds, after / before.
 
-        A Conv multiplies every weight at every position, and of the positions `out_factor` became
-        channels. `stretch` is output positions after extension / positions at which the original
-        multiplies its weights.
+        A Conv multiplies every weight at every position, and the fold divides the positions by
+        `out_factor`. `stretch` is output positions after extension / positions at which the
+        original multiplies its weights.
         """
         return self.weight_growth() / self.out_factor * stretch
 
     def structural_zeros(self) -> float:
-        """Share of the folded weight that is zero whatever the original holds, 0 to 1."""
+        """Return the share of structural zeros in the folded weight, 0 to 1."""
         return 1.0 - self._placed * self.regrouping.kept / self.weight_growth()
 
     def spread(self) -> float:
-        """Outputs that an Inf or NaN in one input may reach / those that it reached before.
+        """Return the number of outputs that Inf or NaN in one input may reach, after / before.
 
-        As many times as many, in the mean, as the folded weight has elements for each that is no
-        structural zero; zeros that meet channels of padding spread nothing. Where a kernel reads
-        nothing but padding none was reached; the digits of an output count then.
+        The mean ratio is elements of the folded weight / elements that are no structural zeros,
+        without zeros at padded channels, which spread nothing. If the kernel reads padding only,
+        no output was reached before, and the ratio is `out_factor`.
         """
         met = self._copies * self.regrouping.met
         return met / self._placed if self._placed else float(self.out_factor)
 
     @property
     def _copies(self) -> float:
-        """Elements of the folded weight / elements of that of the regrouped Conv."""
+        """Elements of the folded weight / elements of the regrouped weight."""
         per_axis = (a.out_digits * a.in_digits * a.kernel / a.original_kernel for a in self.axes)
         return self.batch * (self.batch * self.group if self.dense else 1) * math.prod(per_axis)
 
     @property
     def _placed(self) -> float:
-        """Of these, elements that are no structural zero."""
+        """The part of `_copies` that is no structural zero."""
         return self.batch * math.prod(a.k.size / a.original_kernel for a in self.axes)
 
 
 def fold_weight(weight: Array, fold: ConvFold, zero: npt.ArrayLike = 0) -> Array:
-    """The weight of the folded Conv; numbers are copied bit for bit, all else is `zero`.
+    """Return the weight of the folded Conv; numbers are copied bit for bit, all else is `zero`.
 
     Args:
         weight: [O, C/group, *kernel], any dtype.
         fold: the fold.
-        zero: what fills the gaps; one number, or [O, 1, ...] for one per output channel.
+        zero: value of structural zeros; one number, or [O, 1, ...] for one per output channel.
 
     Returns:
         `fold.weight_shape(weight.shape)`, same dtype.
@@ -174,7 +174,7 @@ def fold_weight(weight: Array, fold: ConvFold, zero: npt.ArrayLike = 0) -> Array
 
 
 def fold_per_channel(numbers: Array, fold: ConvFold) -> Array:
-    """What the folded Conv has per output channel: every digit of a channel gets its number.
+    """Return numbers per output channel of the folded Conv: all digits of a channel share one.
 
     Args:
         numbers: [O]; a bias, or the scale or zero point of a quantized weight.
@@ -193,14 +193,14 @@ def fold_per_channel(numbers: Array, fold: ConvFold) -> Array:
 
 
 def _along(index: npt.NDArray[np.int64], axis: int, rank: int) -> npt.NDArray[np.int64]:
-    """A 1-D index array laid along one of `rank` broadcasting dimensions."""
+    """Reshape a 1-D index array to lie along one of `rank` broadcasting dimensions."""
     return index.reshape([-1 if i == axis else 1 for i in range(rank)])
 
 
 def _densify(weight: Array, group: int, zeros: Array) -> Array:
-    """Grouped weight [O, C/group, ...] as the block-diagonal weight [O, C, ...] of one group.
+    """Return a grouped weight [O, C/group, ...] as a block-diagonal one [O, C, ...] of one group.
 
-    `zeros` [O] is what stands outside of the blocks.
+    `zeros` [O] fills the elements outside of the blocks.
     """
     out, channels = weight.shape[:2]
     dense = np.empty((group, out // group, group, channels, *weight.shape[2:]), weight.dtype)

@@ -1,4 +1,4 @@
-"""One spatial axis of a Conv, as it is and folded: what `fold.axis` reads and returns."""
+"""Define one spatial axis of a Conv, unfolded and folded: input and result of `fold.axis`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Index = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class ConvAxis:
-    """Geometry of one spatial axis. `length` is None where the input's extent is not known.
+    """Geometry of one spatial axis. `length` is None if the input's extent is not known.
 
-    Pads are of the input with the zeros of its base dilation in it; a negative one crops.
+    Pads count positions of the input with the zeros of its base dilation; a negative pad crops.
     """
 
     length: int | None
@@ -27,7 +27,7 @@ class ConvAxis:
 
     @property
     def out_length(self) -> int | None:
-        """Output extent J; can be <= 0 where the kernel is larger than the padded input."""
+        """Output extent J; can be <= 0 if the kernel is larger than the padded input."""
         if self.length is None:
             return None
         span = self.dilation * (self.kernel - 1) + 1
@@ -36,9 +36,9 @@ class ConvAxis:
 
     @property
     def positions(self) -> int | None:
-        """How often every tap is multiplied, padding included.
+        """Times that every tap is multiplied, padding included.
 
-        That is once per output, or once per input where zeros stand between its positions.
+        Once per output position, or with a base dilation once per input position.
         """
         return self.out_length if self.base_dilation == 1 else self.length
 
@@ -47,10 +47,10 @@ class ConvAxis:
 class FoldedAxis:
     """The folded axis: a Conv axis again, with digits that become channels.
 
-    Tap n takes the original weight at `k[n]` to output digit `g[n]`, input digit `f[n]`, kernel
+    Tap n moves the original weight at `k[n]` to output digit `g[n]`, input digit `f[n]`, kernel
     position `q[n]`. `in_length` and `out_length` are the extents that the fold needs: the input
     is zero-extended to `in_length` before it, the output cut back from `out_length` after it
-    (None: the axis is kept and its extent does not matter, or is not known).
+    (None: the axis is kept, so that its extent does not matter, or the extent is not known).
     """
 
     original_kernel: int
@@ -71,11 +71,11 @@ class FoldedAxis:
 
     @property
     def folded(self) -> bool:
-        """Whether any position moves into channels."""
+        """True if any position moves into channels."""
         return self.out_digits * self.in_digits > 1
 
     @property
     def geometry(self) -> tuple[object, ...]:
-        """All but the extents."""
+        """Kernel, stride, dilation, pads and taps, without the extents."""
         numbers = (self.kernel, self.stride, self.dilation, self.pad_begin, self.pad_end)
         return (*numbers, *(taps.tobytes() for taps in (self.g, self.f, self.q, self.k)))

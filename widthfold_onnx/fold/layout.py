@@ -1,4 +1,4 @@
-"""Fold and unfold of a tensor as Reshapes and Transposes, as few as the form allows.
+"""Express fold and unfold of a tensor by Reshapes and Transposes, as few as the form allows.
 
 A tensor [N, C, L1, L2, ...] consists of atoms: N of (n, b), C of groups and channels (r, c), a
 folded axis Li of its digit and its rest (interleaved: rest then digit; blocked: digit then rest).
@@ -54,16 +54,17 @@ Step = Reshape | Transpose
 
 
 def can_stand_for(steps: Sequence[Step], planned: Sequence[Step]) -> bool:
-    """Whether moves of open extents do for those of planned ones: no Reshape infers more than one.
+    """Check whether moves of open extents can replace those of planned ones.
 
-    There may be more of them, where an axis that is planned with extent 1 moves no element.
+    No Reshape may infer more than one extent, and there must be as many moves: an axis that is
+    planned with extent 1 moves no element, but may need a move where its extent is open.
     """
     inferred = (step.inferred for step in steps if isinstance(step, Reshape))
     return len(steps) == len(planned) and max(inferred, default=0) <= 1
 
 
 def pixel_shuffle(steps: Sequence[Step]) -> int | None:
-    """The block of the DepthToSpace that some steps are, None where they are none.
+    """Return the block of the DepthToSpace that equals some steps; None if there is none.
 
     [N, C*b*b, H, W] as [N, C, b, b, H, W], ordered as [N, C, H, b, W, b], as [N, C, H*b, W*b]:
     mode CRD in the operator's text.
@@ -80,7 +81,7 @@ def pixel_shuffle(steps: Sequence[Step]) -> int | None:
 
 @dataclass(frozen=True)
 class Packing:
-    """How one tensor is folded: extents of all atoms, and the states in both forms."""
+    """The fold of one tensor: extents of all atoms, and the states in both forms."""
 
     atoms: Mapping[str, int | None]
     nchw: tuple[State, ...]
@@ -93,13 +94,13 @@ class Packing:
 
     @property
     def is_view(self) -> bool:
-        """Whether the NCHW form is a pure Reshape, so that no element moves in memory."""
+        """True if the NCHW form is a pure Reshape, so that no element moves in memory."""
         return all(isinstance(step, Reshape) for step in self.steps(digit_major=False))
 
     def steps(self, *, digit_major: bool, inverse: bool = False) -> tuple[Step, ...]:
-        """The operations that fold a tensor, or with `inverse` unfold it."""
+        """Return the operations that fold a tensor, or with `inverse` unfold it."""
         if digit_major and self._axes(self.nchw[0]) == self._axes(self.nchw[-1]):
-            return ()  # nothing is folded: no Transpose is owed to the channels-last form
+            return ()  # nothing is folded, so the channels-last form needs no Transpose
         states = self.nhwc if digit_major else self.nchw
         path = tuple(reversed(states)) if inverse else states
         axes = [self._axes(state) for state in path]
@@ -122,12 +123,12 @@ class Packing:
         return Reshape(len(old), tuple(self.extent(axis) for axis in new), keep)
 
     def extent(self, axis: Axis) -> int | None:
-        """Extent of a group of atoms, None where one is unknown."""
+        """Return the extent of a group of atoms, None where one is unknown."""
         sizes = [self.atoms[a] for a in axis]
         return None if None in sizes else math.prod(s for s in sizes if s is not None)
 
     def _axes(self, state: State) -> State:
-        """A state without its atoms of extent 1."""
+        """Return a state without its atoms of extent 1."""
         return tuple(tuple(a for a in axis if self.atoms[a] != 1) for axis in state)
 
 
@@ -166,7 +167,7 @@ def pack(
     digit = tuple(f"digit{i}" for i in range(len(spatial)))
     rest = tuple((f"rest{i}",) for i in range(len(spatial)))
 
-    # In channel-major order groups and channels stay neighbours: nothing needs to split them.
+    # In channel-major order groups and channels stay neighbours and need not be split.
     nchw = (*_cut(atoms, samples), channels, *_cut(atoms, *spatial))
     nhwc = _cut(atoms, samples, *spatial, channels)
     rests = [a for (a,) in rest]
@@ -200,7 +201,7 @@ def _cut(atoms: Mapping[str, int | None], *axes: Axis) -> State:
 
 
 def _ordered(atoms: Mapping[str, int | None], pieces: State, *order: str) -> State:
-    """The pieces in the order of their atoms; atoms of extent 1 do not count."""
+    """Return the pieces in the order of their atoms; atoms of extent 1 do not count."""
 
     def place(piece: Axis) -> int:
         moving = [a for a in piece if atoms[a] != 1]

@@ -1,19 +1,19 @@
-"""A product of matrices with some positions folded: its weight, its addend and its views.
+"""Fold positions of a product of matrices: compute its weight, its addend and its views.
 
 Y = X B with the weight on the right has positions m = 0 .. L-1 as rows, and Y = W X with the weight
-on the left has them as columns. Either way position by position the weight maps C channels to O.
+on the left has them as columns. Either way the weight maps C channels to O at every position.
 Split the positions into F digits and put the digit where a Reshape alone does it:
 
     weight right   X [.., L, C] as [.., L/F, F*C]   m = F*m' + f   B' = I_F (x) B   interleaved
     weight left    X [.., C, L] as [.., C*F, L/F]   m = (L/F)*f + m'   W' = W (x) I_F   blocked
 
-and Y' is viewed back in the same way (`fold.row_state`), so that it may stay as it is for another
-product that is folded alike. Axes of batches may be merged with the rows if the weight is the same
-for all of them. A weight that differs per batch is folded batch by batch. A weight is folded as it
-is stored: the transpose of I_F (x) B is I_F (x) B^T. Data that is stored the other way round is
-transposed first, the one case in which elements move. This is a Conv of kernel 1: on the right its
-dense batch fold, on the left its blocked fold (`fold.conv`). Of a quantized weight the zeros of I_F
-are its zero point.
+and Y' is viewed back in the same way (`fold.row_state`), so that another product that is folded
+alike can read it packed. Axes of batches may be merged with the rows if the weight is the same for
+all of them. A weight that differs per batch is folded batch by batch. A weight is folded as it is
+stored: the transpose of I_F (x) B is I_F (x) B^T. Data that is stored transposed is transposed
+first, the one case in which elements move. This is a Conv of kernel 1: on the right its dense batch
+fold, on the left its blocked fold (`fold.conv`). In a quantized weight the zeros of I_F are its
+zero point.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Dims = tuple[int | None, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class MatMulFold:
-    """How a product is folded.
+    """The fold of a product.
 
     Attributes:
         factor: digits F that become channels.
@@ -46,38 +46,38 @@ class MatMulFold:
     merged: int = 1
 
     def weight_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Shape of the folded weight for one of `shape` [.., rows, columns]."""
+        """Return the shape of the folded weight for one of `shape` [.., rows, columns]."""
         *batches, rows, columns = shape
         return (*batches, rows * self.factor, columns * self.factor)
 
     def channels(self, inputs: int, outputs: int) -> tuple[int, int]:
-        """Input and output channels after, for those of the original."""
+        """Return input and output channels of the folded product, for those of the original."""
         return inputs * self.factor, outputs * self.factor
 
     @property
     def lift(self) -> int:
-        """Axes that are added: none."""
+        """Number of axes that are added: 0."""
         return 0
 
     def flops_growth(self) -> float:
-        """Multiply-adds after / before."""
+        """Return the multiply-adds, after / before."""
         return float(self.factor)
 
     def structural_zeros(self) -> float:
-        """Share of the folded weight that is zero whatever the original holds, 0 to 1."""
+        """Return the share of structural zeros in the folded weight, 0 to 1."""
         return 1.0 - 1.0 / self.factor
 
     @property
     def state(self) -> RowState:
-        """How data and result are packed."""
+        """The state of data and result."""
         return RowState(self.factor, self.left, self.merged)
 
     def spread(self) -> float:
-        """Outputs that an Inf or NaN in one input may reach / those that it reached before."""
+        """Return the number of outputs that Inf or NaN in one input may reach, after / before."""
         return float(self.factor)
 
     def folding(self, shape: Dims, *, transposed: bool = False) -> tuple[Step, ...]:
-        """The moves that fold the data.
+        """Return the moves that fold the data.
 
         Args:
             shape: natural extents; None where they may not be written into the graph.
@@ -90,7 +90,7 @@ class MatMulFold:
         return steps
 
     def unfolding(self, shape: Dims, *, flat: bool = False) -> tuple[Step, ...]:
-        """The move that unfolds the result.
+        """Return the move that unfolds the result.
 
         Args:
             shape: natural extents; None where they may not be written into the graph.
@@ -106,12 +106,12 @@ class MatMulFold:
 
 
 def fold_weight(weight: Array, fold: MatMulFold, zero: Array | int = 0) -> Array:
-    """The weight of the folded product; numbers are copied bit for bit, `zero` fills the gaps.
+    """Return the weight of the folded product; numbers are copied bit for bit, all else is `zero`.
 
     Args:
         weight: [.., rows, columns], as it is stored, any dtype.
         fold: the fold.
-        zero: what stands for zero: the zero point of a quantized weight, broadcast to it.
+        zero: value of structural zeros: the zero point of a quantized weight, broadcast to it.
 
     Returns:
         `fold.weight_shape(weight.shape)`, same dtype.
@@ -132,12 +132,12 @@ def fold_weight(weight: Array, fold: MatMulFold, zero: Array | int = 0) -> Array
 
 
 def fold_per_channel(array: Array, fold: MatMulFold, axis: int) -> Array:
-    """What is given once per channel, for the folded channels: it is the same at all digits.
+    """Return numbers per channel for the folded channels: all digits of a channel share one.
 
     Args:
-        array: any dtype.
+        array: numbers per channel, any dtype.
         fold: the fold.
-        axis: of the channels.
+        axis: axis of the channels.
     """
     if fold.left:
         return np.repeat(array, fold.factor, axis)
@@ -145,10 +145,10 @@ def fold_per_channel(array: Array, fold: MatMulFold, axis: int) -> Array:
 
 
 def fold_addend(addend: Array, fold: MatMulFold, shape: tuple[int, int]) -> Array:
-    """What is added to the folded product, for a C of a Gemm.
+    """Return the addend of the folded product, for a C of a Gemm.
 
-    Where C is the same at all positions it is repeated for every digit; else it is folded like
-    the result. One number stays one.
+    If C is the same at all positions, it is repeated for every digit; else it is folded like the
+    result. A single number stays as it is.
 
     Args:
         addend: C, broadcast to the result.

@@ -1,9 +1,9 @@
-"""The state of a tensor between two folded products of matrices: a digit of positions is channels.
+"""Define the state of a tensor between folded products: a digit of the positions is channels.
 
     weight right   [.., L, C] as [.., L/F, F*C]   m = F*m' + f           channel f*C + c
     weight left    [.., C, L] as [.., C*F, L/F]   m = (L/F)*f + m'       channel c*F + f
 
-Either is a Reshape alone. On the right, axes right before the rows may be merged with them: L is
+Each is a single Reshape. On the right, axes directly before the rows may be merged with them: L is
 their product, and the packed tensor has fewer axes. Leading axes are batches and stay.
 """
 
@@ -18,10 +18,10 @@ from widthfold_onnx.fold.state import Dims, State
 
 @dataclass(frozen=True)
 class RowState(State):
-    """How data or result of a product is packed.
+    """The packing of data or result of a product.
 
     Attributes:
-        factor: digits F that are channels.
+        factor: number F of digits that are channels.
         left: positions are columns, not rows.
         merged: axes that make up the positions; more than one only on the right.
     """
@@ -32,24 +32,24 @@ class RowState(State):
 
     @property
     def channel_axis(self) -> int:
-        """The last, with the weight on the left the last but one."""
+        """The last axis; with the weight on the left the last but one."""
         return -2 if self.left else -1
 
     @property
     def channel_major(self) -> bool:
-        """On the right a digit holds all channels, on the left a channel all digits."""
+        """True on the left, where a channel holds all digits; on the right a digit all channels."""
         return self.left
 
     def rank(self, natural: int) -> int:
-        """Fewer where axes are merged."""
+        """Return the rank of the packed tensor: smaller by the axes that are merged."""
         return natural - self.merged + 1
 
     def involved(self, rank: int) -> frozenset[int]:
-        """Positions and channels; all axes where some are merged."""
+        """Return the axes of positions and channels; all axes if some are merged."""
         return frozenset(range(rank - 2 if self.merged == 1 else 0, rank))
 
     def fits(self, shape: Dims) -> bool:
-        """Whether positions and channels are known, and the factor divides the positions."""
+        """Check whether positions and channels are known, and the factor divides the positions."""
         most = 1 if self.left else len(shape) - 1
         if len(shape) < 2 or self.factor < 2 or not 1 <= self.merged <= most:
             return False
@@ -59,12 +59,12 @@ class RowState(State):
         return len(positions) == self.merged and math.prod(positions) % self.factor == 0
 
     def least(self, channels: int) -> tuple[int, ...]:
-        """One row or column per digit."""
+        """Return the extents with one row or column per digit."""
         positions = (self.factor, *(1,) * (self.merged - 1))
         return (channels, *positions) if self.left else (*positions, channels)
 
     def extents(self, shape: Dims) -> tuple[int | None, ...]:
-        """Packed extents for natural extents `shape`; None where they stay open."""
+        """Return the packed extents for natural extents `shape`; None where they stay open."""
         known = [e for e in self._positions(shape) if e is not None]
         length = math.prod(known) // self.factor if len(known) == self.merged else None
         channels = shape[self.channel_axis]
@@ -73,12 +73,12 @@ class RowState(State):
         return (*kept, channels, length) if self.left else (*kept, length, channels)
 
     def folded(self, rank: int) -> frozenset[int]:
-        """The positions."""
+        """Return the axes of the positions."""
         end = rank if self.left else rank - 1
         return frozenset(range(end - self.merged, end))
 
     def steps(self, shape: Dims, *, inverse: bool = False) -> tuple[Reshape]:
-        """The Reshape that packs a tensor of natural extents `shape`, or unpacks it."""
+        """Return the Reshape that packs a tensor of natural extents `shape`, or unpacks it."""
         packed, kept = self.extents(shape), len(shape) - 1 - self.merged
         there, back = (packed, tuple(shape)) if inverse else (tuple(shape), packed)
         return (Reshape(len(there), back, tuple(i < kept for i in range(len(back)))),)

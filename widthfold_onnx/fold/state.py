@@ -1,8 +1,8 @@
-"""The form of a tensor between two folded nodes: which of its positions lie in its channels.
+"""Define the state of a tensor between folded nodes: which of its positions lie in its channels.
 
 A state is a bijection between the elements of a natural tensor and those of a packed one. Channels
-stay on one axis, which has the same number in both, counted from one end. What acts on each
-element alone, or differs per channel at most, needs to know no more: the two kinds of states are
+stay on one axis, which has the same number in both, counted from one end. Ops that act on each
+element alone, or differ per channel at most, need to know no more. The two kinds of states are
 those of tensors between Convs (`fold.conv_state`) and between products (`fold.row_state`).
 """
 
@@ -22,55 +22,56 @@ Dims = Sequence[int | None]
 
 
 class State(ABC):
-    """How a tensor is packed, without extension."""
+    """The packing of a tensor, without extension."""
 
     @property
     @abstractmethod
     def channel_axis(self) -> int:
-        """The axis of the channels, of natural and packed tensors."""
+        """Axis of the channels, in natural and packed tensors."""
 
     @property
     @abstractmethod
     def channel_major(self) -> bool:
-        """Whether all that lies in one channel stays together, so that channels can be joined."""
+        """True if the positions in a channel stay together, so that channels can be joined."""
 
     @abstractmethod
     def rank(self, natural: int) -> int:
-        """Axes of a packed tensor that has so many axes by nature."""
+        """Return the rank of the packed tensor for a natural rank."""
 
     @abstractmethod
     def involved(self, rank: int) -> frozenset[int]:
-        """Axes of a natural tensor that are packed or pack others; the rest stay what they are."""
+        """Return the natural axes that packing changes: folded axes and channels, at least."""
 
     @abstractmethod
     def fits(self, shape: Dims) -> bool:
-        """Whether this is a state, and one of tensors of natural extents `shape`.
+        """Check whether this state is valid, and fits tensors of natural extents `shape`.
 
-        What it packs must be known, so that no other size is packed otherwise unnoticed.
+        The extents that it packs must be known, so that another size cannot be packed wrongly
+        without an error.
         """
 
     @abstractmethod
     def least(self, channels: int) -> tuple[int, ...]:
-        """The smallest natural extents that it fits, for so many channels."""
+        """Return the smallest natural extents that it fits, for so many channels."""
 
     @abstractmethod
     def folded(self, rank: int) -> frozenset[int]:
-        """Axes of a natural tensor whose extents digits must divide."""
+        """Return the natural axes whose extents the digits must divide."""
 
     def opened(self, shape: Dims, fixed: Dims) -> tuple[int | None, ...]:
-        """Natural extents as Reshapes say them: what is only assumed is None where it can be.
+        """Return natural extents for Reshapes: None for assumed extents, if they can be inferred.
 
-        A Reshape infers one extent, and fails where the digits do not divide that. So what is
-        assumed becomes no fact for whoever infers shapes.
+        A Reshape infers one extent, and fails if the digits do not divide it. So shape inference
+        does not take an assumed extent for a fact.
 
         Args:
-            shape: natural extents that are planned with.
+            shape: the planned natural extents.
             fixed: those that the model itself fixes.
         """
         return self._wanted(shape, fixed) if self.opens(shape, fixed) else tuple(shape)
 
     def opens(self, shape: Dims, fixed: Dims) -> bool:
-        """Whether all that is only assumed can be inferred, both ways; see `opened`."""
+        """Check whether all assumed extents can be inferred by fold and unfold; see `opened`."""
         wanted = self._wanted(shape, fixed)
         return all(
             can_stand_for(self.steps(wanted, inverse=way), self.steps(shape, inverse=way))
@@ -84,30 +85,30 @@ class State(ABC):
 
     @abstractmethod
     def steps(self, shape: Dims, *, inverse: bool = False) -> tuple[Step, ...]:
-        """What packs a tensor of natural extents `shape`, or with `inverse` unpacks it."""
+        """Return the moves that pack, or with `inverse` unpack, natural extents `shape`."""
 
     def is_view(self, shape: Dims) -> bool:
-        """Whether packing a tensor of natural extents `shape` moves no element in memory."""
+        """Check whether packing a tensor of natural extents `shape` moves no element in memory."""
         return all(isinstance(step, Reshape) for step in self.steps(shape))
 
     def packed(self, array: Array) -> Array:
-        """A natural array in this state; its extents must be divisible."""
+        """Pack a natural array into this state; its extents must be divisible."""
         return applied(array, self.steps(array.shape))
 
     def names_channels(self, axis: int, rank: int) -> bool:
-        """Whether an axis means the channels in a tensor of `rank` axes, packed or not."""
+        """Check whether an axis is that of the channels at natural rank `rank` and packed."""
         return all((axis - self.channel_axis) % r == 0 for r in (rank, self.rank(rank)))
 
     def channels(self, count: int) -> npt.NDArray[np.int64]:
-        """The original channel of every packed channel of a tensor with `count` channels."""
+        """Return the original channel of every packed channel, for `count` channels."""
         shape = self.least(count)
         which = np.arange(count).reshape(_column(count, len(shape) - 1 - self._before(len(shape))))
         return self.packed(np.broadcast_to(which, shape)).ravel()
 
     def constant(self, numbers: Array, rank: int) -> Array:
-        """One number per channel, as it is broadcast to packed tensors of natural rank `rank`.
+        """Return one number per channel so that it broadcasts to packed tensors of a natural rank.
 
-        It has no more axes than that takes: a runtime fuses [C] into a product, not [1, 1, C].
+        It has as few axes as possible: a runtime fuses [C] into a product, but not [1, 1, C].
         """
         packed = self.rank(rank)
         return numbers.ravel()[self.channels(numbers.size)].reshape(
@@ -115,7 +116,7 @@ class State(ABC):
         )
 
     def _before(self, rank: int) -> int:
-        """Axes before that of the channels."""
+        """Return the number of axes before that of the channels."""
         return self.channel_axis % rank
 
 
@@ -124,7 +125,7 @@ def _column(extent: int, behind: int) -> tuple[int, ...]:
 
 
 def applied(array: Array, steps: Sequence[Step]) -> Array:
-    """Do with an array what the steps do with a tensor."""
+    """Apply the steps to an array."""
     for step in steps:
         if isinstance(step, Reshape):
             pairs = enumerate(zip(step.extents, step.keep, strict=True))

@@ -1,7 +1,8 @@
-"""The nodes that test whether folded nodes may compute, by the extents of what they would read.
+"""Build the nodes that test by the extents of their data whether folded nodes may run.
 
-Extents are tested as (extent - offset) mod modulus = 0. And there must be elements: a Reshape
-infers no extent beside one of 0. So the largest rest is below sign(smallest extent): 1, else 0.
+Extents are tested as (extent - offset) mod modulus = 0. The data must also have elements: a Reshape
+infers no extent beside one of 0. Both hold if the largest rest is below sign(smallest extent),
+which is 1, or 0 without elements.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from onnx import NodeProto, helper, numpy_helper
 from widthfold_onnx.rules.guarding import Extent
 
 GUARD_KEY = "widthfold.guard"
-"""Metadata of the nodes of a guard; of its If, what the guard is for."""
+"""Metadata key of the nodes of a guard; for its If, the value names what the guard tests."""
 
 Fresh = Callable[[str], str]
-"""Makes a name that the model does not have yet."""
+"""Returns a name that the model does not have yet."""
 
 
 class Conditions:
-    """The nodes that test what a guard has to.
+    """The nodes of the test of a guard.
 
     Args:
-        base: what their names begin with.
-        fresh: makes names.
+        base: prefix of their names.
+        fresh: returns new names.
     """
 
     def __init__(self, base: str, fresh: Fresh) -> None:
@@ -35,10 +36,10 @@ class Conditions:
         self._fresh = fresh
 
     def all_of(self, extents: Mapping[str, Mapping[int, Extent]]) -> str:
-        """The value that says whether the folded nodes may compute.
+        """Return the name of the value that is true if the folded nodes may run.
 
         Args:
-            extents: what extents of which value must be, by value and axis.
+            extents: conditions on the extents, by value and axis.
         """
         chosen, *more = [self._extents(value, wanted) for value, wanted in extents.items()]
         for test in more:

@@ -1,6 +1,6 @@
-"""The nodes of a folded Conv: extension, moves, the wider Conv, moves, cut.
+"""Build the nodes of a folded Conv: extension, moves, the wider Conv, moves, cut.
 
-What is dequantized stays beside the Conv, as `rules.dequantized` says.
+DequantizeLinear nodes stay next to the Conv, for the reason given in `rules.dequantized`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def append_conv(
     moves: Sequence[Sequence[Step]],
     parameters: Parameters,
 ) -> Node:
-    """Append the new nodes of a site; with its own extension, moves and cut where no state fits.
+    """Append the new nodes of a site, with extension, moves and cut at ends without a state.
 
     Args:
         chain: ends with the data of the site, in the state that it reads.
         site: the Conv or ConvTranspose.
-        form: what becomes of it.
+        form: the form that replaces it.
         ends: the states in which it reads and returns.
-        moves: those of its own before and behind it.
+        moves: its own moves before and behind it.
         parameters: the folded weights of the model.
 
     Returns:
@@ -77,7 +77,7 @@ def append_conv(
 
 
 def _extend(chain: Chain, site: WindowedSite, form: WindowedForm) -> None:
-    """Append the zeros that the fold needs, or what stands for them in quantized data."""
+    """Extend the data as the fold needs by zeros, or by the zero point of quantized data."""
     missing = _differing(form.in_shape, site.planned)
     if missing:
         ends = {i: wanted - actual for i, (wanted, actual) in missing.items()}
@@ -89,7 +89,7 @@ def _extend(chain: Chain, site: WindowedSite, form: WindowedForm) -> None:
 def _inputs(
     chain: Chain, site: WindowedSite, fold: ConvFold, parameters: Parameters, record: str
 ) -> dict[str, Value | None]:
-    """What the folded Conv reads besides the data: what the original reads, folded."""
+    """Return the inputs of the folded Conv besides the data: those of the original, folded."""
     inputs: dict[str, Value | None] = {}
     for index, value in enumerate(site.node.inputs):
         if index == site.data_index:
@@ -107,6 +107,6 @@ def _inputs(
 
 
 def _differing(wanted: Dims, actual: Dims) -> dict[int, tuple[int, int]]:
-    """Axes at which known extents differ, with both."""
+    """Return the axes at which known extents differ, with both extents."""
     pairs = enumerate(zip(wanted, actual, strict=True))
     return {i: (w, a) for i, (w, a) in pairs if w is not None and a is not None and w != a}

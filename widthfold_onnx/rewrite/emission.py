@@ -1,12 +1,12 @@
-"""The new nodes of a graph: every tensor is made in one state, and converted where it is read.
+"""Emit the new nodes of a graph: every tensor is made in one state, and converted for its readers.
 
-A site becomes the folded node, an op of a region the same op on packed tensors. What reads a value
-in another state gets a chain of moves, at most one per value and state: a fold stands before the
-first node that reads it, an unfold behind the node that it belongs to. So between two sites that
-agree nothing is converted, and no fold ever meets its inverse. What a DequantizeLinear makes is
-converted before it: the integers are moved, and dequantized again in every state that is read, so
-that a runtime finds it beside the folded node. A tensor that is natural keeps its
-name; nodes keep theirs; what new nodes say of themselves is in `rewrite.record`.
+A site becomes the folded node, an op of a region the same op on packed tensors. A value that is
+read in another state is converted by a chain of moves, at most one per value and state: a fold
+stands before the first node that reads it, an unfold behind the node that it belongs to. So between
+two sites that agree nothing is converted, and no fold ever meets its inverse. The output of a
+DequantizeLinear is converted before it: the integers are moved, and dequantized again in every
+state that is read, so that a runtime finds the DequantizeLinear next to the folded node. Natural
+tensors and nodes keep their names; `rewrite.record` describes the metadata of new nodes.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Emission:
     Args:
         document: the model.
         graph: the graph.
-        plans: what becomes of its sites.
-        groups: what is carried between them, and what is guarded.
+        plans: the reformulations of its sites.
+        groups: the region of carried ops, and the guarded groups.
         parameters: the folded weights of the model.
     """
 
@@ -71,7 +71,7 @@ class Emission:
         self._chains: dict[Node, list[Node]] = {}
 
     def run(self) -> list[Guard]:
-        """Make them, and put them in the place of the old ones; returns what is to be guarded."""
+        """Replace the old nodes by the new ones; return the guards to put around them."""
         for node in list(nodes_of(self._graph)):
             passenger = self._region.carried.get(node)
             if node in self._plans:
@@ -100,7 +100,7 @@ class Emission:
         ]
 
     def _fold(self, node: Node, site: LinearSite, plan: Reformulation) -> None:
-        """The folded node with the moves that belong to it."""
+        """Emit the folded node with the moves that belong to it."""
         ends = self._region.sites[node]
         start = self._read(site.data, ends.reads, node)
         chain = Chain(self._document, start, node, node.outputs[0].name or "")
@@ -120,13 +120,13 @@ class Emission:
             self._note_assumed(node.outputs[0], ends.out_shape)
 
     def _carry(self, node: Node, passenger: Passenger) -> None:
-        """The op on packed tensors."""
+        """Emit the op on packed tensors."""
         new = self._packed(node, passenger, node)
         _take_over(node, new)
         self._return(node, new.outputs, passenger.state)
 
     def _packed(self, node: Node, passenger: Passenger, reader: Node) -> Node:
-        """What does to packed tensors what a node does to natural ones, put before `reader`."""
+        """Emit a node that computes a carried op on packed tensors, before `reader`."""
         inputs: list[Value | None] = []
         for i, value in enumerate(node.inputs):
             if value is None:
@@ -144,7 +144,7 @@ class Emission:
         return new
 
     def _read(self, value: Value, state: State | None, reader: Node) -> Value:
-        """A value in a state; it is folded before `reader` if it was never needed there so far."""
+        """Return a value in a state; it is converted before `reader` on the first such read."""
         if (value, state) not in self._made:
             natural = self._natural.get(value, value)
             if state is None:
@@ -163,7 +163,7 @@ class Emission:
         return self._made[value, state]
 
     def _return(self, node: Node, results: Sequence[Value], state: State | None) -> None:
-        """Note the outputs of a new node, and unfold those that are needed otherwise as well."""
+        """Record the outputs of a new node, and unfold those that are read in another state."""
         for value, result in zip(node.outputs, results, strict=True):
             if state is None:
                 self._natural[value] = result
@@ -174,7 +174,7 @@ class Emission:
                 self._note_assumed(value, self._region.shapes[value, state])
 
     def _note_assumed(self, value: Value, shape: Dims) -> None:
-        """Have what makes a natural value say which extents of `shape` the model leaves open."""
+        """Mark on the maker of a natural value which of its extents the model leaves open."""
         maker = self._natural[value].producer()
         assert maker is not None
         fixed = self._fixed(value, len(shape))
@@ -185,7 +185,7 @@ class Emission:
     def _convert(
         self, value: Value, start: Value, state: State, owner: Node, *, inverse: bool
     ) -> Value:
-        """Fold a natural value into a state, or with `inverse` unfold it."""
+        """Fold a natural value into a state, or with `inverse` unfold it; return the result."""
         chain = Chain(self._document, start, owner, value.name or "")
         shape = self._region.shapes[value, state]
         what = "unfold" if inverse else "fold"
@@ -206,15 +206,15 @@ class Emission:
         return chain.value
 
     def _fixed(self, value: Value, rank: int) -> Dims:
-        """Extents of a value that the model itself fixes."""
+        """Return the extents of a value that the model itself fixes."""
         fixed = self._document.shapes.get(self._document.path_of(self._graph), value.name or "")
-        # What a model declares beside may be of another rank: the runtime warns, and runs it.
+        # A shape that the model declares may have another rank: the runtime warns, and runs it.
         return fixed if fixed and len(fixed) == rank else (None,) * rank
 
     def _opens(self) -> bool:
-        """Whether all that is packed for Convs can infer what is only assumed.
+        """Check whether the moves of all tensors packed for Convs can infer the assumed extents.
 
-        All of it or nothing: an end that infers takes what one that states them would refuse.
+        All of them or none: a move that infers an extent accepts one that a stated extent refuses.
         """
         packed = (p for n, (_, p) in self._plans.items() if not self._alone(n))
         sized = any(passenger.form.is_sized for passenger in self._region.carried.values())
@@ -233,7 +233,7 @@ class Emission:
         return ends.reads is None and ends.returns is None
 
     def _constant(self, value: Value, state: State, array: Array) -> Value:
-        """The new numbers of a constant of a carried op; one tensor for all that read the same."""
+        """Add the packed constant of a carried op; ops that read the same one share it."""
         key = (value, state, array.shape)
         if key not in self._constants:
             name = f"{value.name}/widthfold"
@@ -242,7 +242,7 @@ class Emission:
 
 
 def _take_over(node: Node, new: Node) -> None:
-    """What stands for a node has its name, documentation and metadata."""
+    """Copy name, documentation and metadata of a node to the one that replaces it."""
     new.name, new.doc_string = node.name, node.doc_string
     kept = {k: v for k, v in node.metadata_props.items() if k not in new.metadata_props}
     new.metadata_props.update(kept)

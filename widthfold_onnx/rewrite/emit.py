@@ -1,7 +1,7 @@
 """Emit ONNX nodes in the form of the model's own opset: Reshape, Transpose, Pad, Slice, Conv.
 
 Forms by operator set (ONNX changelog): Pad takes its pads as an input from 11 on, Slice its
-bounds from 10 on; before, both are attributes. DepthToSpace has a mode from 11 on. Shapes are
+bounds from 10 on; both are attributes before. DepthToSpace has a mode from 11 on. Shapes are
 constants with 0 for a copied and -1 for an inferred dimension, never computed at run time.
 """
 
@@ -19,7 +19,7 @@ from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.record import ORIGIN_KEY
 
 FOLDED_OUTPUT = re.compile(r"/widthfold/(conv|product)(_\d+)?$")
-"""What the output of every folded node is called."""
+"""Pattern of the output name of every folded node."""
 
 
 SHUFFLED = frozenset(
@@ -28,8 +28,8 @@ SHUFFLED = frozenset(
         *(onnx.TensorProto.INT8, onnx.TensorProto.UINT8),
     }
 )
-"""Element types of which ONNX Runtime 1.31.1 runs a DepthToSpace on the CPU: not the sums of a
-ConvInteger."""
+"""Element types that the DepthToSpace of ONNX Runtime 1.31.1 supports on the CPU; the int32 sums
+of a ConvInteger are not among them."""
 
 
 class Chain:
@@ -38,8 +38,8 @@ class Chain:
     Args:
         document: the model.
         start: the value that the chain reads.
-        owner: the node of the original at whose place they stand; names and scope come from it.
-        origin: the value of the original that they stand for.
+        owner: the original node that they replace; names and scope come from it.
+        origin: the value of the original that they compute.
     """
 
     def __init__(self, document: Document, start: Value, owner: Node, origin: str) -> None:
@@ -51,7 +51,7 @@ class Chain:
         self._base = base_name(owner)
 
     def steps(self, steps: Sequence[Step], what: str) -> None:
-        """Reshapes and Transposes of a fold or unfold; those of a pixel shuffle are one node."""
+        """Append the moves of a fold or unfold; those of a pixel shuffle become one node."""
         block = pixel_shuffle(steps)
         if block is not None and self._document.opset >= 11 and self._is_shuffled():
             shuffle: Attributes = {"blocksize": block, "mode": "CRD"}
@@ -71,7 +71,7 @@ class Chain:
         return self._document.element(self._graph, self._origin) in SHUFFLED
 
     def extend(self, axis_ends: Mapping[int, int], rank: int, zero: Value | None) -> None:
-        """Append zeros: `axis_ends` maps an axis to how many positions; `zero` may be another."""
+        """Append zeros, or `zero`: `axis_ends` maps an axis to the number of positions."""
         pads = [0] * rank + [axis_ends.get(i, 0) for i in range(rank)]
         if self._document.opset >= 11:
             value = {} if zero is None else {"value": zero}
@@ -80,7 +80,7 @@ class Chain:
             self.add("Pad", "extend", {}, {"pads": pads})
 
     def cut(self, lengths: Mapping[int, int]) -> None:
-        """Keep the first positions of some axes: `lengths` maps an axis to how many."""
+        """Keep the first positions of some axes: `lengths` maps an axis to their number."""
         axes, ends = list(lengths), list(lengths.values())
         bounds = {"starts": [0] * len(axes), "ends": ends, "axes": axes}
         if self._document.opset >= 10:
@@ -89,10 +89,10 @@ class Chain:
             self.add("Slice", "cut", {}, bounds)
 
     def requantize(self, maker: Node | Refusal | None) -> None:
-        """Quantize again and dequantize what was moved, if a node dequantized it.
+        """Quantize moved data and dequantize it again, if a node had dequantized it.
 
         Args:
-            maker: what `exact_dequantizer` says of what is moved.
+            maker: the result of `exact_dequantizer` for the moved data.
         """
         if isinstance(maker, Node) and self.nodes:
             numbers = dict(zip(("scale", "zero"), maker.inputs[1:], strict=True))
@@ -111,7 +111,7 @@ class Chain:
     ) -> Node:
         """Append a node that reads `first`, the end of the chain and `constants`.
 
-        A constant that is no Value becomes one of int64; None is an input that is left out.
+        A constant that is no Value is added as int64; None is an input that is left out.
         """
         name = f"{self._base}/{what}"
         inputs: list[Value | None] = [*first, self.value]
@@ -133,7 +133,7 @@ class Chain:
         return node
 
     def beside(self, op_type: str, inputs: Sequence[Value | None], attributes: Attributes) -> Value:
-        """Put a node of constants before the next one of the chain; its output."""
+        """Put a node of constants before the next one of the chain; return its output."""
         name = f"{self._base}/{op_type.lower()}"
         node = self._document.node(op_type, inputs, attributes, name=name, metadata={})
         self.nodes.append(node)
@@ -141,5 +141,5 @@ class Chain:
 
 
 def base_name(owner: Node) -> str:
-    """What the names of all new nodes at the place of a node begin with."""
+    """Return the prefix of the names of all nodes that replace a node."""
     return f"{owner.name or owner.outputs[0].name}/widthfold"

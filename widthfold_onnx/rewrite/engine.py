@@ -16,7 +16,7 @@ from widthfold_onnx.rules.base import LinearSite, Reformulation
 
 
 class Engine:
-    """Applies reformulations to a document, all at once, so that neighbours know of each other.
+    """Applies reformulations to a document, all at once, so that neighbours can share states.
 
     Args:
         document: the model.
@@ -29,20 +29,20 @@ class Engine:
         self._plans: dict[Graph, Plans] = {}
 
     def apply(self, site: LinearSite, plan: Reformulation) -> None:
-        """Let `finish` replace the site's node."""
+        """Register a site's node to be replaced by `finish`."""
         self._plans.setdefault(graph_of(site.node), {})[site.node] = (site, plan)
 
     def regions(self) -> dict[Graph, Region]:
-        """Of every graph in which something is to be replaced, before it is."""
+        """Return the region of every graph that has sites to replace; the graph is unchanged."""
         return {graph: self._groups(graph, plans).region for graph, plans in self._plans.items()}
 
     def finish(self) -> onnx.ModelProto:
-        """Replace all sites, and the ops between them; the document is used up."""
+        """Replace all sites and the ops between them; the document is consumed."""
         document = self._document
         parameters = Parameters(document)
         guards = []
         for graph, plans in self._plans.items():
-            groups = self._groups(graph, plans)  # of values as the graphs before it left them
+            groups = self._groups(graph, plans)  # now, as earlier graphs may have changed values
             guards += Emission(document, graph, plans, groups, parameters).run()
         model = document.finish()
         put_guards(model, guards, document.fresh)

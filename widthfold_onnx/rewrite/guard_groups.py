@@ -1,9 +1,9 @@
-"""Which folded nodes are guarded together, and what their guard tests.
+"""Group the folded nodes that one guard covers, and list what the guard tests.
 
-Nodes that share a packed tensor belong together: the original nodes know natural tensors only. What
-is guarded runs as one, so no way may lead out of a group and back into it, and the extents at its
-border must say what those inside are. Where that is not so, every Conv of the group that has to be
-guarded runs by itself, between natural tensors.
+Nodes that share a packed tensor belong together, because the original nodes read natural tensors
+only. A group runs as one node, so no path may lead out of it and back into it, and the extents at
+its border must determine those inside. If this fails, every node of the group that needs a guard
+runs by itself, between natural tensors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Plans = dict[Node, tuple[LinearSite, Reformulation]]
 
 @dataclass(frozen=True)
 class Group:
-    """Nodes that are guarded together, in an order in which they run, and what is tested."""
+    """Nodes that are guarded together, in an order in which they can run, and the test."""
 
     nodes: tuple[Node, ...]
     extents: Mapping[str, Mapping[int, Extent]]
@@ -38,14 +38,14 @@ class GuardGroups:
     Args:
         document: the model.
         nodes: all nodes of the graph, in an order in which they can run.
-        plans: what becomes of its sites.
+        plans: the reformulations of its sites.
         ends: what each folded node reads and returns.
         options: what is to be guarded.
 
     Attributes:
-        ends: the same, natural where a Conv has to run by itself.
-        region: with these ends.
-        groups: what is guarded.
+        ends: the same, but natural for nodes that run by themselves.
+        region: the region with these ends.
+        groups: the guarded groups.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class GuardGroups:
         return needed_extents(*self._plans[node], self._options) if node in self._plans else {}
 
     def _connected(self) -> list[tuple[Node, ...]]:
-        """Folded and carried nodes, those together that share a packed tensor."""
+        """Return the groups of folded and carried nodes that share packed tensors."""
         leader: dict[object, object] = {}
 
         def find(item: object) -> object:
@@ -91,7 +91,7 @@ class GuardGroups:
         members = [n for n in self._nodes if n in self._plans or n in self.region.carried]
         for node in members:
             for value, state in self._packed(node):
-                # What is dequantized there stands between its integers and its readers.
+                # A DequantizeLinear stands between its integers and its readers.
                 leader[find((self.region.origin(value, state), state))] = find(node)
         groups: dict[object, list[Node]] = {}
         for node in members:
@@ -99,7 +99,7 @@ class GuardGroups:
         return [tuple(group) for group in groups.values()]
 
     def _packed(self, node: Node) -> list[tuple[Value, State]]:
-        """The packed tensors that a folded or carried node reads and returns."""
+        """Return the packed tensors that a folded or carried node reads and returns."""
         passenger = self.region.carried.get(node)
         if passenger is None:
             ends = self.ends[node]
@@ -109,14 +109,14 @@ class GuardGroups:
         return [(value, passenger.state) for value in values if value]
 
     def _data(self, node: Node) -> list[Value]:
-        """What flows through a folded or carried node."""
+        """Return the data inputs of a folded or carried node."""
         passenger = self.region.carried.get(node)
         if passenger is None:
             return [self._plans[node][0].data]
         return [value for i in sorted(passenger.data) if (value := node.inputs[i]) is not None]
 
     def _group(self, nodes: tuple[Node, ...]) -> Group | None:
-        """What a group has to test; None where its Convs must run by themselves."""
+        """Return the group with its test; None if its nodes must run by themselves."""
         tensors = [tensor for node in nodes for tensor in self._packed(node)]
         if any(tensor in self.region.dequantized for tensor in tensors):
             return None  # the integers are packed there, and no natural tensor is left to test
@@ -130,7 +130,7 @@ class GuardGroups:
     def _group_extents(
         self, nodes: tuple[Node, ...], border: Sequence[Value]
     ) -> dict[str, dict[int, Extent]] | None:
-        """What the extents at the border must be; None where those inside do not follow."""
+        """Return the conditions on the border's extents; None if they do not fix those inside."""
         needed = [self._extents(node) for node in nodes]
         if len(nodes) == 1:
             return {border[0].name or "": needed[0]}
@@ -148,7 +148,7 @@ class GuardGroups:
         return result
 
     def _on_a_cycle(self, groups: Sequence[tuple[Node, ...]]) -> list[tuple[Node, ...]]:
-        """Groups that what they return leads back into, directly or through others."""
+        """Return the groups whose outputs lead back into them, directly or through others."""
         if not groups:
             return []
         belongs = {node: group for group in groups for node in group}

@@ -1,9 +1,9 @@
-"""Guards: If(condition) folded nodes, else the nodes of the original.
+"""Put guards around folded nodes: If(condition) folded nodes, else the nodes of the original.
 
-A guard is made on messages, when the graph is rewritten already: the folded nodes move into one
-branch, copies of the original nodes into the other. Constants that only one branch reads lie in
-it, because ONNX Runtime finds the layouts of weights in the same graph only: with weights outside
-a Conv 8 -> 8 of 3x39 ran 1.3 times as long.
+Guards are put into the messages of a graph that is already rewritten: the folded nodes move into
+one branch, copies of the original nodes into the other. Constants that only one branch reads lie in
+that branch, because ONNX Runtime changes the layout of weights in the same graph only: with weights
+outside, a Conv 8 -> 8 of 3x39 took 1.3 times as long.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from widthfold_onnx.rewrite.conditions import GUARD_KEY, Conditions, Fresh
 from widthfold_onnx.rules.guarding import EXTENTS, Extent
 
 Ports = Mapping[str, onnx.ValueInfoProto | None]
-"""What a guard returns, and how the graph describes it."""
+"""The values that a guard returns, with their descriptions in the graph."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Guard:
     """Nodes that are to be guarded together.
 
     Attributes:
-        path: of the graph that holds them (`model.messages.Scope.path`).
-        base: what the names of its own nodes begin with.
+        path: path of the graph that holds them (`model.messages.Scope.path`).
+        base: prefix of the names of its own nodes.
         new: first outputs of the folded nodes.
-        originals: the nodes in whose place they stand.
-        extents: what extents of which value must be, by value and axis.
+        originals: the original nodes that they replace.
+        extents: conditions on the extents, by value and axis.
     """
 
     path: str
@@ -43,7 +43,7 @@ class Guard:
 
 
 def put_guards(model: onnx.ModelProto, guards: Iterable[Guard], fresh: Fresh) -> None:
-    """Move what is guarded into the branches of Ifs."""
+    """Move the guarded nodes into the branches of Ifs."""
     by_path: dict[str, list[Guard]] = {}
     for guard in guards:
         by_path.setdefault(guard.path, []).append(guard)
@@ -53,8 +53,8 @@ def put_guards(model: onnx.ModelProto, guards: Iterable[Guard], fresh: Fresh) ->
     for path, graph in reversed(list(placed_graphs(model.graph))):
         if path in by_path:
             _put(graph, by_path[path], fresh)
-    # Below IR version 4 an initializer must be an input of its graph, and a body has none. Not
-    # before all guards are put: the originals of another may read the same constants.
+    # Below IR version 4 an initializer must be an input of its graph, and a body has no inputs.
+    # Constants move after all guards are put: the originals of another may read the same ones.
     if model.ir_version >= 4 and not model.training_info:
         for path, graph in placed_graphs(model.graph):
             if path in by_path:
@@ -62,7 +62,7 @@ def put_guards(model: onnx.ModelProto, guards: Iterable[Guard], fresh: Fresh) ->
 
 
 def is_original(graph_name: str) -> bool:
-    """Whether a body with this name is the original that a guard keeps."""
+    """Check whether a body with this name is the original that a guard keeps."""
     return graph_name.endswith("/widthfold/original")
 
 
@@ -91,7 +91,7 @@ def _put(graph: GraphProto, guards: Sequence[Guard], fresh: Fresh) -> None:
                 name: described.get(name)
                 for original in guard.originals
                 for name in original.output
-                # What nobody reads is there for something else than a node.
+                # A value without readers among the nodes is kept: something else uses it.
                 if name in written and readers.get(name, set()) != {id(guard)}
             }
             nodes += _guarded(guard, folded[id(guard)], ports, fresh)
@@ -102,7 +102,7 @@ def _put(graph: GraphProto, guards: Sequence[Guard], fresh: Fresh) -> None:
 def _guarded(
     guard: Guard, folded: Sequence[NodeProto], ports: Ports, fresh: Fresh
 ) -> list[NodeProto]:
-    """The If that returns `ports`, behind the nodes of its condition."""
+    """Return the If that returns `ports`, behind the nodes of its condition."""
     conditions = Conditions(guard.base, fresh)
     choice = helper.make_node(
         "If",
@@ -130,7 +130,7 @@ def _branch(
     base: str,
     fresh: Fresh,
 ) -> GraphProto:
-    """A body that computes what `ports` describes, under names of its own."""
+    """Return a body that computes the values of `ports`, under new names."""
     body = GraphProto(name=f"{base}/{what}")
     own = {name: fresh(f"{name}/widthfold/{what}") for name in ports}
     for node in nodes:
@@ -147,7 +147,7 @@ def _branch(
 
 
 def _read_by(nodes: Iterable[NodeProto]) -> set[str]:
-    """What nodes read, and the graphs in them."""
+    """Return the names that nodes read, and the graphs inside them."""
     every = list(all_nodes(nodes))
     ends = {name for node in every for body in subgraphs(node) for name in _ends(body)}
     return {name for node in every for name in node.input} | ends
@@ -158,7 +158,7 @@ def _ends(graph: GraphProto) -> set[str]:
 
 
 def _move_constants(graph: GraphProto) -> None:
-    """Put constants that only one branch of a guard reads into it."""
+    """Move constants that only one branch of a guard reads into that branch."""
     readers: dict[str, list[int]] = {}
     bodies: dict[int, GraphProto] = {}
 

@@ -1,6 +1,7 @@
-"""Folded weights and biases as initializers; numbers that are folded twice alike are shared.
+"""Add folded weights and biases as initializers; equal numbers folded alike are shared.
 
-Alike by content: a constant of a function that is called twice was made two when it was inlined.
+Numbers are compared by content, because inlining a function that is called twice copies its
+constants.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ class Parameters:
         self._shared: dict[tuple[object, ...], Value] = {}
 
     def of(self, site: WindowedSite, fold: ConvFold, record: str, value: Value) -> Value:
-        """What the folded Conv of a site reads in the place of a value that it reads itself.
+        """Return the input of the folded Conv that replaces an input of the site.
 
         Args:
             site: the site.
             fold: its fold.
-            record: tells the fold from others.
-            value: a constant that changes if it is the weight, or there once per output channel.
+            record: text that distinguishes the fold from others.
+            value: a constant; it changes if it is the weight, or has one number per output channel.
         """
         weight = value is site.parameter
         constant = site.weight if weight else site.per_channel.get(value)
@@ -54,7 +55,7 @@ class Parameters:
         )
 
     def of_product(self, site: MatMulSite, fold: MatMulFold, record: str, index: int) -> Value:
-        """An input of a folded product, one of `site.parameters`."""
+        """Return an input of a folded product, for an index in `site.parameters`."""
         key = f"{index} {record} {site.left} {site.weight_shape} {_digest(site.zero)}"
         if index == site.weight_index:
             return self._share(
@@ -78,13 +79,13 @@ class Parameters:
     def of_dequantizer(
         self, site: MatMulSite, fold: MatMulFold, record: str, index: int
     ) -> tuple[list[Value], Attributes]:
-        """What the DequantizeLinear behind an input of a folded product reads, and its attributes.
+        """Return inputs and attributes of the DequantizeLinear for an input of a folded product.
 
         Args:
             site: the product.
             fold: its fold.
-            record: tells that from others.
-            index: of the weight or C of the product.
+            record: text that distinguishes the fold from others.
+            index: index of the weight or C of the product.
         """
         maker = dequantizer(site.node.inputs[index])
         assert maker is not None
@@ -93,7 +94,7 @@ class Parameters:
         axis = axis_of(maker, len(numbers.shape))
         spread = [-1 if i == axis else 1 for i in range(len(numbers.shape))]
         arrays = [self._document.read(vector) for vector in vectors]
-        # Without a zero point that is 0; one number has no axis.
+        # A missing zero point is 0; a single number has no axis.
         zero = [a.reshape(spread if a.size > 1 else ()) for a in arrays][1:] or [np.zeros((), "i1")]
         key = f"{record} {site.left} {site.weight_shape} {axis} {_digest(zero[0])}"
 

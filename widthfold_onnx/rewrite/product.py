@@ -1,6 +1,7 @@
-"""The nodes of a folded product of matrices: moves, the same operator, moves.
+"""Build the nodes of a folded product of matrices: moves, the same operator, moves.
 
-Behind moves of what was dequantized also what keeps it integer: see `rules.dequantized`.
+Moves of dequantized data are followed by a quantizer pair, which keeps the data integer: see
+`rules.dequantized`.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from widthfold_onnx.rules.parameter import dequantizer
 def append_product(
     chain: Chain, site: MatMulSite, form: MatMulForm, ends: Ends, parameters: Parameters
 ) -> Node:
-    """Append the new nodes of a site; with its own fold or unfold where no state fits.
+    """Append the new nodes of a site, with a fold or unfold at ends without a state.
 
     Args:
         chain: ends with the data of the site, in the state that it reads.
         site: the product.
-        form: what becomes of it.
+        form: the form that replaces it.
         ends: the states in which it reads and returns.
         parameters: the folded weights of the model.
 

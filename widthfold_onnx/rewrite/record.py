@@ -1,9 +1,9 @@
-"""What new nodes say of themselves, as text in their metadata.
+"""Describe new nodes in their metadata, as text.
 
-Each names the output of the original that it stands for (`ORIGIN_KEY`). A folded node says how it
-was folded (`FOLD_KEY`): a second run knows by it that there is nothing left to do, and reports show
-it. A node whose outputs are packed tensors is marked (`PACKED`). What returns a tensor of the
-original says which of its extents were only assumed (`model.assumed`). No proof reads any of it.
+Each names the output of the original that it computes (`ORIGIN_KEY`). A folded node records its
+fold (`FOLD_KEY`): a second run leaves such a node alone, and reports show the record. A node whose
+outputs are packed tensors is marked (`PACKED`). A node that returns a tensor of the original lists
+the extents that were only assumed (`model.assumed`). No proof reads any of this.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ STATE_KEY = "widthfold.state"
 PACKED = {STATE_KEY: "packed"}
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
-"""Of digits, positions, channels, groups: whoever changes a model can write any number."""
+"""A count of digits, positions, channels or groups; checked, as others may edit the metadata."""
 Lift = Annotated[int, msgspec.Meta(ge=0, le=1)]
 Extents = list[Count | None]
-"""None where any will do."""
+"""Extents of a tensor; None for any extent."""
 
 
 class AxisRecord(msgspec.Struct, frozen=True):
-    """One spatial axis: digits, and the input extent that was planned with (None: any)."""
+    """One spatial axis: digits, and the planned input extent (None: any)."""
 
     out_digits: Count
     in_digits: Count
@@ -48,8 +48,7 @@ class AxisRecord(msgspec.Struct, frozen=True):
 class ProductRecord(msgspec.Struct, frozen=True, tag="product", tag_field="kind"):
     """The fold of one product of matrices.
 
-    `shape` are the extents of the data as it is stored that the plan is good for; None where any
-    will do.
+    `shape` holds the extents of the stored data for which the plan is right; None for any extent.
     """
 
     axis: str
@@ -63,8 +62,8 @@ class ProductRecord(msgspec.Struct, frozen=True, tag="product", tag_field="kind"
 class FoldRecord(msgspec.Struct, frozen=True, tag="conv", tag_field="kind"):
     """The fold of one Conv.
 
-    `samples` is the batch that was planned with (None: any), `channels` and `group` what the Conv
-    that is folded has.
+    `samples` is the planned batch (None: any); `channels` and `group` are those of the Conv before
+    the fold, after regrouping.
     """
 
     axis: str
@@ -82,7 +81,7 @@ class FoldRecord(msgspec.Struct, frozen=True, tag="conv", tag_field="kind"):
 
 
 def product_record(site: MatMulSite, form: MatMulForm) -> ProductRecord:
-    """The record of a plan for a product."""
+    """Return the record of a plan for a product."""
     *leading, rows, columns = form.shape
     return ProductRecord(
         axis=form.axis,
@@ -97,7 +96,7 @@ def product_record(site: MatMulSite, form: MatMulForm) -> ProductRecord:
 def record_of(
     site: WindowedSite, plan: WindowedForm, free: Collection[int] = frozenset()
 ) -> FoldRecord:
-    """The record of a plan; axes of the data of which nothing new states the extent are `free`."""
+    """Return the record of a plan; `free`: data axes whose extent no emitted node states."""
     return FoldRecord(
         axis=plan.axis,
         factor=plan.factor,
@@ -123,7 +122,7 @@ def record_of(
 
 
 def encoded(record: msgspec.Struct) -> str:
-    """A record as text."""
+    """Return a record as text."""
     return msgspec.json.encode(record).decode()
 
 
@@ -131,7 +130,7 @@ def read_record(text: str) -> FoldRecord | ProductRecord:
     """Parse the metadata of a folded node.
 
     Raises:
-        InvalidModelError: it is not a record that this version wrote.
+        InvalidModelError: the text is no record of this version.
     """
     try:
         return msgspec.json.decode(text, type=FoldRecord | ProductRecord)
@@ -142,7 +141,7 @@ def read_record(text: str) -> FoldRecord | ProductRecord:
 def fold_again(
     record: FoldRecord, axes: tuple[ConvAxis, ...], grouping: Grouping
 ) -> ConvFold | Refusal:
-    """The fold that a record describes, for the geometry and the channels of the original Conv."""
+    """Return the fold that a record describes, for axes and channels of the original Conv."""
     regrouping = regroup(grouping, Grouping(*record.channels, record.group))
     if isinstance(regrouping, Refusal):
         return regrouping

@@ -1,12 +1,12 @@
-"""Which ops between folded nodes run on packed tensors, so that a fold is paid once.
+"""Choose the ops between folded nodes that run on packed tensors, so that a fold is paid once.
 
-First every op is taken along that can be: one of its inputs comes out of a folded node, or of an
-op that was taken along, and the others are there in the same state. A DequantizeLinear costs
-nothing of its own: it stands before whatever reads its result, in each state in which that is
-read, so its result is where its integers are. Then those go back that cost
-more bytes moved by folds and unfolds than they save: in reverse order, where natural wins a tie,
-so that what follows a costly op is no reason to keep it; then in order, where packed wins a tie,
-because the runtime fuses a folded node only with what stands beside it.
+First every op is carried that can be: one of its inputs comes from a folded or carried node, and
+its other data is available in the same state. A DequantizeLinear costs nothing by itself: it stands
+before each reader of its result, in the state that is read, so its result is in the state of its
+integers. Then ops become natural again if carrying them moves more elements by folds and unfolds
+than it saves: first in reverse order, where natural wins a tie, so that no op is kept only for the
+ops behind it; then in order, where packed wins a tie, because the runtime fuses a folded node only
+with its neighbours.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class Region:
         sites: the folded nodes.
 
     Attributes:
-        nodes: of the graph.
+        nodes: the nodes of the graph.
         sites: the folded nodes.
         carried: the ops that run on packed tensors.
-        refusals: why other ops cannot, of those that read one.
-        dequantized: by result and state the DequantizeLinear that make one in that state.
-        shapes: natural extents of every tensor in a state that it has or could have, as far as
-            fixed; a state fixes those of the axes that it folds.
+        refusals: why other ops that read a packed tensor cannot run on it.
+        dequantized: the DequantizeLinear that run on packed tensors, by result and state.
+        shapes: natural extents of every tensor, by each state that it has or could have; a state
+            fixes the extents of the axes that it folds, others may be open.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Region:
                 self._settle(node, passenger)
 
     def home(self, value: Value | None) -> State | None:
-        """The state in which a value is made; None for natural."""
+        """Return the state in which a value is made; None for natural."""
         source = None if value is None else self._sources.get(value)
         if value is None or source is None:
             return self._homes.get(value)
@@ -95,11 +95,11 @@ class Region:
         return home if home is not None and (value, home) in self.dequantized else None
 
     def is_fixed(self, value: Value) -> bool:
-        """Whether something else than nodes of the graph reads a value, which so stays natural."""
+        """Check whether anything but nodes of the graph reads a value, so that it stays natural."""
         return self._document.is_fixed(value)
 
     def needed(self, value: Value) -> set[State | None]:
-        """The states in which a value is read; None for natural."""
+        """Return the states in which a value is read; None for natural."""
         states: set[State | None] = {None} if self.is_fixed(value) else set()
         for node, index in value.uses():
             passenger, site = self.carried.get(node), self.sites.get(node)
@@ -114,16 +114,16 @@ class Region:
         return states
 
     def is_superseded(self, node: Node) -> bool:
-        """Whether a DequantizeLinear is needed in other states only."""
+        """Check whether the result of a DequantizeLinear is read in packed states only."""
         states = self.needed(node.outputs[0]) if node.outputs[0] in self._sources else set()
         return bool(states) and all(s and (node.outputs[0], s) in self.dequantized for s in states)
 
     def origin(self, value: Value, state: State) -> Value:
-        """Where a value in a state comes from: its integers if it is dequantized, else itself."""
+        """Return the integers of a value that is dequantized in a state, else the value."""
         return self._sources[value] if (value, state) in self.dequantized else value
 
     def forms(self, value: Value, state: State) -> list[Value]:
-        """A value in a state, and what is dequantized from it there."""
+        """Return a value in a state, and the values that are dequantized from it there."""
         results = [user.outputs[0] for user, _ in value.uses()]
         return [
             value,
@@ -131,11 +131,11 @@ class Region:
         ]
 
     def signed(self, value: Value, state: State) -> tuple[Value, Value] | None:
-        """Scale and zero point of signed bytes that stand between (de)quantizers in a state.
+        """Return scale and zero point of signed bytes between (de)quantizers in a state.
 
-        ONNX Runtime on x86 computes in integers with unsigned bytes only, and makes them of signed
-        ones where a QuantizeLinear stands right before a DequantizeLinear (qdq_s8_to_u8.cc). So
-        such bytes are not moved between the two: they are dequantized, moved and quantized again.
+        ONNX Runtime on x86 computes in integers with unsigned bytes only, and converts signed ones
+        where a QuantizeLinear stands right before a DequantizeLinear (qdq_s8_to_u8.cc). So such
+        bytes are not moved between the two: they are dequantized, moved and quantized again.
         """
         maker = value.producer()
         node = maker if maker in self.carried else None
@@ -158,7 +158,7 @@ class Region:
         return (scale, zero) if one and known.dtype == "INT8" else None
 
     def _dequantize(self, value: Value, state: State, shape: Dims) -> None:
-        """Note that a DequantizeLinear makes a value in a state, if one can."""
+        """Record that a DequantizeLinear makes a value in a state, if it can."""
         source, node = self._sources.get(value), value.producer()
         if source is None or node is None:
             return
@@ -196,7 +196,7 @@ class Region:
             self.refusals[node] = form
 
     def _settle(self, node: Node, choice: Passenger | None) -> None:
-        """Carry a node, or with None leave it natural, unless that moves more than now."""
+        """Carry a node, or with None make it natural, unless that moves more elements."""
         values = {value for value in (*node.inputs, *node.outputs) if value is not None}
         values |= {self._sources[value] for value in values if value in self._sources}
         now = self.carried.get(node)
@@ -214,10 +214,10 @@ class Region:
             self._homes[value] = None if choice is None else choice.state
 
     def _moved(self, value: Value) -> int:
-        """Elements that are copied so that a value is there in all states in which it is read."""
+        """Return the number of elements copied to provide a value in all states that are read."""
         home = self.home(value)
         others = self.needed(value) - {home}
-        if value in self._sources:  # what can be dequantized in a state costs what its integers do
+        if value in self._sources:  # a dequantized state is paid for by moving its integers
             others = {s for s in others if s is not None and (value, s) not in self.dequantized}
         if home is not None and others:
             others |= {None, home}  # every other state is folded from the natural tensor
@@ -226,6 +226,6 @@ class Region:
 
 
 def _sources(nodes: Iterable[Node]) -> dict[Value, Value]:
-    """The integers behind every result of a DequantizeLinear."""
+    """Return the integers that every DequantizeLinear reads, by its result."""
     makers = [node for node in nodes if is_default(node, "DequantizeLinear")]
     return {node.outputs[0]: node.inputs[0] for node in makers if node.inputs[0] is not None}

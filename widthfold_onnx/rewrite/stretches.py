@@ -1,8 +1,8 @@
-"""What a region is, for people: nodes between which nothing is unfolded, and where each one ends.
+"""List the regions for reports: nodes between which nothing is unfolded, and where each one ends.
 
-Two nodes are of one region if one reads packed what the other returns packed, or both read the same
-value folded alike. A region ends at every node that reads such a value otherwise, and at a folded
-node whose own output is not packed; each end has its reason.
+Two nodes belong to one region if one reads a packed tensor that the other returns, or both read the
+same value in the same state. A region ends at every node that reads such a value in another state,
+and at a folded node whose own output is not packed; each end has its reason.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Stretch:
     Attributes:
         folded: the folded nodes, in graph order.
         carried: the ops that run on packed tensors, in graph order.
-        stops: nodes at which it ends, and why.
+        stops: the nodes at which it ends, with reasons.
     """
 
     folded: tuple[Node, ...]
@@ -40,7 +40,7 @@ class Stretch:
 
 
 def stretches(region: Region) -> Iterator[Stretch]:
-    """The regions of a graph; folded nodes that never had a packed tensor make none."""
+    """Yield the regions of a graph; folded nodes without a packed tensor make none."""
     ends = {node: list(_ends(region, node)) for node in (*region.sites, *region.carried)}
     joined: dict[Packed, list[Node]] = defaultdict(list)
     for node, packed in ends.items():
@@ -52,7 +52,7 @@ def stretches(region: Region) -> Iterator[Stretch]:
             continue
         seen.add(start)
         group = [start]
-        for node in group:  # which grows meanwhile
+        for node in group:  # the loop appends to it
             fresh = dict.fromkeys(n for e in ends[node] for n in joined[e] if n not in seen)
             seen.update(fresh)
             group += fresh
@@ -67,7 +67,7 @@ def stretches(region: Region) -> Iterator[Stretch]:
 
 
 def _ends(region: Region, node: Node) -> Iterator[Packed]:
-    """The packed tensors that a node reads and returns."""
+    """Yield the packed tensors that a node reads and returns."""
     ends, passenger = region.sites.get(node), region.carried.get(node)
     if ends is not None:
         data = node.inputs[ends.data]
@@ -83,7 +83,7 @@ def _ends(region: Region, node: Node) -> Iterator[Packed]:
 
 
 def _stops(region: Region, node: Node) -> Iterator[tuple[Node, Refusal]]:
-    """Where what a node returns is not read as it is returned, and why."""
+    """Yield the nodes at which the packed outputs of a node end, with reasons."""
     ends = region.sites.get(node)
     if ends is not None and ends.natural_because is not None:
         yield node, ends.natural_because
@@ -96,7 +96,7 @@ def _stops(region: Region, node: Node) -> Iterator[tuple[Node, Refusal]]:
             yield node, RETURNED
         for user, index in (use for form in forms for use in form.uses()):
             if user.outputs[0] in forms:
-                continue  # it dequantizes, in whatever state that is read
+                continue  # a DequantizeLinear of the same region is no end
             if user in region.sites and index == region.sites[user].data:
                 if region.sites[user].reads != state:
                     yield user, OTHERWISE

@@ -174,7 +174,7 @@ def accumulator_overflow(weight: Array, zero: Array, *, left: bool) -> Refusal |
 
 
 def _inputs(node: Node, *, left: bool) -> Iterator[_Input]:
-    """Yield the inputs of a node: the weight's belong to output channels, the data's to positions."""
+    """Yield a node's inputs: the weight's are of output channels, the data's of positions."""
     inputs = PRODUCT_INPUTS[node.op_type]
     found = [
         *(
