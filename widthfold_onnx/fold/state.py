@@ -52,7 +52,7 @@ class State(ABC):
 
     @abstractmethod
     def least(self, channels: int) -> tuple[int, ...]:
-        """Return the smallest natural extents that it fits, for so many channels."""
+        """Return the smallest natural extents that it fits, for a number of channels."""
 
     @abstractmethod
     def folded(self, rank: int) -> frozenset[int]:

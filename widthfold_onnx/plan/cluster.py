@@ -48,7 +48,7 @@ class Cluster:
         """Connect.
 
         Args:
-            address: of the scheduler, such as ``tcp://127.0.0.1:8786``.
+            address: address of the scheduler, such as ``tcp://127.0.0.1:8786``.
             provider: where models run; AUTO is decided by each worker.
             options: options of the provider.
             session_options: entries of the session's configuration.

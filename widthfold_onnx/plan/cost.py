@@ -147,7 +147,7 @@ def _is_blocked(work: Work, target: Target) -> bool:
 
 
 def _copy(work: Work, target: Target, elements: int) -> float:
-    """Predict an operator that reads and writes so many elements in all."""
+    """Predict an operator that reads and writes this number of elements in total."""
     return _pass(work, target, elements) + target.launch
 
 

@@ -27,7 +27,7 @@ LONELY = 30.0
 """Seconds to wait for a worker when none is left."""
 
 MOST_FAILURES = 3
-"""A unit is given up when so many workers failed at it."""
+"""Number of workers that may fail at a unit before it is given up."""
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Crew:
 
         Args:
             units: in the order in which they are measured.
-            deadline: of `time.monotonic`.
+            deadline: when to stop, on the clock `time.monotonic`.
             on_progress: gets a line of text now and then.
 
         Raises:

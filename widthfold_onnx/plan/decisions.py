@@ -52,7 +52,7 @@ class Decision:
         """Return the line of the report.
 
         Args:
-            options: what was to be guarded.
+            options: tell which extents were to be guarded.
             gain: the measured gain of the site alone.
         """
         node, graph, op = self.site.name, self.site.scope.path, self.site.op

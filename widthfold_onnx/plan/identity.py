@@ -72,7 +72,7 @@ def machine_identity(provider: Provider) -> str:
     """Return the machine and the versions that decide how fast a model runs; computed once.
 
     Args:
-        provider: where the models run; not AUTO, which may mean another one tomorrow.
+        provider: where the models run; not AUTO, whose meaning may change.
 
     Raises:
         InternalError: the provider is AUTO.

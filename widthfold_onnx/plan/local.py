@@ -64,7 +64,7 @@ class Local:
 
         Args:
             units: in the order in which they are measured, dealt out to the jobs in turn.
-            deadline: of `time.monotonic`.
+            deadline: when to stop, on the clock `time.monotonic`.
             on_progress: gets a line of text per unit.
 
         Raises:

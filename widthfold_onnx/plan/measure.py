@@ -26,7 +26,7 @@ from widthfold_onnx.runtime.worker import isolated
 
 AS_IS = "as-is"
 SILENCE = 60.0
-"""Seconds that one form may take to load and run before it counts as hung."""
+"""Seconds that a form may take to load and run before it counts as hung."""
 
 MEMORY_SHARE = 0.5
 """Share of the machine's memory that a child on the CPU may use."""
@@ -106,7 +106,7 @@ class Bench:
 
         Args:
             units: in the order in which they are measured.
-            deadline: of `time.monotonic`.
+            deadline: when to stop, on the clock `time.monotonic`.
             on_progress: gets a step per unit.
         """
         missing = self.missing(units, deadline - time.monotonic())
@@ -154,8 +154,8 @@ def measure(
 
     Args:
         units: in the order in which they are measured.
-        setup: where.
-        deadline: of `time.monotonic`.
+        setup: the settings.
+        deadline: when to stop, on the clock `time.monotonic`.
         keep: gets every measurement at once.
         on_progress: gets a step per unit.
         share: fraction of the time until the deadline that these units should take.
@@ -188,7 +188,7 @@ class _Course:
 
     Args:
         units: to be measured.
-        deadline: of `time.monotonic`.
+        deadline: when to stop, on the clock `time.monotonic`.
         keep: gets every measurement at once.
         on_progress: gets a step per unit.
     """

@@ -9,14 +9,14 @@ from widthfold_onnx.plan.store import Measurement
 from widthfold_onnx.results.store import NO_TIME
 
 MORE_TIME = 2.0
-"""A form skipped for lack of time is tried again when so many times as much time is there."""
+"""A form skipped for lack of time is tried again with this many times as much time."""
 
 RETRY = datetime.timedelta(days=7)
 """Age at which a lost form is tried again: memory or time may have been short at that moment."""
 
 
 def settled(found: Measurement | None, seconds: float) -> bool:
-    """Check whether a form needs no new measurement, with so many seconds to measure in."""
+    """Check whether a form needs no new measurement, given the seconds to measure in."""
     if found is None:
         return False
     if outdated(found) and seconds > 0:
@@ -39,7 +39,7 @@ def kept_of(ran: Ran, budget: float) -> Measurement:
 
 
 def outdated(found: Measurement) -> bool:
-    """Check whether it was lost so long ago that it should be tried again."""
+    """Check whether a form was lost so long ago that it should be tried again."""
     age = datetime.datetime.now(datetime.UTC) - found.time
     return found.status == "lost" and age > RETRY
 

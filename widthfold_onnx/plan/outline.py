@@ -21,7 +21,7 @@ def outline(
     Args:
         document: the model.
         decisions: the decisions for it.
-        options: what is to be guarded.
+        options: tell which extents are to be guarded.
     """
     paths = {scope.graph: scope.path for scope in document.scopes}
     names = {d.site.node: d.site.name for d in decisions}

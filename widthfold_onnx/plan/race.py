@@ -41,7 +41,7 @@ class Rung(NamedTuple):
 RUNGS = (Rung(sys.maxsize, 4), Rung(6, 10), Rung(2, 40))
 
 HOPELESS = 2.0
-"""A form whose first pair is so many times slower is not run again."""
+"""A form that is this many times slower in its first pair is not run again."""
 
 FORM_SECONDS = 10.0
 """Seconds after which a form gets no more pairs than the first rung has."""

@@ -84,7 +84,7 @@ class Search:
         self._note = ""
 
     def run(self, seconds: float) -> SearchReport:
-        """Measure, choose, try, decide; racing the layers may take so many seconds."""
+        """Measure, choose, try and decide; `seconds` limits the time for racing the layers."""
         deadline = time.monotonic() + seconds
         interrupted = False
         try:
@@ -113,7 +113,7 @@ class Search:
         )
 
     def _left(self) -> set[str]:
-        """Return the subjects of the layers of which a measurement is still missing."""
+        """Return the subjects of the layers that still lack a measurement."""
         missing = self._bench.missing(self._layers.in_order()) if self._options.measure else []
         return self._layers.behind(missing)
 

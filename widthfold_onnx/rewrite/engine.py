@@ -20,7 +20,7 @@ class Engine:
 
     Args:
         document: the model.
-        options: what is to be guarded.
+        options: tell which extents are to be guarded.
     """
 
     def __init__(self, document: Document, options: FoldOptions) -> None:

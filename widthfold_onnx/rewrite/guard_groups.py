@@ -39,8 +39,8 @@ class GuardGroups:
         document: the model.
         nodes: all nodes of the graph, in an order in which they can run.
         plans: the reformulations of its sites.
-        ends: what each folded node reads and returns.
-        options: what is to be guarded.
+        ends: input and output of each folded node.
+        options: tell which extents are to be guarded.
 
     Attributes:
         ends: the same, but natural for nodes that run by themselves.

@@ -96,7 +96,7 @@ def _put(graph: GraphProto, guards: Sequence[Guard], fresh: Fresh) -> None:
             }
             nodes += _guarded(guard, folded[id(guard)], ports, fresh)
     _set_nodes(graph, nodes)
-    _set_nodes(graph, list(graph_scope(graph).nodes))  # what a guard reads may be computed later on
+    _set_nodes(graph, list(graph_scope(graph).nodes))  # sort: a guard may read a later node
 
 
 def _guarded(

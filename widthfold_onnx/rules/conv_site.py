@@ -79,7 +79,7 @@ def _same_pads(axis: ConvAxis, auto_pad: str) -> tuple[int, int] | Refusal:
             "unknown-extent",
             f"{auto_pad} at stride {stride} pads by the input's extent, which is not known",
         )
-    # At stride 1 the total is span - 1 whatever the extent.
+    # At stride 1 the total is span - 1 at any extent.
     total = span - 1 if length is None else (-(-length // stride) - 1) * stride + span - length
     # Where the stride skips more than the kernel covers the total is negative, and the runtime
     # halves it towards zero.

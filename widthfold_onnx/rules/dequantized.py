@@ -4,7 +4,7 @@ A runtime recognizes moves of integers as DequantizeLinear - moves - QuantizeLin
 puts a QuantizeLinear and a DequantizeLinear with the same scale and zero point behind moves of
 dequantized data. The pair is an identity on dequantized numbers: `exact_dequantizer` tries all.
 Without them ONNX Runtime puts such a pair behind every move itself, and fails at int8 from opset 21
-on: it names the type in an attribute, and does not change that when it makes the bytes unsigned
+on: it sets the type as an attribute, and does not update that when it makes the bytes unsigned
 (1.31.1, qdq_propagation.cc and qdq_s8_to_u8.cc: "output_dtype INT8 does not match y_zero_point type
 UINT8").
 """
