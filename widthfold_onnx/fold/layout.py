@@ -11,7 +11,7 @@ is cut no further than the fold needs, so that unknown extents mostly keep their
 
 The NCHW form gives channel-major channels, the NHWC form digit-major ones (see `fold.conv`).
 In the NHWC form the two outer Transposes cancel against a channels-last runtime's own, and
-folding the last axis needs no other: between them stands one Reshape.
+folding the last axis needs no other Transpose: one Reshape stands between them.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Reshape:
     """Row-major regrouping. Extents are None where unknown; `keep` marks axes equal by position."""
 
     rank: int
-    """Axes before."""
+    """Number of axes before the Reshape."""
 
     extents: tuple[int | None, ...]
     keep: tuple[bool, ...]
 
     @property
     def inferred(self) -> int:
-        """Extents that the runtime has to infer; it can do so for one."""
+        """Number of extents that the runtime must infer; it can infer one."""
         pairs = zip(self.extents, self.keep, strict=True)
         return sum(extent is None and not keep for extent, keep in pairs)
 

@@ -1,8 +1,8 @@
 """Choose the forms of all layers at least total cost: a linear program over layers and links.
 
-A layer takes one form; a link (`plan.links`) is in one state, natural or packed. A layer that
-reads or returns another state than its link pays for the fold or unfold, once for each link and
-state, as the rewriting does. The cost of a form between packed tensors and the cost of its folds
+A layer takes one form; a link (`plan.links`) is in one state, natural or packed. If a layer reads
+or returns another state than its link, a fold or unfold is paid, once for each link and state, as
+the rewriting emits them. The cost of a form between packed tensors and the cost of its folds
 are measured (`plan.inside`). Branches that meet again make this a problem on graphs. It is solved
 as an integer program, as Anderson and Gregg select layouts (Optimal DNN Primitive Selection with
 Partitioned Boolean Quadratic Programming, CGO 2018): the solver proves that the cost is least.
@@ -82,14 +82,14 @@ def assign(layers: Layers, known: Known) -> dict[str, str]:
 def _options(unit: Unit, known: Known) -> Iterator[Option]:
     own = known(unit.subject, AS_IS)
     if own is None or own.status != "ok":
-        yield Option(None, 0.0)  # it was not measured, so it stays as it is
+        yield Option(None, 0.0)  # a layer without a measurement stays as it is
         return
     yield Option(None, own.seconds / SMALLEST_GAIN)
     for form in unit.forms:
         alone = known(unit.subject, form.key)
         if alone is None or alone.status != "ok":
             continue
-        # The low ends: of many forms that are equally fast, noise makes one the fastest.
+        # The low ends, because noise makes one of many equally fast forms look the fastest.
         seconds = own.seconds / alone.low
         between = known(inside_subject(unit.subject), form.key)
         if between is None or between.status != "ok":

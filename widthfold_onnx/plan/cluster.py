@@ -45,7 +45,7 @@ class Cluster:
         options: Mapping[str, str],
         session_options: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Connect.
+        """Connect to a scheduler.
 
         Args:
             address: address of the scheduler, such as ``tcp://127.0.0.1:8786``.
@@ -57,7 +57,7 @@ class Cluster:
             UsageError: no scheduler answers, or the extra is not installed.
         """
         try:
-            import distributed  # noqa: TID251 - this file is the one door to Dask
+            import distributed  # noqa: TID251 - only this file imports Dask
         except ImportError as error:
             raise UsageError(MISSING) from error
         self.unfit: dict[str, str] = {}

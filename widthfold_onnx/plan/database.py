@@ -40,7 +40,7 @@ CREATE TABLE IF NOT EXISTS measurements (
 
 @contextmanager
 def using(path: Path | None) -> Iterator[None]:
-    """Turn an error of SQLite into one that names the store and what to do.
+    """Turn an error of SQLite into one that names the store and a remedy.
 
     Args:
         path: the file; None is a store in memory.
@@ -55,7 +55,7 @@ def using(path: Path | None) -> Iterator[None]:
 
 
 def unusable(path: Path | None, why: str) -> UsageError:
-    """Return the error that names the store, says why it cannot be used, and what to do."""
+    """Return the error that names the store, the reason why it cannot be used, and a remedy."""
     name = "in memory" if path is None else quoted(str(path))
     return UsageError(f"the store {name} cannot be used: {printable(why)}; {ELSEWHERE}")
 

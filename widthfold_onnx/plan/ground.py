@@ -26,7 +26,7 @@ class Ground:
     """The context in which layers run, or would run.
 
     Attributes:
-        provider: not AUTO.
+        provider: where layers run; not AUTO.
         shapes: shapes of every input.
         target: the device that times are predicted for.
         setting: `identity.setting_identity`.

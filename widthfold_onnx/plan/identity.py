@@ -49,7 +49,7 @@ def find_place(
 ) -> Place:
     """Return the provider and the machine that this process would measure with.
 
-    Meant to run in `runtime.worker.isolated`, since a provider may keep memory of its device.
+    Run it in `runtime.worker.isolated`, since a provider may keep memory of its device.
 
     Args:
         provider: where models are to run; AUTO is decided here.

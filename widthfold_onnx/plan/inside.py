@@ -30,8 +30,8 @@ def inside(units: Mapping[str, Unit], links: Sequence[Link]) -> dict[str, Unit]:
         links: the tensors between them.
 
     Returns:
-        By the subject of the layer; a form is there if another layer, or another of its kind,
-        could make or read the same tensor in the same state.
+        Units by the subject of the layer; a form is included if another layer, or another of its
+        kind, could make or read the same tensor in the same state.
     """
     shared: dict[str, set[Form]] = {}
     for link in links:

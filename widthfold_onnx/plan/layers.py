@@ -47,9 +47,9 @@ class Layers:
 
         Args:
             document: the model.
-            options: which sites, and limits.
+            options: select the sites, and limit the forms.
             shapes: shapes of every input, at which layers are measured.
-            target: the device that the order of the forms is for.
+            target: the device for which the forms are ordered.
         """
         measured = ShapeTable(document.proto, shapes)
         units: dict[str, Unit] = {}

@@ -28,7 +28,7 @@ class Local:
 
     Attributes:
         reads: the provider on which models are tried to find the shapes of their inputs.
-        benches: the one bench.
+        benches: a list of one bench.
     """
 
     def __init__(

@@ -143,7 +143,7 @@ def _race(unit: Unit, track: _Track, peak: float, seconds: float, report: Report
         return time.perf_counter() - start > share * seconds
 
     def run(key: str, pairs: int) -> str:
-        """Run a form; returns why there is no result."""
+        """Run a form; return why there is no result, "" if there is one."""
         report(Began(unit.subject, key))
         model = reformed(unit, key, track.setup.fold)
         if model is None:

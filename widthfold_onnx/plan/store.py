@@ -106,7 +106,7 @@ class Store:
         """Put every entry that is newer than the stored one: all of them, or none on an error.
 
         Returns:
-            How many were put, and how many were not.
+            The numbers of entries that were put and that were not.
         """
         added = skipped = 0
         with using(self._path):
@@ -162,7 +162,7 @@ def import_lines(store: Store, lines: Iterable[str | bytes]) -> tuple[int, int]:
     """Import the lines of an export; of two measurements of one key, the later one stays.
 
     Returns:
-        How many lines were taken in, and how many were not.
+        The numbers of lines that were imported and that were not.
 
     Raises:
         UsageError: a line is not of an export; nothing was imported.

@@ -41,9 +41,9 @@ def tune(
 
     Args:
         models: model files. One that cannot be read is reported; the others are tuned.
-        fold_options: which sites, and limits of forms.
+        fold_options: select the sites, and limit the forms.
         search_options: where to measure, the store, and the seconds for all models together.
-        jobs: how many processes of this machine measure at a time; they disturb each other.
+        jobs: number of processes that measure on this machine at a time; they disturb each other.
         dask: address of the scheduler of a Dask cluster, whose workers measure instead.
         on_progress: gets a step now and then.
 

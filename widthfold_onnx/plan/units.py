@@ -88,10 +88,10 @@ def cut(
     Args:
         document: the model.
         site: the Conv.
-        measured: a table without open dimensions, as far as the model allows.
+        measured: a table of shapes without open dimensions, as far as the model allows.
         forms: the forms to measure besides the layer as it is, if they exist at these extents.
         options: layout and limits of forms.
-        target: the device that the order of the forms is for.
+        target: the device for which the forms are ordered.
 
     Returns:
         The unit, or a refusal if an extent stays unknown, no form exists at the measured extents,

@@ -1,8 +1,8 @@
 """Find the forms that may replace a node, or the reason why there is none.
 
-`LINEAR` says which operators are linear, and reads a node of each into a site: a weight
+`LINEAR` lists the linear operators with functions that read their nodes into sites: a weight
 [O, C/group, *kernel] that slides over spatial axes, or one operand of a product of matrices.
-`forms` and `matmul` list the ways to fold a site, and `legality` says which of them are legal.
+`forms` and `matmul` list the ways to fold a site, and `legality` checks which of them are legal.
 Rules never change the graph; `rewrite.engine` does.
 """
 

@@ -43,7 +43,7 @@ class LinearSite(Site, ABC):
         static: extents of the data that the model itself fixes; None where open.
         planned: the same with the assumed input shapes.
         weight: the weight as the operator stores it.
-        weight_shape: extents of the weight as the fold sees it.
+        weight_shape: extents of the weight in the form that is folded.
         zero: the number in the weight that stands for 0 and fills the structural zeros of a fold:
             0, or the zero point of a quantized weight; one number or one per output channel,
             broadcasts against `weight_shape`.
@@ -103,7 +103,7 @@ class LinearSite(Site, ABC):
     @property
     @abstractmethod
     def attributes(self) -> str:
-        """Its signature in words, for people."""
+        """Its signature in words, for reports."""
 
 
 class Fold(Protocol):

@@ -81,8 +81,8 @@ def _same_pads(axis: ConvAxis, auto_pad: str) -> tuple[int, int] | Refusal:
         )
     # At stride 1 the total is span - 1 at any extent.
     total = span - 1 if length is None else (-(-length // stride) - 1) * stride + span - length
-    # Where the stride skips more than the kernel covers the total is negative, and the runtime
-    # halves it towards zero.
+    # If the stride skips more than the kernel covers, the total is negative, and the runtime halves
+    # it towards zero.
     begin = int(total / 2) if auto_pad == "SAME_UPPER" else int((total + 1) / 2)
     if begin < 0:
         return Refusal(

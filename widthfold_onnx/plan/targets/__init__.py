@@ -39,8 +39,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         cache_bandwidth: bytes / s.
         cache: bytes; an operator that touches less runs at the bandwidth of the cache.
         transpose: share of the bandwidth that a Transpose reaches, above 0 to 1.
-        scatter: seconds per element that a Transpose takes longer where it moves short runs.
-        column_passes: how often each number of a matrix of columns is written or read.
+        scatter: extra seconds per element of a Transpose that moves short runs.
+        column_passes: times that each number of a matrix of columns is written or read.
         launch: seconds per operator.
         source: origin of each of these numbers.
 
