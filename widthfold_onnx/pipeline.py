@@ -1,7 +1,7 @@
-"""The order of the steps of every verb but `tune`, which has `plan.tuning`.
+"""Runs the steps of every command but `tune`, which is in `plan.tuning`.
 
-A verb looks at its files first and imports the rest of the package then: a file that is no model
-is refused after a tenth of the time that the imports take.
+A command checks its files before it imports the rest of the package: a file that is no model is
+refused in a tenth of the time that the imports take.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from widthfold_onnx.results import InspectReport, OptimizeReport, VerifyReport
 
 BY_DEFAULT = SearchOptions()
 PROVE_ONLY = VerifyOptions(thorough=False, timing=False)
-"""How `optimize` verifies by default: what a wrong fold cannot pass; `verify` looks further."""
+"""Default verification of `optimize`: checks that a wrong fold cannot pass; `verify` does more."""
 
 
 def optimize(

@@ -1,4 +1,4 @@
-"""What a caller is told while it waits."""
+"""Defines the progress messages that a caller receives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Step:
-    """What is being done now.
+    """A step of the work that has begun.
 
     Attributes:
         text: one line, with names of a model as they are.
@@ -27,4 +27,4 @@ Progress = Callable[[Step], None]
 
 
 def silent(step: Step) -> None:
-    """Progress that nobody watches."""
+    """Ignore progress."""

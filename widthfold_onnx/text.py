@@ -1,4 +1,4 @@
-"""Strings that come from a model, made safe to show on a terminal, in a log or in a report."""
+"""Escapes strings of a model, so that a terminal, a log or a report can show them safely."""
 
 from __future__ import annotations
 

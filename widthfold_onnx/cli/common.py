@@ -1,4 +1,4 @@
-"""What the commands share: option types and the way out."""
+"""Defines what the commands share: option types and the way from errors to exit codes."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _AGAIN_SECONDS = 0.05
 
 
 class ModelType(click.Path):
-    """A file name; existence is the loader's business, whose message says more."""
+    """A file name; the loader checks that the file exists, as its message says more."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """An empty name would be the current folder."""
+        """Refuse an empty name, which would be the current folder."""
         return super().convert(value, param, ctx) if value else self.fail("no name", param, ctx)
 
 
@@ -44,7 +44,7 @@ class Word(click.Choice[W]):
     """A word of an enumeration; the command gets the member."""
 
     def normalize_choice(self, choice: object, ctx: click.Context | None) -> str:
-        """As the member says itself, where click would take its name in capitals."""
+        """Return the member's own text, where click would take its name in capitals."""
         return str(choice)
 
 
@@ -139,7 +139,7 @@ def leave(message: str, code: int) -> NoReturn:
 
 
 def typed_command() -> str:
-    """The command line as it was typed, but without folders: a report names no absolute path."""
+    """Return the command line as typed, but without folders: a report names no absolute path."""
     words = click.get_current_context().find_root().obj or []
     return shlex.join(["widthfold", *map(_without_folder, words)])
 

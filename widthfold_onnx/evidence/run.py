@@ -1,4 +1,4 @@
-"""Everything that `verify` does in a child process: interface, values, proof, time."""
+"""Runs all that `verify` does in a child process: interface, values, proof, time."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _proved(
     parity: ModelParity,
     report: Report,
 ) -> tuple[Proof | None, IntegerRun | None]:
-    """The proof, and if it holds what the runtime makes of the nodes that changed."""
+    """Return the proof, and if it holds, the run of the changed nodes on integers."""
     if not options.exact:
         return None, None
     report("proof by evaluation")
@@ -118,7 +118,7 @@ def _proved(
 
 
 def _judged(proof: Proof | None, *, needs_proof: bool) -> tuple[list[str], list[str], list[str]]:
-    """What the proof says against the rewritten model, what it leaves open, and what limits it.
+    """Return what the proof shows against the rewritten model, what it leaves open, and its limits.
 
     Where no proof is needed, what cannot be proved is left to the comparison of outputs.
     """
@@ -138,7 +138,7 @@ def _timed(
     load: float,
     report: Report,
 ) -> tuple[Timing | None, Outcome, list[str]]:
-    """The times, whether they are what was asked for, and why they are not."""
+    """Return the times, whether they are what was asked for, and why they are not."""
     try:
         timing = time_models(original, rewritten, options, shapes, load=load, report=report)
     except UnverifiedError as error:

@@ -1,4 +1,4 @@
-"""Numbers that a model computes from constants alone: the values of nodes, before it runs.
+"""Evaluates nodes on constants, before the model runs.
 
 Only a few deterministic operators are evaluated, by onnx's reference implementation, and only for
 element types for which ONNX Runtime computes the very same bits (tests/model/test_constants.py
@@ -23,10 +23,10 @@ from widthfold_onnx.refusal import Refusal
 Array = npt.NDArray[Any]
 
 MAX_ELEMENTS = 1 << 26
-"""Of all results in one model together: 256 MiB in float32, which is the largest folded weight."""
+"""Most elements of all results in one model: 256 MiB in float32, as the largest folded weight."""
 MOVES = ("Reshape", "Squeeze", "Transpose", "Unsqueeze")
 FOLDABLE = frozenset({*MOVES, "Cast", "DequantizeLinear", "QuantizeLinear"})
-"""What is evaluated, besides Constant and Identity."""
+"""Operators that are evaluated, besides Constant and Identity."""
 _INTEGERS = ("INT8", "UINT8", "INT16", "UINT16", "INT32", "UINT32", "INT64", "UINT64", "BOOL")
 _FLOATS = ("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE")
 _QUANTIZED = ("INT8", "UINT8", "INT16", "UINT16")
@@ -36,7 +36,7 @@ _QUANTIZING_OPSET = 21
 
 
 def _literal(node: onnx.NodeProto) -> Array | Refusal:
-    """The numbers of a Constant node that holds other than a dense tensor."""
+    """Return the value of a Constant node that does not hold a dense tensor."""
     for attribute in node.attribute:
         match attribute.name:
             case "value_float":
@@ -53,12 +53,12 @@ def _literal(node: onnx.NodeProto) -> Array | Refusal:
 
 
 def too_large() -> Refusal:
-    """What is said where more would have to be evaluated than `MAX_ELEMENTS`."""
+    """Return the refusal to evaluate more than `MAX_ELEMENTS`."""
     return Refusal("too-large", f"constants of more than {MAX_ELEMENTS} elements are not evaluated")
 
 
 def dense(sparse: onnx.SparseTensorProto) -> Array | Refusal:
-    """The numbers of a sparse tensor of at most `MAX_ELEMENTS`.
+    """Return a sparse tensor of at most `MAX_ELEMENTS` as a dense array.
 
     Its indices count the elements, or are one index per axis (ONNX, SparseTensorProto).
     """
@@ -81,7 +81,7 @@ def dense(sparse: onnx.SparseTensorProto) -> Array | Refusal:
 
 
 def evaluated(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -> Array | Refusal:
-    """What a node makes of constants.
+    """Evaluate a node on constants.
 
     Args:
         node: an operator of `FOLDABLE` of the default domain, or a Constant.
@@ -119,7 +119,7 @@ def evaluated(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) 
 
 
 def _refused(node: onnx.NodeProto, inputs: Sequence[Array | None]) -> str:
-    """Why a node is not evaluated, "" if it is."""
+    """Return why a node is not evaluated, "" if it is."""
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     data = inputs[0] if inputs else None
     if data is None or any(a.ref_attr_name for a in node.attribute):

@@ -1,4 +1,4 @@
-"""Reads a model file; nothing that comes out of here is hostile any more."""
+"""Reads and checks model files; a loaded model can be trusted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import onnx
 
 MAX_FILE_BYTES = 2**31 - 1
-"""What a protobuf message can hold; larger models keep their data in external files."""
+"""Most bytes of a protobuf message; larger models keep their data in external files."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class LoadedModel:
 
 
 def load(path: Path) -> LoadedModel:
-    """Read and check a model; its content decides what it is, never its name.
+    """Read and check a model; its content decides whether it is one, not its file name.
 
     Args:
         path: the model file.

@@ -1,7 +1,7 @@
-"""Limits on a model file, counted on its raw bytes before a parser builds one object of it.
+"""Limits a model file by counting on its raw bytes, before a parser builds any object of it.
 
-A protobuf parser turns two bytes into a message of some 150 bytes, so the size of a file bounds
-nothing. The scan visits every field header of the messages that can repeat or nest, and jumps over
+A protobuf parser turns two bytes into a message of some 150 bytes, so file size bounds no
+memory. The scan visits every field header of the messages that can repeat or nest, and jumps over
 the content of all others.
 """
 
@@ -208,7 +208,7 @@ def _scan_fields(data: bytes) -> None:
 
 
 def _past_number(data: bytes, pos: int, wire: int) -> int:
-    """Where a field without a length ends."""
+    """Return the end of a field without a length."""
     if wire == 0:
         while data[pos] > 0x7F:
             pos += 1

@@ -1,4 +1,4 @@
-"""Shape inference of a skeleton, past the places where onnx's own stops or errs.
+"""Infers the shapes of a skeleton, also where onnx's own inference stops or errs.
 
 onnx propagates little integer data: Pad amounts that an exporter computes from constants and
 known extents by Concat, Slice and Transpose stay unknown to it, so these are evaluated
@@ -32,7 +32,7 @@ ROUNDS = 4
 
 
 def infer(outline: onnx.ModelProto) -> onnx.ModelProto:
-    """Infer all shapes of a skeleton; the skeleton itself gains what was evaluated.
+    """Infer all shapes of a skeleton; evaluated constants are written into the skeleton itself.
 
     Args:
         outline: see `model.skeleton`.
@@ -58,7 +58,7 @@ def infer(outline: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _settle(graph: onnx.GraphProto, inferred: onnx.GraphProto, outer: ChainMap[str, Dims]) -> int:
-    """Settle what ConvTransposes return, in a graph and the graphs in it; return at how many."""
+    """Correct what ConvTransposes return, in a graph and the graphs in it; return at how many."""
     shapes = outer.new_child(shapes_of(inferred))
     changed = 0
     for node, described in zip(graph.node, inferred.node, strict=True):
@@ -77,7 +77,7 @@ def _propagated(outline: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _propagates_little(inferred: onnx.ModelProto) -> bool:
-    """Whether data propagation stays small, as far as lengths are known.
+    """Check whether data propagation stays small, as far as lengths are known.
 
     It holds each element of a vector as a message, whatever the vector is: a file of some hundred
     bytes, in which each Concat doubles the one before, would fill any memory.

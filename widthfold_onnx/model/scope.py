@@ -1,4 +1,4 @@
-"""Graphs as scopes: an order in which the nodes can run, and the names taken from outside.
+"""Reads graphs as scopes: nodes in an order that can run, and names captured from outside.
 
 Nodes may stand in any order in a file; runtimes sort them, and real models rely on it.
 """

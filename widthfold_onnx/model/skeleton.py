@@ -1,4 +1,4 @@
-"""A light copy of a model: the same graph without the bulk of its numbers.
+"""Makes a light copy of a model: the same graph without the bulk of its numbers.
 
 Checkers and shape inference copy a whole model, twice and more; of the weights they need the shape
 only. In the skeleton a large constant is a typed input of the main graph.
@@ -63,7 +63,7 @@ def _spell_domains(copy: onnx.ModelProto) -> None:
 
 
 class _Main:
-    """The inputs that the main graph gets for the constants that are left out."""
+    """The inputs that replace left-out constants in the main graph."""
 
     def __init__(self, taken: set[str]) -> None:
         self.holes: list[onnx.ValueInfoProto] = []

@@ -1,6 +1,6 @@
-"""Small constants that an exporter computes from constants and known extents, evaluated.
+"""Evaluates small constants that an exporter computes from constants and known extents.
 
-With onnx's reference implementation, one node at a time and only where the inferred size is small.
+onnx's reference implementation runs one node at a time, only where the inferred size is small.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ SHAPE_ARITHMETIC = {
 }
 
 MADE_BY_SHAPE = {"ConstantOfShape": 0, "Expand": 1}
-"""Which input says how large the output is."""
+"""Index of the input that holds the shape of the output."""
 
 Array = npt.NDArray[np.generic]
 
 
 @dataclass
 class SmallConstants:
-    """What is known of a model where one of its graphs is looked at.
+    """Shapes and constants that are known in one graph of a model.
 
     Attributes:
         shapes: by value name, inner graphs first.
@@ -90,7 +90,7 @@ class SmallConstants:
 
 
 def _extents(node: onnx.NodeProto, shapes: Mapping[str, Dims]) -> Array | None:
-    """What a Shape node gives, where all that it gives is known."""
+    """Return the value of a Shape node, None if an extent in it is unknown."""
     dims = shapes.get(node.input[0])
     if dims is None:
         return None
@@ -101,7 +101,7 @@ def _extents(node: onnx.NodeProto, shapes: Mapping[str, Dims]) -> Array | None:
 
 
 def stored_numbers(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
-    """Numbers that stand in the graph, by value name."""
+    """Return the numbers that are stored in the graph, by value name."""
     known = {t.name: t for t in graph.initializer}
     for node in graph.node:
         for attribute in node.attribute if is_default(node, "Constant") else ():

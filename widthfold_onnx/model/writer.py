@@ -1,4 +1,4 @@
-"""Writes a model so that there is always a whole one: the old output, or the new and checked."""
+"""Writes a model atomically: the old output stays until the new one is complete and checked."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def copy_model(
 
 @contextmanager
 def _removing_unless(published: Callable[[], bool]) -> Iterator[list[Path]]:
-    """Yield a list for the files and folders made on the way; they go where the model does not.
+    """Yield a list for files and folders made on the way; they go unless it is published.
 
     An entry is made before the file is, so that an interrupt in between loses nothing.
     """

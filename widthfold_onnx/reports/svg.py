@@ -1,4 +1,4 @@
-"""Figures of matplotlib as SVG that can be put into a page: no fixed colours, no clashing ids."""
+"""Converts figures of matplotlib to SVG for a page: no fixed colours, no clashing ids."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _embedded(text: str, key: str, title: str) -> Markup:
 
 
 def _themed(value: str) -> str:
-    """An attribute with the colours and the font of the page."""
+    """Return an attribute with the colours and the font of the page."""
     for stand_in, colour in _COLOURS.items():
         value = value.replace(stand_in, colour)
     return _FONT.sub(lambda found: f"{_weight(found[1])}font-size: {found[2]}", value)

@@ -1,4 +1,4 @@
-"""Runs on inputs that lie on the device already, so that a time holds no copies to and fro.
+"""Runs sessions on inputs that lie on the device already, so that a time includes no copies.
 
 The runtime module is handed in, so that `runtime.session` stays the one that imports it.
 """
@@ -16,7 +16,7 @@ Placed = Any
 
 
 class Bound:
-    """Calling it runs a session once; outputs stay on the device.
+    """A callable that runs a session once; outputs stay on the device.
 
     Args:
         runtime: the module of ONNX Runtime.
@@ -67,7 +67,7 @@ class Bound:
             self._binding.synchronize_outputs()
 
     def results(self) -> dict[str, Placed]:
-        """The outputs of the last run, where they lie; the next run may write over them."""
+        """Return the outputs of the last run, on the device; the next run may overwrite them."""
         return dict(zip(self._outputs, self._binding.get_outputs(), strict=True))
 
 

@@ -1,4 +1,4 @@
-"""What of the runtime's messages is for the user."""
+"""Reduces the runtime's error messages to the part that is for the user."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ the name of the host and the expression."""
 
 
 def words(error: Exception, model: Path | None = None) -> str:
-    r"""One line of what the runtime raised; where a library of the device failed, just that.
+    r"""Return a runtime error as one line; if a library of the device failed, only its message.
 
     Args:
         error: what it raised.

@@ -1,4 +1,4 @@
-"""Shared libraries of GPU providers: loaded from pip packages, and named where one is missing."""
+"""Loads the shared libraries of GPU providers from pip packages, and names a missing one."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _OPENED_LATER = {
     Provider.CUDA: ("libcudnn.so.9",),
     Provider.TENSORRT: ("libcudnn.so.9",),
 }
-"""What a provider opens when its first Conv runs, not when it is loaded (onnxruntime#29252)."""
+"""Libraries opened when a provider's first Conv runs, not when it is loaded (onnxruntime#29252)."""
 
 _TENSORRT = ("libnvinfer.so*", "libnvinfer_plugin.so*", "libnvonnxparser.so*")
-"""In the order in which they need each other."""
+"""In the order of their dependencies."""
 
 
 def preload(runtime: Any) -> None:
@@ -48,7 +48,7 @@ def preload(runtime: Any) -> None:
 
 
 def missing_library(runtime: Any, provider: Provider) -> str | None:
-    """The loader's words on the library that keeps a provider from running, None if there is none.
+    """Return the loader's message on the library that a provider lacks, None if there is none.
 
     Args:
         runtime: the module of ONNX Runtime.
@@ -69,6 +69,6 @@ def missing_library(runtime: Any, provider: Provider) -> str | None:
 
 
 def _places(package: str) -> list[Path]:
-    """Folders of a package, which may be spread over several."""
+    """Return the folders of a package, which may be spread over several."""
     spec = importlib.util.find_spec(package)
     return [Path(place) for place in (spec and spec.submodule_search_locations) or ()]

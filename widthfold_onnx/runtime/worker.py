@@ -1,4 +1,4 @@
-"""Run one function in a child process that may crash, hang or eat memory without harm to us.
+"""Runs one function in a child process, so that a crash, a hang or a lack of memory stays there.
 
 A fresh interpreter is started, never a fork (CUDA does not survive one) and never the caller's
 own script (which need not guard its main part). Both ends are ours: pickles go over two pipes.
@@ -101,7 +101,7 @@ def isolated(
 
 @contextlib.contextmanager
 def _child(noise: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """The child in a session of its own, which ends with the block whatever happens.
+    """Start the child in a session of its own, which ends with the block in any case.
 
     Its temporary files are in a folder of ours: a child that is killed cannot remove them.
     """
@@ -156,7 +156,7 @@ def _messages(child: subprocess.Popen[bytes], task: bytes) -> queue.SimpleQueue[
 
 
 def serve(folder: str) -> None:
-    """The child's side: read one task, answer, end. Only `isolated` starts it, in its `folder`."""
+    """Read one task as the child, answer, end. Only `isolated` starts it, in its `folder`."""
     source, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - os.devnull is no path of ours
         os.dup2(nothing.fileno(), 0)
@@ -223,7 +223,7 @@ def _send(stream: IO[bytes], message: bytes) -> None:
 
 
 def _receive(stream: IO[bytes]) -> bytes | None:
-    """One message, None at the end or where the sender died inside one."""
+    """Read one message; None at the end, or if the sender died inside one."""
     head = stream.read(_LENGTH)
     if len(head) < _LENGTH:
         return None

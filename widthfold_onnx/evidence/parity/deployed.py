@@ -1,6 +1,6 @@
-"""Compare two models as they are deployed, with all of the runtime's own optimizations.
+"""Compares two models as they are deployed, with all of the runtime's own optimizations.
 
-Those have faults of their own, which are told apart from faults of the rewriting.
+Faults of these optimizations are told apart from faults of the rewriting.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from widthfold_onnx.runtime.session import Level
 from widthfold_onnx.runtime.stored import InputSet
 
 STEP_SECONDS = 300.0
-"""What float64 runs of either model may take that explain steps of a quantizer: a bound against
+"""Limit of the float64 runs of either model that explain steps of a quantizer: a bound against
 hanging, since a verdict must not depend on how busy the machine is."""
 
 Float64 = tuple[Sequence[Sequence[Outputs]], list[str]]
@@ -98,11 +98,11 @@ def stepped(
     judge: Judge,
     widened: Callable[[Sequence[int]], Float64],
 ) -> tuple[Cells, list[str]]:
-    """Cells without the runtime's optimizations; steps of a quantizer that rounding tips pass.
+    """Return cells in which quantizer steps that rounding explains pass, with a note.
 
     Without its optimizations the runtime computes dequantized tensors in floats, where another
-    order of summation may move what is quantized again by a whole step. Which model that happens
-    to, and on which inputs, is chance: where a sum is next to half a step, one of them may round
+    order of summation may change a result that is quantized again by a whole step. In which model
+    that happens, and on which inputs, is chance: if a sum is next to half a step, one may round
     to the other side. So a difference passes, with a note, where both models return the very same
     bits as deployed, on every input set, and the same numbers in float64, where sums do not round.
 
@@ -147,7 +147,7 @@ def in_float64(
     report: Report,
     numbers: Sequence[int],
 ) -> Float64:
-    """What models compute in float64 on some of the sets, and why that is not known."""
+    """Run models in float64 on some of the sets; return the outputs, and why some are missing."""
     report("both models in float64")
     some = [sets[number] for number in numbers]
     runs = [true_outputs(model, names, some, STEP_SECONDS) for model in models]

@@ -1,4 +1,4 @@
-"""Compare two whole models on the same inputs, output by output.
+"""Compares two whole models on the same inputs, output by output.
 
 The reference is the original with the runtime's own optimizations off: they have faults of
 their own. Then both are compared as they would be deployed, with all of them on.
@@ -43,10 +43,10 @@ from widthfold_onnx.runtime.session import Level, resolved
 
 @dataclass(frozen=True, kw_only=True)
 class ModelParity:
-    """What the comparison of two models found.
+    """The result of comparing two models.
 
     Attributes:
-        verdict: fail where a steady output differs; unverified where nothing can be said.
+        verdict: fail where a steady output differs; unverified where no statement is possible.
         reasons: why it is not a pass, or what limits the pass; one line each.
         limits: those of the reasons that only limit what was compared.
         outputs: one row per output and level.
@@ -161,7 +161,7 @@ def _judged(
 
 
 def _without(cells: Cells, numbers: Container[int]) -> Cells:
-    """The cells of the other input sets; an output that has none left is gone."""
+    """Return the cells of the other input sets; an output without any left is dropped."""
     kept = {
         name: {number: cell for number, cell in row.items() if number not in numbers}
         for name, row in cells.items()

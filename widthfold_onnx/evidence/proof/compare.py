@@ -1,4 +1,4 @@
-"""Are two models the same function? Both are evaluated, and what they return is compared."""
+"""Proves that two models are the same function: evaluates both and compares the results."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from widthfold_onnx.model.walk import all_nodes
 from widthfold_onnx.text import printable
 
 LEAST_BITS = 40
-"""A proof that is wrong with a probability above 2^-LEAST_BITS is none."""
+"""A proof may be wrong with a probability of at most 2^-LEAST_BITS."""
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What was found.
+    """The result of a proof.
 
     Attributes:
         verdict: equal; different; or not provable, where one model applies other operators, or has
@@ -47,8 +47,8 @@ class Proof:
         shapes: extents of the inputs.
         values: how many values that both models name were found equal.
         error_bits: the verdict `equal` is wrong with a probability of at most 2^-error_bits.
-        functions: operators that were taken for unknown functions of all that they read.
-        branches: of every If of the new model that was computed, which branches were.
+        functions: operators that were treated as unknown functions of all that they read.
+        branches: the computed branches of every If of the new model that was computed.
         is_computed: whether the new model can be computed at these extents at all.
     """
 
@@ -108,7 +108,7 @@ def _unseen_branch(old: Program, new: Program, proofs: Sequence[Proof]) -> str:
 
 
 def _branches(program: Program) -> dict[tuple[str, str], set[bytes]]:
-    """The branches of every If, by its first output and their name."""
+    """Return the branches of every If, by its first output and their name."""
     found: dict[tuple[str, str], set[bytes]] = {}
     for node in all_nodes(program.proto.graph.node):
         for attribute in node.attribute if is_default(node, "If") else ():

@@ -1,4 +1,4 @@
-"""Conv, ConvTranspose and pooling, modulo one prime or of real numbers."""
+"""Computes Conv, ConvTranspose and pooling, modulo one prime or with real numbers."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def conv_transpose(data: Array, weight: Array, group: int, at: Spread, prime: Mo
 def _meeting(
     at: Spread, tap: list[int], extents: tuple[int, ...]
 ) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """Which inputs a tap brings into the result, and where it adds them."""
+    """Return the inputs that a tap brings into the result, and the places where it adds them."""
     given, taken = [], []
     for i, extent in enumerate(extents):
         offset = at.dilations[i] * tap[i] - at.begins[i]

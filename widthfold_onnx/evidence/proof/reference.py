@@ -1,4 +1,4 @@
-"""The one door of the proof to onnx's reference implementation: one node on arrays."""
+"""Runs one node on arrays by onnx's reference implementation, for the whole proof."""
 
 from __future__ import annotations
 

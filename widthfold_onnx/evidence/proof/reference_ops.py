@@ -1,4 +1,4 @@
-"""Operators for onnx's reference implementation, which lacks or misreads some versions of them.
+"""Defines operators that onnx's reference implementation lacks or misreads in some versions.
 
 Of onnx 1.23.2: BatchNormalization of opset 9 to 13 uses the statistics of the batch, as in
 training; Conv and MaxPool take seconds where numpy takes milliseconds; ConvTranspose fails with
@@ -162,7 +162,7 @@ class Loop(OpRun):
     op_domain = ""
 
     def need_context(self) -> bool:
-        """The body may read what the graphs around it hold."""
+        """Return True: the body may read what the graphs around it hold."""
         return True
 
     def _run(

@@ -1,4 +1,4 @@
-"""Do elements that differ show that two models do? What leads to a value is computed in float64."""
+"""Computes values in float64 to decide whether differing elements show that two models differ."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def undecided(
     given: Mapping[str, Shape],
     table: ShapeTable,
 ) -> str:
-    """Say why elements that differ do not show that a value of two models does.
+    """Say why elements that differ do not show that a value differs in two models.
 
     Models that apply the same functions return different values if elements differ. Where one
     applies others, both may compute the same by a law that the proof does not know; and constants

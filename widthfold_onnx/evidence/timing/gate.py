@@ -1,4 +1,4 @@
-"""Is the rewritten model as fast as the caller requires?"""
+"""Judges whether the rewritten model is as fast as the caller requires."""
 
 from __future__ import annotations
 

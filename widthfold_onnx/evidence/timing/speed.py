@@ -1,4 +1,4 @@
-"""Is the rewritten model faster than the original at its best?
+"""Judges whether the rewritten model is faster than the original at its best.
 
 The verdict is about both at the settings that suit them best (`contest`); the ratio at one common
 setting, and where the time of each goes, are reported beside it.
@@ -95,7 +95,7 @@ def time_models(
 def _side(
     model: Path, setting: Setting, seconds: Seconds, options: VerifyOptions, feeds: Feeds
 ) -> Side:
-    """What is said of one model, timed at the setting that suits it best."""
+    """Describe one model, timed at the setting that suits it best."""
     chosen = dataclasses.replace(options, provider_options=setting.options)
     nodes = profile(partial(opened, model, options, setting), feeds)
     return Side(
@@ -122,6 +122,6 @@ def _ms(seconds: float | np.floating) -> float:
 
 
 def _thinned(seconds: Seconds) -> list[float]:
-    """Evenly taken samples in ms."""
+    """Return evenly taken samples in ms."""
     step = max(1, -(-len(seconds) // KEPT_SAMPLES))
     return [_ms(value) for value in seconds[::step]]

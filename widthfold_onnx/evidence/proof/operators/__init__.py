@@ -1,4 +1,4 @@
-"""What the operators of ONNX compute, as far as a proof needs to know.
+"""Evaluates the operators of ONNX, as far as a proof needs to know them.
 
 * `polynomials`: linear operators and sums and products of elements, by their definition.
 * `moves`: Reshape, Slice, Pad and others, run by onnx's reference implementation on the elements.
@@ -95,7 +95,7 @@ def operator(node: onnx.NodeProto) -> str:
 
 
 def is_function(node: onnx.NodeProto) -> bool:
-    """Whether an operator is a random function of what it reads, and not sums and products only."""
+    """Check whether an operator is a random function of its inputs, not sums and products only."""
     name = operator(node)
     return name in INVERSES or name not in {**MOVES, **POLYNOMIALS, "DequantizeLinear": None}
 

@@ -1,4 +1,4 @@
-"""Sums and products of tensors of elements, with what is counted of them."""
+"""Adds and multiplies tensors of elements, and keeps their counts."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def times(first: Tensor, second: Tensor) -> Elements:
 
 
 def divided(value: Tensor, count: Array | int) -> Elements:
-    """Divide a tensor by whole numbers: what is left of a mean once the sum is known."""
+    """Divide a tensor by whole numbers, such as a sum by its count for a mean."""
     counts = np.asarray(count)
 
     def compute(array: Array, prime: int) -> Array:
