@@ -35,15 +35,15 @@ def write_verified(
         out: where the result goes; a copy of the model where nothing is folded.
         verify_options: how the result is verified; None writes it unverified.
         protected: files of the model, which must not be overwritten.
-        on_progress: gets what is being done.
+        on_progress: called with every step.
 
     Returns:
-        The report of the plan, with what was written and how that was verified.
+        The report of the plan, with the written file and its verification.
 
     Raises:
         UsageError: a path or an option that does not fit.
         InvalidModelError: the result is no model that could be read again.
-        UnverifiedError: nothing can be said for want of a runtime.
+        UnverifiedError: no statement is possible without a runtime.
     """
     report = planned.report
     if not report.summary.folded:

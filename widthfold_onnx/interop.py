@@ -27,7 +27,7 @@ def fold_graph(
         folder: where its external data lies.
 
     Returns:
-        A new graph and what became of every site.
+        A new graph and the outcome of every site.
 
     Raises:
         UsageError: onnx-graphsurgeon is not installed, or `graph` is none of its graphs.

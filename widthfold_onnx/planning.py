@@ -33,7 +33,7 @@ class Planned:
     Attributes:
         loaded: the model.
         document: its graph, still as it was.
-        options: what was asked for; the layout is settled.
+        options: those of the caller, with the layout settled.
         decisions: one for every site.
         report: of these decisions.
     """
@@ -60,9 +60,9 @@ def planned_of(
 
     Args:
         loaded: the model.
-        options: what is asked for.
+        options: those of the caller.
         search_options: how candidates are measured.
-        on_progress: gets what is being done.
+        on_progress: called with every step.
         left: by name, reasons for skipped sites that the caller did not ask to skip.
 
     Raises:

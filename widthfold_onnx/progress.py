@@ -13,7 +13,7 @@ class Step:
     Attributes:
         text: one line, with names of a model as they are.
         done: how many of `total` are done.
-        total: 0 where nobody knows.
+        total: 0 if unknown.
         seconds_left: at most, where there is a limit.
     """
 

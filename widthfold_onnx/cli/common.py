@@ -81,7 +81,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
                 signal.signal(number, _terminate)
         with _exit_codes(debug=debug), _insistent(), warnings.catch_warnings():
             if not debug:
-                warnings.simplefilter("ignore")  # what a library thinks of a model is not ours
+                warnings.simplefilter("ignore")  # warnings of libraries are not for the user
             command(**arguments)
 
     return run
@@ -101,7 +101,7 @@ def _exit_codes(*, debug: bool) -> Iterator[None]:
         leave(str(error), error.exit_code)
     except MemoryError:
         leave("out of memory", INTERNAL)
-    except Exception as error:  # the last door: anything else is a fault of ours
+    except Exception as error:  # last resort: anything else is a fault of ours
         if debug:
             traceback.print_exc()
         kind = type(error).__name__
@@ -120,7 +120,7 @@ def _insistent() -> Iterator[None]:
     def again(lost: sys.UnraisableHookArgs) -> None:
         main = threading.main_thread().ident
         if lost.exc_type is KeyboardInterrupt and main and hasattr(signal, "pthread_kill"):
-            # Not at once: here it would be dropped like the first.
+            # Later, not here, where it would be dropped like the first.
             threading.Timer(_AGAIN_SECONDS, signal.pthread_kill, (main, signal.SIGINT)).start()
         else:
             usual(lost)
@@ -147,7 +147,7 @@ def typed_command() -> str:
 def _without_folder(word: str) -> str:
     option, equals, value = word.rpartition("=")
     path = Path(value)
-    with contextlib.suppress(OSError):  # no path but a name, too long to be one
+    with contextlib.suppress(OSError):  # a word too long to be a path
         if path.is_absolute() and str(path.parent) != path.anchor and path.parent.is_dir():
             return f"{option}{equals}{path.name}"
     return word

@@ -29,7 +29,7 @@ class SearchArguments:
         from widthfold_onnx.plan.targets import target
 
         if self.target is not None:
-            target(self.target)  # a wrong name is an error at a fixed factor too
+            target(self.target)  # refuse a wrong name at a fixed factor too
         return SearchOptions(
             provider=running.provider,
             provider_options=running.provider_options,

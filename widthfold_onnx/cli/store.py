@@ -157,7 +157,7 @@ def _agreed(question: str) -> bool:
     """Ask on the terminal.
 
     Raises:
-        UsageError: there is nobody to ask.
+        UsageError: standard input is no terminal.
         KeyboardInterrupt: the answer was an interrupt.
     """
     if sys.stdin is None or not sys.stdin.isatty():

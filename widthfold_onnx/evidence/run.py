@@ -74,7 +74,7 @@ def verified(
         verdict = "fail"
     elif (unknown or outcome == "unverified") and verdict == "pass":
         verdict = "unverified"
-    # What fails comes before what only limits: a message may be cut at its end.
+    # Failures come before limits: a message may be cut at its end.
     causes = [reason for reason in parity.reasons if reason not in parity.limits]
     return VerifyReport(
         original=original.name,
@@ -120,7 +120,7 @@ def _proved(
 def _judged(proof: Proof | None, *, needs_proof: bool) -> tuple[list[str], list[str], list[str]]:
     """Return what the proof shows against the rewritten model, what it leaves open, and its limits.
 
-    Where no proof is needed, what cannot be proved is left to the comparison of outputs.
+    If no proof is needed, an open proof only limits the comparison of outputs.
     """
     if proof is None or proof.verdict == "equal":
         return [], [], []

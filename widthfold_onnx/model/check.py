@@ -35,7 +35,7 @@ def parse(data: bytes) -> onnx.ModelProto:
     """Parse the message of a model, which `check_model` has still to check.
 
     Args:
-        data: what `preflight.scan_wire` has passed.
+        data: bytes that `preflight.scan_wire` has passed.
 
     Raises:
         InvalidModelError: the parser refuses it.
@@ -103,7 +103,7 @@ def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
             raise InvalidModelError(
                 f"opset {item.version} of {shown} is unknown, known are 1 to {newest}"
             )
-    # Before IR version 3 there was one operator set and no way to say so.
+    # Before IR version 3 there was one operator set, which models did not state.
     return opsets or {"": 1}
 
 

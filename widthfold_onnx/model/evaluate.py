@@ -106,13 +106,13 @@ def evaluated(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) 
     ]
     end = onnx.ValueInfoProto(name=node.output[0])
     graph = helper.make_graph([node], "constants", described, [end])
-    graph.node[0].domain = ""  # "ai.onnx" is the same one, but not to the evaluator
+    graph.node[0].domain = ""  # the evaluator does not know "ai.onnx"
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
     try:
         with np.errstate(all="ignore"):
             (result,) = ReferenceEvaluator(model).run(None, feeds)
     except Exception:
-        # The evaluator raises whatever numpy raises on nonsense, in words of numpy.
+        # The evaluator raises any error of numpy on invalid inputs, with numpy's message.
         given = ", ".join(str(list(array.shape)) for array in feeds.values())
         return Refusal("not-constant", f"{node.op_type} fails on inputs of {given}")
     return np.asarray(result)
@@ -128,7 +128,7 @@ def _refused(node: onnx.NodeProto, inputs: Sequence[Array | None]) -> str:
     if node.op_type == "Cast":
         to = onnx.TensorProto.DataType.Name(attributes.get("to", 0))
         known = kind in (*_INTEGERS, *_FLOATS) and to in (*_INTEGERS, *_FLOATS)
-        # Numbers out of range become anything; and the runtime rounds twice, by way of float.
+        # Results out of range are undefined, and the runtime rounds twice, by way of float.
         inexact = (kind in _FLOATS and to in _INTEGERS) or (kind, to) == ("DOUBLE", "FLOAT16")
         return f"from {kind} to {to}" if inexact or not known else ""
     if node.op_type in MOVES:
@@ -143,7 +143,7 @@ def _refused(node: onnx.NodeProto, inputs: Sequence[Array | None]) -> str:
     if node.op_type == "DequantizeLinear":
         fine = kind in (*_QUANTIZED, "INT32") and _dtype(scale) in ("FLOAT", "FLOAT16")
         return "" if fine else f"of {kind} with a scale of {_dtype(scale)}"
-    # Of float16 the runtime makes float32 before it divides, the reference does not.
+    # The runtime converts float16 to float32 before it divides, the reference does not.
     to = "UINT8" if zero is None else _dtype(zero)
     fine = (kind, _dtype(scale)) == ("FLOAT", "FLOAT") and to in _QUANTIZED
     return "" if fine else f"of {kind} to {to}"

@@ -206,7 +206,7 @@ class Document:
         Args:
             graph: holds the nodes.
             chains: new nodes by the node that goes.
-            values: for outputs of nodes that go and are still read, what takes over their name and
+            values: for outputs of nodes that go and are still read, values that take their name and
                 users; no other output may be read by a node that stays.
             kept: nodes that go, but will be there again, so that their constants must stay.
         """

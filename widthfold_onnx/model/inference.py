@@ -24,9 +24,9 @@ DOMAIN = "widthfold.extents"
 """Domain of the operator that leaves negative extents open; no written model has it."""
 
 _OP = "OpenNegative"
-_RAW = "widthfold/raw/"  # before the name of a value whose negative extents are not open yet
+_RAW = "widthfold/raw/"  # prefix of the name of a value whose negative extents are not open yet
 
-# What may hold extents as data, by which inference finds others: these must stay next to each
+# Operators on extents as data, from which inference finds others: these must stay next to each
 # other. None of them makes a negative extent of extents that are not.
 _CARRIERS = {
     *("Constant", "Add", "Cast", "Concat", "Gather", "Mul", "Shape", "Size", "Slice", "Squeeze"),
@@ -42,7 +42,7 @@ def infer_shapes(model: onnx.ModelProto, *, data_prop: bool = False) -> onnx.Mod
         data_prop: whether vectors of extents are evaluated.
 
     Returns:
-        The model with what was found; itself where what it declares contradicts itself. Where
+        The model with inferred types; itself if its declarations contradict each other. Where
         there is a Slice, negative extents are open, declared ones as well.
 
     Raises:
@@ -93,7 +93,7 @@ def check_inferable(node: onnx.NodeProto) -> None:
     """
     counts = {a.name: a.i for a in node.attribute if a.type == onnx.AttributeProto.INT}
     parts, written = counts.get("num_outputs", 0), len(node.output)
-    # An attribute that a caller gives is 0 here.
+    # An attribute that a function's caller gives is 0 here.
     if is_default(node, "Split") and 0 < parts < written:
         what = f"num_outputs is {parts}, but it has {written} outputs"
         raise InvalidModelError(f"{describe_node(node)}: {what}")

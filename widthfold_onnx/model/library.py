@@ -47,6 +47,6 @@ def _put_off(*names: str) -> Iterator[None]:
             _take_out(stand_in)
 
 
-# The second one reads extents that are formulas; it takes functions of sympy as it is imported.
+# The second one reads extents that are formulas; its import needs functions of sympy.
 with _put_off("sympy", "onnx_ir._symbolic_shapes"):
     import onnx_ir as ir  # noqa: TID251 - this module is the door

@@ -58,7 +58,7 @@ def load(path: Path) -> LoadedModel:
         raise InvalidModelError(f"{shown}: {error}") from error
     try:
         scan_wire(data)
-        # Imported for what is worth parsing only: most files that are no model need no onnx.
+        # Imported only for files worth parsing: most files that are no model need no onnx.
         from widthfold_onnx.model.check import check_model, parse
 
         proto = parse(data)
@@ -76,7 +76,7 @@ def _read(path: Path) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         _check_status(status)
-        return file.read(status.st_size)  # sized, for read allocates what it is asked for
+        return file.read(status.st_size)  # with a size, because read allocates as asked
 
 
 def _check_status(status: os.stat_result) -> None:

@@ -14,7 +14,7 @@ from widthfold_onnx.model.reduced import reduced
 from widthfold_onnx.model.walk import all_graphs, body_path
 from widthfold_onnx.text import printable
 
-# The library warns of what it cannot carry; here nothing has to be carried.
+# The library warns of fields that it drops; they stay in the messages here.
 logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
 _SOURCE = "widthfold.source"  # key in Node.meta: the NodeProto that the node was read from
 _PATTERN = "widthfold.pattern"  # the same of the node that it repeats on other inputs

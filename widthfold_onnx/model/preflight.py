@@ -22,7 +22,7 @@ _LENGTH_DELIMITED = 2
 _TEXT = frozenset(b"\t\n\r" + bytes(range(0x20, 0x7F)))
 _LFS = b"version https://git-lfs"
 
-# A value's type is only worth a visit where it is long: then its dims are many.
+# Only the type of a long value is visited: it may have many dims.
 _LONG_VALUE = 4096
 
 

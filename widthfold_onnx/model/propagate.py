@@ -37,7 +37,7 @@ def infer(outline: onnx.ModelProto) -> onnx.ModelProto:
     Args:
         outline: see `model.skeleton`.
     """
-    # Below, what is evaluated would have no type: an initializer had to be an input as well.
+    # Below 4 an evaluated constant would have no type: an initializer had to be an input as well.
     outline.ir_version = max(outline.ir_version, 4)
     inferred = infer_shapes(outline)
     bodies = (outline.graph, *outline.functions)
@@ -48,7 +48,7 @@ def infer(outline: onnx.ModelProto) -> onnx.ModelProto:
         elif turn:
             inferred = infer_shapes(outline)
         if _settle(outline.graph, inferred.graph, ChainMap()):
-            continue  # what is evaluated must not rest on wrong extents
+            continue  # evaluation must not rest on wrong extents
         shapes = shapes_of(inferred.graph)
         found = SmallConstants(ChainMap(), ChainMap()).run(outline.graph, inferred.graph)
         found += _fill_stft(outline.graph, shapes)
@@ -79,7 +79,7 @@ def _propagated(outline: onnx.ModelProto) -> onnx.ModelProto:
 def _propagates_little(inferred: onnx.ModelProto) -> bool:
     """Check whether data propagation stays small, as far as lengths are known.
 
-    It holds each element of a vector as a message, whatever the vector is: a file of some hundred
+    It holds each element of any vector as a message: a file of some hundred
     bytes, in which each Concat doubles the one before, would fill any memory.
     """
     total = 0

@@ -27,7 +27,7 @@ class NameScope:
         nodes: in an order that can run; the order of the file where that can.
         inner: per node that has subgraphs, keyed by its position in `nodes`, their scopes in the
             order of `walk.subgraphs`.
-        captured: each name that is read here and written outside, with what reads it first.
+        captured: each name that is read here and written outside, with its first reader.
     """
 
     graph: onnx.GraphProto | None

@@ -51,7 +51,7 @@ class ShapeTable:
         # A chain, not a copy: many bodies may stand in a large graph.
         table = outer.new_child(shapes_of(graph))
         elements = around.new_child(elements_of(graph))
-        # Nodes without outputs and names lead to the same path; of their bodies nothing is said.
+        # Nodes without outputs and names share a path; the shapes of their bodies stay unknown.
         again = path in self._tables
         self._tables[path] = {} if again else table
         self._elements[path] = {} if again else elements

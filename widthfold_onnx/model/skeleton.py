@@ -21,7 +21,7 @@ from widthfold_onnx.model.walk import all_nodes, attribute_graphs
 SMALL_BYTES = 1024
 """Constants up to this size keep their data: shape inference reads them."""
 
-_STRING_BYTES = 16  # what a string element counts for, whatever its length
+_STRING_BYTES = 16  # counted for a string element of any length
 
 
 def skeleton(model: onnx.ModelProto) -> onnx.ModelProto:

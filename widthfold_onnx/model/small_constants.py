@@ -118,7 +118,7 @@ def _is_small_constant(
     if len(node.output) != 1 or not all(name in known for name in node.input if name):
         return False
     if node.op_type in MADE_BY_SHAPE:
-        # What the model declares of the output is no bound; what will be made is.
+        # The declared size of the output is no bound; the size that will be computed is.
         wanted = numpy_helper.to_array(known[node.input[MADE_BY_SHAPE[node.op_type]]])
         if not 0 <= math.prod(int(n) for n in wanted.ravel()) <= SMALL_ELEMENTS:
             return False
@@ -136,7 +136,7 @@ def _run(node: onnx.NodeProto, known: Mapping[str, onnx.TensorProto], shape: Dim
     try:
         (result,) = ReferenceEvaluator(node).run(None, feeds)
     except Exception:
-        # The evaluator raises whatever numpy raises on nonsense; then the value stays unknown.
+        # The evaluator raises any error of numpy on invalid inputs; then the value stays unknown.
         return None
     array = np.asarray(result)
     # The evaluator takes the newest form of an operator; inference takes the model's.

@@ -27,7 +27,7 @@ def settle_transposed(
 
     Args:
         node: any node of a skeleton, changed in place.
-        graph: of the skeleton, which holds it; what it declares is changed.
+        graph: of the skeleton, which holds it; its declarations are changed.
         inferred: the same graph with shapes.
         shapes: by value name, as inferred.
 

@@ -17,9 +17,9 @@ def drop_unused(
     """Remove constants that are no longer read, and the nodes that compute them from others.
 
     Args:
-        values: what a node read that has gone.
+        values: the inputs of removed nodes.
         constant: the constant behind a value.
-        staying: these stay, read or not.
+        staying: values that stay, read or not.
 
     Returns:
         The graphs that lost something, as they lose it.

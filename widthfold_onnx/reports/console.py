@@ -42,8 +42,8 @@ _NAME_WIDTH = 36
 @contextlib.contextmanager
 def printing() -> Iterator[None]:
     """Print in any encoding; a closed pipe is ignored, a full disk is an error."""
-    if sys.stdout is None:  # the caller closed it: there is nobody to print for
-        # The whole process keeps it open.
+    if sys.stdout is None:  # the caller closed it
+        # It stays open for the rest of the process.
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - no path of ours
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -51,7 +51,7 @@ def printing() -> Iterator[None]:
         yield
         sys.stdout.flush()
     except OSError as error:
-        # What is still buffered would fail again when the interpreter ends.
+        # Buffered output would fail again when the interpreter ends.
         with open(os.devnull, "wb") as nothing:  # noqa: PTH123 - os.devnull is no path of ours
             os.dup2(nothing.fileno(), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):

@@ -27,8 +27,8 @@ def render(report: VerifyReport | OptimizeReport, file: Path) -> str:
     """Return the annotations and a last line that sums up.
 
     Args:
-        report: what was found; nodes that `optimize` only planned to fold become warnings, and so
-            does what limits a pass.
+        report: the result; nodes that `optimize` only planned to fold become warnings, and so do
+            the limits of a pass.
         file: the model file that the annotations belong to, as the caller named it.
     """
     if isinstance(report, VerifyReport):

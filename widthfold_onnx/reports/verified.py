@@ -25,7 +25,7 @@ def show_verify(
 
     Args:
         report: the result.
-        certificates: print what was proved, and what every fold did, in full.
+        certificates: print the proved statement and the description of every fold in full.
         latencies: draw the latencies of both models in one histogram.
     """
     table(

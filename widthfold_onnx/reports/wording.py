@@ -157,7 +157,7 @@ def meaning(report: VerifyReport) -> str:
         if is_equal
         else "the rewritten model returned what the original returned, within the tolerance"
     )
-    # Only models that agree are timed; what is left to go wrong beside the speed is the proof.
+    # Only models that agree are timed; beside the speed only the proof can fail.
     if report.verdict == reached != "pass" and is_equal:
         too_slow = "is too slow" if reached == "fail" else "may be too slow"
         return f"{agrees}, but {too_slow}"
@@ -264,7 +264,7 @@ def inputs(timing: Timing) -> str:
 
 def difference(row: OutputParity) -> str:
     """Say what is wrong with an output that did not pass."""
-    if row.note == UNSTEADY:  # what it shows is another run of the original, no difference
+    if row.note == UNSTEADY:  # the figures compare runs of the original
         return row.note
     if not row.nonfinite_match:
         line = "NaN or Inf at other positions"

@@ -26,7 +26,7 @@ class Bound:
         device: the runtime's name for the kind, and the number.
         recording: None, or number of the CUDA graph that the first call records and every further
             one replays; no two bindings of a session may share one.
-        guard: turns whatever the runtime raises into an error of ours.
+        guard: turns all exceptions of the runtime into errors of ours.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Bound:
             for name in outputs:
                 self._binding.bind_output(name, *device)
             if recording is not None:
-                # A recording holds addresses: the outputs of a run without one (-1) stay.
+                # A recording holds addresses, so the outputs of a run without one (-1) are bound.
                 session.run_with_iobinding(self._binding, _numbered(runtime, -1))
                 for name, value in self.results().items():
                     self._binding.bind_ortvalue_output(name, value)

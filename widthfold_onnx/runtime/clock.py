@@ -103,8 +103,8 @@ def paired(
         rewritten: side B.
         copy: side A again, in a session of its own.
         budget: seconds for everything; one warm-up round and one pair are always run.
-        clock: what a run takes, see `clock_of`.
-        wall: what the budget is spent by.
+        clock: measures a run, see `clock_of`.
+        wall: measures the budget.
     """
     sides = (original, rewritten, copy)
     start = wall()

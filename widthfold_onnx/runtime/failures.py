@@ -18,7 +18,7 @@ def words(error: Exception, model: Path | None = None) -> str:
     r"""Return a runtime error as one line; if a library of the device failed, only its message.
 
     Args:
-        error: what it raised.
+        error: the exception that it raised.
         model: a file that is shown without its folder.
 
     >>> words(RuntimeError("f(int) [with T = x] CUDA failure 2: out of memory ; GPU=0 ; host=h"))

@@ -36,14 +36,14 @@ def preload(runtime: Any) -> None:
     Args:
         runtime: the module of ONNX Runtime.
     """
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not find
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints missing libraries
         for folder in (lib for place in _places("nvidia") for lib in sorted(place.glob("*/lib"))):
             is_cudnn = folder.parent.name == "cudnn"
             runtime.preload_dlls(cuda=not is_cudnn, cudnn=is_cudnn, directory=str(folder))
         runtime.preload_dlls()
     places = _places("tensorrt_libs")
     for library in (path for name in _TENSORRT for place in places for path in place.glob(name)):
-        with contextlib.suppress(OSError):  # `missing_library` says what lacks
+        with contextlib.suppress(OSError):  # `missing_library` names what is missing
             ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
 
 

@@ -23,7 +23,7 @@ class MadeUp:
     Attributes:
         sets: one per seed; the label says how its floats are distributed.
         shapes: of the first set.
-        limits: what could not be covered, one line each.
+        limits: batches and sizes that could not be covered, one line each.
     """
 
     sets: list[InputSet]

@@ -65,7 +65,7 @@ def chain(
     Args:
         provider: the first of the chain.
         chosen: options of the provider itself; they win over ours.
-        tf32: False makes CUDA compute float32 products in full, whatever was chosen.
+        tf32: False makes CUDA compute float32 products in full, even against a chosen option.
     """
     options: dict[Provider, dict[str, str]] = {item: {} for item in _CHAINS[provider]}
     if Provider.CUDA in options:
@@ -104,7 +104,7 @@ def check_options(
     """
     given = printable(", ".join(f"{name}={value}" for name, value in chosen.items()))
     if provider is Provider.CPU and chosen:
-        # The runtime ignores them without a word, and a report would name what had no effect.
+        # The runtime silently ignores them, and a report would name options without effect.
         raise UsageError(f"provider cpu takes no options: {given}")
     for name in CAPTURES & chosen.keys():
         if chosen[name].lower() not in OFF:

@@ -34,7 +34,7 @@ class InputSet:
     """One set of inputs.
 
     Attributes:
-        label: what messages call it: a file or folder name, escaped, or "seed 0, normal".
+        label: its name in messages: a file or folder name, escaped, or "seed 0, normal".
         feeds: array by input name.
         expected: outputs in graph order, () where none are stored.
         made_up: whether it is synthetic.

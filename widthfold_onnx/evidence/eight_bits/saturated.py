@@ -41,7 +41,7 @@ class Distance:
         original: largest |difference| of the original.
         rewritten: the same of the rewritten model.
         scale: largest magnitude of the output.
-        slack: what the rewritten model may be further off in any case.
+        slack: distance by which the rewritten model may always be further off.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Distance:
     def grew(self) -> bool:
         """True if the rewritten model is further off than the original explains.
 
-        Both saturate at products that nobody chose, so the largest differences are two draws from
+        Both saturate at arbitrary products, so the largest differences are two draws from
         one distribution.
         """
         return self.rewritten > SLACK * self.original + self.slack
@@ -105,8 +105,8 @@ def as_deployed(
         models: files of the original and of the rewritten model, with integers of 8 bits.
         options: where they run.
         sets: the input sets.
-        exact: of each model what exact kernels compute at the same level, per input set.
-        unsteady: outputs that nobody can judge.
+        exact: results of each model by exact kernels at the same level, per input set.
+        unsteady: outputs that cannot be judged.
         report: called with a line before the runs.
 
     Returns:

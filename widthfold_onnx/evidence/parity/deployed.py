@@ -40,7 +40,7 @@ class Deployed:
     Attributes:
         cells: how they compare; none where one does not run.
         stopped: why, if only the rewritten one does not.
-        original: what the original computes there, per input set; none if one does not run.
+        original: outputs of the original there, per input set; none if one does not run.
         rewritten: the same of the rewritten model.
     """
 
@@ -69,7 +69,7 @@ def deployed_cells(
         rewritten: model file.
         options: where both run.
         sets: the input sets.
-        plain: what the original computes without the runtime's optimizations, per input set.
+        plain: outputs of the original without the runtime's optimizations, per input set.
         judge: compares.
         report: called with a line before each run.
     """
@@ -110,7 +110,7 @@ def stepped(
         cells: of the two models without the optimizations.
         deployed: with them.
         judge: a tolerance that the caller chose is never exceeded.
-        widened: gives what both models compute in float64 on some input sets; called where needed.
+        widened: returns the float64 outputs of both models on some input sets; called if needed.
 
     Returns:
         The cells, and why float64 is not known, where it was needed.

@@ -138,7 +138,7 @@ def _worst_element(
     reference: Array, a: Array, b: Array, both: npt.NDArray[np.bool_], distance: Array
 ) -> WorstElement:
     at = int(np.flatnonzero(both)[distance.argmax()])
-    index = np.unravel_index(at, a.shape)[: reference.ndim]  # of a complex number, not of its part
+    index = np.unravel_index(at, a.shape)[: reference.ndim]  # of a complex number, not its parts
     return WorstElement(
         index=[int(i) for i in index], original=float(a.flat[at]), rewritten=float(b.flat[at])
     )
@@ -155,7 +155,7 @@ def _distance(a: Array, b: Array, *, floating: bool) -> Array:
             return np.asarray(np.abs(a.astype(np.float64) - b.astype(np.float64)))
     if a.dtype.kind == "b":
         return np.asarray(a != b, dtype=np.float64)
-    # The difference of two 64-bit integers fits 64 bits without a sign, but no float.
+    # The difference of two 64-bit integers fits an unsigned one of 64 bits, but no float.
     low, high = np.minimum(a, b), np.maximum(a, b)
     return np.asarray((high.astype(np.uint64) - low.astype(np.uint64)).astype(np.float64))
 

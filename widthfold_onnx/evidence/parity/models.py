@@ -48,7 +48,7 @@ class ModelParity:
     Attributes:
         verdict: fail where a steady output differs; unverified where no statement is possible.
         reasons: why it is not a pass, or what limits the pass; one line each.
-        limits: those of the reasons that only limit what was compared.
+        limits: those of the reasons that only limit the comparison.
         outputs: one row per output and level.
         input_sets: how many sets were judged.
         provider: where both models ran, "" if none did.

@@ -57,8 +57,8 @@ def compare(
 
     Args:
         name: of the output.
-        reference: what the original computed, any shape.
-        candidate: what the rewritten model computed.
+        reference: the output of the original, of any shape.
+        candidate: the output of the rewritten model.
         tolerance: |a - b| <= atol + rtol * max |reference|.
         level: the runtime's optimization level, for the row.
         truth: the same in float64, None where it is not known.

@@ -36,7 +36,7 @@ class Reference:
         names: of the outputs that the model declares.
         unsteady: names of outputs that a second run on the same inputs does not repeat.
         shapes: of the first random input set, empty if there is none.
-        limits: what was left out, one line each.
+        limits: inputs that were left out, one line each.
     """
 
     sets: list[InputSet]
@@ -117,7 +117,7 @@ def saturating(original: Path, folds: Sequence[Path], options: VerifyOptions) ->
     for fold in folds:
         outputs = attempt(fold, options, Level.ALL, sets, silent)
         if isinstance(exact, str) or isinstance(outputs, str):
-            found.append([])  # which is told where it is verified
+            found.append([])  # verification reports the failure
             continue
         models, runs = (original, fold), (exact, outputs)
         worse, told = as_deployed(models, options, sets, runs, unsteady, silent)

@@ -60,7 +60,7 @@ class Judge:
     Attributes:
         tolerance: what counts as equal.
         unsteady: outputs that cannot be judged.
-        truths: per input set what float64 gives, where that is known and can be used.
+        truths: per input set the float64 outputs that are known and can be used.
     """
 
     tolerance: Tolerance

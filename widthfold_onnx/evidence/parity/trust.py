@@ -28,7 +28,7 @@ def usable(
 
     Args:
         truths: per input set, from `true_outputs`.
-        references: what the original computed, without the runtime's optimizations.
+        references: outputs of the original, without the runtime's optimizations.
         noise: gives per input set how far one rounding of the inputs moves each output; it is
             called only where that is needed.
 

@@ -102,7 +102,7 @@ def evaluate(
                 results.append({n: v for n, v in zip(outputs, values, strict=True) if _is_wide(v)})
                 pace = (time.monotonic() - began) / max(size, 1)
     except Exception as error:
-        # Every operator fails in its own way on what it does not know; there is no common base.
+        # Operators raise different errors on unknown versions; there is no common base.
         why = str(error) if isinstance(error, WidthfoldError) else _where(error)
         if not results:
             raise UnverifiedError(why) from error

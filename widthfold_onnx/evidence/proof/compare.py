@@ -156,7 +156,7 @@ def prove(old: Program, new: Program, shapes: Shapes) -> Proof:
     with threadpool_limits(1, "blas"):
         found = _evaluated(both, tables, shapes, both.targets, both.variables(tables[0]))
         if found.verdict == "different":
-            with suppress(UnverifiedError):  # what was not needed before cannot be evaluated
+            with suppress(UnverifiedError):  # a value not needed before cannot be evaluated
                 whole = _evaluated(both, tables, shapes, both.outputs, {})
                 return found if whole.verdict == "different" else whole
     return found

@@ -105,7 +105,7 @@ class Correspondence:
     Attributes:
         shared: names of the values that shared nodes return.
         targets: names of the values that are to be proved equal, in running order of the new model.
-        outputs: names of what the new model returns.
+        outputs: names of the outputs of the new model.
     """
 
     def __init__(self, old: Program, new: Program) -> None:
@@ -122,7 +122,7 @@ class Correspondence:
         order = sorted(self.new.needed)
         written = [name for i in order for name in new.scope.nodes[i].output if name in read]
         self.targets = [name for name in written if name not in self.shared]
-        # What only the original computes, and something reads, and outputs that are constants.
+        # Values that only the original computes and something reads, and constant outputs.
         gone = (self.old.writers.keys() - self.new.writers.keys()) & read
         self.targets += sorted((gone | set(self.outputs)) - self.shared - set(self.targets))
 

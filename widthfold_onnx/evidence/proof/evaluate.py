@@ -249,7 +249,7 @@ class Evaluation:
     ) -> list[Value]:
         """Compute the branch that a known condition chooses, else both.
 
-        Where both return the same, that is the result whatever the condition.
+        If both return the same, that is the result under any condition.
         """
         condition = call.inputs[0]
         chosen = {"then_branch", "else_branch"}

@@ -50,7 +50,7 @@ KEY_BYTES = 16
 
 def reduced(array: Array, prime: Modulus) -> Array:
     """Bring whole numbers below 2^52 near zero modulo a prime, in place."""
-    array = np.asarray(array)  # numpy makes scalars of what has no axes
+    array = np.asarray(array)  # numpy returns scalars instead of arrays without axes
     if prime is None:
         return array
     quotient = np.asarray(array * (1.0 / prime))

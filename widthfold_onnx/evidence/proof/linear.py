@@ -28,7 +28,7 @@ def conv(data: Array, weight: Array, group: int, at: Windows, prime: Modulus) ->
     check_groups(data.shape[1], outputs, group, channels)
     padded = at.padded(data)
     rows = weight.reshape(group, outputs // group, channels, *at.kernel)
-    used = rows.any(axis=(0, 1))  # [C / G, *kernel]: what meets zeros alone is left out
+    used = rows.any(axis=(0, 1))  # [C / G, *kernel]: columns that meet only zeros are left out
     rows = rows.reshape(*rows.shape[:2], -1) if used.all() else rows[:, :, used]
     # To [N, G, C / G, *kernel, *counts], where runs along the last axis stay runs.
     rank = len(at.counts)

@@ -54,7 +54,7 @@ def undecided(
         target: a value that both compute.
         before: the original, and its evaluation of this value alone.
         after: the new model, likewise.
-        given: extents of what is taken for a variable.
+        given: extents of the values that are treated as variables.
         table: element types of the original.
 
     Returns:
@@ -66,7 +66,7 @@ def undecided(
     merged, _ = _exchanged(*(_operators(side, target, given) for side, _ in (before, after)))
     one, other = (0 if isinstance(value, Opaque) else value.constants for value in values)
     is_merged = bool(merged) and one > other
-    chooses = any(name == "If" for name, _ in before[1].functions)  # numbers show one branch alone
+    chooses = any(name == "If" for name, _ in before[1].functions)  # numbers reach one branch only
     if chooses or not (gone or added or is_opaque or is_merged):
         return ""
     numbers = [_numbers(side, target, given, table) for side, _ in (before, after)]

@@ -57,7 +57,7 @@ def environment(
 
     Args:
         options: where the models ran.
-        before: what was read before the work.
+        before: readings from before the work.
         u8s8_error: `runtime.saturation.u8s8_error`, None where it was not asked.
     """
     return Environment(

@@ -20,7 +20,7 @@ def gate(timing: Timing, least: float) -> tuple[Outcome, str]:
     out of all proportion to the control. Several threads without free cores say nothing.
 
     Args:
-        timing: what was measured.
+        timing: the measured times.
         least: the smallest original / rewritten that will do, above 0.
 
     Returns:

@@ -34,7 +34,7 @@ def alarms(sides: dict[str, Side], provider: str) -> list[str]:
     """Return a line for each model of which a node that does the work fell back.
 
     Args:
-        sides: the timed models, by what to call them.
+        sides: the timed models by name.
         provider: the one that was asked for.
     """
     return [

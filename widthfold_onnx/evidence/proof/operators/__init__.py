@@ -118,7 +118,7 @@ def evaluate(call: Call) -> list[Value]:
         return computed
     result = _of_elements(call)
     results = unknown(call, *source) if result is None else result
-    # Whoever computes these constants rounds them.
+    # These constants are rounded when they are computed.
     return [
         replace(value, constants=ROUNDED) if is_constant and isinstance(value, Elements) else value
         for value in results
@@ -132,7 +132,7 @@ def _of_elements(call: Call) -> list[Value] | None:
     try:
         result = meaning(call) if meaning else None
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        # Attributes and extents that no operator takes: numpy says so in its own words.
+        # Invalid attributes and extents, for which numpy raises errors of its own.
         raise UnevaluableError(f"it makes no sense ({error})") from error
     if result is not None and node.op_type in WRAPPING and call.kind(0) not in (*FLOATS, 0):
         whole = key_of("whole numbers", call.kind(0))
@@ -145,7 +145,7 @@ def unknown(call: Call, *more: str) -> list[Value]:
 
     Args:
         call: the node.
-        more: what it depends on besides: digests of the graphs in it, for instance.
+        more: other values it depends on: digests of the graphs in it, for instance.
     """
     call.unknown.add(operator(call.node))
     name = operator(call.node)

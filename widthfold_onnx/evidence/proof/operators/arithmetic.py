@@ -34,7 +34,7 @@ def each(compute: Callable[..., Array], *given: Tensor, widens: bool = False) ->
 
     Args:
         compute: gets the arrays and the prime.
-        given: what it gets.
+        given: its operands.
         widens: whether it widens the arrays itself, if it needs to, so that it gets them as stored.
     """
 
@@ -64,7 +64,7 @@ def applied(key: int, given: Sequence[Tensor], *, draws: Draws | None = None) ->
     Args:
         key: names the function.
         given: the operands; they are broadcast.
-        draws: what the function returned, where it was computed already.
+        draws: the results of the function, if they were computed already.
     """
     if draws is None:
         shape = common([value.shape for value in given])
