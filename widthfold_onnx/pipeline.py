@@ -43,8 +43,8 @@ def optimize(
             has no kernel to run the model, the proof alone must do, at a fixed factor.
         search_options: how candidates are measured; at a fixed factor only its options of the
             provider count, which decide the emitted form where that is left open.
-        require_fold: write nothing where no site is folded.
-        on_progress: gets what is being done.
+        require_fold: write nothing if no site is folded.
+        on_progress: called with every step.
 
     Returns:
         The outcome of every site. `written` is None if verification did not pass.
@@ -96,7 +96,7 @@ def verify(
         original: the model before.
         rewritten: the model after.
         options: inputs, tolerances, provider and the checks to run.
-        on_progress: gets what is being done.
+        on_progress: called with every step.
 
     Returns:
         The report; its verdict is pass, fail or unverified.

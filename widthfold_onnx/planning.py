@@ -32,10 +32,10 @@ class Planned:
 
     Attributes:
         loaded: the model.
-        document: its graph, still as it was.
+        document: its graph, unchanged.
         options: those of the caller, with the layout settled.
         decisions: one for every site.
-        report: of these decisions.
+        report: the report on these decisions.
     """
 
     loaded: LoadedModel

@@ -1,7 +1,7 @@
 """Describes, for reports, the folds that the nodes of a rewritten model record.
 
-Their records (`rewrite.record`) are read for people, and prove nothing: a wrong one changes what is
-shown here, and no verdict.
+Their records (`rewrite.record`) are read for people, and prove nothing: a wrong one changes the
+description, and no verdict.
 """
 
 from __future__ import annotations

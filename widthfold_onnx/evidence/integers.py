@@ -1,10 +1,10 @@
 """Runs changed linear nodes on small integers, to check the kernels of the runtime.
 
-The proof says what a node computes by its definition; only a run shows what the runtime makes of a
-layer of that size. Each node runs alone, at the extents that it has in the model, on random
-integers in place of data and of every weight that is not zero. Sums stay below the largest integer
-up to which the element type holds all integers (53, 24, 11 and 8 bits of significand), so that no
-order of summation rounds, and the result must be that of the definition, bit for bit.
+The proof is about the definition of a node; only a run shows whether the kernel for a layer of that
+size follows it. Each node runs alone, at the extents that it has in the model, on random integers
+in place of data and of nonzero weights. Sums stay below the largest integer up to which the
+element type holds all integers (53, 24, 11 and 8 bits of significand), so that no order of
+summation rounds, and the result must be that of the definition, bit for bit.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _difference(
 
     Raises:
         UnverifiedError: it cannot be run, or its extents are not known.
-        UnevaluableError: the node makes no sense.
+        UnevaluableError: the node is invalid.
     """
     arrays = _integers(node, table, path, read)
     node = _with_factors(node)

@@ -32,8 +32,7 @@ class Constant:
         value: the value.
         tensor: its numbers.
         owner: the graph that holds it.
-        is_external: whether the model keeps its data, or what it is computed from, in a file of
-            its own.
+        is_external: whether its data, or data it is computed from, are in an external file.
     """
 
     value: ir.Value

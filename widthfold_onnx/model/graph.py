@@ -205,10 +205,10 @@ class Document:
 
         Args:
             graph: holds the nodes.
-            chains: new nodes by the node that goes.
-            values: for outputs of nodes that go and are still read, values that take their name and
-                users; no other output may be read by a node that stays.
-            kept: nodes that go, but will be there again, so that their constants must stay.
+            chains: new nodes by the removed node.
+            values: for outputs of removed nodes that are still read, values that take their name
+                and users; no other output may be read by a node that stays.
+            kept: removed nodes that will be inserted again, so that their constants must stay.
         """
         for old, new in values.items():
             new.name = old.name

@@ -2,9 +2,9 @@
 
 Extents may be negative: the positions of a window larger than its padded input, extents that a
 model computes, or a declared -1. Slice clamps between 0 and the extent of its data; at a negative
-extent an assertion of onnx 1.23.2 fails, which is no error to catch. So values that a Slice may
+extent an assertion of onnx 1.23.2 fails and ends the process. So values that a Slice may
 read pass through an operator of our own, whose inference leaves a negative extent open. Inference
-also indexes unchecked by two attributes; models in which no runtime takes them are refused.
+also indexes by two attributes unchecked: a model with values that no runtime takes is refused.
 """
 
 from __future__ import annotations

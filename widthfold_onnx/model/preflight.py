@@ -1,8 +1,8 @@
 """Limits a model file by counting on its raw bytes, before a parser builds any object of it.
 
-A protobuf parser turns two bytes into a message of some 150 bytes, so file size bounds no
-memory. The scan visits every field header of the messages that can repeat or nest, and jumps over
-the content of all others.
+A protobuf parser turns two bytes into a message of some 150 bytes, so file size does not
+bound memory. The scan visits every field header of the messages that can repeat or nest, and jumps
+over the content of all others.
 """
 
 from __future__ import annotations

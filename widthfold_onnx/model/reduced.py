@@ -1,7 +1,7 @@
 """Copies a model without the parts that the graph library cannot read.
 
 onnx_ir has no sparse tensors, no map types and no strings that are not UTF-8. Linking nodes
-needs none of them: what is left out here stays in the model itself, whose messages are written.
+needs none of them: the parts left out stay in the model itself, whose messages are written.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Sidecar:
     def __init__(
         self, proto: onnx.ModelProto, source_folder: Path | None, externalize: Collection[str]
     ) -> None:
-        """Find the tensors that belong into the file, and check the data of those outside.
+        """Find the tensors for the file, and check the external data of the model.
 
         Args:
             proto: the model that will be written.

@@ -52,7 +52,7 @@ class SmallConstants:
         """Replace nodes of small constants by their results; return how many.
 
         Args:
-            graph: where they are replaced, and in the graphs inside of its nodes.
+            graph: the graph; nodes in its subgraphs are replaced as well.
             inferred: the same graph with shapes.
         """
         self.shapes.maps.insert(0, shapes_of(inferred))

@@ -22,7 +22,7 @@ def drop_unused(
         staying: values that stay, read or not.
 
     Returns:
-        The graphs that lost something, as they lose it.
+        The changed graphs, one for each removal.
     """
     waiting = list(values)
     while waiting:

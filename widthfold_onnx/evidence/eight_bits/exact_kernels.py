@@ -46,8 +46,8 @@ class Product:
 
     Attributes:
         second: index of the second operand and of its zero point; the first one is input 0, and
-            input 2 its zero point wherever input 0 may be of no known type.
-        types: of both operands where its kernel saturates.
+            input 2 its zero point where the type of input 0 may be unknown.
+        types: those of both operands for which its kernel saturates.
     """
 
     second: tuple[int, int]
@@ -131,11 +131,11 @@ def _read(model: Path | onnx.ModelProto) -> onnx.ModelProto:
 
 
 def with_exact_products(model: onnx.ModelProto, *, signed_stays: bool = False) -> onnx.ModelProto:
-    """Write every product that may saturate with both operands signed, or both unsigned.
+    """Make both operands signed, or both unsigned, in every product that may saturate.
 
     Args:
         model: one that runs; its external data is not needed, and it is changed.
-        signed_stays: whether the runtime leaves signed data signed that are quantized.
+        signed_stays: whether the runtime leaves signed quantized data signed.
     """
     model, _ = inlined(model)
     shapes = ShapeTable(model, {})

@@ -1,7 +1,7 @@
 """Makes inputs that cover the whole range of the quantizers that read them.
 
-Made-up numbers of other distributions seldom get near both ends of a quantizer's range. There sums
-of 8 bits saturate (`runtime.saturation`), and there a weight weighs most.
+Numbers of other distributions seldom get near both ends of a quantizer's range. There sums of 8
+bits saturate (`runtime.saturation`), and there weights have most effect.
 """
 
 from __future__ import annotations

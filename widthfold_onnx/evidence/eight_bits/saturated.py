@@ -55,8 +55,8 @@ class Distance:
     def grew(self) -> bool:
         """True if the rewritten model is further off than the original explains.
 
-        Both saturate at arbitrary products, so the largest differences are two draws from
-        one distribution.
+        Both saturate at arbitrary products, so the largest differences are two draws from one
+        distribution.
         """
         return self.rewritten > SLACK * self.original + self.slack
 
@@ -81,7 +81,7 @@ def check_deployable(original: Path, options: VerifyOptions) -> None:
     """Check that the original loads with the options of the session that were chosen, if any.
 
     Raises:
-        UnverifiedError: it does not. A `NoKernelError` would say that no options help.
+        UnverifiedError: it does not. It is no `NoKernelError`, which says that no options help.
     """
     given = ", ".join(f"{name}={value}" for name, value in options.session_options.items())
     try:
@@ -110,9 +110,9 @@ def as_deployed(
         report: called with a line before the runs.
 
     Returns:
-        Where the rewritten model does not run, or is further from its exact outputs than the
-        original; and a sentence that says how far both are, if they are, or that the original does
-        not run.
+        Failures: the rewritten model does not run, or is further from its exact outputs than the
+        original; and a sentence on the distances of both, if any, or that the original does not
+        run.
     """
     report("integers of 8 bits as deployed")
     first, second = (_outputs(model, options, sets) for model in models)

@@ -38,8 +38,8 @@ class Deployed:
     """Both models with the runtime's optimizations.
 
     Attributes:
-        cells: how they compare; none where one does not run.
-        stopped: why, if only the rewritten one does not.
+        cells: their comparisons; none if one does not run.
+        stopped: why the rewritten one does not run, if only the original does.
         original: outputs of the original there, per input set; none if one does not run.
         rewritten: the same of the rewritten model.
     """

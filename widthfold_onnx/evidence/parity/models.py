@@ -47,13 +47,13 @@ class ModelParity:
 
     Attributes:
         verdict: fail where a steady output differs; unverified where no statement is possible.
-        reasons: why it is not a pass, or what limits the pass; one line each.
+        reasons: those for the verdict, or limits of a pass; one line each.
         limits: those of the reasons that only limit the comparison.
         outputs: one row per output and level.
         input_sets: how many sets were judged.
         provider: where both models ran, "" if none did.
         shapes: of the first random input set, empty if there is none.
-        unrun: why the runtime can run neither model, "" where that is not for want of a kernel.
+        unrun: why the runtime can run neither model, "" if that is not for lack of a kernel.
     """
 
     verdict: Literal["pass", "fail", "unverified"]

@@ -31,8 +31,8 @@ class Reference:
     """The outputs of the original without the runtime's own optimizations.
 
     Attributes:
-        sets: of inputs, those on which it runs.
-        outputs: of each of them, by name.
+        sets: the input sets on which it runs.
+        outputs: those of each set, by name.
         names: of the outputs that the model declares.
         unsteady: names of outputs that a second run on the same inputs does not repeat.
         shapes: of the first random input set, empty if there is none.
@@ -85,7 +85,7 @@ def check_judged(original: Path, options: VerifyOptions) -> bool:
         options: provider, stored inputs and shapes are used.
 
     Returns:
-        Whether its kernels saturate here, so that folds are worth a look as well.
+        Whether its kernels saturate here, so that folds must be checked as well.
 
     Raises:
         UnverifiedError: the model does not run as its values are judged, or not twice alike.
@@ -102,7 +102,7 @@ def saturating(original: Path, folds: Sequence[Path], options: VerifyOptions) ->
     """Return why folds may not be deployed here; meant to run in `runtime.worker.isolated`.
 
     Args:
-        original: model file, for which `check_judged` said so.
+        original: model file, for which `check_judged` returned True.
         folds: files of it, folded.
         options: as for `compare_models`.
 

@@ -111,7 +111,7 @@ def noise(
 ) -> list[dict[str, float | None]]:
     """Measure how far the original's outputs move if every float input moves by one rounding.
 
-    By input set; an input set that cannot be moved has no noise.
+    Results are by input set; if the changed inputs do not run, there is no noise.
     """
     shaken = [
         InputSet(f"{item.label} shaken", {name: _shaken(x) for name, x in item.feeds.items()})

@@ -58,7 +58,7 @@ class Judge:
     """Compares runs, without outputs that the original itself does not repeat.
 
     Attributes:
-        tolerance: what counts as equal.
+        tolerance: differences that are accepted.
         unsteady: outputs that cannot be judged.
         truths: per input set the float64 outputs that are known and can be used.
     """
@@ -196,7 +196,7 @@ def stored_differences(
         sets: the input sets.
         truth: the original's outputs per set.
         computed: the rewritten model's outputs per set.
-        tolerance: within it, or within `SLACK` times the original's own distance, is well.
+        tolerance: allowed distance; `SLACK` times the original's own distance is allowed, too.
     """
     lines = []
     for item, before, after in zip(sets, truth, computed, strict=True):

@@ -2,8 +2,8 @@
 
 All floats of the model are widened to float64 (weights, casts, generated values) and onnx's
 reference implementation runs it, with some operators of our own (`proof.reference_ops`). It knows
-neither every operator nor every version, so there may be no truth; then nothing is claimed, and the
-report says why.
+neither every operator nor every version, so there may be no truth; then the report says why, and
+no claim rests on it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def true_outputs(
         model: the original.
         outputs: their names in graph order.
         sets: the input sets.
-        budget: seconds; 0 asks for nothing.
+        budget: seconds; 0 computes nothing.
 
     Returns:
         One item per input set, and why some of them are empty; "" if none is, or none was wanted.

@@ -34,7 +34,7 @@ class Call:
         attributes: by name, with the defaults of the operator's schema.
         inputs: by position; None where one is left out.
         opset: version of the operator set of the node's domain.
-        version: version since which the operator is as it is, 0 where no schema is known.
+        version: version since which the operator is unchanged, 0 if no schema is known.
         shapes: of the outputs; None where shape inference does not know one.
         made: element types of the outputs, 0 where unknown.
         unknown: collects operators that are treated as functions of all that they read.
@@ -85,7 +85,7 @@ class Call:
         """Return a key for the function that this operator is, with all attributes but graphs.
 
         On whole numbers an operator may be another function than on floats, and wrap around where
-        their type ends. Floats of all types are taken for real numbers.
+        their type ends. Floats of all types are treated as real numbers.
         """
         kinds = [self.kind(i) for i in range(len(self.inputs))]
         types = [FLOATS[0] if kind in FLOATS else kind for kind in kinds]
@@ -122,7 +122,7 @@ class Call:
 
 
 def common(shapes: Sequence[Shape]) -> Shape:
-    """Return the extents to which several are broadcast.
+    """Return the extents to which several extents are broadcast.
 
     Raises:
         UnevaluableError: they do not fit together.

@@ -43,7 +43,7 @@ class Proof:
     Attributes:
         verdict: equal; different; or not provable, where one model applies other operators, or has
             rounded what they compute, and the numbers agree.
-        reason: where they differ, "" where they are equal.
+        reason: the place of a difference, "" if they are equal.
         shapes: extents of the inputs.
         values: how many values that both models name were found equal.
         error_bits: the verdict `equal` is wrong with a probability of at most 2^-error_bits.
@@ -78,8 +78,8 @@ def prove_at_sizes(old: Program, new: Program, fixed: Shapes, known: Shapes) -> 
     if open_dimensions(old, fixed):
         with suppress(UnverifiedError):  # the original may take one size alone
             proofs.append(_first(old, new, second_tries(old, fixed, proofs[0].shapes)))
-    # What tests extents is right at all of them, also where the caller planned with some. Beside it
-    # there may be folds that state those, and fail loudly at any other.
+    # Guards must be right at all extents, also if the caller planned with some. Beside them there
+    # may be folds that state those extents, and fail with an error at others.
     for shapes in tested_tries(old, new, proofs[0].shapes):
         with suppress(UnverifiedError):
             proof = prove(old, new, shapes)
@@ -131,9 +131,9 @@ def _first(old: Program, new: Program, tries: Iterator[Shapes]) -> Proof:
 def prove(old: Program, new: Program, shapes: Shapes) -> Proof:
     """Evaluate both models on the same random elements and compare what they return.
 
-    What changed is evaluated behind variables first. A model that computes again what it keeps,
-    or that gives a name to another value, is only seen to be right where the whole of it is
-    evaluated and its outputs alone are compared.
+    Changed nodes are evaluated behind variables first. A model that computes a kept value again,
+    or that gives a name to another value, is proved only if the whole of it is evaluated and
+    its outputs alone are compared.
 
     Args:
         old: the original.

@@ -55,10 +55,10 @@ class Evaluation:
         values: the targets.
         degree: of the polynomials, at most.
         size: elements of all values.
-        functions: how often each operator was taken for a random function, by its name and the
-            version since which it is as it is.
-        unknown: operators that were taken for functions of all that they read.
-        branches: of every If, by its first output, which branches were computed.
+        functions: how often each operator was treated as a random function, by its name and the
+            version since which it is unchanged.
+        unknown: operators that were treated as functions of all that they read.
+        branches: the computed branches of every If, by its first output.
     """
 
     def __init__(

@@ -72,7 +72,7 @@ class Program:
         return numpy_helper.to_array(tensor, base_dir=str(self.folder or ""))
 
     def version(self, node: onnx.NodeProto) -> int:
-        """Return the version since which the operator of a node is as it is, 0 if not known."""
+        """Return the version since which the operator of a node is unchanged, 0 if unknown."""
         schema = self._schema(node)
         return schema.since_version if schema else 0
 

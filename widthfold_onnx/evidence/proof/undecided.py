@@ -34,7 +34,7 @@ float32 weight does."""
 
 
 Operators = Counter[tuple[str, int]]
-"""By name and the version since which an operator is as it is."""
+"""Operators by name and the version since which they are unchanged."""
 
 
 def undecided(
@@ -46,9 +46,9 @@ def undecided(
 ) -> str:
     """Say why elements that differ do not show that a value differs in two models.
 
-    Models that apply the same functions return different values if elements differ. Where one
+    Models that apply the same functions return different values if elements differ. If one
     applies others, both may compute the same by a law that the proof does not know; and constants
-    that one multiplies may be rounded in the other. Then the numbers decide.
+    that one multiplies may be rounded in the other. Then values in float64 decide.
 
     Args:
         target: a value that both compute.

@@ -36,8 +36,8 @@ class Known:
     """Numbers or strings that do not depend on the inputs.
 
     Attributes:
-        array: they themselves.
-        rounded: whether floats were computed to get them, so that another order of computing may
+        array: the numbers or strings.
+        rounded: whether they were computed in floats, so that another order of computing may
             give other last digits.
     """
 

@@ -110,7 +110,7 @@ def contest(
 ) -> Contest:
     """Time two models.
 
-    Inputs are random; the stored ones where the caller wants no others, or no others run.
+    Inputs are random, or stored if the caller wants no others or no others run.
 
     Args:
         original: model file.
@@ -187,8 +187,8 @@ def _medians(
 ) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.float64]], float]:
     """Time all settings of both models in turn; the first round only warms up.
 
-    Each round begins with another one: whichever always came first was seen to take 3 to 10 %
-    more in models of some microseconds.
+    Each round begins with another one: in models of some microseconds, one that always
+    came first was seen to take 3 to 10 % more.
 
     Returns:
         Median seconds [model, setting], and original / rewritten at the first setting.

@@ -1,7 +1,7 @@
 """Reports on which provider each node of a timed model ran, and describes those that fell back.
 
 A session on a GPU silently hands single nodes to the CPU. For a few nodes that only handle
-shapes that is intended; a Conv there makes the time that of another model.
+shapes that is intended; with a Conv there the time is that of another model.
 """
 
 from __future__ import annotations

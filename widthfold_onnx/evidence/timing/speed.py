@@ -37,7 +37,7 @@ def time_models(
     load: float | None = None,
     report: Callable[[str], None] | None = None,
 ) -> Timing:
-    """Time both models, and see where their time goes.
+    """Time both models, and measure the time of their nodes.
 
     The verdict is inconclusive if several threads were asked for on cores that are not free:
     there even identical models differ several times.
@@ -47,8 +47,8 @@ def time_models(
         rewritten: model file.
         options: as `contest`.
         shapes: of every random input; None searches them.
-        load: of the machine before this program began to work, which counts where it is lower
-            than now: what the comparison of the values added is gone when the timing begins.
+        load: of the machine before this program began to work; it is used if it is lower than
+            now, because the load of the comparison of values is gone when the timing begins.
         report: called with a line when a phase begins.
 
     Raises:

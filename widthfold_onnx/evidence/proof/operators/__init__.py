@@ -7,8 +7,8 @@
 * `quantization`: integers on a grid of floats.
 
 Every other operator is a random function of all that it reads. Two operators that read equal values
-return equal values, whatever they compute; two that read different ones return different values but
-for a chance that `compare` bounds.
+return equal values, whatever they compute; two that read different ones return different values,
+except with a probability that `compare` bounds.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ OPERATORS: Mapping[str, Callable[[Call], list[Value] | None]] = {
     **POLYNOMIALS,
     **QUANTIZATION,
 }
-"""What an operator of the default domain means: its results, or None for a node that the entry does
-not describe. Every other operator is a function of all that it reads."""
+"""Functions that compute the results of an operator of the default domain, or None for a node that
+they do not describe. Every other operator is a function of all that it reads."""
 
 RANDOM = frozenset(
     {
@@ -104,7 +104,7 @@ def evaluate(call: Call) -> list[Value]:
     """Compute what a node returns.
 
     Raises:
-        UnevaluableError: no runtime could compute it on what it is given.
+        UnevaluableError: no runtime could compute it on these inputs.
     """
     node = call.node
     source = node.output if node.op_type in RANDOM else ()
