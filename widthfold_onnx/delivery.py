@@ -1,4 +1,4 @@
-"""What was planned becomes a file, once it is verified."""
+"""Writes the file of a planned model, once the result is verified."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def write_verified(
     """Carry out what was planned, and replace `out` if the result passes.
 
     Args:
-        planned: it is used up, except where nothing is folded.
+        planned: the plan; its document is rewritten in place, unless nothing is folded.
         out: where the result goes; a copy of the model where nothing is folded.
         verify_options: how the result is verified; None writes it unverified.
         protected: files of the model, which must not be overwritten.
-        on_progress: gets what is being done.
+        on_progress: called with every step.
 
     Returns:
-        The report of the plan, with what was written and how that was verified.
+        The report of the plan, with the written file and its verification.
 
     Raises:
         UsageError: a path or an option that does not fit.
         InvalidModelError: the result is no model that could be read again.
-        UnverifiedError: nothing can be said for want of a runtime.
+        UnverifiedError: no statement is possible without a runtime.
     """
     report = planned.report
     if not report.summary.folded:
@@ -84,7 +84,7 @@ def write_verified(
 def _verified(
     planned: Planned, written: Path, final: str, options: VerifyOptions, on_progress: Progress
 ) -> VerifyReport:
-    """The report on a file that will be renamed, under its final name."""
+    """Verify a temporary file, and return the report under its final name."""
     shapes = {**planned.options.input_shapes, **options.input_shapes}
     report = verify_files(
         planned.loaded.path,
@@ -97,12 +97,12 @@ def _verified(
 
 
 def _suffices(result: VerifyReport, options: FoldOptions) -> bool:
-    """Whether a file may be written: a fixed factor asks no questions, auto wants it run."""
+    """Check whether a file may be written: at a fixed factor also if it cannot be run."""
     return result.verdict == "pass" or (options.factor is not None and bool(result.unrun))
 
 
 def _rejected(planned: Planned, out: Path, result: VerifyReport) -> OptimizeReport:
-    """The report where verification did not pass; `auto` copies a model of which nothing shows."""
+    """Report a failed verification; `auto` copies a model without meaningful outputs."""
     report = planned.report
     blind = result.verdict == "unverified" and meaningless(
         [row for row in result.outputs if row.level == "disabled"]
@@ -114,7 +114,7 @@ def _rejected(planned: Planned, out: Path, result: VerifyReport) -> OptimizeRepo
 
 
 def _left_alone(report: OptimizeReport, why: str, written: str) -> OptimizeReport:
-    """The report of a model that stays as it is, although layers would be faster."""
+    """Return the report of a model that is left unchanged although layers would be faster."""
     assert report.search is not None
     sites = [
         SiteReport(

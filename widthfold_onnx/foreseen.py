@@ -1,8 +1,8 @@
-"""What `auto` need not look for, as this CPU's kernels of 8 bits saturate there.
+"""Excludes forms from the search of `auto` whose 8-bit products saturate on this CPU.
 
-A fold adds up other pairs of products than the original (`evidence.eight_bits`). Which pairs meet
-depends on axis and layout, not on the factor, so that one fold by 2 shows it before minutes are
-spent on measuring.
+A fold adds other pairs of products than the original (`evidence.eight_bits`). The pairs depend on
+axis and layout, not on the factor, so one fold by 2 shows saturation before minutes are spent on
+measuring.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from widthfold_onnx.planning import fold_model
 
 @dataclass(frozen=True)
 class Trial:
-    """A fold by 2: its options, the names of the layers that it folded, and what is against it."""
+    """A fold by 2: its options, the layers that it folded, and the reason against it."""
 
     form: FoldOptions
     names: Sequence[str]
@@ -33,16 +33,16 @@ class Trial:
 def usable_forms(
     loaded: LoadedModel, options: FoldOptions, verify_options: VerifyOptions
 ) -> tuple[FoldOptions, dict[str, str]]:
-    """The options without what saturates further than the original: forms, or else layers.
+    """Exclude forms, or else layers, that saturate further than the original.
 
     Args:
         loaded: the model, on which kernels of this CPU saturate.
-        options: which forms may be looked for.
+        options: the forms to search.
         verify_options: how the result will be verified.
 
     Returns:
-        The options, and by name why layers are to be left alone: where no form of all layers
-        passes, those that fail alone, or all of them if none does.
+        The remaining options, and the reasons by name of the excluded layers: if no form of all
+        layers passes, the layers that fail alone, or all layers if none does.
     """
     left: dict[str, str] = {}
     while True:
@@ -61,7 +61,7 @@ def usable_forms(
 def _offending(
     loaded: LoadedModel, trials: Iterable[Trial], verify_options: VerifyOptions
 ) -> dict[str, str]:
-    """By name what is against layers that fail alone, in the form in which the fewest do."""
+    """Map the layers that fail alone to the reason, in the form in which the fewest fail."""
     found: list[dict[str, str]] = []
     everything: dict[str, str] = {}
     for trial in trials:
@@ -75,7 +75,7 @@ def _offending(
 def _tried(
     loaded: LoadedModel, forms: Iterable[FoldOptions], verify_options: VerifyOptions
 ) -> list[Trial]:
-    """One trial of every form that folds something."""
+    """Return one trial for every form that folds something."""
     trials: list[Trial] = []
     with tempfile.TemporaryDirectory(prefix="widthfold-") as folder:
         files: list[Path] = []

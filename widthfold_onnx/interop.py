@@ -1,7 +1,7 @@
-"""The one door to onnx-graphsurgeon: its graphs go in, its graphs come out.
+"""Folds graphs of onnx-graphsurgeon; no other module uses that library.
 
-graphsurgeon itself drops metadata, documentation and more when it exports a graph; nothing of
-that is the fold's doing. It also drops the metadata by which a second run knows a folded Conv,
+graphsurgeon itself drops metadata, documentation and more when it exports a graph, independent of
+the fold. It also drops the metadata by which a second run knows a folded Conv,
 so `plan.decisions.was_folded` looks at the name of its output as well.
 """
 
@@ -27,7 +27,7 @@ def fold_graph(
         folder: where its external data lies.
 
     Returns:
-        A new graph and what became of every site.
+        A new graph and the outcome of every site.
 
     Raises:
         UsageError: onnx-graphsurgeon is not installed, or `graph` is none of its graphs.

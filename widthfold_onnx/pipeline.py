@@ -1,7 +1,7 @@
-"""The order of the steps of every verb but `tune`, which has `plan.tuning`.
+"""Runs the steps of every command but `tune`, which is in `plan.tuning`.
 
-A verb looks at its files first and imports the rest of the package then: a file that is no model
-is refused after a tenth of the time that the imports take.
+A command checks its files before it imports the rest of the package: a file that is no model is
+refused in a tenth of the time that the imports take.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from widthfold_onnx.results import InspectReport, OptimizeReport, VerifyReport
 
 BY_DEFAULT = SearchOptions()
 PROVE_ONLY = VerifyOptions(thorough=False, timing=False)
-"""How `optimize` verifies by default: what a wrong fold cannot pass; `verify` looks further."""
+"""Default verification of `optimize`: checks that a wrong fold cannot pass; `verify` does more."""
 
 
 def optimize(
@@ -41,13 +41,13 @@ def optimize(
         options: which sites, how far, in which form.
         verify_options: how the result is verified; None writes it unverified. Where the runtime
             has no kernel to run the model, the proof alone must do, at a fixed factor.
-        search_options: how it is measured what pays; at a fixed factor only its options of the
+        search_options: how candidates are measured; at a fixed factor only its options of the
             provider count, which decide the emitted form where that is left open.
-        require_fold: write nothing where no site is folded.
-        on_progress: gets what is being done.
+        require_fold: write nothing if no site is folded.
+        on_progress: called with every step.
 
     Returns:
-        What became of every site. `written` is None if verification did not pass.
+        The outcome of every site. `written` is None if verification did not pass.
 
     Raises:
         UsageError: an option or path that does not fit.
@@ -61,16 +61,16 @@ def optimize(
     from widthfold_onnx.model.external import data_files
     from widthfold_onnx.planning import planned_of
 
-    # Folding drops tensors, and with them the names of the files that must stay.
+    # Read before folding: it drops tensors, and with them the names of the files that must stay.
     protected = [model, *data_files(loaded.proto, loaded.folder)]
     left: dict[str, str] = {}
     if out is not None:
-        check_target(out, protected)  # not after minutes of measuring
+        check_target(out, protected)  # before minutes of measuring
     if out is not None and verify_options is not None and options.factor is None:
         on_progress(Step("running the model as its values are judged"))
         shapes = {**options.input_shapes, **verify_options.input_shapes}
         judged = replace(verify_options, input_shapes=shapes)
-        if check_file(model, judged):  # nor this
+        if check_file(model, judged):  # before measuring, too
             from widthfold_onnx.foreseen import usable_forms
 
             on_progress(Step("trying which folds saturate no further than the model"))
@@ -95,8 +95,8 @@ def verify(
     Args:
         original: the model before.
         rewritten: the model after.
-        options: inputs, tolerances, provider and what to run.
-        on_progress: gets what is being done.
+        options: inputs, tolerances, provider and the checks to run.
+        on_progress: called with every step.
 
     Returns:
         The report; its verdict is pass, fail or unverified.

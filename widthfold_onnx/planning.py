@@ -1,4 +1,4 @@
-"""What becomes of the sites of a model that was read: by measurement, or at a fixed factor."""
+"""Decides the form of every site of a model, by measurement or at a fixed factor."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from widthfold_onnx.rules.conv import reformulate
 
 @dataclass(frozen=True)
 class Planned:
-    """A model that nothing was written of yet, and what becomes of it.
+    """A model and the decisions on its sites; nothing has been written yet.
 
     Attributes:
         loaded: the model.
-        document: its graph, still as it was.
-        options: what was asked for; the layout is settled.
+        document: its graph, unchanged.
+        options: those of the caller, with the layout settled.
         decisions: one for every site.
-        report: of these decisions.
+        report: the report on these decisions.
     """
 
     loaded: LoadedModel
@@ -56,14 +56,14 @@ def planned_of(
     on_progress: Progress,
     left: Mapping[str, str],
 ) -> Planned:
-    """Decide what becomes of every site: as measured, or at a fixed factor whatever is legal.
+    """Decide the form of every site: as measured, or at a fixed factor whatever is legal.
 
     Args:
         loaded: the model.
-        options: what is asked for.
-        search_options: how it is measured what pays.
-        on_progress: gets what is being done.
-        left: why sites that the options skip are left alone, where the caller did not ask for it.
+        options: those of the caller.
+        search_options: how candidates are measured.
+        on_progress: called with every step.
+        left: by name, reasons for skipped sites that the caller did not ask to skip.
 
     Raises:
         UsageError: an option that does not fit.
@@ -104,7 +104,7 @@ def planned_of(
 def _at_factor(
     document: Document, options: FoldOptions, factor: int
 ) -> tuple[list[Decision], list[SiteReport]]:
-    """The decisions at a fixed factor, and their lines of the report."""
+    """Return the decisions at a fixed factor, and their lines of the report."""
     choose = functools.partial(reformulate, options=options, factor=factor)
     decisions = plan(document, options, choose)
     return decisions, [decision.report(options) for decision in decisions]
@@ -121,8 +121,7 @@ def fold_model(
         folder: where its external data lies.
 
     Returns:
-        The folded model, or where nothing is folded one equal to `proto`, and what became of
-        every site.
+        The folded model, equal to `proto` if nothing is folded, and the outcome of every site.
 
     Raises:
         UsageError: an option that does not fit.

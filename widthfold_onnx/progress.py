@@ -1,4 +1,4 @@
-"""What a caller is told while it waits."""
+"""Defines the progress messages that a caller receives."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Step:
-    """What is being done now.
+    """A step of the work that has begun.
 
     Attributes:
         text: one line, with names of a model as they are.
         done: how many of `total` are done.
-        total: 0 where nobody knows.
+        total: 0 if unknown.
         seconds_left: at most, where there is a limit.
     """
 
@@ -27,4 +27,4 @@ Progress = Callable[[Step], None]
 
 
 def silent(step: Step) -> None:
-    """Progress that nobody watches."""
+    """Ignore progress."""

@@ -1,4 +1,4 @@
-"""A refusal is a value: why something was left alone, never a silent False."""
+"""Represents a refusal as a value that says why something was left alone, never a silent False."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a fold or a site is not available.
+    """The reason why a fold or a site is not available.
 
     Attributes:
         code: stable word for programs, e.g. ``factor-does-not-divide``.

@@ -1,4 +1,4 @@
-"""All that is known about every site, for `inspect`: what a fixed factor decides, and all forms."""
+"""Describes every site for `inspect`: the decision at a fixed factor, and all forms."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LANES = 8
 
 
 ANY = "any axis"
-"""Where the reason is none of single axes."""
+"""Key of a refusal that holds for all axes."""
 
 
 def survey(loaded: LoadedModel, options: FoldOptions, factor: int) -> InspectReport:
@@ -48,7 +48,7 @@ def _sites(document: Document, options: FoldOptions, factor: int) -> list[Inspec
     planned = functools.cache(lambda: ShapeTable(document.proto, options.input_shapes))
 
     def read(decision: Decision) -> LinearSite | Refusal:
-        """The site, which a decision that leaves it alone did not read."""
+        """Return the site of a decision, and read it if the decision left it unread."""
         if decision.conv is not None:
             return decision.conv
         assert isinstance(decision.outcome, Refusal)
@@ -65,7 +65,7 @@ def _sites(document: Document, options: FoldOptions, factor: int) -> list[Inspec
 def _describe(
     decision: Decision, conv: LinearSite | Refusal, options: FoldOptions, factor: int
 ) -> InspectSite:
-    """All about a site, which is a refusal where it cannot be read."""
+    """Describe a site; `conv` is a refusal if the site cannot be read."""
     site = decision.site
     place = {"node": site.name, "graph": site.scope.path, "op": site.op, "hint": decision.hint}
     folded_as = _folded_as(site.node) if was_folded(site.node) else None
@@ -105,7 +105,7 @@ def _describe(
 def _outcomes(
     decision: Decision, options: FoldOptions, factor: int
 ) -> tuple[dict[str, Reformulation], dict[str, Refusal]]:
-    """By axis the cheapest form, or why there is none."""
+    """Return the cheapest form by axis, and the refusal of each axis without one."""
     conv, found = decision.conv, decision.outcome
     if isinstance(found, Refusal) and (conv is None or found.code not in PROGRESS):
         return {}, {ANY: found}
@@ -121,7 +121,7 @@ def _outcomes(
 
 
 def _falls(conv: LinearSite) -> str:
-    """Into how many groups its weight falls, if that is news; a wide layer is not read for this."""
+    """Say how many groups the weight falls into, if not `group`; not called for wide layers."""
     if not isinstance(conv, WindowedSite) or conv.groups == conv.group:
         return ""
     return f", falls into {conv.groups} groups"

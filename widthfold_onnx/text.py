@@ -1,4 +1,4 @@
-"""Strings that come from a model, made safe to show on a terminal, in a log or in a report."""
+"""Escapes strings of a model, so that a terminal, a log or a report can show them safely."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def printable(text: str | bytes, limit: int = 200) -> str:
     r"""Show a string of unknown origin on one line, without any control character.
 
     Args:
-        text: what to show; bytes are read as UTF-8, and what is not UTF-8 becomes ``\xff``.
+        text: the string; bytes are read as UTF-8, and invalid ones become ``\xff``.
         limit: most characters of the result, at least 1; a longer one ends in an ellipsis.
 
     Returns:
@@ -57,7 +57,7 @@ def quoted(text: str | bytes, limit: int = 200) -> str:
     """Show a string of unknown origin between quotes, as `printable` does.
 
     Args:
-        text: what to show.
+        text: the string.
         limit: most characters between the quotes.
     """
     return f"'{printable(text, limit)}'"

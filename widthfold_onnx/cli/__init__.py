@@ -22,7 +22,7 @@ from widthfold_onnx.text import printable
 
 
 class OneLineErrors(click.Group):
-    """Says on one line what is wrong with the arguments, as every other error is said."""
+    """Reports wrong arguments on one line, like every other error."""
 
     def main(
         self,

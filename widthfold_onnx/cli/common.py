@@ -1,4 +1,4 @@
-"""What the commands share: option types and the way out."""
+"""Defines what the commands share: option types and the way from errors to exit codes."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _AGAIN_SECONDS = 0.05
 
 
 class ModelType(click.Path):
-    """A file name; existence is the loader's business, whose message says more."""
+    """A file name; the loader checks that the file exists, as its message says more."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """An empty name would be the current folder."""
+        """Refuse an empty name, which would be the current folder."""
         return super().convert(value, param, ctx) if value else self.fail("no name", param, ctx)
 
 
@@ -44,7 +44,7 @@ class Word(click.Choice[W]):
     """A word of an enumeration; the command gets the member."""
 
     def normalize_choice(self, choice: object, ctx: click.Context | None) -> str:
-        """As the member says itself, where click would take its name in capitals."""
+        """Return the member's own text, where click would take its name in capitals."""
         return str(choice)
 
 
@@ -81,7 +81,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
                 signal.signal(number, _terminate)
         with _exit_codes(debug=debug), _insistent(), warnings.catch_warnings():
             if not debug:
-                warnings.simplefilter("ignore")  # what a library thinks of a model is not ours
+                warnings.simplefilter("ignore")  # warnings of libraries are not for the user
             command(**arguments)
 
     return run
@@ -101,7 +101,7 @@ def _exit_codes(*, debug: bool) -> Iterator[None]:
         leave(str(error), error.exit_code)
     except MemoryError:
         leave("out of memory", INTERNAL)
-    except Exception as error:  # the last door: anything else is a fault of ours
+    except Exception as error:  # last resort: anything else is a fault of ours
         if debug:
             traceback.print_exc()
         kind = type(error).__name__
@@ -120,7 +120,7 @@ def _insistent() -> Iterator[None]:
     def again(lost: sys.UnraisableHookArgs) -> None:
         main = threading.main_thread().ident
         if lost.exc_type is KeyboardInterrupt and main and hasattr(signal, "pthread_kill"):
-            # Not at once: here it would be dropped like the first.
+            # Later, not here, where it would be dropped like the first.
             threading.Timer(_AGAIN_SECONDS, signal.pthread_kill, (main, signal.SIGINT)).start()
         else:
             usual(lost)
@@ -139,7 +139,7 @@ def leave(message: str, code: int) -> NoReturn:
 
 
 def typed_command() -> str:
-    """The command line as it was typed, but without folders: a report names no absolute path."""
+    """Return the command line as typed, but without folders: a report names no absolute path."""
     words = click.get_current_context().find_root().obj or []
     return shlex.join(["widthfold", *map(_without_folder, words)])
 
@@ -147,7 +147,7 @@ def typed_command() -> str:
 def _without_folder(word: str) -> str:
     option, equals, value = word.rpartition("=")
     path = Path(value)
-    with contextlib.suppress(OSError):  # no path but a name, too long to be one
+    with contextlib.suppress(OSError):  # a word too long to be a path
         if path.is_absolute() and str(path.parent) != path.anchor and path.parent.is_dir():
             return f"{option}{equals}{path.name}"
     return word

@@ -1,4 +1,4 @@
-"""Options that say how to fold, shared by all commands that plan a fold."""
+"""Defines the options that say how to fold, shared by all commands that plan a fold."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class AxisType(click.ParamType[AxisName | int]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> AxisName | int:
-        """A digit is an index, anything else a name."""
+        """Read digits as an index, anything else as a name."""
         if isinstance(value, AxisName | int):
             return value
         if value.isascii() and value.isdigit() and len(value) < 4:
@@ -42,7 +42,7 @@ class FactorType(click.ParamType[int | None]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> int | None:
-        """Anything but auto must be a whole number."""
+        """Read auto as None, anything else as a whole number."""
         if value == "auto":
             return None
         try:
@@ -127,16 +127,16 @@ OPTIONS = (
         help="Assume sizes for planning, e.g. x:1,3,224,224; the interface keeps its symbols.",
     ),
 )
-"""Of every command that plans a fold, in the order of `--help`: the fields of FoldOptions."""
+"""Options of all commands that plan a fold, in the order of `--help`: the fields of FoldOptions."""
 
 
 def fold_options(
     default_factor: str | None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The options of a fold; the command gets one `fold` argument of type FoldOptions.
+    """Add the options of a fold; the command gets one `fold` argument of type FoldOptions.
 
     Args:
-        default_factor: auto offers that as well as a number; None leaves out `--factor`.
+        default_factor: with "auto", `--factor` takes auto or a number; None leaves out `--factor`.
     """
     auto = default_factor == "auto"
     factor = click.option(

@@ -114,7 +114,7 @@ def _leave_unwritten(verification: VerifyReport) -> NoReturn:
 
 
 def _timing(model: Path, out: Path | None, fold: FoldOptions) -> str:
-    """The command that times the result at the shapes it was folded for."""
+    """Return the command that times the result at the shapes it was folded for."""
     shapes = [f"{name}:{','.join(map(str, dims))}" for name, dims in fold.input_shapes.items()]
     words = ["widthfold", "verify", str(model), str(out)]
     return shlex.join([*words, *(word for shape in shapes for word in ("--input-shape", shape))])

@@ -1,4 +1,4 @@
-"""The pre-commit hook: `optimize --check` on every file that was changed.
+"""Defines the pre-commit hook: `optimize --check` on every file that was changed.
 
 `optimize` takes one model and its OUT, pre-commit hands over all files at once: hence this command.
 """

@@ -1,4 +1,4 @@
-"""What is being done, on a terminal only."""
+"""Shows the current step, on a terminal only."""
 
 from __future__ import annotations
 

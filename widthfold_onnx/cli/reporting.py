@@ -1,4 +1,4 @@
-"""The options that say where a result goes, shared by all commands that have one."""
+"""Defines the options that say where a result goes, shared by all commands that have one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ReportArguments:
     wanted: Form | None
 
     def destinations(self, kind: type[R], protected: Sequence[Path]) -> Destinations:
-        """Where a result of `kind` goes, checked before the work.
+        """Return the destinations of a result of `kind`, checked before the work.
 
         Raises:
             UsageError: an unknown suffix, a form that is not offered, or an unfit path.
@@ -56,7 +56,7 @@ def deliver(result: R, to: Destinations, model: Path, show: Callable[[R], None])
 
 
 def report_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The shared options; the command gets one `reporting` argument of type ReportArguments."""
+    """Add the shared options; the command gets one `reporting` argument of type ReportArguments."""
 
     @functools.wraps(command)
     def collect(**arguments: Any) -> Any:

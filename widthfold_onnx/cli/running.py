@@ -1,4 +1,4 @@
-"""Options of everything that runs models: `verify`, and `optimize` where it verifies."""
+"""Defines the options of what runs models: `verify`, and `optimize` where it verifies."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class VerifyArguments:
         time_budget: float = 0.0,
         fail_under: float | None = None,
     ) -> VerifyOptions:
-        """As options of the verifier; a time budget of 0 skips timing.
+        """Convert to options of the verifier; a time budget of 0 skips timing.
 
         Raises:
             UsageError: a tolerance or an assignment that is none, no input set, or a required
@@ -97,7 +97,7 @@ SESSION_OPTIONS = click.option(
 
 
 def verify_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The shared options; the command gets one `running` argument of type VerifyArguments."""
+    """Add the shared options; the command gets one `running` argument of type VerifyArguments."""
 
     @functools.wraps(command)
     def collect(**arguments: Any) -> Any:
@@ -145,7 +145,7 @@ def verify_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _tolerance(text: str) -> tuple[str | None, float]:
-    """``1e-4`` -> (None, 1e-4); ``out:1e-4`` -> ("out", 1e-4).
+    """Read ``1e-4`` as (None, 1e-4), and ``out:1e-4`` as ("out", 1e-4).
 
     Raises:
         UsageError: no number, or a negative one.
@@ -161,7 +161,7 @@ def _tolerance(text: str) -> tuple[str | None, float]:
 
 
 def assignments(texts: Iterable[str], option: str) -> dict[str, str]:
-    """What an option of the form NAME=VALUE was given.
+    """Read the values of an option of the form NAME=VALUE.
 
     Raises:
         UsageError: one has no name, or no "="; or two give one name other values.
@@ -175,7 +175,7 @@ def assignments(texts: Iterable[str], option: str) -> dict[str, str]:
 
 
 def _assignment(text: str, option: str) -> tuple[str, str]:
-    """``prefer_nhwc=1`` -> ("prefer_nhwc", "1"); the value may hold "=" and may be empty.
+    """Read ``prefer_nhwc=1`` as ("prefer_nhwc", "1"); the value may hold "=" and may be empty.
 
     Raises:
         UsageError: no name, or no "=".

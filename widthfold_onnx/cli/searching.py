@@ -1,4 +1,4 @@
-"""Options of the search for what pays."""
+"""Defines the options of the search for the fastest forms."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class SearchArguments:
     no_measure: bool
 
     def options(self, running: VerifyOptions) -> SearchOptions:
-        """As options of the search, which measures where the result is verified."""
+        """Convert to options of the search, which measures where the result is verified."""
         from widthfold_onnx.plan.store import default_path
         from widthfold_onnx.plan.targets import target
 
         if self.target is not None:
-            target(self.target)  # a wrong name is an error at a fixed factor too
+            target(self.target)  # refuse a wrong name at a fixed factor too
         return SearchOptions(
             provider=running.provider,
             provider_options=running.provider_options,
@@ -59,7 +59,7 @@ STORE = click.option(
 
 
 def search_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options; the command gets one `searching` argument of type SearchArguments."""
+    """Add the options; the command gets one `searching` argument of type SearchArguments."""
 
     @functools.wraps(command)
     def collect(**arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A status line on a terminal, with a bar where it is known how much there is to do."""
+"""Shows a status line on a terminal, with a bar if the amount of work is known."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def store_command() -> None:
 
 
 def in_store(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The shared option; the command gets one `path` argument, None for the user's own store."""
+    """Add `--store`; the command gets one `path` argument, None for the user's own store."""
     return click.option(
         "--store",
         "path",
@@ -125,7 +125,7 @@ def clear_command(path: Path | None, machine: str | None, yes: bool) -> None:
 
 @contextmanager
 def _existing(path: Path | None) -> Iterator[tuple[Store, Path]]:
-    """A store to read: one that is named must be there, the user's own may be still to come.
+    """Open a store to read: a named one must exist, the user's own need not exist yet.
 
     Raises:
         UsageError: it is not there, or cannot be read.
@@ -157,7 +157,7 @@ def _agreed(question: str) -> bool:
     """Ask on the terminal.
 
     Raises:
-        UsageError: there is nobody to ask.
+        UsageError: standard input is no terminal.
         KeyboardInterrupt: the answer was an interrupt.
     """
     if sys.stdin is None or not sys.stdin.isatty():

@@ -1,1 +1,1 @@
-"""Evidence that a rewritten model computes what the original computes, and how fast."""
+"""Gathers evidence that a rewritten model computes what the original computes, and how fast."""

@@ -1,4 +1,4 @@
-"""Verify two files: the checks that need no runtime, then a child process for all the rest."""
+"""Verifies two files: first the checks that need no runtime, then all others in a child process."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def check_file(original: Path, options: VerifyOptions) -> bool:
 def saturating_files(
     original: Path, folds: Sequence[Path], options: VerifyOptions
 ) -> list[list[str]]:
-    """Why folds may not be deployed on this CPU, whose kernels saturate; see `saturating`.
+    """Return why folds may not be deployed on this CPU, whose kernels saturate; see `saturating`.
 
     Raises:
         UnverifiedError: the original does not run.

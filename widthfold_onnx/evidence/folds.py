@@ -1,7 +1,7 @@
 """Describes, for reports, the folds that the nodes of a rewritten model record.
 
-Their records (`rewrite.record`) are read for people, and prove nothing: a wrong one changes what is
-shown here, and no verdict.
+Their records (`rewrite.record`) are read for people, and prove nothing: a wrong one changes the
+description, and no verdict.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from widthfold_onnx.rules.matmul_site import MatMulSite
 from widthfold_onnx.rules.windowed import WindowedSite
 
 MOST = 1 << 20
-"""Largest number of a record that is believed: whoever changes a model can write any."""
+"""Largest number of a record that is accepted: whoever edits a model can write any number."""
 
 MOST_TAPS = 1 << 20
 """Weights of folded axes that are described, over all nodes of a model."""
@@ -40,7 +40,7 @@ MOST_PAIRS = 1 << 22
 
 
 def recorded_folds(old: Document, new: Document) -> list[FoldedNode]:
-    """Describe the nodes that say that they are folded, in running order.
+    """Describe the nodes that have a record of their fold, in running order.
 
     Args:
         old: the original.

@@ -1,10 +1,10 @@
-"""Linear nodes that changed, run by the runtime on small integers: does its kernel compute them?
+"""Runs changed linear nodes on small integers, to check the kernels of the runtime.
 
-The proof says what a node computes by its definition; only a run shows what the runtime makes of a
-layer of that size. Each node runs alone, at the extents that it has in the model, on random
-integers in place of data and of every weight that is not zero. Sums stay below the largest integer
-up to which the element type holds all integers (53, 24, 11 and 8 bits of significand), so that no
-order of summation rounds, and the result must be that of the definition, bit for bit.
+The proof is about the definition of a node; only a run shows whether the kernel for a layer of that
+size follows it. Each node runs alone, at the extents that it has in the model, on random integers
+in place of data and of nonzero weights. Sums stay below the largest integer up to which the
+element type holds all integers (53, 24, 11 and 8 bits of significand), so that no order of
+summation rounds, and the result must be that of the definition, bit for bit.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ TERMS: dict[str, Callable[[list[tuple[int, ...]]], int]] = {
 """By operator: the most products that one result adds up, by the extents of the inputs."""
 
 FACTORS = {"alpha": 2.0, "beta": 3.0}
-"""What a Gemm has in place of its own factors: whole numbers."""
+"""Whole numbers that replace the factors of a Gemm."""
 
 
 def run_on_integers(
@@ -122,7 +122,7 @@ def _difference(
 
     Raises:
         UnverifiedError: it cannot be run, or its extents are not known.
-        UnevaluableError: the node makes no sense.
+        UnevaluableError: the node is invalid.
     """
     arrays = _integers(node, table, path, read)
     node = _with_factors(node)
@@ -160,7 +160,7 @@ def _difference(
 
 
 def _with_factors(node: onnx.NodeProto) -> onnx.NodeProto:
-    """A node that reads inputs of our own names, with whole numbers for alpha and beta."""
+    """Return a copy with inputs of our own names, and whole numbers for alpha and beta."""
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
     copy.input[:] = [f"i{i}" if name else "" for i, name in enumerate(node.input)]

@@ -1,4 +1,4 @@
-"""A fold in words and numbers, for people who look at a report."""
+"""Describes a fold in words and numbers, for readers of a report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from widthfold_onnx.rules.windowed import axis_names
 
 
 def patterns(fold: ConvFold, axes: Sequence[ConvAxis], samples: int | None) -> list[AxisPattern]:
-    """The folded axes of a site, the batch first.
+    """Return the folded axes of a site, the batch first.
 
     Args:
         fold: how the Conv was folded.
@@ -56,7 +56,7 @@ def _pattern(name: str, axis: ConvAxis, folded: FoldedAxis) -> AxisPattern:
 
 
 def sentence(fold: ConvFold, folded: Sequence[AxisPattern]) -> str:
-    """What was done, in one sentence."""
+    """Describe a fold in one sentence."""
     before, after = fold.regrouping.before, fold.regrouping.after
     parts = []
     if before != after:

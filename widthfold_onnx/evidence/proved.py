@@ -1,4 +1,4 @@
-"""The proof of two model files, as a part of the report."""
+"""Proves two model files equal, as a part of the report."""
 
 from __future__ import annotations
 

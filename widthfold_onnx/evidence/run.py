@@ -1,4 +1,4 @@
-"""Everything that `verify` does in a child process: interface, values, proof, time."""
+"""Runs all that `verify` does in a child process: interface, values, proof, time."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def verified(
         verdict = "fail"
     elif (unknown or outcome == "unverified") and verdict == "pass":
         verdict = "unverified"
-    # What fails comes before what only limits: a message may be cut at its end.
+    # Failures come before limits: a message may be cut at its end.
     causes = [reason for reason in parity.reasons if reason not in parity.limits]
     return VerifyReport(
         original=original.name,
@@ -101,7 +101,7 @@ def _proved(
     parity: ModelParity,
     report: Report,
 ) -> tuple[Proof | None, IntegerRun | None]:
-    """The proof, and if it holds what the runtime makes of the nodes that changed."""
+    """Return the proof, and if it holds, the run of the changed nodes on integers."""
     if not options.exact:
         return None, None
     report("proof by evaluation")
@@ -118,9 +118,9 @@ def _proved(
 
 
 def _judged(proof: Proof | None, *, needs_proof: bool) -> tuple[list[str], list[str], list[str]]:
-    """What the proof says against the rewritten model, what it leaves open, and what limits it.
+    """Return what the proof shows against the rewritten model, what it leaves open, and its limits.
 
-    Where no proof is needed, what cannot be proved is left to the comparison of outputs.
+    If no proof is needed, an open proof only limits the comparison of outputs.
     """
     if proof is None or proof.verdict == "equal":
         return [], [], []
@@ -138,7 +138,7 @@ def _timed(
     load: float,
     report: Report,
 ) -> tuple[Timing | None, Outcome, list[str]]:
-    """The times, whether they are what was asked for, and why they are not."""
+    """Return the times, whether they are what was asked for, and why they are not."""
     try:
         timing = time_models(original, rewritten, options, shapes, load=load, report=report)
     except UnverifiedError as error:

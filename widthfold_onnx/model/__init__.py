@@ -1,1 +1,1 @@
-"""The model file and the graph in it: the only code that trusts or distrusts what it reads."""
+"""Reads, checks, edits and writes model files; nothing else handles untrusted models."""

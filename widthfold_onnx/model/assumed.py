@@ -1,9 +1,9 @@
-"""What an earlier run only assumed is open again for whoever asks what a model itself fixes.
+"""Opens the extents that an earlier run only assumed: the model itself does not fix them.
 
 The nodes of a fold may state an extent that the original leaves open and that was assumed for
-planning. To shape inference it is a fact, and by it a second run would fold what the first one
-refused. So a node that returns a tensor of the original names the axes of which this holds
-(`ASSUMED_KEY`). That can only take knowledge away: no wrong mark makes a fold wrong.
+planning. Shape inference takes it for a fact, so a second run would fold what the first one
+refused. Therefore a node that returns a tensor of the original lists such axes (`ASSUMED_KEY`). A
+mark only removes knowledge: a wrong one cannot make a fold wrong.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ANYWHERE = "widthfold/anywhere"
 
 
 def assumed_record(axes: Collection[int]) -> dict[str, str]:
-    """The metadata of a node that returns a tensor whose extents along `axes` are only assumed."""
+    """Return metadata that marks the extents along `axes` of a node's output as only assumed."""
     return {ASSUMED_KEY: msgspec.json.encode(sorted(axes)).decode()} if axes else {}
 
 

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, beside what was there before."""
+"""Writes files atomically: a file appears complete or not at all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEMPORARY_PREFIX = ".wf-"
 """First characters of every temporary file of ours; each lies in the folder of its target."""
 
 CHUNK_BYTES = 4 << 20
-"""How much of a file is in memory while it is copied or hashed."""
+"""Bytes of a file that are in memory while it is copied or hashed."""
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def reading(name: str) -> Iterator[None]:
 
 
 def pieces(file: BinaryIO, length: int) -> Iterator[memoryview]:
-    """Read a part of a file, from where it stands.
+    """Read a part of a file, from its current position.
 
     Args:
         file: open for reading.
@@ -107,11 +107,11 @@ def check_target(out: Path, protected: Sequence[Path]) -> None:
 
 
 class Temporary:
-    """A new file with a name of our own, to become `target`.
+    """A new temporary file, to be renamed to `target`.
 
     Attributes:
-        target: where it belongs.
-        path: where it is now, in the same folder.
+        target: its final path.
+        path: its present path, in the same folder.
     """
 
     def __init__(self, target: Path) -> None:
@@ -127,7 +127,7 @@ class Temporary:
         self._descriptor = os.open(self.path, flags | getattr(os, "O_BINARY", 0), 0o666)
 
     def write(self, data: bytes | memoryview) -> None:
-        """Append data; there is no buffer, so that nothing is left to write when it fails.
+        """Append data without a buffer, so that nothing is left to flush after a failure.
 
         Raises:
             OSError: the disk does not take all of it.
@@ -139,7 +139,7 @@ class Temporary:
             rest = rest[os.write(self._descriptor, rest) :]
 
     def finish(self) -> None:
-        """Bring the content to the disk and close the file.
+        """Flush the content to the disk and close the file.
 
         Raises:
             OSError: the disk did not take all of it; it is not tried again.
@@ -149,7 +149,7 @@ class Temporary:
         self._close()
 
     def publish(self, target: Path | None = None) -> None:
-        """Put the finished file in its place, in one step that leaves no gap.
+        """Rename the finished file to its target in one step, without a gap.
 
         Args:
             target: the place, where it was not known before; in the same folder.
@@ -162,11 +162,11 @@ class Temporary:
         sync_folder(target.parent)
 
     def is_published(self) -> bool:
-        """Say whether the rename has happened; true as well where an interrupt followed it."""
+        """Return whether the file was renamed; true as well if an interrupt followed."""
         return not self.path.exists()
 
     def discard(self) -> None:
-        """Remove the file, unless it is in its place already.
+        """Remove the file, unless it is published already.
 
         Raises:
             OSError: the file could not be removed.
@@ -197,7 +197,7 @@ def temporary(target: Path) -> Iterator[Temporary]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk, where the system has folders that can be synced."""
+    """Flush the names in a folder to the disk, on systems whose folders can be synced."""
     if not hasattr(os, "O_DIRECTORY"):
         return
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -1,8 +1,8 @@
-"""Is this a model that can be rewritten? Checks after parsing, linear in its size.
+"""Checks that a parsed model can be rewritten, in time linear in its size.
 
 The public checker of onnx leaves gaps (data of the wrong size, unknown opsets, duplicate names of
 nodes) and refuses two kinds of models that run: nodes in any order, and outputs without a shape.
-So the rules are here, and the public checker sees a light copy on which those two are mended.
+So the rules are here, and the public checker runs on a light copy with these two repaired.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from widthfold_onnx.text import printable, quoted
 
 
 def parse(data: bytes) -> onnx.ModelProto:
-    """Read the message of a model, which `check_model` has still to see.
+    """Parse the message of a model, which `check_model` has still to check.
 
     Args:
-        data: what `preflight.scan_wire` has passed.
+        data: bytes that `preflight.scan_wire` has passed.
 
     Raises:
         InvalidModelError: the parser refuses it.
@@ -91,7 +91,7 @@ def _newest_opsets() -> Mapping[str, int]:
 
 
 def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
-    """Read which version of which domain is meant; domains that onnx does not know are fine."""
+    """Return the imported version of each domain; domains unknown to onnx are accepted."""
     opsets: dict[str, int] = {}
     for item in imports:
         domain = domain_name(text(item.domain, "operator domain"))
@@ -103,7 +103,7 @@ def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
             raise InvalidModelError(
                 f"opset {item.version} of {shown} is unknown, known are 1 to {newest}"
             )
-    # Before IR version 3 there was one operator set and no way to say so.
+    # Before IR version 3 there was one operator set, which models did not state.
     return opsets or {"": 1}
 
 
@@ -142,7 +142,7 @@ class _NodeChecker:
         self._check_scope(scope, in_function=True)
 
     def _check_scope(self, scope: NameScope, *, in_function: bool) -> None:
-        """Check in running order; `_visible` holds the values that the scopes around can see."""
+        """Check a scope in running order; `_visible` holds the names of enclosing scopes."""
         added: list[str] = []
         if scope.graph is not None:
             _check_interface(scope.graph)
@@ -210,7 +210,7 @@ def _check_attributes(node: onnx.NodeProto, *, in_function: bool) -> None:
 def _check_notes(
     holder: onnx.ModelProto | onnx.GraphProto | onnx.NodeProto | onnx.TensorProto,
 ) -> None:
-    """Check that what is written for people is text: no one could write it out again."""
+    """Check that doc string and metadata are valid UTF-8: others could not be written again."""
     text(holder.doc_string, "doc string")
     for entry in holder.metadata_props:
         text(entry.key, "metadata key")

@@ -1,7 +1,7 @@
-"""The constants of a model: what it stores, and what it computes from that alone.
+"""Finds the constants of a model: those it stores, and those it computes from them alone.
 
-Stored is an initializer, dense or sparse, or a Constant node; computed is what `model.evaluate`
-evaluates. Behind an Identity stands the very same constant.
+Stored constants are initializers, dense or sparse, and Constant nodes; computed ones are what
+`model.evaluate` evaluates. An Identity returns the very same constant.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ class Constant:
         value: the value.
         tensor: its numbers.
         owner: the graph that holds it.
-        is_external: whether the model keeps its data, or what it is computed from, in a file of
-            its own.
+        is_external: whether its data, or data it is computed from, are in an external file.
     """
 
     value: ir.Value
@@ -60,7 +59,7 @@ class Constants:
         trained: names of values that training changes.
         overridable: whether a caller may replace an initializer that is an input as well.
         sparse: sparse initializers by the id of their graph and their name.
-        evaluate: computes what a node makes of constants.
+        evaluate: evaluates a node on constants.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class Constants:
         self._elements = 0
 
     def read(self, constant: Constant) -> Array:
-        """The numbers of a constant; external data is read by onnx's own guarded loader."""
+        """Return the numbers of a constant; onnx's own guarded loader reads external data."""
         tensor = constant.tensor
         if isinstance(tensor, ir.ExternalTensor):
             message = ir.to_proto(tensor)
@@ -89,7 +88,7 @@ class Constants:
         return np.asarray(tensor.numpy())
 
     def behind(self, value: ir.Value) -> Constant | Refusal:
-        """The constant behind a value, or why there is none."""
+        """Return the constant behind a value, or why there is none."""
         waiting = [value]
         while waiting:
             top = waiting[-1]
@@ -106,7 +105,7 @@ class Constants:
         return found
 
     def _resolved(self, value: ir.Value) -> Constant | Refusal:
-        """The constant behind a value; those that it is computed from are known."""
+        """Return the constant behind a value; the values that it is computed from are known."""
         what = printable(value.name or "")
         producer = value.producer()
         if value.name in self._trained:
@@ -131,7 +130,7 @@ class Constants:
         return Refusal("not-constant", f"{what} is {origin}")
 
     def _literal(self, value: ir.Value, node: ir.Node, owner: ir.Graph) -> Constant | Refusal:
-        """The numbers of a Constant node."""
+        """Return the value of a Constant node."""
         if "value" in node.attributes:
             tensor = node.attributes["value"].as_tensor()
             return Constant(value, tensor, owner, isinstance(tensor, ir.ExternalTensor))
@@ -140,7 +139,7 @@ class Constants:
     def _evaluated(
         self, value: ir.Value, node: ir.Node, owner: ir.Graph, sources: Sequence[ir.Value]
     ) -> Constant | Refusal:
-        """What a node makes of constants."""
+        """Evaluate a node on constants."""
         known = [self._known[source] for source in sources]
         constants = [c for c in known if isinstance(c, Constant)]
         if len(constants) < len(known):
@@ -166,7 +165,7 @@ class Constants:
         *,
         external: bool = False,
     ) -> Constant | Refusal:
-        """A constant that is not stored as it is; `elements` it will have, as far as known."""
+        """Create a constant that is not stored; `elements` is its size, as far as known."""
         array = make() if self._elements + elements <= MAX_ELEMENTS else too_large()
         if isinstance(array, Refusal):
             return array
@@ -175,7 +174,7 @@ class Constants:
 
 
 def computed_from(value: ir.Value) -> list[ir.Value]:
-    """The inputs of the node behind a value that makes constants of constants; else nothing."""
+    """Return the inputs of the foldable node that computes a value, [] for other values."""
     node = value.producer()
     if node is None or not is_default(node, *FOLDABLE, "Identity"):
         return []

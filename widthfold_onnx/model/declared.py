@@ -1,4 +1,4 @@
-"""Extents and element types as a graph declares them."""
+"""Reads the extents and element types that a graph declares."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Dims = tuple[int | None, ...]
 
 
 def shapes_of(graph: onnx.GraphProto) -> dict[str, Dims]:
-    """Known shapes by value name."""
+    """Return the known shapes by value name."""
     described = (*graph.input, *graph.output, *graph.value_info)
     table = {v.name: dims for v in described if (dims := dims_of(v)) is not None}
     table.update({t.name: tuple(t.dims) for t in graph.initializer})
@@ -17,7 +17,7 @@ def shapes_of(graph: onnx.GraphProto) -> dict[str, Dims]:
 
 
 def elements_of(graph: onnx.GraphProto) -> dict[str, int]:
-    """Element types by value name, where they are said."""
+    """Return the declared element types by value name."""
     described = (*graph.input, *graph.output, *graph.value_info)
     table = {v.name: v.type.tensor_type.elem_type for v in described}
     table.update({t.name: t.data_type for t in graph.initializer})
@@ -25,7 +25,7 @@ def elements_of(graph: onnx.GraphProto) -> dict[str, int]:
 
 
 def dims_of(value: onnx.ValueInfoProto) -> Dims | None:
-    """Declared extents; a symbol, a missing or a negative dimension is None."""
+    """Return the declared extents; a symbol, a missing or a negative dimension is None."""
     if not value.type.tensor_type.HasField("shape"):
         return None
     return tuple(

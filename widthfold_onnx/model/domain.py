@@ -1,4 +1,4 @@
-"""The default operator domain, which a model may write in two ways."""
+"""Recognizes operators of the default domain, which a model may spell in two ways."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Operator(Protocol):
-    """What names an operator: a node, linked or as message."""
+    """The domain and type that name the operator of a node, linked or as a message."""
 
     @property
     def op_type(self) -> str: ...  # noqa: D102 - as ONNX names it
@@ -15,5 +15,5 @@ class Operator(Protocol):
 
 
 def is_default(node: Operator, *op_types: str) -> bool:
-    """Whether a node is one of these operators of the default domain."""
+    """Check whether a node is one of these operators of the default domain."""
     return node.op_type in op_types and node.domain in ("", "ai.onnx")

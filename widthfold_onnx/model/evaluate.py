@@ -1,4 +1,4 @@
-"""Numbers that a model computes from constants alone: the values of nodes, before it runs.
+"""Evaluates nodes on constants, before the model runs.
 
 Only a few deterministic operators are evaluated, by onnx's reference implementation, and only for
 element types for which ONNX Runtime computes the very same bits (tests/model/test_constants.py
@@ -23,10 +23,10 @@ from widthfold_onnx.refusal import Refusal
 Array = npt.NDArray[Any]
 
 MAX_ELEMENTS = 1 << 26
-"""Of all results in one model together: 256 MiB in float32, which is the largest folded weight."""
+"""Most elements of all results in one model: 256 MiB in float32, as the largest folded weight."""
 MOVES = ("Reshape", "Squeeze", "Transpose", "Unsqueeze")
 FOLDABLE = frozenset({*MOVES, "Cast", "DequantizeLinear", "QuantizeLinear"})
-"""What is evaluated, besides Constant and Identity."""
+"""Operators that are evaluated, besides Constant and Identity."""
 _INTEGERS = ("INT8", "UINT8", "INT16", "UINT16", "INT32", "UINT32", "INT64", "UINT64", "BOOL")
 _FLOATS = ("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE")
 _QUANTIZED = ("INT8", "UINT8", "INT16", "UINT16")
@@ -36,7 +36,7 @@ _QUANTIZING_OPSET = 21
 
 
 def _literal(node: onnx.NodeProto) -> Array | Refusal:
-    """The numbers of a Constant node that holds other than a dense tensor."""
+    """Return the value of a Constant node that does not hold a dense tensor."""
     for attribute in node.attribute:
         match attribute.name:
             case "value_float":
@@ -53,12 +53,12 @@ def _literal(node: onnx.NodeProto) -> Array | Refusal:
 
 
 def too_large() -> Refusal:
-    """What is said where more would have to be evaluated than `MAX_ELEMENTS`."""
+    """Return the refusal to evaluate more than `MAX_ELEMENTS`."""
     return Refusal("too-large", f"constants of more than {MAX_ELEMENTS} elements are not evaluated")
 
 
 def dense(sparse: onnx.SparseTensorProto) -> Array | Refusal:
-    """The numbers of a sparse tensor of at most `MAX_ELEMENTS`.
+    """Return a sparse tensor of at most `MAX_ELEMENTS` as a dense array.
 
     Its indices count the elements, or are one index per axis (ONNX, SparseTensorProto).
     """
@@ -81,7 +81,7 @@ def dense(sparse: onnx.SparseTensorProto) -> Array | Refusal:
 
 
 def evaluated(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -> Array | Refusal:
-    """What a node makes of constants.
+    """Evaluate a node on constants.
 
     Args:
         node: an operator of `FOLDABLE` of the default domain, or a Constant.
@@ -106,20 +106,20 @@ def evaluated(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) 
     ]
     end = onnx.ValueInfoProto(name=node.output[0])
     graph = helper.make_graph([node], "constants", described, [end])
-    graph.node[0].domain = ""  # "ai.onnx" is the same one, but not to the evaluator
+    graph.node[0].domain = ""  # the evaluator does not know "ai.onnx"
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
     try:
         with np.errstate(all="ignore"):
             (result,) = ReferenceEvaluator(model).run(None, feeds)
     except Exception:
-        # The evaluator raises whatever numpy raises on nonsense, in words of numpy.
+        # The evaluator raises any error of numpy on invalid inputs, with numpy's message.
         given = ", ".join(str(list(array.shape)) for array in feeds.values())
         return Refusal("not-constant", f"{node.op_type} fails on inputs of {given}")
     return np.asarray(result)
 
 
 def _refused(node: onnx.NodeProto, inputs: Sequence[Array | None]) -> str:
-    """Why a node is not evaluated, "" if it is."""
+    """Return why a node is not evaluated, "" if it is."""
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     data = inputs[0] if inputs else None
     if data is None or any(a.ref_attr_name for a in node.attribute):
@@ -128,7 +128,7 @@ def _refused(node: onnx.NodeProto, inputs: Sequence[Array | None]) -> str:
     if node.op_type == "Cast":
         to = onnx.TensorProto.DataType.Name(attributes.get("to", 0))
         known = kind in (*_INTEGERS, *_FLOATS) and to in (*_INTEGERS, *_FLOATS)
-        # Numbers out of range become anything; and the runtime rounds twice, by way of float.
+        # Results out of range are undefined, and the runtime rounds twice, by way of float.
         inexact = (kind in _FLOATS and to in _INTEGERS) or (kind, to) == ("DOUBLE", "FLOAT16")
         return f"from {kind} to {to}" if inexact or not known else ""
     if node.op_type in MOVES:
@@ -143,7 +143,7 @@ def _refused(node: onnx.NodeProto, inputs: Sequence[Array | None]) -> str:
     if node.op_type == "DequantizeLinear":
         fine = kind in (*_QUANTIZED, "INT32") and _dtype(scale) in ("FLOAT", "FLOAT16")
         return "" if fine else f"of {kind} with a scale of {_dtype(scale)}"
-    # Of float16 the runtime makes float32 before it divides, the reference does not.
+    # The runtime converts float16 to float32 before it divides, the reference does not.
     to = "UINT8" if zero is None else _dtype(zero)
     fine = (kind, _dtype(scale)) == ("FLOAT", "FLOAT") and to in _QUANTIZED
     return "" if fine else f"of {kind} to {to}"

@@ -1,4 +1,4 @@
-"""Tensor data outside the model file: which files it names, and whether they may be touched.
+"""Checks tensor data outside the model file: which files it names, and whether they may be read.
 
 A location comes from the model, so it is hostile: it may point out of the model's folder by a
 path, a symbolic link or a hard link, at a FIFO that never answers, or past the end of the file.
@@ -25,7 +25,7 @@ _MAX_DIGITS = 19  # of 2**63 - 1
 
 @dataclass(frozen=True)
 class ExternalData:
-    """Where a tensor's bytes are.
+    """The location of a tensor's bytes.
 
     Attributes:
         location: path relative to the model's folder, "/" between its parts.

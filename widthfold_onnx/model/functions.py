@@ -1,4 +1,4 @@
-"""How large a model becomes once its local functions are inlined, without inlining one."""
+"""Computes how large a model becomes once its local functions are inlined, without inlining."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class _Body:
 
 
 def with_stated_defaults(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model in which every call states the attributes that the function has a value for.
+    """Return a model in which every call states the attributes for which its function has a value.
 
     onnx's inliner (1.23) leaves out those that a call does not state.
     """
@@ -66,7 +66,7 @@ def with_stated_defaults(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def check_inlining(model: onnx.ModelProto) -> None:
-    """Check that the local functions end, and that inlining them stays within bounds.
+    """Check that no local function recurses, and that inlining them stays within bounds.
 
     Raises:
         InvalidModelError: a function is defined twice or calls itself, directly or through
@@ -77,7 +77,7 @@ def check_inlining(model: onnx.ModelProto) -> None:
 
 
 def check_inlined_size(model: onnx.ModelProto, weigh: Weigh, most: int, unit: str) -> None:
-    """Check how large a model would be, were all calls of local functions inlined.
+    """Check the size that a model would have with all calls of local functions inlined.
 
     Args:
         model: the model.

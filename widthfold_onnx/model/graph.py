@@ -1,6 +1,6 @@
-"""A model being rewritten: walk it, resolve constants, replace nodes, write back.
+"""Edits a model: walks it, resolves constants, replaces nodes and writes the result back.
 
-onnx_ir gives the linked graph (producers, users, captured values); the ModelProto stays the truth.
+onnx_ir gives the linked graph (producers, users, captured values); the ModelProto is authoritative.
 Only graphs that were changed are written back, node by node: an untouched node, initializer or
 field is the very message that was read (`model.messages`). So nothing is lost that onnx_ir does not
 carry: sparse tensors, training_info, map types (`model.reduced`).
@@ -76,7 +76,7 @@ class Document:
 
     @property
     def main(self) -> Graph:
-        """The graph that is no body of another."""
+        """The main graph."""
         graph = self.scopes[0].graph
         assert isinstance(graph, Graph)
         return graph
@@ -87,7 +87,7 @@ class Document:
         return ShapeTable(self.proto, {})
 
     def nodes(self, op_types: Iterable[str]) -> Iterator[tuple[Scope, Node]]:
-        """All nodes of some operators of the default domain, with the scope that holds each."""
+        """Yield all nodes of some operators of the default domain, each with its scope."""
         for scope in self.scopes:
             inside = (
                 scope.graph if scope.proto else ir.traversal.RecursiveGraphIterator(scope.graph)
@@ -97,32 +97,32 @@ class Document:
                     yield scope, node
 
     def constant(self, value: Value) -> Constant | Refusal:
-        """The constant behind a value; see `model.constants`."""
+        """Return the constant behind a value; see `model.constants`."""
         return self._constants.behind(value)
 
     def is_annotated(self, value: Value) -> bool:
-        """Whether a quantization annotation of the model names the value."""
+        """Check whether a quantization annotation of the model names the value."""
         return value.name in self._annotated
 
     def read(self, constant: Constant) -> npt.NDArray[Any]:
-        """The numbers of a constant."""
+        """Return the numbers of a constant."""
         return self._constants.read(constant)
 
     def message(self, node: Node) -> onnx.NodeProto:
-        """A node as ONNX message: the one that was read, if it is unchanged."""
+        """Return a node as ONNX message: the one that was read, if it is unchanged."""
         return message_of(node)
 
     def fresh(self, base: str) -> str:
-        """A name that no value and no node of the model has yet: `base`, or `base`_2, ..."""
+        """Return a name that no value or node of the model has yet: `base`, or `base`_2, ..."""
         return self._names.fresh(base)
 
     def add_constant(
         self, array: npt.NDArray[Any], name: str, owner: ir.Graph, *, external: bool = False
     ) -> Value:
-        """A new initializer in `owner`.
+        """Add a new initializer to `owner`.
 
         Below IR version 4 initializers are inputs of the main graph as well, which the runtime
-        does not ask a caller for: there it goes into the main graph and its list of inputs.
+        does not ask a caller for: there it is added to the main graph and its list of inputs.
         """
         name = self.fresh(name)
         value = ir.Value(name=name, const_value=ir.Tensor(array, name=name))
@@ -148,7 +148,7 @@ class Document:
         metadata: Mapping[str, str],
         outputs: int = 1,
     ) -> Node:
-        """A new node of the default domain; it and its outputs are named `name`, made fresh."""
+        """Create a node of the default domain; it and its outputs get fresh names from `name`."""
         node = ir.Node(
             "",
             op_type,
@@ -165,7 +165,7 @@ class Document:
     def again(
         self, node: Node, inputs: Sequence[Value | None], name: str, metadata: Mapping[str, str]
     ) -> Node:
-        """A node that does to `inputs` what `node` does to its own; all its names are fresh."""
+        """Create a node that applies what `node` does to other inputs; its names are fresh."""
         new = ir.Node(
             node.domain,
             node.op_type,
@@ -181,17 +181,17 @@ class Document:
         return new
 
     def is_fixed(self, value: Value) -> bool:
-        """Whether something else than nodes refers to a value, so that it must stay."""
+        """Check whether anything but nodes refers to a value, so that it must stay."""
         return (
             value.is_graph_output() or value.name in self._names.trained or self.is_annotated(value)
         )
 
     def path_of(self, graph: ir.Graph) -> str:
-        """The path of a graph of the model."""
+        """Return the path of a graph of the model."""
         return next(scope.path for scope in self.scopes if scope.graph is graph)
 
     def element(self, graph: ir.Graph, name: str) -> int:
-        """Element type of a value of the model, as ONNX counts them; 0 where not known."""
+        """Return the element type of a value of the model, as ONNX numbers it; 0 if unknown."""
         return self.shapes.element(self.path_of(graph), name)
 
     def replace(
@@ -205,10 +205,10 @@ class Document:
 
         Args:
             graph: holds the nodes.
-            chains: new nodes by the node that goes.
-            values: for outputs of nodes that go and are still read, what takes over their name and
-                users; no other output may be read by a node that stays.
-            kept: nodes that go, but will be there again, so that their constants must stay.
+            chains: new nodes by the removed node.
+            values: for outputs of removed nodes that are still read, values that take their name
+                and users; no other output may be read by a node that stays.
+            kept: removed nodes that will be inserted again, so that their constants must stay.
         """
         for old, new in values.items():
             new.name = old.name
@@ -234,6 +234,6 @@ class Document:
 
 
 def graph_of(node: Node) -> ir.Graph:
-    """The graph that holds a node of a model being rewritten; functions are never rewritten."""
+    """Return the graph that holds a node being rewritten; functions are never rewritten."""
     assert isinstance(node.graph, ir.Graph)
     return node.graph

@@ -1,10 +1,10 @@
-"""The one door to onnx's shape inference, and what would make that end the process.
+"""Calls onnx's shape inference, and avoids the inputs that would end the process.
 
-A window larger than its padded input has a negative number of positions, a shape that a model
-computes may hold one, and -1 may be declared. Slice clamps between 0 and the extent of its data;
-below 0 that is a failed assertion of onnx 1.23.2, no error. So what a Slice may read goes through
-an operator of our own, whose inference leaves a negative extent open. And two attributes that
-no runtime takes are counts by which it indexes unchecked: such a model is refused.
+Extents may be negative: the positions of a window larger than its padded input, extents that a
+model computes, or a declared -1. Slice clamps between 0 and the extent of its data; at a negative
+extent an assertion of onnx 1.23.2 fails and ends the process. So values that a Slice may
+read pass through an operator of our own, whose inference leaves a negative extent open. Inference
+also indexes by two attributes unchecked: a model with values that no runtime takes is refused.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from widthfold_onnx.model.scope import describe_node
 from widthfold_onnx.model.walk import all_graphs, all_nodes, subgraphs
 
 DOMAIN = "widthfold.extents"
-"""Of the operator that leaves negative extents open; no model that is written has it."""
+"""Domain of the operator that leaves negative extents open; no written model has it."""
 
 _OP = "OpenNegative"
-_RAW = "widthfold/raw/"  # before the name of a value whose negative extents are not open yet
+_RAW = "widthfold/raw/"  # prefix of the name of a value whose negative extents are not open yet
 
-# What may hold extents as data, by which inference finds others: these must stay next to each
+# Operators on extents as data, from which inference finds others: these must stay next to each
 # other. None of them makes a negative extent of extents that are not.
 _CARRIERS = {
     *("Constant", "Add", "Cast", "Concat", "Gather", "Mul", "Shape", "Size", "Slice", "Squeeze"),
@@ -35,14 +35,14 @@ _CARRIERS = {
 
 
 def infer_shapes(model: onnx.ModelProto, *, data_prop: bool = False) -> onnx.ModelProto:
-    """Infer shapes, not strictly: one node that cannot be inferred does not hide all others.
+    """Infer shapes without strict mode: a node that cannot be inferred does not hide the others.
 
     Args:
         model: nodes in running order; left as it is.
         data_prop: whether vectors of extents are evaluated.
 
     Returns:
-        The model with what was found; itself where what it declares contradicts itself. Where
+        The model with inferred types; itself if its declarations contradict each other. Where
         there is a Slice, negative extents are open, declared ones as well.
 
     Raises:
@@ -66,7 +66,7 @@ def infer_node(
     types: Mapping[str, onnx.TypeProto],
     data: Mapping[str, onnx.TensorProto],
 ) -> dict[str, onnx.TypeProto]:
-    """Infer the types of what one node returns; nothing where what it is given does not fit.
+    """Infer the types of a node's outputs; {} if its inputs do not fit.
 
     Args:
         node: of an operator that has a schema.
@@ -85,7 +85,7 @@ def infer_node(
 
 
 def check_inferable(node: onnx.NodeProto) -> None:
-    """Refuse a node at which inference would end the process, as onnxruntime does at its own.
+    """Refuse a node that ends the process in shape inference, in onnx's as in onnxruntime's.
 
     Raises:
         InvalidModelError: a Split into fewer parts than it has outputs, or a negative number of
@@ -93,7 +93,7 @@ def check_inferable(node: onnx.NodeProto) -> None:
     """
     counts = {a.name: a.i for a in node.attribute if a.type == onnx.AttributeProto.INT}
     parts, written = counts.get("num_outputs", 0), len(node.output)
-    # An attribute that a caller gives is 0 here.
+    # An attribute that a function's caller gives is 0 here.
     if is_default(node, "Split") and 0 < parts < written:
         what = f"num_outputs is {parts}, but it has {written} outputs"
         raise InvalidModelError(f"{describe_node(node)}: {what}")
@@ -102,9 +102,9 @@ def check_inferable(node: onnx.NodeProto) -> None:
 
 
 def _read_by_slices(model: onnx.ModelProto) -> set[str]:
-    """Names of values whose extents a Slice may be told; the same names elsewhere are no harm.
+    """Return names of values whose extents a Slice may read; the same names elsewhere do no harm.
 
-    The bodies of nodes and functions may slice all that goes in, a caller what a function returns.
+    Bodies of nodes and functions may slice all their inputs, and callers a function's outputs.
     """
     functions = {function_key(function) for function in model.functions}
     waiting = [name for function in model.functions for name in function.output]
@@ -136,7 +136,7 @@ def _carries(node: onnx.NodeProto, functions: Container[FunctionKey]) -> bool:
 
 
 def _guarded(model: onnx.ModelProto, read: Container[str]) -> onnx.ModelProto:
-    """A copy in which no Slice is told a negative extent."""
+    """Return a copy in which no Slice reads a negative extent."""
     _register()
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
@@ -153,7 +153,7 @@ def _guard(
     read: Container[str],
     functions: Container[FunctionKey],
 ) -> None:
-    """Put the operator behind what makes these values, and open what is declared negative."""
+    """Insert the operator after what produces these values; open declared negative extents."""
     of_graph = (*body.input, *body.output) if isinstance(body, onnx.GraphProto) else ()
     for value in (*of_graph, *body.value_info):
         _open_negative(value.type)
@@ -169,7 +169,7 @@ def _guard(
 
 
 def _told(model: onnx.ModelProto, made: onnx.ModelProto) -> onnx.ModelProto:
-    """The model, with what inference found for its guarded copy."""
+    """Return the model with the types that inference found for its guarded copy."""
     result = onnx.ModelProto()
     result.CopyFrom(model)
     for graph, source in zip(all_graphs(result.graph), all_graphs(made.graph), strict=True):
@@ -182,7 +182,7 @@ def _told(model: onnx.ModelProto, made: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _register() -> None:
-    """Make the operator known to onnx."""
+    """Register the operator with onnx."""
     if defs.has(_OP, domain=DOMAIN):
         return
     parameter = defs.OpSchema.FormalParameter
@@ -205,7 +205,7 @@ def _pass_on(context: shape_inference.InferenceContext) -> None:
 
 
 def _open_negative(told: onnx.TypeProto) -> None:
-    """Take the negative extents out of the type of a tensor, or of what a sequence holds."""
+    """Remove negative extents from the type of a tensor, or of the elements of a sequence."""
     kind = told.WhichOneof("value")
     if kind in ("sequence_type", "optional_type"):
         _open_negative(getattr(told, kind).elem_type)

@@ -1,4 +1,4 @@
-"""Local functions that hold a site, inlined: then each call has its own extents and weights.
+"""Inlines local functions that hold a site: then each call has its own extents and weights.
 
 Runtimes inline functions as well. A fold inside of a function would have to suit all calls, and its
 weights are mostly arguments, which are constant only where the function is called.
@@ -29,11 +29,11 @@ SITES = frozenset(
 """Operators that may be folded."""
 MAX_NODES = 100_000
 MAX_BYTES = 1 << 30
-"""How much all calls together may add to a model; a message holds twice that."""
+"""Most bytes that all calls together may add to a model; a message holds twice that."""
 
 
 def inlined(model: onnx.ModelProto) -> tuple[onnx.ModelProto, str]:
-    """A model without the functions in which sites are, and without those that call them.
+    """Inline the functions that hold sites, and those that call them.
 
     Args:
         model: a checked model; it stays as it is.
@@ -59,7 +59,7 @@ def inlined(model: onnx.ModelProto) -> tuple[onnx.ModelProto, str]:
 
 
 def _holding_sites(model: onnx.ModelProto) -> set[tuple[str, str]]:
-    """Domain and name of every function with a site, in itself or in what it calls."""
+    """Return domain and name of every function with a site, in itself or in a function it calls."""
     called_by: dict[object, list[onnx.FunctionProto]] = {}
     waiting = []
     for function in model.functions:

@@ -1,4 +1,4 @@
-"""The one door to onnx_ir, which is imported here without sympy.
+"""Imports onnx_ir, without sympy, for the whole package.
 
 onnx_ir calculates symbolic extents (``N + 1``) with sympy, whose import takes longer than that of
 all other libraries together. Nothing here calculates with them, so sympy is imported when a part of
@@ -21,8 +21,8 @@ class _OnUse(ModuleType):
     """Stands for a module, which is imported when something is first taken from it.
 
     `importlib.util.LazyLoader` would leave an unloaded sympy in `sys.modules`, where the rest of
-    the program finds it. This one is known only to who imported it meanwhile (`_put_off`): every
-    later import is the usual one, and an error of it is raised where sympy is first used.
+    the program finds it. Only modules imported within `_put_off` see this stand-in: every later
+    import is the usual one, and its errors are raised where sympy is first used.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -37,7 +37,7 @@ def _take_out(stand_in: _OnUse) -> None:
 
 @contextmanager
 def _put_off(*names: str) -> Iterator[None]:
-    """Let what is imported inside import stand-ins of these modules, unless they are there."""
+    """Replace these modules by stand-ins for imports made inside, unless already loaded."""
     stand_ins = [_OnUse(name) for name in names if name not in sys.modules]
     sys.modules.update((stand_in.__name__, stand_in) for stand_in in stand_ins)
     try:
@@ -47,6 +47,6 @@ def _put_off(*names: str) -> Iterator[None]:
             _take_out(stand_in)
 
 
-# The second one reads extents that are formulas; it takes functions of sympy as it is imported.
+# The second one reads extents that are formulas; its import needs functions of sympy.
 with _put_off("sympy", "onnx_ir._symbolic_shapes"):
     import onnx_ir as ir  # noqa: TID251 - this module is the door

@@ -1,4 +1,4 @@
-"""Reads a model file; nothing that comes out of here is hostile any more."""
+"""Reads and checks model files; a loaded model can be trusted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import onnx
 
 MAX_FILE_BYTES = 2**31 - 1
-"""What a protobuf message can hold; larger models keep their data in external files."""
+"""Most bytes of a protobuf message; larger models keep their data in external files."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class LoadedModel:
 
 
 def load(path: Path) -> LoadedModel:
-    """Read and check a model; its content decides what it is, never its name.
+    """Read and check a model; its content decides whether it is one, not its file name.
 
     Args:
         path: the model file.
@@ -58,7 +58,7 @@ def load(path: Path) -> LoadedModel:
         raise InvalidModelError(f"{shown}: {error}") from error
     try:
         scan_wire(data)
-        # Imported for what is worth parsing only: most files that are no model need no onnx.
+        # Imported only for files worth parsing: most files that are no model need no onnx.
         from widthfold_onnx.model.check import check_model, parse
 
         proto = parse(data)
@@ -76,7 +76,7 @@ def _read(path: Path) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         _check_status(status)
-        return file.read(status.st_size)  # sized, for read allocates what it is asked for
+        return file.read(status.st_size)  # with a size, because read allocates as asked
 
 
 def _check_status(status: os.stat_result) -> None:

@@ -1,7 +1,7 @@
-"""What a Loop carries from turn to turn may change its extents; what is declared may be wrong.
+"""Opens extents of the values that a Loop carries, where an iteration may change them.
 
-An extent of a carried value is trusted only if it is an invariant: the initial value has it, and
-the body, given it, returns it by inference alone. Every other declared extent is opened.
+Declared extents may be wrong. One of a carried value is trusted only if it is an invariant: the
+initial value has it, and the body, given it, returns it by inference alone. All others are opened.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def settle_loops(outline: onnx.ModelProto) -> None:
 def _loops(
     graph: onnx.GraphProto, outer: Mapping[str, Dims]
 ) -> Iterator[tuple[onnx.NodeProto, onnx.GraphProto, Mapping[str, Dims]]]:
-    """Every Loop with its body and the shapes that are known around it, outer ones first."""
+    """Yield every Loop with its body and the shapes known around it, outer ones first."""
     known = {**outer, **shapes_of(graph)}
     for node in graph.node:
         for body in subgraphs(node):

@@ -1,4 +1,4 @@
-"""A cap on the memory of this process, for code that may ask for any amount."""
+"""Caps the memory of this process, for code that may request any amount."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @contextmanager
 def memory_capped(extra: int) -> Iterator[None]:
-    """Let allocations past `extra` bytes fail; where the system cannot, nothing is capped.
+    """Let allocations beyond `extra` bytes fail, on systems that support such a limit.
 
     Lengths that only data propagation itself finds out cannot be checked before it.
     """

@@ -1,4 +1,4 @@
-"""From ONNX messages to linked graphs, and back where a graph was changed."""
+"""Links the graphs of ONNX messages, and writes changed graphs back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from widthfold_onnx.model.reduced import reduced
 from widthfold_onnx.model.walk import all_graphs, body_path
 from widthfold_onnx.text import printable
 
-# The library warns of what it cannot carry; here nothing has to be carried.
+# The library warns of fields that it drops; they stay in the messages here.
 logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
 _SOURCE = "widthfold.source"  # key in Node.meta: the NodeProto that the node was read from
 _PATTERN = "widthfold.pattern"  # the same of the node that it repeats on other inputs
@@ -37,7 +37,7 @@ class Scope:
 
 
 def linked(proto: onnx.ModelProto) -> ir.Model:
-    """The linked graphs of a model.
+    """Link the graphs of a model.
 
     Raises:
         InvalidModelError: the model uses something that the graph library cannot read.
@@ -57,7 +57,7 @@ def linked(proto: onnx.ModelProto) -> ir.Model:
 
 
 def scopes_of(model: ir.Model, proto: onnx.ModelProto) -> Iterator[Scope]:
-    """All graphs of a model and its functions; each node remembers its message."""
+    """Yield all graphs of a model and its functions; each node remembers its message."""
     stack = [Scope("", model.graph, proto.graph)]
     while stack:
         scope = stack.pop()
@@ -77,7 +77,7 @@ def scopes_of(model: ir.Model, proto: onnx.ModelProto) -> Iterator[Scope]:
 
 
 def repeat(node: ir.Node, pattern: ir.Node) -> None:
-    """Have a new node written as `pattern` is, but for its inputs, outputs and metadata."""
+    """Let a new node be written like `pattern`, except for its inputs, outputs and metadata."""
     node.meta[_PATTERN] = message_of(pattern)
 
 
@@ -111,7 +111,7 @@ def write_back(graph: ir.Graph, message: onnx.GraphProto) -> None:
 
 
 def message_of(node: ir.Node) -> onnx.NodeProto:
-    """A node as ONNX message: the one that was read, if it is unchanged."""
+    """Return a node as ONNX message: the one that was read, if it is unchanged."""
     source: onnx.NodeProto | None = node.meta.get(_SOURCE)
     pattern: onnx.NodeProto | None = node.meta.get(_PATTERN)
     if source is not None:
@@ -120,7 +120,7 @@ def message_of(node: ir.Node) -> onnx.NodeProto:
 
 
 def _repeated(node: ir.Node, pattern: onnx.NodeProto) -> onnx.NodeProto:
-    """The message of `pattern` with the inputs, outputs, name and metadata of `node`."""
+    """Return the message of `pattern` with the inputs, outputs, name and metadata of `node`."""
     message = onnx.NodeProto()
     message.CopyFrom(pattern)
     message.name = node.name or ""

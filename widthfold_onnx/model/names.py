@@ -1,4 +1,4 @@
-"""The names that a model uses: values, nodes, and what training reads or sets."""
+"""Collects the names that a model uses: values, nodes, and all that training reads or sets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from widthfold_onnx.model.walk import all_graphs
 
 
 class Names:
-    """The names of a model, of which new ones must differ.
+    """The names that a model uses; new names must differ from them.
 
     Attributes:
         trained: names of values that training reads or sets, and its own.
@@ -29,7 +29,7 @@ class Names:
         self._used |= self.trained
 
     def fresh(self, base: str) -> str:
-        """A name that no value and no node of the model has yet: `base`, or `base`_2, ..."""
+        """Return a name that no value or node of the model has yet: `base`, or `base`_2, ..."""
         name, count = base, 1
         while name in self._used:
             count += 1
@@ -39,7 +39,7 @@ class Names:
 
 
 def _named_by_training(proto: onnx.ModelProto) -> Iterator[str]:
-    """Values that training reads or sets, and its own: all graphs together are one name space."""
+    """Yield names that training reads, sets or declares: all graphs together are one name space."""
     for training in proto.training_info:
         for binding in (*training.initialization_binding, *training.update_binding):
             yield from (binding.key, binding.value)

@@ -1,4 +1,4 @@
-"""Nodes in an order in which they can run, and what they read."""
+"""Puts nodes into an order in which they can run, and lists what they read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from widthfold_onnx.model.library import ir
 
 
 def nodes_of(graph: ir.Graph) -> Iterator[ir.Node]:
-    """The nodes of a graph, each behind those whose outputs it reads itself."""
+    """Yield the nodes of a graph, each after those whose outputs it reads itself."""
     done: set[ir.Node] = set()
     for node in graph:
         waiting = [node]
@@ -25,7 +25,7 @@ def nodes_of(graph: ir.Graph) -> Iterator[ir.Node]:
 
 
 def reads(node: ir.Node) -> Iterator[ir.Value]:
-    """What a node and the nodes of the graphs in it read."""
+    """Yield the values that a node and the nodes of the graphs in it read."""
     yield from (value for value in node.inputs if value is not None)
     for attribute in node.attributes.values():
         if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):

@@ -1,8 +1,8 @@
-"""Limits on a model file, counted on its raw bytes before a parser builds one object of it.
+"""Limits a model file by counting on its raw bytes, before a parser builds any object of it.
 
-A protobuf parser turns two bytes into a message of some 150 bytes, so the size of a file bounds
-nothing. The scan visits every field header of the messages that can repeat or nest, and jumps over
-the content of all others.
+A protobuf parser turns two bytes into a message of some 150 bytes, so file size does not
+bound memory. The scan visits every field header of the messages that can repeat or nest, and jumps
+over the content of all others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LENGTH_DELIMITED = 2
 _TEXT = frozenset(b"\t\n\r" + bytes(range(0x20, 0x7F)))
 _LFS = b"version https://git-lfs"
 
-# A value's type is only worth a visit where it is long: then its dims are many.
+# Only the type of a long value is visited: it may have many dims.
 _LONG_VALUE = 4096
 
 
@@ -208,7 +208,7 @@ def _scan_fields(data: bytes) -> None:
 
 
 def _past_number(data: bytes, pos: int, wire: int) -> int:
-    """Where a field without a length ends."""
+    """Return the end of a field without a length."""
     if wire == 0:
         while data[pos] > 0x7F:
             pos += 1

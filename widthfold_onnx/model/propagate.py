@@ -1,4 +1,4 @@
-"""Shape inference of a skeleton, past the places where onnx's own stops or errs.
+"""Infers the shapes of a skeleton, also where onnx's own inference stops or errs.
 
 onnx propagates little integer data: Pad amounts that an exporter computes from constants and
 known extents by Concat, Slice and Transpose stay unknown to it, so these are evaluated
@@ -32,12 +32,12 @@ ROUNDS = 4
 
 
 def infer(outline: onnx.ModelProto) -> onnx.ModelProto:
-    """Infer all shapes of a skeleton; the skeleton itself gains what was evaluated.
+    """Infer all shapes of a skeleton; evaluated constants are written into the skeleton itself.
 
     Args:
         outline: see `model.skeleton`.
     """
-    # Below, what is evaluated would have no type: an initializer had to be an input as well.
+    # Below 4 an evaluated constant would have no type: an initializer had to be an input as well.
     outline.ir_version = max(outline.ir_version, 4)
     inferred = infer_shapes(outline)
     bodies = (outline.graph, *outline.functions)
@@ -48,7 +48,7 @@ def infer(outline: onnx.ModelProto) -> onnx.ModelProto:
         elif turn:
             inferred = infer_shapes(outline)
         if _settle(outline.graph, inferred.graph, ChainMap()):
-            continue  # what is evaluated must not rest on wrong extents
+            continue  # evaluation must not rest on wrong extents
         shapes = shapes_of(inferred.graph)
         found = SmallConstants(ChainMap(), ChainMap()).run(outline.graph, inferred.graph)
         found += _fill_stft(outline.graph, shapes)
@@ -58,7 +58,7 @@ def infer(outline: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _settle(graph: onnx.GraphProto, inferred: onnx.GraphProto, outer: ChainMap[str, Dims]) -> int:
-    """Settle what ConvTransposes return, in a graph and the graphs in it; return at how many."""
+    """Correct what ConvTransposes return, in a graph and the graphs in it; return at how many."""
     shapes = outer.new_child(shapes_of(inferred))
     changed = 0
     for node, described in zip(graph.node, inferred.node, strict=True):
@@ -77,9 +77,9 @@ def _propagated(outline: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _propagates_little(inferred: onnx.ModelProto) -> bool:
-    """Whether data propagation stays small, as far as lengths are known.
+    """Check whether data propagation stays small, as far as lengths are known.
 
-    It holds each element of a vector as a message, whatever the vector is: a file of some hundred
+    It holds each element of any vector as a message: a file of some hundred
     bytes, in which each Concat doubles the one before, would fill any memory.
     """
     total = 0

@@ -1,7 +1,7 @@
-"""A copy of a model that the graph library can read, for models that hold what it cannot.
+"""Copies a model without the parts that the graph library cannot read.
 
 onnx_ir has no sparse tensors, no map types and no strings that are not UTF-8. Linking nodes
-needs none of them: what is left out here stays in the model itself, whose messages are written.
+needs none of them: the parts left out stay in the model itself, whose messages are written.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _UNREADABLE = (
 
 
 def reduced(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Copy a model without them; for a sparse initializer a dense one stands, without numbers."""
+    """Copy a model without such parts; a dense initializer without data replaces a sparse one."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     _reduce_nodes(copy.graph.node)

@@ -1,4 +1,4 @@
-"""Graphs as scopes: an order in which the nodes can run, and the names taken from outside.
+"""Reads graphs as scopes: nodes in an order that can run, and names captured from outside.
 
 Nodes may stand in any order in a file; runtimes sort them, and real models rely on it.
 """
@@ -27,7 +27,7 @@ class NameScope:
         nodes: in an order that can run; the order of the file where that can.
         inner: per node that has subgraphs, keyed by its position in `nodes`, their scopes in the
             order of `walk.subgraphs`.
-        captured: each name that is read here and written outside, with what reads it first.
+        captured: each name that is read here and written outside, with its first reader.
     """
 
     graph: onnx.GraphProto | None

@@ -1,4 +1,4 @@
-"""Extents and element type of every value of a model.
+"""Infers the extents and element type of every value of a model.
 
 A dimension is a number, or None where the model leaves it open. With `pins` the given input
 shapes are assumed: that table serves planning only, the model itself is never changed. Without
@@ -51,7 +51,7 @@ class ShapeTable:
         # A chain, not a copy: many bodies may stand in a large graph.
         table = outer.new_child(shapes_of(graph))
         elements = around.new_child(elements_of(graph))
-        # Nodes without outputs and names lead to the same path; of their bodies nothing is said.
+        # Nodes without outputs and names share a path; the shapes of their bodies stay unknown.
         again = path in self._tables
         self._tables[path] = {} if again else table
         self._elements[path] = {} if again else elements
@@ -65,11 +65,11 @@ class ShapeTable:
                     self._collect(body, inner, table, elements)
 
     def get(self, path: str, name: str) -> Dims | None:
-        """Shape of a value seen from a scope; None where not even the rank is known."""
+        """Return the shape of a value seen from a scope; None if not even the rank is known."""
         return self._tables.get(path, {}).get(name)
 
     def element(self, path: str, name: str) -> int:
-        """Element type of a value seen from a scope, as ONNX counts them; 0 where not known."""
+        """Return the element type of a value seen from a scope, as ONNX number; 0 if unknown."""
         return self._elements.get(path, {}).get(name, onnx.TensorProto.UNDEFINED)
 
 

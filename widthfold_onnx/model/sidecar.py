@@ -1,4 +1,4 @@
-"""The one file beside a model that holds its large tensors."""
+"""Writes the large tensors of a model into one file beside it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _LARGE_BYTES = 1 << 20
 
 
 class Sidecar:
-    """The data of a model's external tensors, on their way into one file."""
+    """Gathers the data of a model's external tensors into one file."""
 
     def __init__(
         self, proto: onnx.ModelProto, source_folder: Path | None, externalize: Collection[str]
     ) -> None:
-        """Find the tensors that belong into the file, and check the data of those outside.
+        """Find the tensors for the file, and check the external data of the model.
 
         Args:
             proto: the model that will be written.

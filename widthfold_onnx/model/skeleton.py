@@ -1,4 +1,4 @@
-"""A light copy of a model: the same graph without the bulk of its numbers.
+"""Makes a light copy of a model: the same graph without the bulk of its numbers.
 
 Checkers and shape inference copy a whole model, twice and more; of the weights they need the shape
 only. In the skeleton a large constant is a typed input of the main graph.
@@ -21,7 +21,7 @@ from widthfold_onnx.model.walk import all_nodes, attribute_graphs
 SMALL_BYTES = 1024
 """Constants up to this size keep their data: shape inference reads them."""
 
-_STRING_BYTES = 16  # what a string element counts for, whatever its length
+_STRING_BYTES = 16  # counted for a string element of any length
 
 
 def skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -63,7 +63,7 @@ def _spell_domains(copy: onnx.ModelProto) -> None:
 
 
 class _Main:
-    """The inputs that the main graph gets for the constants that are left out."""
+    """The inputs that replace left-out constants in the main graph."""
 
     def __init__(self, taken: set[str]) -> None:
         self.holes: list[onnx.ValueInfoProto] = []

@@ -1,6 +1,6 @@
-"""Small constants that an exporter computes from constants and known extents, evaluated.
+"""Evaluates small constants that an exporter computes from constants and known extents.
 
-With onnx's reference implementation, one node at a time and only where the inferred size is small.
+onnx's reference implementation runs one node at a time, only where the inferred size is small.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ SHAPE_ARITHMETIC = {
 }
 
 MADE_BY_SHAPE = {"ConstantOfShape": 0, "Expand": 1}
-"""Which input says how large the output is."""
+"""Index of the input that holds the shape of the output."""
 
 Array = npt.NDArray[np.generic]
 
 
 @dataclass
 class SmallConstants:
-    """What is known of a model where one of its graphs is looked at.
+    """Shapes and constants that are known in one graph of a model.
 
     Attributes:
         shapes: by value name, inner graphs first.
@@ -52,7 +52,7 @@ class SmallConstants:
         """Replace nodes of small constants by their results; return how many.
 
         Args:
-            graph: where they are replaced, and in the graphs inside of its nodes.
+            graph: the graph; nodes in its subgraphs are replaced as well.
             inferred: the same graph with shapes.
         """
         self.shapes.maps.insert(0, shapes_of(inferred))
@@ -90,7 +90,7 @@ class SmallConstants:
 
 
 def _extents(node: onnx.NodeProto, shapes: Mapping[str, Dims]) -> Array | None:
-    """What a Shape node gives, where all that it gives is known."""
+    """Return the value of a Shape node, None if an extent in it is unknown."""
     dims = shapes.get(node.input[0])
     if dims is None:
         return None
@@ -101,7 +101,7 @@ def _extents(node: onnx.NodeProto, shapes: Mapping[str, Dims]) -> Array | None:
 
 
 def stored_numbers(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
-    """Numbers that stand in the graph, by value name."""
+    """Return the numbers that are stored in the graph, by value name."""
     known = {t.name: t for t in graph.initializer}
     for node in graph.node:
         for attribute in node.attribute if is_default(node, "Constant") else ():
@@ -118,7 +118,7 @@ def _is_small_constant(
     if len(node.output) != 1 or not all(name in known for name in node.input if name):
         return False
     if node.op_type in MADE_BY_SHAPE:
-        # What the model declares of the output is no bound; what will be made is.
+        # The declared size of the output is no bound; the size that will be computed is.
         wanted = numpy_helper.to_array(known[node.input[MADE_BY_SHAPE[node.op_type]]])
         if not 0 <= math.prod(int(n) for n in wanted.ravel()) <= SMALL_ELEMENTS:
             return False
@@ -136,7 +136,7 @@ def _run(node: onnx.NodeProto, known: Mapping[str, onnx.TensorProto], shape: Dim
     try:
         (result,) = ReferenceEvaluator(node).run(None, feeds)
     except Exception:
-        # The evaluator raises whatever numpy raises on nonsense; then the value stays unknown.
+        # The evaluator raises any error of numpy on invalid inputs; then the value stays unknown.
         return None
     array = np.asarray(result)
     # The evaluator takes the newest form of an operator; inference takes the model's.

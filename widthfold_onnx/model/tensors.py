@@ -1,4 +1,4 @@
-"""One tensor: its size in exact integers, and whether it carries just the data that it declares."""
+"""Checks one tensor: its size in exact integers, and that it holds just the data it declares."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.text import quoted
 
 MAX_RANK = 64
-"""What numpy can hold; the runtime's kernels stop far below."""
+"""Highest rank of numpy; the runtime's kernels stop far below."""
 
 BITS: Mapping[int, int] = MappingProxyType(
     {
@@ -95,7 +95,7 @@ def describe(tensor: TensorProto) -> str:
 
 
 def check_declaration(tensor: TensorProto) -> None:
-    """Check what a tensor says about itself, before any of its data.
+    """Check the declaration of a tensor, before any of its data.
 
     Raises:
         InvalidModelError: unknown element type, a negative dim, a rank above

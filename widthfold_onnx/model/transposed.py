@@ -1,8 +1,8 @@
-"""The output of a ConvTranspose, where onnx's inference takes it for another than it is.
+"""Corrects onnx's shape inference for ConvTranspose.
 
 Two cases (measured on onnx 1.23.2 and onnxruntime 1.31.1, tests/model/test_propagate.py). SAME
 keeps stride times the input's extent (ONNX operator text, ConvTranspose-11), so output_padding adds
-only what the kernel alone does not reach of that; inference adds all of it. And at an output_shape
+only the part of that which the kernel does not reach; inference adds all of it. At an output_shape
 below an input's extent inference stops, and leaves a shape that lacks the axes from there on.
 """
 
@@ -23,11 +23,11 @@ def settle_transposed(
     inferred: onnx.GraphProto,
     shapes: Mapping[str, Dims],
 ) -> bool:
-    """Tell inference what a ConvTranspose returns.
+    """Correct a ConvTranspose of a skeleton, so that inference finds its true shape.
 
     Args:
         node: any node of a skeleton, changed in place.
-        graph: of the skeleton, which holds it; what it declares is changed.
+        graph: of the skeleton, which holds it; its declarations are changed.
         inferred: the same graph with shapes.
         shapes: by value name, as inferred.
 

@@ -1,4 +1,4 @@
-"""What held or computed a constant goes when its last reader has gone."""
+"""Removes constants, and the nodes that compute them, when their last reader has gone."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ def drop_unused(
     constant: Callable[[ir.Value], Constant | Refusal],
     staying: Container[ir.Value],
 ) -> Iterator[ir.Graph]:
-    """Remove the constants that nobody reads any more, and what computes them from others.
+    """Remove constants that are no longer read, and the nodes that compute them from others.
 
     Args:
-        values: what a node read that has gone.
+        values: the inputs of removed nodes.
         constant: the constant behind a value.
-        staying: these stay, read or not.
+        staying: values that stay, read or not.
 
     Returns:
-        The graphs that lost something, as they lose it.
+        The changed graphs, one for each removal.
     """
     waiting = list(values)
     while waiting:

@@ -1,4 +1,4 @@
-"""Every graph and every tensor of a model, wherever it hides."""
+"""Walks every graph and every tensor of a model, at any depth."""
 
 from __future__ import annotations
 

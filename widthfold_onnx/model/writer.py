@@ -1,4 +1,4 @@
-"""Writes a model so that there is always a whole one: the old output, or the new and checked."""
+"""Writes a model atomically: the old output stays until the new one is complete and checked."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def write_model(
         proto: the model; its external tensors are made to refer to the new file, also where a
             later step fails.
         out: where it goes; a file that is there is replaced in one step.
-        source_folder: what the locations of its external data are relative to now.
+        source_folder: folder to which the locations of its external data are relative now.
         check: called with the path of the written file before it is put in its place; what it
             raises ends the writing.
         protected: files that must not be replaced. Sources of external data never are.
@@ -83,7 +83,7 @@ def copy_model(
     Args:
         path: the model file.
         out: where it goes; a file that is there is replaced in one step.
-        proto: the loaded model, which tells the files.
+        proto: the loaded model, which names the files.
         protected: files besides `path` that must not be replaced.
 
     Raises:
@@ -108,7 +108,7 @@ def copy_model(
 
 @contextmanager
 def _removing_unless(published: Callable[[], bool]) -> Iterator[list[Path]]:
-    """Yield a list for the files and folders made on the way; they go where the model does not.
+    """Yield a list for files and folders made on the way; they go unless it is published.
 
     An entry is made before the file is, so that an interrupt in between loses nothing.
     """

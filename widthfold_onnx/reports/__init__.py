@@ -1,4 +1,4 @@
-"""One result, many forms: a file for each form, `forms` to choose, `console` to print."""
+"""Renders results: one module for each form, `forms` to choose, `console` to print."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Form(StrEnum):
-    """How a result is written where tables are not wanted; GITHUB is for standard output only."""
+    """A form of a result other than tables; GITHUB is for standard output only."""
 
     JSON = "json"
     JUNIT = "junit"
@@ -16,6 +16,6 @@ class Form(StrEnum):
 
 
 SUFFIXES = {".json": Form.JSON, ".xml": Form.JUNIT, ".md": Form.MARKDOWN, ".html": Form.HTML}
-"""What the suffix of a report file says."""
+"""Form of a report file by its suffix."""
 
 MISSING = "an html report needs matplotlib: pip install 'widthfold-onnx[report]'"

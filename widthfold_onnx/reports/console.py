@@ -1,4 +1,4 @@
-"""The door to standard output: tables framed on a terminal, plain columns in a pipe."""
+"""Writes to standard output: tables framed on a terminal, plain columns in a pipe."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _NAME_WIDTH = 36
 
 @contextlib.contextmanager
 def printing() -> Iterator[None]:
-    """Print whatever the encoding; a reader that left early is no fault, a full disk is one."""
-    if sys.stdout is None:  # the caller closed it: there is nobody to print for
-        # The whole process keeps it open.
+    """Print in any encoding; a closed pipe is ignored, a full disk is an error."""
+    if sys.stdout is None:  # the caller closed it
+        # It stays open for the rest of the process.
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - no path of ours
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -51,7 +51,7 @@ def printing() -> Iterator[None]:
         yield
         sys.stdout.flush()
     except OSError as error:
-        # What is still buffered would fail again when the interpreter ends.
+        # Buffered output would fail again when the interpreter ends.
         with open(os.devnull, "wb") as nothing:  # noqa: PTH123 - os.devnull is no path of ours
             os.dup2(nothing.fileno(), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
@@ -100,7 +100,7 @@ def _styled(text: str) -> Text:
 
 
 def _plain(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns for a pipe: a cell that is longer than most sticks out instead of widening all."""
+    """Return columns for a pipe: an overlong cell sticks out instead of widening its column."""
     widths = [min(max(map(cell_len, column)), _PIPE_COLUMN) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -113,7 +113,7 @@ def _plain(rows: Sequence[Sequence[str]]) -> list[str]:
 def _stacked(
     console: Console, rows: Sequence[Sequence[str]], sentences: Sequence[Sequence[str]]
 ) -> None:
-    """Rows, the first of them the head, each with its sentences below it."""
+    """Print rows, the first of them the head, each with its sentences below it."""
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     while sum(widths) + _GAP * len(widths) > console.width and max(widths) > 1:
         widths[widths.index(max(widths))] -= 1
@@ -132,7 +132,7 @@ def _stacked(
 
 
 def _tame(line: str) -> str:
-    """A line that begins with two colons would be a command to the log of some CI services."""
+    """Prefix a line that begins with two colons: some CI services would take it for a command."""
     return f"| {line}" if line.lstrip().startswith("::") else line
 
 
@@ -154,7 +154,7 @@ def write(text: str) -> None:
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Say so, where rich would exit with a code of its own."""
+        """Raise, where rich would exit with a code of its own."""
         raise BrokenPipeError
 
 

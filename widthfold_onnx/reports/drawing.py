@@ -1,4 +1,4 @@
-"""Drawings of a fold: which positions become channels, and where each tap of the kernel goes."""
+"""Draws a fold: which positions become channels, and where each tap of the kernel goes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Shown:
 
     @classmethod
     def of(cls, axis: AxisPattern) -> Shown:
-        """Choose it."""
+        """Choose the part that fits."""
         rest = None if axis.in_length is None else max(1, axis.in_length // axis.in_digits)
         digits = min(axis.in_digits, _CELLS // 2)
         places = min(rest or _CELLS, max(2, _CELLS // digits))
@@ -42,12 +42,12 @@ class Shown:
 
 
 def colour(index: int) -> str:
-    """The colour of a digit or a tap."""
+    """Return the colour of a digit or a tap."""
     return _PALE[index % len(_PALE)]
 
 
 def explained(axis: AxisPattern) -> str:
-    """What the drawings of an axis show, as a sentence."""
+    """Return a sentence that explains the drawings of an axis."""
     cells = axis.out_digits * axis.in_digits * axis.kernel
     kind = "blocks of positions" if axis.blocked else "neighbouring positions"
     reads = f"{axis.in_digits} {kind} of the input become channels"
@@ -64,9 +64,9 @@ def explained(axis: AxisPattern) -> str:
 
 
 def positions(axis: AxisPattern, key: str) -> Markup:
-    """The input as a row of positions, and below it the same positions as digits in channels.
+    """Draw the input as a row of positions, and below it the same positions as digits in channels.
 
-    Nothing where it is read as it is.
+    The drawing is empty where the input is not packed.
     """
     if axis.in_digits == 1:
         return Markup()
@@ -109,7 +109,7 @@ def positions(axis: AxisPattern, key: str) -> Markup:
 
 
 def _groups(axis: AxisPattern, shown: Shown) -> list[list[tuple[int, str]]]:
-    """Runs of neighbouring positions, each with its digit."""
+    """Return runs of neighbouring positions, each with its digit."""
     digits, places = range(shown.digits), range(shown.places)
     if axis.blocked:
         return [[(d, _position(axis, d, p, shown)) for p in places] for d in digits]
@@ -136,7 +136,7 @@ def _number(axes: Axes, x: float, y: float, text: str, size: float) -> None:
 
 
 def kernel(axis: AxisPattern, key: str) -> Markup:
-    """The expanded kernel along one axis: which tap stands where; empty places are zero."""
+    """Draw the expanded kernel along one axis: which tap stands where; empty places are zero."""
     digits = min(axis.in_digits, max(1, _COLUMNS // axis.kernel))
     rows, columns = min(axis.out_digits, _ROWS), digits * axis.kernel
     cut = rows < axis.out_digits or digits < axis.in_digits

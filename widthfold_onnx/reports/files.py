@@ -1,4 +1,4 @@
-"""Report files: written in one step, and never in the place of what is not a report of ours."""
+"""Writes report files in one step, and replaces no file that is not a report of widthfold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HEAD = 200
 
 
 def signature(schema: str) -> str:
-    """The comment by which a report in XML, Markdown or HTML is known as ours."""
+    """Return the comment by which a report in XML, Markdown or HTML is known as ours."""
     return f"<!-- {schema} -->"
 
 

@@ -1,4 +1,4 @@
-"""The forms that a result can take, and who chooses: the suffix of a file, or `--format`."""
+"""Chooses the forms of a result, by the suffix of a file or by `--format`, and renders them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OFFERED: dict[type[Report], tuple[Form, ...]] = {
 
 @dataclass(frozen=True)
 class Destinations:
-    """Where a result goes.
+    """The destinations of a result.
 
     Attributes:
         files: report files with their forms.
@@ -93,7 +93,7 @@ def _check_offered(form: Form, kind: type[Report]) -> None:
 
 
 def render(form: Form, result: Report, model: Path) -> str:
-    """A result in one form, whose libraries are imported for it alone.
+    """Render a result in one form; its libraries are imported only then.
 
     Args:
         form: one that is offered for this result.

@@ -1,4 +1,4 @@
-"""Annotations of a GitHub workflow: one `::error` line per finding, ten at most.
+"""Renders annotations of a GitHub workflow: one `::error` line per finding, ten at most.
 
 The runner takes every line that starts with `::` for a command, so this form prints nothing
 else, and no text of a model ever reaches the start of a line.
@@ -15,7 +15,7 @@ from widthfold_onnx.results import OptimizeReport, SiteReport, VerifyReport
 from widthfold_onnx.text import printable
 
 MOST = 10
-"""GitHub shows this many annotations of a kind and step; the rest would vanish unsaid."""
+"""GitHub shows this many annotations of a kind and step; it drops the rest silently."""
 
 _NAME = 80
 
@@ -24,11 +24,11 @@ Finding = tuple[str, str]
 
 
 def render(report: VerifyReport | OptimizeReport, file: Path) -> str:
-    """The annotations and a last line that sums up.
+    """Return the annotations and a last line that sums up.
 
     Args:
-        report: what was found; nodes that `optimize` only planned to fold become warnings, and so
-            does what limits a pass.
+        report: the result; nodes that `optimize` only planned to fold become warnings, and so do
+            the limits of a pass.
         file: the model file that the annotations belong to, as the caller named it.
     """
     if isinstance(report, VerifyReport):
@@ -91,7 +91,7 @@ def _last(line: str) -> str:
 
 
 def _data(text: str) -> str:
-    """Line breaks are gone after `printable`; what is left to escape is the escape itself."""
+    """Escape text: `printable` has removed line breaks, the escape character itself is left."""
     return printable(text, 1000).replace("%", "%25")
 
 

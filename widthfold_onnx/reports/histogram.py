@@ -1,4 +1,4 @@
-"""Both latency distributions over one axis, as rows of bars for a terminal or a pipe."""
+"""Draws both latency distributions over one axis, as rows of bars for a terminal or a pipe."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def histogram(timing: Timing) -> list[list[str]]:
-    """Rows of a table: ms from which a bin counts, then a bar for each model.
+    """Return rows of a table: ms from which a bin counts, then a bar for each model.
 
     A bar shows the share of the model's runs in the bin, both on one scale, and which percentiles
     lie there. The last bin holds all slower runs as well.
@@ -43,7 +43,7 @@ def histogram(timing: Timing) -> list[list[str]]:
 
 
 def bar(part: float) -> str:
-    """A bar of `part` of the full length, to an eighth of a character; anything above 0 shows.
+    """Return a bar of `part` of the full length, to 1/8 of a character; anything above 0 shows.
 
     >>> bar(1.0) == "█" * BAR, bar(0.5 / BAR), bar(1e-9), bar(0.0)
     (True, '▌', '▏', '')

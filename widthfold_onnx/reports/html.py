@@ -1,4 +1,4 @@
-"""A verification as one HTML file: no network, no script, readable on a phone and in the dark."""
+"""Renders a verification as one HTML file: no network, no script, for phones and dark screens."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class FoldDrawing:
 
 
 def render(report: VerifyReport) -> str:
-    """The page.
+    """Render the page.
 
     Raises:
         UsageError: matplotlib is not installed.
@@ -91,7 +91,7 @@ def render(report: VerifyReport) -> str:
 
 
 def _drawn(sites: list[FoldedNode], drawing: ModuleType) -> list[FoldDrawing]:
-    """Drawings of the first folds, while they fit."""
+    """Draw the first folds, as many as fit."""
     alike: dict[tuple[object, ...], list[FoldedNode]] = {}
     for site in sites:
         shape = msgspec.json.encode(site.axes)
@@ -127,5 +127,5 @@ def _template() -> Template:
 
 
 def _shown(value: object) -> object:
-    """Everything that the template shows is escaped twice: control characters here, then HTML."""
+    """Escape the control characters of what the template shows, which then escapes HTML."""
     return value if isinstance(value, Markup) else printable(str(value), _LONGEST)

@@ -1,4 +1,4 @@
-"""Results as JSON: the structs of `results` as they are, names escaped to ASCII.
+"""Encodes results as JSON: the structs of `results` as they are, names escaped to ASCII.
 
 Escaping everything outside ASCII keeps control and bidi characters of a hostile model out of
 whatever shows the file. `schemas/` in this package holds the JSON Schema of each report.
@@ -30,11 +30,11 @@ REPORTS: dict[str, type[Result]] = {
 
 
 def encode(result: Result) -> bytes:
-    """The result as indented ASCII JSON."""
+    """Encode the result as indented ASCII JSON."""
     built = msgspec.to_builtins(result)
     return json.dumps(built, indent=2, allow_nan=False).encode("ascii") + b"\n"
 
 
 def schema_of(verb: str) -> dict[str, Any]:
-    """The JSON Schema of a verb's report, as shipped in `schemas/`."""
+    """Return the JSON Schema of a verb's report, as shipped in `schemas/`."""
     return msgspec.json.schema(REPORTS[verb])

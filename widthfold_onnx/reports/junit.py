@@ -1,4 +1,4 @@
-"""A verification as JUnit XML: one suite, one case per output and level, proof, run and timing.
+"""Renders JUnit XML of a verification: one case per output and level, proof, run and timing.
 
 Jenkins, GitLab and Azure read it. Case names do not depend on results, so that a service can
 follow one case through many runs.
@@ -18,7 +18,7 @@ _LONGEST = 2000
 
 
 def render(report: VerifyReport) -> str:
-    """The report as an XML document."""
+    """Render the report as an XML document, in one suite."""
     suite = TestSuite(printable(report.rewritten))
     for name, value in _properties(report).items():
         suite.add_property(name, printable(value, _LONGEST))
@@ -74,7 +74,7 @@ def _output(row: OutputParity) -> TestCase:
 
 
 def _proof(proof: Proof) -> TestCase:
-    """What cannot be proved is no failure by itself; the verdict's case says whether it is one."""
+    """Return the case of the proof; an open proof is skipped here, the verdict's case judges it."""
     case = TestCase("proof by evaluation", "proof", 0.0)
     line = printable("; ".join(filter(None, (wording.proof(proof), proof.reason))), _LONGEST)
     if proof.verdict == "different":
@@ -99,7 +99,7 @@ def _integers(run: IntegerRun) -> TestCase:
 
 
 def _timing(timing: Timing) -> TestCase:
-    """Slower is no failure by itself; where the caller made it one, the verdict's case says so."""
+    """Return the case of the timing; a slowdown passes here, the verdict's case judges it."""
     case = TestCase("original / rewritten", "timing", timing.rewritten.median_ms / 1000)
     line = printable(wording.speed(timing), _LONGEST)
     if timing.verdict == "inconclusive":

@@ -1,4 +1,4 @@
-"""A result as Markdown for a pull-request comment or a step summary: verdict first, 60 kB at most.
+"""Renders Markdown for a pull-request comment or a step summary: verdict first, 60 kB at most.
 
 Names from a model stand in <code> with every sign as a character reference: neither Markdown, HTML,
 mathematics, mentions nor links come to life there.
@@ -22,7 +22,7 @@ _SIGNS = {"pass": "✅", "fail": "❌", "unverified": "⚠️"}
 
 
 def render(report: VerifyReport | OptimizeReport | InspectReport) -> str:
-    """The report; tables that do not fit are cut, and say so."""
+    """Render the report; tables that do not fit are cut, and say so."""
     text = ""
     for rows in _ROW_LIMITS:
         text = _Page(rows).of(report)
@@ -32,7 +32,7 @@ def render(report: VerifyReport | OptimizeReport | InspectReport) -> str:
 
 
 def code(text: str, limit: int = 80) -> str:
-    """Text of unknown origin, as code that is only text."""
+    """Return text of unknown origin as code without any markup in it."""
     signs = (
         char if char.isalnum() or char in _PLAIN else f"&#{ord(char)};"
         for char in wording.short(text, limit)

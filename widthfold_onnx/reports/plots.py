@@ -1,4 +1,4 @@
-"""Pictures of a timing and of an error distribution."""
+"""Draws pictures of a timing and of an error distribution."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAME = 44
 
 
 def speed(timing: Timing) -> Markup:
-    """The speed-up with its interval, over the band in which two copies of one model differ.
+    """Draw the speed-up with its interval, over the band in which two copies of one model differ.
 
     The dashed lines are where a verdict begins, which is further out than the band.
     """
@@ -54,7 +54,7 @@ def speed(timing: Timing) -> Markup:
 
 
 def latency(timing: Timing) -> Markup:
-    """Both latency distributions over one axis; the slowest percent is cut off."""
+    """Draw both latency distributions over one axis; the slowest percent is cut off."""
     sides = (("original", timing.original, BEFORE), ("rewritten", timing.rewritten, AFTER))
     samples = [value for _, side, _ in sides for value in side.samples_ms]
     low = min(samples, default=0.0)
@@ -84,7 +84,7 @@ def latency(timing: Timing) -> Markup:
 
 
 def nodes(timing: Timing) -> Markup:
-    """Where the time goes: the slowest nodes of either model, before and after."""
+    """Draw the times of the slowest nodes of either model, before and after."""
     rows = _slowest(timing.original.nodes, timing.rewritten.nodes)
 
     def paint(axes: Axes) -> None:
@@ -121,7 +121,7 @@ def _slowest(
 
 
 def ulps(row: OutputParity, key: str) -> Markup:
-    """How far the elements of one output lie apart, in units in the last place."""
+    """Draw the distances between the elements of one output, in units in the last place."""
     counts = row.ulp_histogram
     names = ["0", "1", *(f"{1 << i}-{(2 << i) - 1}" for i in range(1, max(1, len(counts) - 1)))]
 

@@ -1,4 +1,4 @@
-"""The store as tables, one for each machine and setting."""
+"""Prints the store as tables, one for each machine and setting."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _AGES = (("d", 86_400), ("h", 3_600), ("min", 60))
 
 @printing()
 def show_store(report: StoreReport) -> None:
-    """Every measurement, then how many there are."""
+    """Print every measurement, then how many there are."""
     for (machine, setting), entries in groupby(sorted(report.measurements, key=_place), _place):
         say(f"machine: {machine}")
         say(f"setting: {setting}")
@@ -27,7 +27,7 @@ def show_store(report: StoreReport) -> None:
 
 
 def store_report(items: Iterable[tuple[Key, Measurement]]) -> StoreReport:
-    """What is shown, from the items of a store."""
+    """Return the report on the items of a store."""
     return StoreReport(measurements=[Entry(key=key, measurement=value) for key, value in items])
 
 
@@ -47,7 +47,7 @@ def _row(key: Key, measurement: Measurement) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Canonical JSON without its punctuation; other text as it is."""
+    """Return canonical JSON without its punctuation, other text as it is."""
     if not text.startswith("{"):
         return text
     bare = re.sub(r'[{}"]', "", text)

@@ -1,4 +1,4 @@
-"""Figures of matplotlib as SVG that can be put into a page: no fixed colours, no clashing ids."""
+"""Converts figures of matplotlib to SVG for a page: no fixed colours, no clashing ids."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def draw(
 
     Args:
         key: unique among the pictures of a page; every id inside starts with it.
-        title: what the picture shows, for those who do not see it.
+        title: text for readers who cannot see the picture.
         size: width and height in inches.
         paint: draws on the axes.
         margins: left, right, bottom and top in inches; None lets matplotlib measure, which takes
@@ -61,7 +61,7 @@ def draw(
     """
     buffer = io.StringIO()
     with matplotlib.style.context(["default", _STYLE]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a glyph that matplotlib's font lacks: the reader has it
+        warnings.simplefilter("ignore")  # a glyph that matplotlib's font lacks, the viewer has
         made = Figure(figsize=size, layout="constrained" if margins is None else None)
         paint(made.subplots())
         if margins is not None:
@@ -102,7 +102,7 @@ def _embedded(text: str, key: str, title: str) -> Markup:
 
 
 def _themed(value: str) -> str:
-    """An attribute with the colours and the font of the page."""
+    """Return an attribute with the colours and the font of the page."""
     for stand_in, colour in _COLOURS.items():
         value = value.replace(stand_in, colour)
     return _FONT.sub(lambda found: f"{_weight(found[1])}font-size: {found[2]}", value)

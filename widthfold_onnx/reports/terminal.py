@@ -1,4 +1,4 @@
-"""Plans as tables on standard output: what `optimize` did and what `inspect` found."""
+"""Prints plans as tables: what `optimize` did and what `inspect` found."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from widthfold_onnx.results import (
 
 @printing()
 def show_optimize(report: OptimizeReport) -> None:
-    """What became of every site, then the sum."""
+    """Print the outcome of every site, then the sum."""
     table(
         ["node", "status", "axis", "factor", "form", "MACs", "alone", "why"],
         [_site(site) for site in report.sites],
@@ -52,7 +52,7 @@ def show_optimize(report: OptimizeReport) -> None:
 
 @printing()
 def show_inspect(report: InspectReport) -> None:
-    """Every site, its cost and what each fold would do."""
+    """Print every site, its cost and what each fold would do."""
     table(
         [
             "node",

@@ -1,4 +1,4 @@
-"""What `tune` did, as a table with one row for each model."""
+"""Prints the results of `tune` as a table with one row for each model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from widthfold_onnx.results import TunedModel, TuneReport
 
 @printing()
 def show_tune(report: TuneReport) -> None:
-    """Every model, then how much every machine measured."""
+    """Print every model, then how much every machine measured."""
     table(
         ["model", "layers", "forms", "new", "known before", "skipped", "failed", "left", "why"],
         [_row(model) for model in report.models],

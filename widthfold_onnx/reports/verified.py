@@ -1,4 +1,4 @@
-"""A verification as tables on standard output."""
+"""Prints a verification as tables."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _NODE = 40
 def show_verify(
     report: VerifyReport, *, certificates: bool = False, latencies: bool = False
 ) -> None:
-    """Outputs, folded nodes, proof, time and the verdict.
+    """Print outputs, folded nodes, proof, time and the verdict.
 
     Args:
         report: the result.
-        certificates: print what was proved, and what every fold did, in full.
+        certificates: print the proved statement and the description of every fold in full.
         latencies: draw the latencies of both models in one histogram.
     """
     table(
@@ -67,7 +67,7 @@ def show_verify(
 
 
 def _show_timing(timing: Timing) -> None:
-    """The two models beside each other, then where the time of each goes."""
+    """Print the two models beside each other, then the times of the nodes of each."""
     sides = (("original", timing.original), ("rewritten", timing.rewritten))
     table(
         ["model", "level", "p50 ms", "p90 ms", "p99 ms", "peak memory", "file", "ran on"],

@@ -1,4 +1,4 @@
-"""Sentences and figures that several forms of a report share, so that they never disagree."""
+"""Formats sentences and figures that several forms of a report share, so that they agree."""
 
 from __future__ import annotations
 
@@ -35,19 +35,18 @@ _STOP = 72
 """Characters of one of them."""
 
 _NEAR_ZERO = 1000
-"""So many times as many ULP as the largest error explains are those of tiny values."""
+"""Factor above the ULP that the largest error explains from which they are of tiny values."""
 
 
 def figure(value: float | None, digits: int = 2) -> str:
-    """A number with few digits, "-" where there is none."""
+    """Format a number with few digits, "-" if there is none."""
     return "-" if value is None else f"{value:.{digits}g}"
 
 
 def ulp(row: OutputParity) -> str:
-    """The largest distance in ULP, and whether it says anything: next to 0 it does not.
+    """Format the largest distance in ULP, and mark it near 0, where it says little.
 
-    There an ULP is as small as the value, so that errors which nobody would notice are millions
-    of them.
+    There an ULP is as small as the value, so that a negligible error is millions of them.
     """
     if row.ulp is None or row.max_rel is None or row.dtype not in _EPSILON:
         return "-" if row.ulp is None else str(row.ulp)
@@ -57,23 +56,23 @@ def ulp(row: OutputParity) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes for people."""
+    """Format a number of bytes for people."""
     return f"{count / 1024:.1f} KiB" if count < 1 << 20 else f"{count / (1 << 20):.1f} MiB"
 
 
 def counted(count: int, thing: str) -> str:
-    """A number and its noun."""
+    """Return a number with its noun."""
     return f"{count} {thing}{'' if count == 1 else 's'}"
 
 
 def kinds(sites: Sequence[SiteReport | InspectSite]) -> str:
-    """The operators of some sites: "Conv and Gemm"; "linear" where there is no site."""
+    """List the operators of some sites: "Conv and Gemm"; "linear" if there is no site."""
     *others, last = sorted({site.op for site in sites}) or ["linear"]
     return f"{', '.join(others)} and {last}" if others else last
 
 
 def short(name: str, limit: int) -> str:
-    """Both ends of a name, escaped; exporters write hundreds of characters, alike at the start."""
+    """Shorten a name to both ends, escaped; exporters write long names that start alike."""
     shown = printable(name, 10_000)
     if len(shown) <= limit:
         return shown
@@ -81,21 +80,21 @@ def short(name: str, limit: int) -> str:
 
 
 def provider(environment: Environment) -> str:
-    """Where the models ran, with the options that were asked for."""
+    """Return the provider that ran the models, with the options that were asked for."""
     given = environment.provider_options.items(), environment.session_options.items()
     options = itertools.chain(*given)
     return ", ".join([environment.provider, *(f"{name}={value}" for name, value in options)])
 
 
 def gain(found: Gain) -> str:
-    """A ratio and its interval, or that it is predicted."""
+    """Format a ratio and its interval, or say that it is predicted."""
     if found.predicted:
         return f"{found.ratio:.2f}x predicted"
     return f"{found.ratio:.2f}x [{found.low:.2f}, {found.high:.2f}]"
 
 
 def spread(sites: Sequence[SiteReport]) -> str:
-    """How far Inf and NaN may spread, "" if nowhere."""
+    """Say how far Inf and NaN may spread, "" if nowhere."""
     factors = [site.spread for site in sites if site.spread is not None and site.spread > 1]
     if not factors:
         return ""
@@ -106,7 +105,7 @@ def spread(sites: Sequence[SiteReport]) -> str:
 
 
 def region(found: RegionReport) -> str:
-    """A region in one line: its nodes, what it carries, and where it ends."""
+    """Describe a region in one line: its nodes, what it carries, and where it ends."""
     where = f" in {found.graph}" if found.graph else ""
     carried = _first(found.carried) if found.carried else "nothing"
     stops = [f"{stop.op} {stop.node} ({stop.reason})" for stop in found.stops]
@@ -115,14 +114,14 @@ def region(found: RegionReport) -> str:
 
 
 def _first(names: Sequence[str]) -> str:
-    """The first of some names, and how many more there are."""
+    """List the first of some names, and say how many more there are."""
     shown = ", ".join(short(name, _STOP) for name in names[:_NAMES])
     more = len(names) - _NAMES
     return f"{shown} and {more} more" if more > 0 else shown
 
 
 def search(report: SearchReport) -> str:
-    """What the search for the fastest forms found."""
+    """Describe the result of the search for the fastest forms."""
     if not report.layers:
         return "search: no layer has a form to measure"
     taken = f"{counted(report.measured, 'measurement')} taken"
@@ -150,7 +149,7 @@ def search(report: SearchReport) -> str:
 
 
 def meaning(report: VerifyReport) -> str:
-    """What the verdict says about the models, without their names."""
+    """Say what the verdict means for the models, without their names."""
     reached = report.timing.fail_under_verdict if report.timing is not None else "pass"
     is_equal = report.proof is not None and report.proof.verdict == "equal"
     agrees = (
@@ -158,7 +157,7 @@ def meaning(report: VerifyReport) -> str:
         if is_equal
         else "the rewritten model returned what the original returned, within the tolerance"
     )
-    # Only models that agree are timed; what is left to go wrong beside the speed is the proof.
+    # Only models that agree are timed; beside the speed only the proof can fail.
     if report.verdict == reached != "pass" and is_equal:
         too_slow = "is too slow" if reached == "fail" else "may be too slow"
         return f"{agrees}, but {too_slow}"
@@ -170,7 +169,7 @@ def meaning(report: VerifyReport) -> str:
 
 
 def verdict(report: VerifyReport) -> str:
-    """The verdict and the figures that it rests on."""
+    """Return the verdict and the figures that it rests on."""
     errors = [row.max_rel for row in report.outputs if row.max_rel is not None]
     line = f"{report.verdict}; {counted(report.input_sets, 'input set')}"
     forgiven = {row.name for row in report.outputs if row.note.startswith(ILL_CONDITIONED)}
@@ -187,7 +186,7 @@ def verdict(report: VerifyReport) -> str:
 
 
 def integers(found: IntegerRun) -> str:
-    """What the runtime made of the nodes that changed, on integers."""
+    """Say whether the runtime computes the changed nodes exactly on integers."""
     said = f"{counted(found.nodes, 'new node')} exact on integers"
     return {
         "exact": said,
@@ -205,7 +204,7 @@ _PROOFS = {
 
 
 def proof(found: Proof) -> str:
-    """What the proof found, in one sentence; why it is not equal is among the report's reasons."""
+    """Describe the result of the proof in one sentence; the report's reasons say why it failed."""
     line = f"{found.verdict}: {_PROOFS[found.verdict]}"
     if found.verdict != "equal":
         return line
@@ -217,7 +216,7 @@ def proof(found: Proof) -> str:
 
 
 def certificate(found: Proof) -> Iterator[str]:
-    """What was proved, in words that can be checked; nothing where nothing was."""
+    """Yield sentences that state what was proved and can be checked; none if nothing was proved."""
     if found.verdict != "equal":
         return
     sizes = (
@@ -238,12 +237,12 @@ def certificate(found: Proof) -> Iterator[str]:
 
 
 def told(fold: FoldedNode) -> str:
-    """What the record of a node says of its fold."""
+    """Return what the record of a node says of its fold."""
     return "; ".join(filter(None, (fold.channels, fold.fold)))
 
 
 def speed(timing: Timing) -> str:
-    """The verdict on speed and the figures that it rests on."""
+    """Return the verdict on speed and the figures that it rests on."""
     before, after = timing.original, timing.rewritten
     clock = "its processor time" if timing.clock == "thread" else "wall time"
     line = (
@@ -258,14 +257,14 @@ def speed(timing: Timing) -> str:
 
 
 def inputs(timing: Timing) -> str:
-    """The shapes that were timed, as --input-shape takes them; "" for a model without inputs."""
+    """Return the timed shapes, as --input-shape takes them; "" for a model without inputs."""
     shapes = [f"{name}:{','.join(map(str, dims))}" for name, dims in timing.shapes.items()]
     return f", inputs {short(' '.join(shapes), _SHAPES)}" if shapes else ""
 
 
 def difference(row: OutputParity) -> str:
-    """What is wrong with an output that did not pass."""
-    if row.note == UNSTEADY:  # what it shows is another run of the original, no difference
+    """Say what is wrong with an output that did not pass."""
+    if row.note == UNSTEADY:  # the figures compare runs of the original
         return row.note
     if not row.nonfinite_match:
         line = "NaN or Inf at other positions"

@@ -1,1 +1,1 @@
-"""Everything that touches ONNX Runtime: sessions, inputs, child processes, the clock."""
+"""Uses ONNX Runtime: sessions, inputs, child processes, the clock."""

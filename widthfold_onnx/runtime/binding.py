@@ -1,4 +1,4 @@
-"""Runs on inputs that lie on the device already, so that a time holds no copies to and fro.
+"""Runs sessions on inputs that lie on the device already, so that a time includes no copies.
 
 The runtime module is handed in, so that `runtime.session` stays the one that imports it.
 """
@@ -16,7 +16,7 @@ Placed = Any
 
 
 class Bound:
-    """Calling it runs a session once; outputs stay on the device.
+    """A callable that runs a session once; outputs stay on the device.
 
     Args:
         runtime: the module of ONNX Runtime.
@@ -26,7 +26,7 @@ class Bound:
         device: the runtime's name for the kind, and the number.
         recording: None, or number of the CUDA graph that the first call records and every further
             one replays; no two bindings of a session may share one.
-        guard: turns whatever the runtime raises into an error of ours.
+        guard: turns all exceptions of the runtime into errors of ours.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Bound:
             for name in outputs:
                 self._binding.bind_output(name, *device)
             if recording is not None:
-                # A recording holds addresses: the outputs of a run without one (-1) stay.
+                # A recording holds addresses, so the outputs of a run without one (-1) are bound.
                 session.run_with_iobinding(self._binding, _numbered(runtime, -1))
                 for name, value in self.results().items():
                     self._binding.bind_ortvalue_output(name, value)
@@ -67,7 +67,7 @@ class Bound:
             self._binding.synchronize_outputs()
 
     def results(self) -> dict[str, Placed]:
-        """The outputs of the last run, where they lie; the next run may write over them."""
+        """Return the outputs of the last run, on the device; the next run may overwrite them."""
         return dict(zip(self._outputs, self._binding.get_outputs(), strict=True))
 
 

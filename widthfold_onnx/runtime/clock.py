@@ -1,4 +1,4 @@
-"""Time two functions against each other, with a control that shows what the machine's noise is.
+"""Times two functions against each other, with a control that measures the machine's noise.
 
 Identical models timed one after the other were seen to differ by 2.94x on a busy host. So all
 runs are interleaved, the statistic is the median of paired log ratios, and a second copy of the
@@ -46,7 +46,7 @@ _NANO = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Pairing:
-    """What the pairs say.
+    """The result of paired timing.
 
     Attributes:
         samples: seconds of every run, [rounds, 3]: original, rewritten, copy.
@@ -68,9 +68,9 @@ class Pairing:
 
 
 def clock_of(provider: Provider, threads: int) -> Clock:
-    """What times a run: the thread's own processor time where it does all the work, else wall time.
+    """Return the clock of a run: thread processor time if one thread does all, else wall time.
 
-    On a busy host the wall time of a run holds other people's runs. One thread on the CPU works in
+    On a busy host the wall time of a run includes other processes. One thread on the CPU works in
     the thread that calls, so its processor time is what a run would take on a free core: paired,
     identical models differed by 2.0 % instead of 4.8 % (standard deviation on a loaded host).
     """
@@ -80,7 +80,7 @@ def clock_of(provider: Provider, threads: int) -> Clock:
 
 
 def clock_name(provider: Provider, threads: int) -> Literal["wall", "thread"]:
-    """Which of the two it is."""
+    """Return the name of the clock that `clock_of` chooses."""
     return "thread" if provider is Provider.CPU and threads == 1 else "wall"
 
 
@@ -103,8 +103,8 @@ def paired(
         rewritten: side B.
         copy: side A again, in a session of its own.
         budget: seconds for everything; one warm-up round and one pair are always run.
-        clock: what a run takes, see `clock_of`.
-        wall: what the budget is spent by.
+        clock: measures a run, see `clock_of`.
+        wall: measures the budget.
     """
     sides = (original, rewritten, copy)
     start = wall()
@@ -142,12 +142,12 @@ def paired(
 
 
 def noise(control: float) -> float:
-    """The least ratio that noise does not explain: 1.02, or 1 + 2 * control where that is more."""
+    """Return the least ratio beyond noise: 1.02, or 1 + 2 * control if that is more."""
     return max(SMALLEST_GAIN, 1 + 2 * control)
 
 
 def judge(low: float, high: float, control: float, pairs: int, *, converged: bool) -> Verdict:
-    """The verdict on an interval of original / rewritten.
+    """Return the verdict on an interval of original / rewritten.
 
     Faster needs the whole interval above `noise(control)`, slower the mirror image.
 
@@ -181,7 +181,7 @@ def _warm_up(sides: tuple[Run, ...], limit: float, clock: Clock, wall: Clock) ->
 
 
 def interval(values: npt.NDArray[Any]) -> tuple[float, float, float]:
-    """Median and its bootstrap 95 % interval.
+    """Return the median and its bootstrap 95 % interval.
 
     A resample of n values is n uniform ranks; the median of n uniforms is Beta((n + 1) / 2,
     (n + 1) / 2). So the median's rank is drawn at once instead of n ranks (David and Nagaraja,

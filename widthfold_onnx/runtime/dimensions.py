@@ -1,4 +1,4 @@
-"""The dimensions that a model leaves open, and its shapes at given sizes of them."""
+"""Finds the dimensions that a model leaves open, and its shapes at given sizes of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_ASKED_ELEMENTS = 1 << 40
 
 
 def open_dimensions(inputs: Sequence[Port], fixed: Shapes) -> dict[Key, bool]:
-    """The dimensions that neither the model nor the caller gives, and whether they lead.
+    """Return the dimensions that neither model nor caller fixes, and whether each is leading.
 
     Args:
         inputs: of the model.
@@ -43,7 +43,7 @@ def open_dimensions(inputs: Sequence[Port], fixed: Shapes) -> dict[Key, bool]:
 
 
 def assumed_shapes(inputs: Sequence[Port], fixed: Shapes) -> Shapes:
-    """Shapes at batch 1, for a model that is not run.
+    """Return shapes at batch 1, for a model that is not run.
 
     Args:
         inputs: of the model.
@@ -63,7 +63,7 @@ def assumed_shapes(inputs: Sequence[Port], fixed: Shapes) -> Shapes:
 
 
 def shapes_at(inputs: Sequence[Port], fixed: Shapes, sizes: Mapping[Key, int]) -> Shapes:
-    """Whole shapes of all inputs.
+    """Return the whole shapes of all inputs.
 
     Args:
         inputs: of the model.
@@ -88,7 +88,7 @@ def shapes_at(inputs: Sequence[Port], fixed: Shapes, sizes: Mapping[Key, int]) -
 def open_sizes(
     inputs: Sequence[Port], opened: Mapping[Key, bool], shapes: Shapes
 ) -> dict[Key, int]:
-    """Sizes of the open dimensions in whole shapes."""
+    """Return the sizes of the open dimensions in whole shapes."""
     return {
         key: shapes[port.name][axis]
         for port in inputs
@@ -103,7 +103,7 @@ def _key(port: Port, axis: int) -> Key:
 
 
 def _symbols(inputs: Sequence[Port], fixed: Shapes) -> dict[Key, int]:
-    """Sizes of the symbols that fixed shapes settle."""
+    """Return the sizes of the symbols that fixed shapes determine."""
     ports = {port.name: port for port in inputs}
     known: dict[Key, int] = {}
     for name, shape in fixed.items():

@@ -1,4 +1,4 @@
-"""What made-up floats look like: each kind shows faults that the others hide."""
+"""Draws synthetic floats of several distributions: each shows faults that the others hide."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ DECADES = (-6.0, 2.0)
 
 
 class Distribution(StrEnum):
-    """A kind of values; the name is what reports call it.
+    """A distribution of values, by the name that reports use.
 
-    NORMAL has every sign and hardly a zero; UNIFORM never averages out; BYTES are pixels that
-    nobody scaled; CONSTANT cancels in every difference; RANGE buries small values under large.
+    NORMAL has both signs and hardly a zero; UNIFORM never averages out; BYTES are unscaled
+    pixels; CONSTANT cancels in every difference; RANGE buries small values under large.
     """
 
     NORMAL = "normal"
@@ -31,13 +31,13 @@ class Distribution(StrEnum):
 
 
 def distribution_of(seed: int) -> Distribution:
-    """The kinds in turn, so that five seeds cover all of them."""
+    """Return the distribution of a seed; five seeds in a row cover all of them."""
     kinds = list(Distribution)
     return kinds[seed % len(kinds)]
 
 
 def draw(kind: Distribution, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Finite float64 values of a kind, which stay finite in float16."""
+    """Draw finite float64 values of a distribution; they stay finite in float16."""
     match kind:
         case Distribution.NORMAL:
             values = generator.standard_normal(shape)

@@ -1,9 +1,8 @@
-"""Entries of a session's configuration, such as `session.x64quantprecision`.
+"""Checks entries of a session's configuration, such as `session.x64quantprecision`.
 
-The runtime takes an entry of any name and ignores those that it does not know, without a word;
-which it knows cannot be asked. So what is surely a mistake is refused: what is no name, what is
-nearly a name of those below, and what the runtime ignores since it has a setting for that. Values
-are tried on one node.
+The runtime takes an entry of any name, silently ignores unknown ones, and cannot list those that it
+knows. So sure mistakes are refused: an invalid name, a name close to one of those below, and a name
+that the runtime ignores because it has a setting for it. Values are tried on one node.
 """
 
 from __future__ import annotations
@@ -52,19 +51,19 @@ SWITCHES = (
     "session.set_denormal_as_zero",
     PRECISION,
 )
-"""Those that are 0 or 1; the runtime takes any other value for one of them without a word."""
+"""Those that are 0 or 1; the runtime silently takes any other value for one of them."""
 
 DOCUMENTED = (*VALUED, *SWITCHES)
 """Names of entries that change what is computed or how long that takes (the same header)."""
 
 NEAR = 0.93
-"""How like one of these (`difflib`) a misspelt name is; no other name of 1.32.0 is so like one."""
+"""Similarity of a misspelt name to one of these (`difflib`); other names of 1.32.0 are below it."""
 
 _NAME = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+")
 
 
 def entries(chosen: Mapping[str, str], folder: Path | None) -> dict[str, str]:
-    """All entries of a session: ours, and those that were chosen, which win.
+    """Return all entries of a session: our own, and the chosen ones, which override them.
 
     Args:
         chosen: by name.
@@ -78,7 +77,7 @@ def entries(chosen: Mapping[str, str], folder: Path | None) -> dict[str, str]:
 
 
 def check_entries(runtime: Any, failures: Failures, chosen: Mapping[str, str]) -> None:
-    """Check that these entries are none that surely have no effect, and that values are taken.
+    """Check that no entry is surely without effect, and that the runtime accepts the values.
 
     Raises:
         UsageError: one is not; names the entry.
@@ -100,7 +99,7 @@ def check_entries(runtime: Any, failures: Failures, chosen: Mapping[str, str]) -
 
 
 def _mistaken(runtime: Any, name: str) -> str:
-    """Why an entry has no effect, as the end of a sentence; "" where that is not known."""
+    """Return why an entry has no effect, as the end of a sentence; "" if none is known."""
     if name in DOCUMENTED:
         return ""
     if near := get_close_matches(name.lower(), DOCUMENTED, 1, NEAR):

@@ -1,4 +1,4 @@
-"""What of the runtime's messages is for the user."""
+"""Reduces the runtime's error messages to the part that is for the user."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ the name of the host and the expression."""
 
 
 def words(error: Exception, model: Path | None = None) -> str:
-    r"""One line of what the runtime raised; where a library of the device failed, just that.
+    r"""Return a runtime error as one line; if a library of the device failed, only its message.
 
     Args:
-        error: what it raised.
+        error: the exception that it raised.
         model: a file that is shown without its folder.
 
     >>> words(RuntimeError("f(int) [with T = x] CUDA failure 2: out of memory ; GPU=0 ; host=h"))

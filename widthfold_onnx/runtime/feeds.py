@@ -1,4 +1,4 @@
-"""What a model is fed where nobody stored anything: random arrays of every element type."""
+"""Makes random inputs of every element type, for models without stored ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def random_feeds(
     shapes: Shapes,
     kind: Distribution = Distribution.NORMAL,
 ) -> dict[str, Array]:
-    """One array per input, the same for the same (seed, input name, kind).
+    """Return one array per input, the same for the same (seed, input name, kind).
 
     Floats are of that kind, by default normal: zeros would time faster and hide faults. Integers
     are 0 or 1, which is a valid index wherever two exist; those of 8 bits, which are no indices in

@@ -1,4 +1,4 @@
-"""Shared libraries of GPU providers: loaded from pip packages, and named where one is missing."""
+"""Loads the shared libraries of GPU providers from pip packages, and names a missing one."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _OPENED_LATER = {
     Provider.CUDA: ("libcudnn.so.9",),
     Provider.TENSORRT: ("libcudnn.so.9",),
 }
-"""What a provider opens when its first Conv runs, not when it is loaded (onnxruntime#29252)."""
+"""Libraries opened when a provider's first Conv runs, not when it is loaded (onnxruntime#29252)."""
 
 _TENSORRT = ("libnvinfer.so*", "libnvinfer_plugin.so*", "libnvonnxparser.so*")
-"""In the order in which they need each other."""
+"""In the order of their dependencies."""
 
 
 def preload(runtime: Any) -> None:
@@ -36,19 +36,19 @@ def preload(runtime: Any) -> None:
     Args:
         runtime: the module of ONNX Runtime.
     """
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not find
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints missing libraries
         for folder in (lib for place in _places("nvidia") for lib in sorted(place.glob("*/lib"))):
             is_cudnn = folder.parent.name == "cudnn"
             runtime.preload_dlls(cuda=not is_cudnn, cudnn=is_cudnn, directory=str(folder))
         runtime.preload_dlls()
     places = _places("tensorrt_libs")
     for library in (path for name in _TENSORRT for place in places for path in place.glob(name)):
-        with contextlib.suppress(OSError):  # `missing_library` says what lacks
+        with contextlib.suppress(OSError):  # `missing_library` names what is missing
             ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
 
 
 def missing_library(runtime: Any, provider: Provider) -> str | None:
-    """The loader's words on the library that keeps a provider from running, None if there is none.
+    """Return the loader's message on the library that a provider lacks, None if there is none.
 
     Args:
         runtime: the module of ONNX Runtime.
@@ -69,6 +69,6 @@ def missing_library(runtime: Any, provider: Provider) -> str | None:
 
 
 def _places(package: str) -> list[Path]:
-    """Folders of a package, which may be spread over several."""
+    """Return the folders of a package, which may be spread over several."""
     spec = importlib.util.find_spec(package)
     return [Path(place) for place in (spec and spec.submodule_search_locations) or ()]

@@ -1,4 +1,4 @@
-"""Input sets that nobody stored: several distributions, batches and sizes."""
+"""Makes synthetic input sets: several distributions, batches and sizes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ BATCHES = {2: 2, 3: 7}
 
 @dataclass(frozen=True)
 class MadeUp:
-    """Input sets that nobody stored.
+    """Synthetic input sets.
 
     Attributes:
         sets: one per seed; the label says how its floats are distributed.
         shapes: of the first set.
-        limits: what could not be covered, one line each.
+        limits: batches and sizes that could not be covered, one line each.
     """
 
     sets: list[InputSet]
@@ -32,7 +32,7 @@ class MadeUp:
 
 
 def made_up(session: Session, fixed: Shapes, count: int, *, varied: bool = True) -> MadeUp:
-    """Sets of several distributions, batches and sizes.
+    """Make input sets of several distributions, batches and sizes.
 
     Args:
         session: of the original, at any level.

@@ -1,4 +1,4 @@
-"""Inputs and outputs of a model as the runtime tells them, as numpy names them."""
+"""Describes inputs and outputs of a model as the runtime reports them, with numpy's names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DTYPES = {
     "tensor(float)": "float32",
     "tensor(double)": "float64",
 }
-"""Element types that the runtime calls otherwise than numpy does."""
+"""Element types whose names in the runtime and in numpy differ."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Port:
 
 
 def port_of(meta: Any) -> Port:
-    """What the runtime says of an input."""
+    """Convert the runtime's description of an input."""
     kind = str(meta.type)
     inner = kind.removeprefix("tensor(").removesuffix(")")
     dtype = _DTYPES.get(kind, inner if kind == f"tensor({inner})" else kind)
@@ -47,7 +47,7 @@ def port_of(meta: Any) -> Port:
 
 
 def arrays_of(name: str, value: object) -> dict[str, Array]:
-    """One output as arrays; a sequence of tensors gives ``name[0]``, ``name[1]``, ...
+    """Return one output as arrays; a sequence of tensors gives ``name[0]``, ``name[1]``, ...
 
     Raises:
         UnverifiedError: it is no tensor.

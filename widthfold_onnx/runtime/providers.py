@@ -1,4 +1,4 @@
-"""Which execution provider can be used here, found out by running one node on it.
+"""Finds out which execution provider can be used here, by running one node on it.
 
 The runtime module is handed in, so that `runtime.session` stays the one that imports it.
 """
@@ -20,7 +20,7 @@ from widthfold_onnx.runtime.libraries import missing_library, preload
 from widthfold_onnx.text import printable
 
 FATAL = 4
-"""Severity of the runtime's logger at which it prints nothing but its own end."""
+"""Severity at which the runtime's logger prints fatal errors only."""
 
 NAMES = {
     Provider.CPU: "CPUExecutionProvider",
@@ -40,7 +40,7 @@ CUDA_OPTIONS = {
     "prefer_nhwc": "0",
     "use_tf32": "1",
 }
-"""What CUDA gets unless the caller chose otherwise: all that moves times, so that none of it
+"""Options of CUDA unless the caller chose others: all that affect times, so that none of them
 depends on the defaults of a version. They are those of 1.31, but for the search: cuDNN's DEFAULT
 was measured at a tenth of the speed of its heuristic choice."""
 
@@ -54,18 +54,18 @@ CAPTURES = {"enable_cuda_graph", "trt_cuda_graph_enable"}
 """Options that record the first run and replay it, whatever is fed later."""
 
 Failures = tuple[type[Exception], ...]
-"""What the runtime raises."""
+"""Exceptions that the runtime raises."""
 
 
 def chain(
     provider: Provider, chosen: Mapping[str, str], *, tf32: bool
 ) -> list[tuple[str, dict[str, str]]]:
-    """The provider and what takes the nodes that it does not, with their options.
+    """Return the provider and its fallbacks, with their options.
 
     Args:
         provider: the first of the chain.
         chosen: options of the provider itself; they win over ours.
-        tf32: False makes CUDA compute float32 products in full, whatever was chosen.
+        tf32: False makes CUDA compute float32 products in full, even against a chosen option.
     """
     options: dict[Provider, dict[str, str]] = {item: {} for item in _CHAINS[provider]}
     if Provider.CUDA in options:
@@ -80,7 +80,7 @@ def chain(
 
 
 def choose(runtime: Any, failures: Failures, provider: Provider) -> Provider:
-    """The provider to use: AUTO is CUDA where a CUDA device really runs a node, else the CPU.
+    """Return the provider to use: AUTO is CUDA if a CUDA device really runs a node, else the CPU.
 
     Raises:
         UnverifiedError: the one asked for cannot be used; says what is missing.
@@ -97,14 +97,14 @@ def choose(runtime: Any, failures: Failures, provider: Provider) -> Provider:
 def check_options(
     runtime: Any, failures: Failures, provider: Provider, chosen: Mapping[str, str]
 ) -> None:
-    """Check that a provider that can be used also takes these options.
+    """Check that a usable provider also accepts these options.
 
     Raises:
         UsageError: it does not know one, or cannot use its value.
     """
     given = printable(", ".join(f"{name}={value}" for name, value in chosen.items()))
     if provider is Provider.CPU and chosen:
-        # The runtime ignores them without a word, and a report would name what had no effect.
+        # The runtime silently ignores them, and a report would name options without effect.
         raise UsageError(f"provider cpu takes no options: {given}")
     for name in CAPTURES & chosen.keys():
         if chosen[name].lower() not in OFF:
@@ -121,10 +121,10 @@ def obstacle(
     provider: Provider,
     chosen: tuple[tuple[str, str], ...] = (),
 ) -> str | None:
-    """Why a provider cannot run a single node here with the chosen options, None where it can.
+    """Return why a provider cannot run a node here with the chosen options, None if it can.
 
     The list of available providers only says what the runtime was built with, and a session
-    falls back to the CPU without a word; so one node is run with that fallback forbidden.
+    silently falls back to the CPU; so one node is run with that fallback forbidden.
     """
     if provider is Provider.CPU:
         return None
@@ -150,15 +150,15 @@ def obstacle(
 
 @cache
 def _timing_cache() -> tempfile.TemporaryDirectory[str]:
-    """Where the sessions of this process share the times of TensorRT's kernels.
+    """Return the folder in which sessions of this process share TensorRT's kernel timings.
 
-    It goes with the process, or with the folder that `runtime.worker` gives a child.
+    It is removed with the process, or with the folder that `runtime.worker` gives a child.
     """
     return tempfile.TemporaryDirectory(prefix="widthfold-tensorrt-")
 
 
 def one_node() -> bytes:
-    """A Conv, since a device that cannot run one is of no use here."""
+    """Return a model of one Conv, since a device that cannot run one is of no use here."""
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1] * 4) for name in "xy"]
     weight = numpy_helper.from_array(np.ones((1, 1, 1, 1), np.float32), "w")
     node = helper.make_node("Conv", ["x", "w"], ["y"])

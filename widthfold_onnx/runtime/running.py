@@ -1,7 +1,7 @@
-"""Where a model runs, and at which shapes: found out by running it.
+"""Finds the provider and the shapes at which a model runs, by running it.
 
-A child process does that, so nothing is imported here that only rewriting needs: that takes longer
-to load than most models take to run.
+It runs in a child process, so it imports nothing that only rewriting needs: that would take longer
+than most models take to run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from widthfold_onnx.runtime.stored import stored_feeds
 def running(
     model: Path, provider: Provider, fixed: Shapes, inputs: Sequence[str] = ()
 ) -> tuple[Provider, Shapes]:
-    """Where a model runs and at which shapes: those of stored inputs, else found by trying.
+    """Return the provider and the shapes of a model: those of stored inputs, else found by trying.
 
     Meant to run in `runtime.worker.isolated`.
 

@@ -1,4 +1,4 @@
-"""Does this CPU's kernel of unsigned data and signed weights compute what it should?
+"""Measures whether this CPU's kernel of unsigned data and signed weights computes exactly.
 
 Without VNNI the runtime's kernel adds two products of 8 bits in 16 bits, and saturates
 (microsoft/onnxruntime pull request 24220: `vpmaddubsw`). Weights of 7 bits cannot reach that, as
@@ -24,7 +24,7 @@ _EXPECTED = 200
 
 @cache
 def u8s8_error() -> int:
-    """How many steps of 255 a QLinearConv of the largest numbers is off here; 0: it is exact.
+    """Return the error of a QLinearConv of the largest numbers, in steps out of 255; 0: exact.
 
     Raises:
         UnverifiedError: ONNX Runtime is not installed.
@@ -35,7 +35,7 @@ def u8s8_error() -> int:
 
 
 def _model() -> onnx.ModelProto:
-    """A QLinearConv of one position whose exact result is the same at every output channel."""
+    """Return a QLinearConv of one position with the same exact result at every output channel."""
     largest = _CHANNELS * int(_DATA) * int(_WEIGHT)
     constants = {
         "one": np.float32(1),

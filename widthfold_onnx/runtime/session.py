@@ -1,7 +1,7 @@
-"""The one door to ONNX Runtime: open a model, feed it, get arrays back.
+"""Opens and runs models on ONNX Runtime; no other module imports it.
 
-The runtime is imported on first use, so that rewriting works without it. Whatever goes wrong
-behind this door becomes an `UnverifiedError` of one line, and nothing is printed.
+The runtime is imported on first use, so that rewriting works without it. Each of its failures
+becomes an `UnverifiedError` of one line, and nothing is printed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Feeds = Mapping[str, Array]
 
 
 class Level(StrEnum):
-    """How much the runtime may rewrite the model itself before it runs it."""
+    """The level of the runtime's own optimizations."""
 
     DISABLED = "disabled"
     EXTENDED = "extended"
@@ -70,7 +70,7 @@ class Session:
         return arrays
 
     def bound(self, feeds: Mapping[str, Array | Placed]) -> Callable[[], None] | Bound:
-        """A call that runs once on inputs that lie on the device already, for timing.
+        """Return a call that runs once on inputs that lie on the device already, for timing.
 
         With `enable_cuda_graph` the first call records what the device does, and every further one
         replays that; each of several input sets has a recording of its own.
@@ -87,7 +87,7 @@ class Session:
         )
 
     def placed(self, feeds: Feeds) -> dict[str, Placed]:
-        """The feeds, copied to the device once for all sessions there.
+        """Copy the feeds to the device, once for all sessions there.
 
         Raises:
             UnverifiedError: there is no room.
@@ -111,7 +111,7 @@ class Session:
 
 
 def runtime_version() -> str:
-    """Version of the installed ONNX Runtime.
+    """Return the version of the installed ONNX Runtime.
 
     Raises:
         UnverifiedError: it is not installed.
@@ -120,7 +120,7 @@ def runtime_version() -> str:
 
 
 def resolved(options: VerifyOptions) -> VerifyOptions:
-    """The options with the provider that will be used instead of AUTO.
+    """Return the options, with AUTO replaced by the provider that will be used.
 
     Raises:
         UnverifiedError: no runtime, or the provider cannot be used.
@@ -213,7 +213,7 @@ def _runtime() -> Any:
 
 @cache
 def _failures() -> tuple[type[Exception], ...]:
-    """The runtime's own exceptions have no common base; its Python layer raises the two others."""
+    """Return the runtime's own exceptions, without common base, and the two of its Python layer."""
     binding = _runtime().capi.onnxruntime_pybind11_state
     own = [item for item in vars(binding).values() if isinstance(item, type)]
     return (RuntimeError, ValueError, *(item for item in own if issubclass(item, Exception)))

@@ -1,7 +1,7 @@
-"""Sizes with which a model runs, for the dimensions that it leaves open.
+"""Finds sizes at which a model runs, for the dimensions that it leaves open.
 
-Nobody writes down how long an audio input must be. So the original is run at one size after the
-other until it does not complain; each try costs milliseconds, since a wrong size stops early.
+A model does not tell how long an audio input must be. So the original is run at one size after
+another until one works; each try costs milliseconds, since a wrong size stops early.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SMALL_ELEMENTS = 750_000
 
 
 def find_shapes(session: Session, fixed: Shapes) -> Shapes:
-    """The first shapes with which the model runs; the whole of them, for every input.
+    """Return the first shapes with which the model runs, for every input.
 
     Args:
         session: of the original, at any level.
@@ -54,7 +54,7 @@ def find_shapes(session: Session, fixed: Shapes) -> Shapes:
 
 
 def other_shapes(session: Session, fixed: Shapes, found: Shapes) -> Shapes | None:
-    """Shapes with other sizes for the open dimensions, None where none is open or none runs.
+    """Return shapes with other sizes for the open dimensions, None if none is open or none runs.
 
     A rewrite that bakes one size in passes at that size, so a second one is compared as well.
     """
@@ -69,7 +69,7 @@ def other_shapes(session: Session, fixed: Shapes, found: Shapes) -> Shapes | Non
 
 
 def with_batch(session: Session, fixed: Shapes, found: Shapes, batch: int) -> Shapes | None:
-    """The found shapes with another batch, None where the model does not run so."""
+    """Return the found shapes with another batch, None if the model does not run so."""
     opened = open_dimensions(session.inputs, fixed)
     sizes = open_sizes(session.inputs, opened, found)
     wanted = {key: batch if opened[key] else size for key, size in sizes.items()}
@@ -81,7 +81,7 @@ def _batched(sizes: Mapping[Key, int], opened: Mapping[Key, bool]) -> dict[Key, 
 
 
 def _grown(sizes: Mapping[Key, int], opened: Mapping[Key, bool]) -> Iterator[dict[Key, int]]:
-    """Much longer, odd before even (what divides by nothing shows more), batch 3 before 1."""
+    """Yield much longer sizes: odd before even (indivisible shows more), batch 3 before 1."""
     if all(opened.values()):
         return
     for growth in (16, 4, 2):
@@ -95,7 +95,7 @@ def _grown(sizes: Mapping[Key, int], opened: Mapping[Key, bool]) -> Iterator[dic
 
 
 def _small_batch(opened: Mapping[Key, bool]) -> Iterator[dict[Key, int]]:
-    """Sizes in the order of trying: batch 1 and the same size elsewhere, then one of them long."""
+    """Yield sizes to try: batch 1 and the same size elsewhere, then one of them long."""
     rest = [key for key, leads in opened.items() if not leads]
     for size in LADDER:
         yield {key: 1 if leads else size for key, leads in opened.items()}
@@ -111,7 +111,7 @@ def _first(
     least: int = 0,
     most: int = MAX_ELEMENTS,
 ) -> tuple[Shapes | None, str]:
-    """The first candidate that runs, else the runtime's words on the first that did not."""
+    """Return the first candidate that runs, else the message on the first that did not."""
     failure = ""
     seen: set[tuple[tuple[int, ...], ...]] = set()
     for candidate in candidates:

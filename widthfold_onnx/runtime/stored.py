@@ -1,4 +1,4 @@
-"""Inputs that the user stored: a ``test_data_set_*`` folder, an .npz or an .npy file.
+"""Reads inputs that the user stored: a ``test_data_set_*`` folder, an .npz or an .npy file.
 
 The files may be hostile. A header is read before its data, so that 188 bytes that declare 8 TiB
 cost nothing, and nothing is ever unpickled.
@@ -34,10 +34,10 @@ class InputSet:
     """One set of inputs.
 
     Attributes:
-        label: what messages call it: a file or folder name, escaped, or "seed 0, normal".
+        label: its name in messages: a file or folder name, escaped, or "seed 0, normal".
         feeds: array by input name.
         expected: outputs in graph order, () where none are stored.
-        made_up: nobody stored it.
+        made_up: whether it is synthetic.
     """
 
     label: str
@@ -111,7 +111,7 @@ def _archive(path: Path, label: str) -> dict[str, Array]:
 
 
 def _declared(stream: IO[bytes], label: str) -> int:
-    """Bytes that an array's header declares."""
+    """Return the bytes that an array's header declares."""
     readers: dict[tuple[int, int], Any] = {
         (1, 0): np.lib.format.read_array_header_1_0,
         (2, 0): np.lib.format.read_array_header_2_0,
@@ -142,7 +142,7 @@ def _folder(folder: Path, inputs: Sequence[Port]) -> InputSet:
 
 
 def _numbered(folder: Path, kind: str) -> list[Array]:
-    """The tensors of kind_0.pb, kind_1.pb, ... in the order of their numbers."""
+    """Return the tensors of kind_0.pb, kind_1.pb, ... in the order of their numbers."""
     files = {
         int(match[1]): file
         for file in folder.iterdir()

@@ -1,4 +1,4 @@
-"""Run one function in a child process that may crash, hang or eat memory without harm to us.
+"""Runs one function in a child process, so that a crash, a hang or a lack of memory stays there.
 
 A fresh interpreter is started, never a fork (CUDA does not survive one) and never the caller's
 own script (which need not guard its main part). Both ends are ours: pickles go over two pipes.
@@ -59,7 +59,7 @@ def isolated(
         timeout: seconds until the child is killed.
         silence: seconds without a report until the child is killed.
         memory: most bytes of address space; leave it None for CUDA, which reserves far more.
-        on_progress: called in this process with whatever is reported.
+        on_progress: called in this process with every report.
 
     Raises:
         UnverifiedError: the child crashed, ran out of time or out of memory.
@@ -101,11 +101,11 @@ def isolated(
 
 @contextlib.contextmanager
 def _child(noise: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """The child in a session of its own, which ends with the block whatever happens.
+    """Start the child in a session of its own, which ends with the block in any case.
 
     Its temporary files are in a folder of ours: a child that is killed cannot remove them.
     """
-    # What the child itself isolated ends with its pipe, and may write until then: never mind.
+    # Children of the child end with its pipe and may write until then: such files are left.
     with tempfile.TemporaryDirectory(prefix="widthfold-", ignore_cleanup_errors=True) as folder:
         child = subprocess.Popen(
             [sys.executable, "-P", "-c", _START, json.dumps([sys.path, folder])],
@@ -122,7 +122,7 @@ def _child(noise: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    if child.poll() is None:  # not reaped yet, so its number is still its own
+    if child.poll() is None:  # not reaped yet, so its id is still its own
         if hasattr(os, "killpg"):
             os.killpg(child.pid, signal.SIGKILL)
         else:
@@ -147,7 +147,7 @@ def _messages(child: subprocess.Popen[bytes], task: bytes) -> queue.SimpleQueue[
                 messages.put(pickle.loads(message))
         except (OSError, ValueError):  # a pipe that was closed: the child is gone
             pass
-        except Exception as error:  # an answer that does not unpickle must not leave us waiting
+        except Exception as error:  # without this an answer that does not unpickle would hang
             messages.put(("raised", (f"answer of the child: {error!r}", traceback.format_exc())))
         messages.put(("gone", None))
 
@@ -156,11 +156,11 @@ def _messages(child: subprocess.Popen[bytes], task: bytes) -> queue.SimpleQueue[
 
 
 def serve(folder: str) -> None:
-    """The child's side: read one task, answer, end. Only `isolated` starts it, in its `folder`."""
+    """Read one task as the child, answer, end. Only `isolated` starts it, in its `folder`."""
     source, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - os.devnull is no path of ours
         os.dup2(nothing.fileno(), 0)
-    os.dup2(2, 1)  # what C libraries print must not get into the answers
+    os.dup2(2, 1)  # output of C libraries must not get into the answers
 
     lock = threading.Lock()
 
@@ -223,7 +223,7 @@ def _send(stream: IO[bytes], message: bytes) -> None:
 
 
 def _receive(stream: IO[bytes]) -> bytes | None:
-    """One message, None at the end or where the sender died inside one."""
+    """Read one message; None at the end, or if the sender died inside one."""
     head = stream.read(_LENGTH)
     if len(head) < _LENGTH:
         return None

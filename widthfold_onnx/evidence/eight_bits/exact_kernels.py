@@ -1,9 +1,9 @@
-"""What a model with integers of 8 bits computes by its definition, on every CPU.
+"""Makes products of 8-bit integers exact on every CPU, by changing the types of operands.
 
 Kernels of unsigned data and signed weights saturate on some CPUs (`runtime.saturation`), those of
-two unsigned or two signed operands on none. So the second operand of each such product is written
-in the signedness of the first: it and its zero point move by 128, which stands for the same
-numbers. A fold saturates at other products than the original does; so written, both are exact.
+two unsigned or two signed operands on none. So the second operand of each such product gets
+the signedness of the first: it and its zero point are shifted by 128, which represents the same
+numbers. A fold saturates at other products than the original does; so changed, both are exact.
 
 On x86 ONNX Runtime makes signed data unsigned where it is quantized and dequantized
 (qdq_s8_to_u8.cc), so weights of such data are written as unsigned ones, too, unless the entry
@@ -37,7 +37,7 @@ from widthfold_onnx.runtime.session import Level, Session, open_session
 INT8, UINT8 = TensorProto.INT8, TensorProto.UINT8
 MICROSOFT = "com.microsoft"
 OFFSET = 128
-"""What a signed number of 8 bits moves by to become an unsigned one."""
+"""Difference between an unsigned number of 8 bits and the signed one in its place."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Product:
 
     Attributes:
         second: index of the second operand and of its zero point; the first one is input 0, and
-            input 2 its zero point wherever input 0 may be of no known type.
-        types: of both operands where its kernel saturates.
+            input 2 its zero point where the type of input 0 may be unknown.
+        types: those of both operands for which its kernel saturates.
     """
 
     second: tuple[int, int]
@@ -100,17 +100,17 @@ def open_exact(
 
 
 def may_saturate(options: VerifyOptions, *models: Path) -> bool:
-    """Whether a model holds integers of 8 bits, on a CPU whose kernels of them saturate."""
+    """Check whether a model holds 8-bit integers, on a CPU whose kernels of them saturate."""
     return _saturates(options) and holds_bytes(*models)
 
 
 def _saturates(options: VerifyOptions) -> bool:
-    """Whether models run on the CPU, whose kernels saturate; other providers have their own."""
+    """Check whether models run on the CPU and its kernels saturate; other providers differ."""
     return options.provider is Provider.CPU and u8s8_error() > 0
 
 
 def holds_bytes(*models: Path | onnx.ModelProto) -> bool:
-    """Whether any model multiplies integers of 8 bits, or may be optimized to do so."""
+    """Check whether any model multiplies 8-bit integers, or may be optimized to do so."""
     protos = map(_read, models)
     return any(
         is_default(node, "DequantizeLinear") or _product(node) is not None
@@ -131,11 +131,11 @@ def _read(model: Path | onnx.ModelProto) -> onnx.ModelProto:
 
 
 def with_exact_products(model: onnx.ModelProto, *, signed_stays: bool = False) -> onnx.ModelProto:
-    """Write every product that may saturate with both operands signed, or both unsigned.
+    """Make both operands signed, or both unsigned, in every product that may saturate.
 
     Args:
         model: one that runs; its external data is not needed, and it is changed.
-        signed_stays: whether the runtime leaves signed data signed that are quantized.
+        signed_stays: whether the runtime leaves signed quantized data signed.
     """
     model, _ = inlined(model)
     shapes = ShapeTable(model, {})
@@ -157,7 +157,7 @@ def with_exact_products(model: onnx.ModelProto, *, signed_stays: bool = False) -
 def _saturating(
     graph: onnx.GraphProto, elements: Callable[[str], int], signed_stays: bool
 ) -> Iterator[tuple[onnx.NodeProto, int, int, int]]:
-    """What is to be moved: the node that reads it, the indices of operand and zero point, the type.
+    """Yield operands to convert: the reader, indices of operand and zero point, the type.
 
     Args:
         graph: its nodes; those of its bodies are left out.
@@ -184,13 +184,13 @@ def _saturating(
 
 
 def _dequantizer(makers: Mapping[str, onnx.NodeProto], name: str) -> onnx.NodeProto | None:
-    """What dequantized a value, whose elements were only moved or selected since."""
+    """Return the DequantizeLinear behind a value, before any moves and selections of elements."""
     node = _before_moves(makers, name)
     return node if node is not None and is_default(node, "DequantizeLinear") else None
 
 
 def _is_quantized(makers: Mapping[str, onnx.NodeProto], name: str) -> bool:
-    """Whether a QuantizeLinear made a value, whose elements were only moved or selected since."""
+    """Check whether a QuantizeLinear made a value, before any moves and selections of elements."""
     node = _before_moves(makers, name)
     return node is not None and is_default(node, "QuantizeLinear")
 
@@ -205,7 +205,7 @@ def _before_moves(makers: Mapping[str, onnx.NodeProto], name: str) -> onnx.NodeP
 def _moved(
     reader: onnx.NodeProto, value: int, zero: int, kind: int, fresh: Iterator[str]
 ) -> Iterator[onnx.NodeProto]:
-    """Nodes that move an operand and its zero point to a type, for the node that reads them."""
+    """Yield nodes that convert an operand and its zero point to a type, for their reader."""
     by = OFFSET if kind == UINT8 else -OFFSET
     reader.input.extend([""] * (zero + 1 - len(reader.input)))
     for index in (value, zero):
@@ -229,13 +229,13 @@ def _moved(
 
 
 def _fresh_names(model: onnx.ModelProto) -> Iterator[str]:
-    """Names that no value of a model has."""
+    """Yield names that no value of a model has."""
     taken = {name for graph in all_graphs(model.graph) for name in _names(graph)}
     return (name for i in count() if (name := f"widthfold/exact/{i}") not in taken)
 
 
 def _names(graph: onnx.GraphProto) -> Iterator[str]:
-    """Names of the values of a graph; those of its bodies are left out."""
+    """Yield the names of the values of a graph, without those of its bodies."""
     yield from (value.name for value in graph.input)
     yield from (tensor.name for tensor in graph.initializer)
     yield from (sparse.values.name for sparse in graph.sparse_initializer)

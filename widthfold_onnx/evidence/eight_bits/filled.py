@@ -1,7 +1,7 @@
-"""Inputs over the whole range of the quantizers that read them.
+"""Makes inputs that cover the whole range of the quantizers that read them.
 
-Made-up numbers of other distributions seldom get near both ends of a quantizer's range. There sums
-of 8 bits saturate (`runtime.saturation`), and there a weight weighs most.
+Numbers of other distributions seldom get near both ends of a quantizer's range. There sums of 8
+bits saturate (`runtime.saturation`), and there weights have most effect.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LABEL = "whole range of the quantizers"
 
 
 def filling(model: Path, like: InputSet) -> InputSet | None:
-    """A set whose data fill the range of every quantizer of the inputs, None if there is none.
+    """Return a set that fills the range of every quantizer of the inputs, None if there is none.
 
     Args:
         model: the file.
@@ -47,7 +47,7 @@ def filling(model: Path, like: InputSet) -> InputSet | None:
 
 
 def _source(value: Value | None) -> str:
-    """The name of the value whose elements were only moved or selected since."""
+    """Return the name of the value whose elements were only moved or selected since."""
     while value is not None and (node := value.producer()) is not None:
         if not is_default(node, *SELECTING, *REMOVED):
             break
@@ -56,7 +56,7 @@ def _source(value: Value | None) -> str:
 
 
 def _range(document: Document, node: Node) -> tuple[float, float] | None:
-    """What the least and the largest integer of a quantizer stand for, if that is one constant."""
+    """Return the range that a quantizer represents, if its numbers are constant scalars."""
     arrays = [_scalar(document, value) for value in node.inputs[1:] if value is not None]
     scale, zero = (*arrays, _default_zero(node))[:2]
     if scale is None or zero is None or zero.dtype.kind not in "iu":
@@ -67,7 +67,7 @@ def _range(document: Document, node: Node) -> tuple[float, float] | None:
 
 
 def _default_zero(node: Node) -> Array:
-    """The zero point of a quantizer that has none; since opset 21 an attribute gives the type."""
+    """Return the default zero point of a quantizer; since opset 21 an attribute gives its type."""
     kind = node.attributes.get_int("output_dtype", 0)
     return np.zeros((), helper.tensor_dtype_to_np_dtype(kind) if kind else np.uint8)
 

@@ -1,8 +1,8 @@
-"""How far both models are from their definition where this CPU's kernels of 8 bits saturate.
+"""Measures how far both models are from their definition where 8-bit kernels saturate.
 
 The values are judged with exact kernels (`exact_kernels`); here both models run as the caller
-deploys them. A fold saturates at other products than the original, which the caller is told; and it
-must not be further from the definition than the original is.
+deploys them. A fold saturates at other products than the original, which is reported; it must
+not be further from the definition than the original is.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from widthfold_onnx.runtime.stored import InputSet
 from widthfold_onnx.text import printable
 
 FURTHER = "further from the definition than the original"
-"""How it starts what is said against a fold."""
+"""First words of the reason against a fold."""
 
 STEP = 1.0
-"""Or so much further, where outputs are integers: the original may be right by luck."""
+"""Slack where outputs are integers, in steps: the original may be right by luck."""
 
 
 @dataclass(frozen=True)
 class Distance:
-    """How far both models are from what they define one output to be, at most over all input sets.
+    """Distances of both models from the definition of one output, the largest over all input sets.
 
     Attributes:
         name: of the output.
@@ -41,7 +41,7 @@ class Distance:
         original: largest |difference| of the original.
         rewritten: the same of the rewritten model.
         scale: largest magnitude of the output.
-        slack: what the rewritten model may be further off in any case.
+        slack: distance by which the rewritten model may always be further off.
     """
 
     name: str
@@ -53,16 +53,16 @@ class Distance:
 
     @property
     def grew(self) -> bool:
-        """Whether the rewritten model is further off than the original explains.
+        """True if the rewritten model is further off than the original explains.
 
-        Both saturate at products that nobody chose, so the largest differences are two draws from
-        one distribution.
+        Both saturate at arbitrary products, so the largest differences are two draws from one
+        distribution.
         """
         return self.rewritten > SLACK * self.original + self.slack
 
     @property
     def beyond(self) -> bool:
-        """Whether a model is further off than it may be in any case."""
+        """True if a model is further off than it may be in any case."""
         return max(self.original, self.rewritten) > self.slack
 
     @property
@@ -71,7 +71,7 @@ class Distance:
         return max(self.original, self.rewritten) / (self.scale or 1.0)
 
     def shown(self, distance: float) -> str:
-        """A distance in steps, or relative to the largest magnitude."""
+        """Format a distance in steps, or relative to the largest magnitude."""
         if self.whole:
             return f"{distance:.0f} steps"
         return f"{figure(distance / (self.scale or 1.0))} of its largest value"
@@ -81,7 +81,7 @@ def check_deployable(original: Path, options: VerifyOptions) -> None:
     """Check that the original loads with the options of the session that were chosen, if any.
 
     Raises:
-        UnverifiedError: it does not. A `NoKernelError` would say that no options help.
+        UnverifiedError: it does not. It is no `NoKernelError`, which says that no options help.
     """
     given = ", ".join(f"{name}={value}" for name, value in options.session_options.items())
     try:
@@ -105,14 +105,14 @@ def as_deployed(
         models: files of the original and of the rewritten model, with integers of 8 bits.
         options: where they run.
         sets: the input sets.
-        exact: of each model what exact kernels compute at the same level, per input set.
-        unsteady: outputs that nobody can judge.
+        exact: results of each model by exact kernels at the same level, per input set.
+        unsteady: outputs that cannot be judged.
         report: called with a line before the runs.
 
     Returns:
-        Where the rewritten model does not run, or is further from its exact outputs than the
-        original; and a sentence that says how far both are, if they are, or that the original does
-        not run.
+        Failures: the rewritten model does not run, or is further from its exact outputs than the
+        original; and a sentence on the distances of both, if any, or that the original does not
+        run.
     """
     report("integers of 8 bits as deployed")
     first, second = (_outputs(model, options, sets) for model in models)
@@ -138,7 +138,7 @@ def as_deployed(
 
 
 def _deployed(model: Path, options: VerifyOptions) -> Session:
-    """A session as the caller deploys the model.
+    """Open a session as the caller deploys the model.
 
     Raises:
         UnverifiedError: as `open_session`.
@@ -154,7 +154,7 @@ def _deployed(model: Path, options: VerifyOptions) -> Session:
 
 
 def _outputs(model: Path, options: VerifyOptions, sets: Sequence[InputSet]) -> list[Outputs] | str:
-    """What a model computes as deployed, or why it does not run."""
+    """Return the outputs of a model as deployed, or why it does not run."""
     try:
         session = _deployed(model, options)
         return [session.run(item.feeds) for item in sets]
@@ -165,7 +165,7 @@ def _outputs(model: Path, options: VerifyOptions, sets: Sequence[InputSet]) -> l
 def _distances(
     names: Iterable[str], exact: Sequence[Sequence[Outputs]], computed: Sequence[Sequence[Outputs]]
 ) -> Iterator[Distance]:
-    """Of each output, where both models return numbers."""
+    """Yield the distances of each output for which both models return numbers."""
     for name in names:
         original, rewritten = (
             [compare(name, *both(name, a, b), Tolerance()) for a, b in zip(*pair, strict=True)]
@@ -188,7 +188,7 @@ def _distances(
 
 
 def _largest(array: Array) -> float:
-    """The largest finite magnitude."""
+    """Return the largest finite magnitude."""
     return float(np.abs(array[np.isfinite(array)].astype(np.float64)).max(initial=0.0))
 
 
@@ -197,7 +197,7 @@ def _remedy(
     exact: Sequence[Sequence[Outputs]],
     remedied: Sequence[list[Outputs] | str],
 ) -> str:
-    """What makes both models exact, as it was tried."""
+    """Say whether `PRECISION` makes both models exact, as tried."""
     computed = [outputs for outputs in remedied if not isinstance(outputs, str)]
     if len(computed) < len(remedied):
         return (

@@ -1,6 +1,6 @@
-"""Compare two models as they are deployed, with all of the runtime's own optimizations.
+"""Compares two models as they are deployed, with all of the runtime's own optimizations.
 
-Those have faults of their own, which are told apart from faults of the rewriting.
+Faults of these optimizations are told apart from faults of the rewriting.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from widthfold_onnx.runtime.session import Level
 from widthfold_onnx.runtime.stored import InputSet
 
 STEP_SECONDS = 300.0
-"""What float64 runs of either model may take that explain steps of a quantizer: a bound against
+"""Limit of the float64 runs of either model that explain steps of a quantizer: a bound against
 hanging, since a verdict must not depend on how busy the machine is."""
 
 Float64 = tuple[Sequence[Sequence[Outputs]], list[str]]
@@ -38,9 +38,9 @@ class Deployed:
     """Both models with the runtime's optimizations.
 
     Attributes:
-        cells: how they compare; none where one does not run.
-        stopped: why, if only the rewritten one does not.
-        original: what the original computes there, per input set; none if one does not run.
+        cells: their comparisons; none if one does not run.
+        stopped: why the rewritten one does not run, if only the original does.
+        original: outputs of the original there, per input set; none if one does not run.
         rewritten: the same of the rewritten model.
     """
 
@@ -69,7 +69,7 @@ def deployed_cells(
         rewritten: model file.
         options: where both run.
         sets: the input sets.
-        plain: what the original computes without the runtime's optimizations, per input set.
+        plain: outputs of the original without the runtime's optimizations, per input set.
         judge: compares.
         report: called with a line before each run.
     """
@@ -98,11 +98,11 @@ def stepped(
     judge: Judge,
     widened: Callable[[Sequence[int]], Float64],
 ) -> tuple[Cells, list[str]]:
-    """Cells without the runtime's optimizations; steps of a quantizer that rounding tips pass.
+    """Return cells in which quantizer steps that rounding explains pass, with a note.
 
     Without its optimizations the runtime computes dequantized tensors in floats, where another
-    order of summation may move what is quantized again by a whole step. Which model that happens
-    to, and on which inputs, is chance: where a sum is next to half a step, one of them may round
+    order of summation may change a result that is quantized again by a whole step. In which model
+    that happens, and on which inputs, is chance: if a sum is next to half a step, one may round
     to the other side. So a difference passes, with a note, where both models return the very same
     bits as deployed, on every input set, and the same numbers in float64, where sums do not round.
 
@@ -110,7 +110,7 @@ def stepped(
         cells: of the two models without the optimizations.
         deployed: with them.
         judge: a tolerance that the caller chose is never exceeded.
-        widened: gives what both models compute in float64 on some input sets; called where needed.
+        widened: returns the float64 outputs of both models on some input sets; called if needed.
 
     Returns:
         The cells, and why float64 is not known, where it was needed.
@@ -147,7 +147,7 @@ def in_float64(
     report: Report,
     numbers: Sequence[int],
 ) -> Float64:
-    """What models compute in float64 on some of the sets, and why that is not known."""
+    """Run models in float64 on some of the sets; return the outputs, and why some are missing."""
     report("both models in float64")
     some = [sets[number] for number in numbers]
     runs = [true_outputs(model, names, some, STEP_SECONDS) for model in models]

@@ -1,4 +1,4 @@
-"""How far two arrays are apart, in every sense that a report shows."""
+"""Measures how far two arrays are apart, by every figure that a report shows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SQUARES = (1e-60, 1e60)
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """What two arrays have to do with each other; see `OutputParity`."""
+    """The differences between two arrays; see `OutputParity`."""
 
     nonfinite_match: bool
     max_abs: float | None = None
@@ -33,7 +33,7 @@ class Figures:
 
 
 def measure(reference: Array, candidate: Array) -> tuple[Figures, float]:
-    """All figures of two arrays of the same dtype and shape, and the largest |reference|."""
+    """Return all figures of two arrays of the same dtype and shape, and the largest |reference|."""
     a, b = real_parts(reference), real_parts(candidate)
     floating = a.dtype.kind not in "iub"
     finite_a, finite_b = np.isfinite(a), np.isfinite(b)
@@ -67,9 +67,9 @@ def measure(reference: Array, candidate: Array) -> tuple[Figures, float]:
 
 
 def relative_error(reference: Array, candidate: Array) -> float | None:
-    """Largest |candidate - reference| over the largest |reference|, where both are finite.
+    """Return the largest |candidate - reference| / the largest |reference|, where both are finite.
 
-    None where that says nothing: another shape, no floats, nothing finite, or a reference of
+    None if that is meaningless: another shape, no floats, nothing finite, or a reference of
     zeros. The element types may differ.
     """
     if not reference.dtype.kind == candidate.dtype.kind in "fc":
@@ -86,7 +86,7 @@ def relative_error(reference: Array, candidate: Array) -> float | None:
 
 
 def ulp_distance(reference: Array, candidate: Array) -> npt.NDArray[np.uint64]:
-    """How many representable values lie between two arrays of one float dtype, elementwise.
+    """Count the representable values between two arrays of one float dtype, elementwise.
 
     The bits of a float without its sign count its magnitude in units in the last place, from 0
     through the subnormals to infinity; both zeros have magnitude 0.
@@ -102,7 +102,7 @@ def ulp_distance(reference: Array, candidate: Array) -> npt.NDArray[np.uint64]:
 
 
 def real_parts(array: Array) -> Array:
-    """Complex numbers as pairs; everything else as it is."""
+    """Return complex numbers as pairs, everything else as it is."""
     if array.dtype.kind != "c":
         return array
     return np.ascontiguousarray(array)[..., None].view(f"f{array.dtype.itemsize // 2}")
@@ -114,7 +114,7 @@ def _mean(distance: Array) -> float | None:
 
 
 def _histogram(ulp: npt.NDArray[np.uint64]) -> list[int]:
-    """How many distances have 0, 1, 2, ... binary digits, so bins 0, 1, 2-3, 4-7, ..."""
+    """Count the distances with 0, 1, 2, ... binary digits, so bins 0, 1, 2-3, 4-7, ..."""
     # No float64 holds 64 digits; without the second digit none of them rounds up to 2**n.
     _, digits = np.frexp((ulp & ~(ulp >> np.uint64(1))).astype(np.float64))
     return [int(count) for count in np.bincount(digits.ravel())]
@@ -138,14 +138,14 @@ def _worst_element(
     reference: Array, a: Array, b: Array, both: npt.NDArray[np.bool_], distance: Array
 ) -> WorstElement:
     at = int(np.flatnonzero(both)[distance.argmax()])
-    index = np.unravel_index(at, a.shape)[: reference.ndim]  # of a complex number, not of its part
+    index = np.unravel_index(at, a.shape)[: reference.ndim]  # of a complex number, not its parts
     return WorstElement(
         index=[int(i) for i in index], original=float(a.flat[at]), rewritten=float(b.flat[at])
     )
 
 
 def _picked(array: Array, mask: npt.NDArray[np.bool_]) -> Array:
-    """The masked elements; nothing is copied where that is all of them."""
+    """Return the masked elements; nothing is copied if that is all of them."""
     return array if bool(mask.all()) else np.asarray(array[mask])
 
 
@@ -155,7 +155,7 @@ def _distance(a: Array, b: Array, *, floating: bool) -> Array:
             return np.asarray(np.abs(a.astype(np.float64) - b.astype(np.float64)))
     if a.dtype.kind == "b":
         return np.asarray(a != b, dtype=np.float64)
-    # The difference of two 64-bit integers fits 64 bits without a sign, but no float.
+    # The difference of two 64-bit integers fits an unsigned one of 64 bits, but no float.
     low, high = np.minimum(a, b), np.maximum(a, b)
     return np.asarray((high.astype(np.uint64) - low.astype(np.uint64)).astype(np.float64))
 

@@ -1,4 +1,4 @@
-"""A model with all its data inside, for copies of it that must not lie next to the original."""
+"""Inlines all data of a model, for copies of it that must not lie next to the original."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interface of a model is what its callers wrote their code against: it may not change."""
+"""Compares the interfaces of two models: callers rely on it, so it may not change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OVERRIDABLE_SINCE = 4
 
 
 def interface_differences(original: Path, rewritten: Path) -> list[str]:
-    """One line per difference in names, order, element types, dims or overridable initializers.
+    """List differences in names, order, element types, dims or overridable initializers.
 
     Args:
         original: model file; weights outside it are not read.
@@ -54,7 +54,7 @@ def _initializers(model: onnx.ModelProto) -> set[str]:
 
 
 def _fed(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """The inputs that a caller must feed."""
+    """Return the inputs that a caller must feed."""
     kept = _initializers(model)
     return [value for value in model.graph.input if value.name not in kept]
 

@@ -1,4 +1,4 @@
-"""Compare two whole models on the same inputs, output by output.
+"""Compares two whole models on the same inputs, output by output.
 
 The reference is the original with the runtime's own optimizations off: they have faults of
 their own. Then both are compared as they would be deployed, with all of them on.
@@ -43,17 +43,17 @@ from widthfold_onnx.runtime.session import Level, resolved
 
 @dataclass(frozen=True, kw_only=True)
 class ModelParity:
-    """What the comparison of two models found.
+    """The result of comparing two models.
 
     Attributes:
-        verdict: fail where a steady output differs; unverified where nothing can be said.
-        reasons: why it is not a pass, or what limits the pass; one line each.
-        limits: those of the reasons that only limit what was compared.
+        verdict: fail where a steady output differs; unverified where no statement is possible.
+        reasons: those for the verdict, or limits of a pass; one line each.
+        limits: those of the reasons that only limit the comparison.
         outputs: one row per output and level.
         input_sets: how many sets were judged.
         provider: where both models ran, "" if none did.
         shapes: of the first random input set, empty if there is none.
-        unrun: why the runtime can run neither model, "" where that is not for want of a kernel.
+        unrun: why the runtime can run neither model, "" if that is not for lack of a kernel.
     """
 
     verdict: Literal["pass", "fail", "unverified"]
@@ -161,7 +161,7 @@ def _judged(
 
 
 def _without(cells: Cells, numbers: Container[int]) -> Cells:
-    """The cells of the other input sets; an output that has none left is gone."""
+    """Return the cells of the other input sets; an output without any left is dropped."""
     kept = {
         name: {number: cell for number, cell in row.items() if number not in numbers}
         for name, row in cells.items()

@@ -1,6 +1,6 @@
-"""Compare two arrays of one output: how far apart, in which sense, and whether that is allowed.
+"""Compares two arrays of one output: how far they are apart, and whether that is allowed.
 
-Non-finite values are compared by position and sign and never waved through: a fold can spread
+Non-finite values are compared by position and sign and never ignored: a fold can spread
 a NaN, and finite data alone cannot show it.
 """
 
@@ -39,7 +39,7 @@ NOT_MEANINGFUL = "not a meaningful check: "
 
 
 def meaningless(rows: Sequence[OutputParity]) -> bool:
-    """Whether outputs were compared and none of them shows anything."""
+    """Check whether outputs were compared and none of them is meaningful."""
     return bool(rows) and all(row.note.startswith(NOT_MEANINGFUL) for row in rows)
 
 
@@ -57,8 +57,8 @@ def compare(
 
     Args:
         name: of the output.
-        reference: what the original computed, any shape.
-        candidate: what the rewritten model computed.
+        reference: the output of the original, of any shape.
+        candidate: the output of the rewritten model.
         tolerance: |a - b| <= atol + rtol * max |reference|.
         level: the runtime's optimization level, for the row.
         truth: the same in float64, None where it is not known.
@@ -105,7 +105,7 @@ def compare(
 
 
 def worst(first: OutputParity, second: OutputParity) -> OutputParity:
-    """Two comparisons of one output as one: the worse of each figure, the sum of histograms.
+    """Merge two comparisons of one output: the worse of each figure, the sum of histograms.
 
     Note and tolerance are those of the side that failed, else of the one with more tolerance;
     "not a meaningful check" stays only where it holds for both.
@@ -163,7 +163,7 @@ def _dtype_name(array: Array) -> str:
 def _pick(
     choose: Callable[[Number, Number], Number], first: Number | None, second: Number | None
 ) -> Number | None:
-    """The worse figure; None only where both sides have none."""
+    """Return the worse figure; None only if both sides have none."""
     if first is None or second is None:
         return second if first is None else first
     return choose(first, second)

@@ -1,7 +1,7 @@
-"""Inputs on which the original itself leaves the range of its numbers.
+"""Finds inputs on which the original itself leaves the range of its numbers.
 
 A structural zero times Inf is NaN, so a fold spreads a non-finite value to its neighbours, by
-design and within one sample. Inputs that nobody stored may be larger than the model was made for;
+design and within one sample. Synthetic inputs may be larger than the model was made for;
 where they make the original overflow at a linear node that changed, a difference shows nothing.
 """
 
@@ -35,7 +35,7 @@ def overflowing_sets(
 ) -> dict[int, str]:
     """Find the input sets on which the original gives NaN or Inf at a linear node that changed.
 
-    Nodes in subgraphs are not looked at, so there a difference counts.
+    Nodes in subgraphs are not examined, so there a difference counts.
 
     Args:
         original: model file.
@@ -45,7 +45,7 @@ def overflowing_sets(
         report: gets a line of text before the runs.
 
     Returns:
-        For each such set a sentence that says where and how much.
+        For each such set a sentence with the place and the amount.
     """
     if not sets:
         return {}

@@ -1,4 +1,4 @@
-"""What the original returns, and what is known of folds before one is sought."""
+"""Runs the original, and checks that folds can be compared with it before one is sought."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from widthfold_onnx.text import printable
 
 @dataclass(frozen=True)
 class Reference:
-    """What the original returns without the runtime's own optimizations.
+    """The outputs of the original without the runtime's own optimizations.
 
     Attributes:
-        sets: of inputs, those on which it runs.
-        outputs: of each of them, by name.
+        sets: the input sets on which it runs.
+        outputs: those of each set, by name.
         names: of the outputs that the model declares.
         unsteady: names of outputs that a second run on the same inputs does not repeat.
         shapes: of the first random input set, empty if there is none.
-        limits: what was left out, one line each.
+        limits: inputs that were left out, one line each.
     """
 
     sets: list[InputSet]
@@ -48,7 +48,7 @@ class Reference:
 
 
 def reference_of(original: Path, options: VerifyOptions, report: Report) -> Reference:
-    """Run the original; it is closed again, two models in memory at a time are enough.
+    """Run the original and close it again: at most two models are in memory at a time.
 
     Raises:
         UnverifiedError: it does not run.
@@ -71,12 +71,12 @@ def reference_of(original: Path, options: VerifyOptions, report: Report) -> Refe
 
 
 def unsteady_of(reference: Reference) -> list[str]:
-    """Why outputs cannot be judged, one line each."""
+    """Say why outputs cannot be judged, one line each."""
     return [f"output {printable(name)} {UNSTEADY}" for name in sorted(reference.unsteady)]
 
 
 def check_judged(original: Path, options: VerifyOptions) -> bool:
-    """Check that there is something to compare a rewritten model with, before one is sought.
+    """Check that a rewritten model can be compared with something, before one is sought.
 
     Meant to run in `runtime.worker.isolated`.
 
@@ -85,7 +85,7 @@ def check_judged(original: Path, options: VerifyOptions) -> bool:
         options: provider, stored inputs and shapes are used.
 
     Returns:
-        Whether its kernels saturate here, so that folds are worth a look as well.
+        Whether its kernels saturate here, so that folds must be checked as well.
 
     Raises:
         UnverifiedError: the model does not run as its values are judged, or not twice alike.
@@ -99,15 +99,15 @@ def check_judged(original: Path, options: VerifyOptions) -> bool:
 
 
 def saturating(original: Path, folds: Sequence[Path], options: VerifyOptions) -> list[list[str]]:
-    """Why folds may not be deployed here; meant to run in `runtime.worker.isolated`.
+    """Return why folds may not be deployed here; meant to run in `runtime.worker.isolated`.
 
     Args:
-        original: model file, for which `check_judged` said so.
+        original: model file, for which `check_judged` returned True.
         folds: files of it, folded.
         options: as for `compare_models`.
 
     Returns:
-        Of each fold what is said of it if it saturates further than the original; else nothing.
+        For each fold the objections if it saturates further than the original; else none.
     """
     options = resolved(options)
     reference = reference_of(original, options, silent)
@@ -117,7 +117,7 @@ def saturating(original: Path, folds: Sequence[Path], options: VerifyOptions) ->
     for fold in folds:
         outputs = attempt(fold, options, Level.ALL, sets, silent)
         if isinstance(exact, str) or isinstance(outputs, str):
-            found.append([])  # which is told where it is verified
+            found.append([])  # verification reports the failure
             continue
         models, runs = (original, fold), (exact, outputs)
         worse, told = as_deployed(models, options, sets, runs, unsteady, silent)

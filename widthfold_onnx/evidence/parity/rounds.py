@@ -1,4 +1,4 @@
-"""Rounds of runs: what is fed, and what a model makes of it."""
+"""Makes input sets, and runs models on them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 
 
 def silent(line: str) -> None:
-    """A report that nobody reads."""
+    """Ignore a report."""
 
 
 def input_sets(
     session: Session, options: VerifyOptions
 ) -> tuple[list[InputSet], Shapes, list[str]]:
-    """Stored sets, then made-up ones; the shapes of the first of those; what was left out."""
+    """Return stored sets, then synthetic ones; shapes of the first of those; what was left out."""
     sets = [item for path in options.inputs for item in stored_feeds(Path(path), session.inputs)]
     if options.seeds < 1 and sets:
         return sets, {}, []
@@ -55,7 +55,7 @@ def input_sets(
 def originals(
     session: Session, sets: Sequence[InputSet], limits: list[str], report: Report
 ) -> tuple[list[InputSet], list[Outputs]]:
-    """Outputs of the original, and the sets without those made-up ones on which it stops.
+    """Return the sets and outputs of the original, without synthetic sets on which it stops.
 
     Raises:
         UnverifiedError: it stops on the first set or on a stored one.
@@ -83,7 +83,7 @@ def _run(session: Session, sets: Sequence[InputSet], who: str, report: Report) -
 
 
 def opened(model: Path, options: VerifyOptions, level: Level) -> Session:
-    """A session whose values are judged: where the options want it, on all cores, exact integers.
+    """Open a session that is judged by values: chosen provider, all cores, exact integers.
 
     Raises:
         UnverifiedError: as `open_session`.
@@ -94,7 +94,7 @@ def opened(model: Path, options: VerifyOptions, level: Level) -> Session:
 def attempt(
     model: Path, options: VerifyOptions, level: Level, sets: Sequence[InputSet], report: Report
 ) -> list[Outputs] | str:
-    """All outputs, or why there are none."""
+    """Return all outputs, or why there are none."""
     try:
         session = opened(model, options, level)
         return _run(session, sets, f"{printable(model.name)}, level {level}", report)
@@ -109,9 +109,9 @@ def noise(
     plain: Sequence[Outputs],
     report: Report,
 ) -> list[dict[str, float | None]]:
-    """How far each output of the original moves when every float input moves by one rounding.
+    """Measure how far the original's outputs move if every float input moves by one rounding.
 
-    By input set; an input set that cannot be moved has no noise.
+    Results are by input set; if the changed inputs do not run, there is no noise.
     """
     shaken = [
         InputSet(f"{item.label} shaken", {name: _shaken(x) for name, x in item.feeds.items()})

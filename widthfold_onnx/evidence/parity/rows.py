@@ -1,4 +1,4 @@
-"""The rows of a report: one per output and level, the worst over all input sets.
+"""Compares runs in rows of a report: one per output and level, the worst over all input sets.
 
 Every input set is judged by itself: one on which the original is ill-conditioned must not excuse
 a difference on another.
@@ -21,10 +21,10 @@ from widthfold_onnx.runtime.stored import InputSet
 from widthfold_onnx.text import printable
 
 Outputs = dict[str, Array]
-"""What one run computed, by output name."""
+"""Outputs of one run by name."""
 
 Cells = dict[str, dict[int, OutputParity]]
-"""By output and input set: how they compare."""
+"""Comparisons by output and input set."""
 
 SLACK = 2.0
 """The rewritten model may be this many times as far from stored outputs as the original is."""
@@ -48,19 +48,19 @@ TRUTH_ULPS = 4
 """Or this many units in the last place of the largest value: the original may be right by luck."""
 
 ILL_CONDITIONED = "ill-conditioned"
-"""How the note of an output begins that was judged by its own sensitivity."""
+"""First words of the note on an output that was judged by its own sensitivity."""
 
 UNSTEADY = "cannot be judged: the original itself gives other values when it runs again"
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Compares runs, and keeps out what the original itself does not repeat.
+    """Compares runs, without outputs that the original itself does not repeat.
 
     Attributes:
-        tolerance: what counts as equal.
+        tolerance: differences that are accepted.
         unsteady: outputs that cannot be judged.
-        truths: per input set what float64 gives, where that is known and can be used.
+        truths: per input set the float64 outputs that are known and can be used.
     """
 
     tolerance: Tolerance
@@ -98,7 +98,7 @@ class Judge:
         return cell
 
     def failed(self, cells: Cells) -> list[tuple[int, OutputParity]]:
-        """The cells that show a difference, by input set: the first failure of each output."""
+        """Return the first failed cell of each output that repeats, with its input set."""
         found = []
         for name, row in cells.items():
             wrong = [(number, cell) for number, cell in row.items() if not cell.passed]
@@ -107,7 +107,7 @@ class Judge:
         return found
 
     def failing(self, cells: Cells) -> set[int]:
-        """The input sets that show a difference."""
+        """Return the input sets that show a difference."""
         return {
             number
             for name, row in cells.items()
@@ -117,7 +117,7 @@ class Judge:
         }
 
     def forgiven(self, cells: Cells, noise: Sequence[Mapping[str, float | None]]) -> Cells:
-        """The cells again; a difference that is no more than rounding passes, with a note.
+        """Return the cells; a difference that is no more than rounding passes, with a note.
 
         Some outputs are so ill-conditioned that a change of the inputs by one unit in the last
         place moves them by percents; no default can be right for them. A tolerance that the
@@ -151,11 +151,11 @@ class Judge:
         return msgspec.structs.replace(cell, passed=True, tolerance=allowed, note=note)
 
     def is_chosen(self, name: str) -> bool:
-        """Whether the caller said what is good enough for an output."""
+        """Check whether the caller chose the tolerance of an output."""
         return self.tolerance.rtol is not None or name in self.tolerance.per_output
 
     def _strays(self, cell: OutputParity, noise: float) -> bool:
-        """Whether the rewritten model is further from the truth than the original explains."""
+        """Check whether the rewritten model is further from truth than the original explains."""
         if cell.truth_original is None or cell.truth_rewritten is None:
             return False
         if self.is_chosen(cell.name) or self.tolerance.atol:
@@ -166,17 +166,17 @@ class Judge:
 
 
 def merged(cells: Cells) -> list[OutputParity]:
-    """One row per output: the worst over all input sets."""
+    """Merge cells into one row per output: the worst over all input sets."""
     return [reduce(worst, row.values()) for row in cells.values()]
 
 
 def output_names(*runs: Sequence[Outputs]) -> list[str]:
-    """Every output of any run, in order of appearance."""
+    """Return every output of any run, in order of appearance."""
     return list(dict.fromkeys(name for side in runs for outputs in side for name in outputs))
 
 
 def both(name: str, reference: Outputs, candidate: Outputs) -> tuple[Array, Array]:
-    """Both values; one that only one side has (sequences differ in length) is empty there."""
+    """Return both values; one that a side lacks (sequences differ in length) is empty there."""
     present = reference[name] if name in reference else candidate[name]
     absent = np.empty((0, *present.shape), present.dtype)
     return reference.get(name, absent), candidate.get(name, absent)
@@ -189,14 +189,14 @@ def stored_differences(
     computed: Sequence[Outputs],
     tolerance: Tolerance,
 ) -> list[str]:
-    """Where the rewritten model is further from stored outputs than it may be.
+    """Say where the rewritten model is further from stored outputs than it may be.
 
     Args:
         names: outputs in graph order, as stored outputs are.
         sets: the input sets.
         truth: the original's outputs per set.
         computed: the rewritten model's outputs per set.
-        tolerance: within it, or within `SLACK` times the original's own distance, is well.
+        tolerance: allowed distance; `SLACK` times the original's own distance is allowed, too.
     """
     lines = []
     for item, before, after in zip(sets, truth, computed, strict=True):
@@ -212,7 +212,7 @@ def stored_differences(
 
 
 def difference(cell: OutputParity, label: str = "") -> str:
-    """What is wrong with a comparison that failed, and on which inputs if `label` says so."""
+    """Describe a comparison that failed, and on which inputs if `label` says so."""
     if cell.max_rel is None or not cell.nonfinite_match:
         detail = cell.note or "values differ"
     elif cell.max_rel > cell.tolerance:
@@ -226,5 +226,5 @@ def difference(cell: OutputParity, label: str = "") -> str:
 
 
 def figure(value: float | None) -> str:
-    """A relative error in three digits."""
+    """Format a relative error in three digits."""
     return "an unknown amount" if value is None else f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""Which of the truths may judge: one that is far from the original is a fault, of whichever side.
+"""Discards float64 references too far from the original to be explained by rounding.
 
 onnx's reference implementation has faults of its own (the BatchNormalization of onnx 1.23.2 at
 opset 9 was 41 % off behind the first Conv of a ResNet), and so has the runtime (the Sigmoid of ONNX
@@ -20,15 +20,15 @@ def usable(
     references: Sequence[Outputs],
     noise: Callable[[], Sequence[Mapping[str, float | None]]],
 ) -> tuple[list[Outputs], str]:
-    """The truths that may judge: those to which the original is as near as rounding explains.
+    """Return the truths to which the original is as near as rounding explains.
 
     Where truth and original disagree by more than the default tolerance and by more than some
-    roundings of the inputs move the original, one of them is wrong; nobody can say which, so no
+    roundings of the inputs move the original, one of them is wrong; which one is unknown, so no
     verdict may rest on it.
 
     Args:
         truths: per input set, from `true_outputs`.
-        references: what the original computed, without the runtime's optimizations.
+        references: outputs of the original, without the runtime's optimizations.
         noise: gives per input set how far one rounding of the inputs moves each output; it is
             called only where that is needed.
 

@@ -1,9 +1,9 @@
-"""The truth: what the original would compute without rounding to its own element types.
+"""Computes the truth: the results of the original without rounding to its own element types.
 
-All floats of the model are widened to float64 (weights, casts, what nodes make up) and onnx's
+All floats of the model are widened to float64 (weights, casts, generated values) and onnx's
 reference implementation runs it, with some operators of our own (`proof.reference_ops`). It knows
-neither every operator nor every version, so there may be no truth; then nothing is claimed, and the
-report says why.
+neither every operator nor every version, so there may be no truth; then the report says why, and
+no claim rests on it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NARROW = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 def true_outputs(
     model: Path, outputs: Sequence[str], sets: Sequence[InputSet], budget: float
 ) -> tuple[list[Outputs], str]:
-    """What the model computes in float64 on each input set, {} where that is not known.
+    """Return what the model computes in float64 on each input set, {} if that is not known.
 
     It runs in a process of its own, which ends when the budget is spent. Small sets go first, so
     that there is time for as many as possible.
@@ -53,7 +53,7 @@ def true_outputs(
         model: the original.
         outputs: their names in graph order.
         sets: the input sets.
-        budget: seconds; 0 asks for nothing.
+        budget: seconds; 0 computes nothing.
 
     Returns:
         One item per input set, and why some of them are empty; "" if none is, or none was wanted.
@@ -76,7 +76,7 @@ def true_outputs(
 def evaluate(
     model: Path, outputs: Sequence[str], feeds: Sequence[Outputs], budget: float
 ) -> tuple[list[Outputs], str]:
-    """Outputs in float64 for the first sets of inputs, as many as the budget lets begin.
+    """Compute outputs in float64 for the first input sets, as many as start within the budget.
 
     Returns:
         The outputs of each set that ran, and why the others did not.
@@ -102,7 +102,7 @@ def evaluate(
                 results.append({n: v for n, v in zip(outputs, values, strict=True) if _is_wide(v)})
                 pace = (time.monotonic() - began) / max(size, 1)
     except Exception as error:
-        # Every operator fails in its own way on what it does not know; there is no common base.
+        # Operators raise different errors on unknown versions; there is no common base.
         why = str(error) if isinstance(error, WidthfoldError) else _where(error)
         if not results:
             raise UnverifiedError(why) from error
@@ -111,9 +111,9 @@ def evaluate(
 
 
 def _where(error: BaseException) -> str:
-    """At which node onnx's reference implementation fails: the innermost one that was under way.
+    """Name the node at which onnx's reference implementation fails: the innermost one that ran.
 
-    Its own words are of arrays and classes in it, and mostly do not say where.
+    Its own message is about its arrays and classes, and mostly does not name a node.
     """
     while error.__cause__ is not None:  # it raises anew at every node that holds a body
         error = error.__cause__
@@ -151,7 +151,7 @@ def _wide(array: Array) -> Array:
 
 
 def _is_wide(value: object) -> bool:
-    """Whether nothing rounded a value to less than float64; integers have nothing to round."""
+    """Check that nothing rounded a value to less than float64; integers are not rounded."""
     return isinstance(value, np.ndarray) and value.dtype in (np.float64, *_WHOLE)
 
 

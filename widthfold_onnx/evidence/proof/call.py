@@ -1,4 +1,4 @@
-"""One node on the values that it is given, for the code that says what its operator means."""
+"""Represents one node and its inputs, for the code that defines what its operator computes."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ FLOATS = tuple(
 
 @dataclass(frozen=True)
 class Call:
-    """A node and what it is given.
+    """A node and its inputs.
 
     Attributes:
         node: the node.
         attributes: by name, with the defaults of the operator's schema.
         inputs: by position; None where one is left out.
         opset: version of the operator set of the node's domain.
-        version: version since which the operator is as it is, 0 where no schema is known.
+        version: version since which the operator is unchanged, 0 if no schema is known.
         shapes: of the outputs; None where shape inference does not know one.
         made: element types of the outputs, 0 where unknown.
-        unknown: collects operators that are taken for functions of all that they read.
+        unknown: collects operators that are treated as functions of all that they read.
     """
 
     node: onnx.NodeProto
@@ -82,10 +82,10 @@ class Call:
         return value.kind if isinstance(value, Known | Elements) else 0
 
     def key(self, *more: object, version: int = 0) -> int:
-        """Name the function that this operator is, with all its attributes but graphs.
+        """Return a key for the function that this operator is, with all attributes but graphs.
 
         On whole numbers an operator may be another function than on floats, and wrap around where
-        their type ends. Floats of all types are taken for real numbers.
+        their type ends. Floats of all types are treated as real numbers.
         """
         kinds = [self.kind(i) for i in range(len(self.inputs))]
         types = [FLOATS[0] if kind in FLOATS else kind for kind in kinds]
@@ -106,11 +106,11 @@ class Call:
         return axis % rank if isinstance(axis, int) and rank else axis
 
     def is_modern(self) -> bool:
-        """Whether extents are broadcast as numpy does, which ONNX does since opset 7, or equal."""
+        """Check whether extents are equal or broadcast as in numpy (ONNX since opset 7)."""
         return self.opset >= 7 or len({value.shape for value in self.tensors}) == 1
 
     def broadcasts(self) -> bool:
-        """Whether the inputs are broadcast as numpy does, which ONNX does since opset 7.
+        """Check whether the inputs are broadcast as in numpy, which ONNX does since opset 7.
 
         Raises:
             UnevaluableError: their extents do not fit together.
@@ -122,7 +122,7 @@ class Call:
 
 
 def common(shapes: Sequence[Shape]) -> Shape:
-    """Return the extents to which several are broadcast.
+    """Return the extents to which several extents are broadcast.
 
     Raises:
         UnevaluableError: they do not fit together.
@@ -135,7 +135,7 @@ def common(shapes: Sequence[Shape]) -> Shape:
 
 
 def _plain(value: object) -> object:
-    """Return an attribute as something whose text names it."""
+    """Return an attribute as a value whose text identifies it."""
     if isinstance(value, onnx.TensorProto | onnx.SparseTensorProto):
         return value.SerializeToString(deterministic=True)
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):

@@ -1,4 +1,4 @@
-"""Are two models the same function? Both are evaluated, and what they return is compared."""
+"""Proves that two models are the same function: evaluates both and compares the results."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ from widthfold_onnx.model.walk import all_nodes
 from widthfold_onnx.text import printable
 
 LEAST_BITS = 40
-"""A proof that is wrong with a probability above 2^-LEAST_BITS is none."""
+"""A proof may be wrong with a probability of at most 2^-LEAST_BITS."""
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What was found.
+    """The result of a proof.
 
     Attributes:
         verdict: equal; different; or not provable, where one model applies other operators, or has
             rounded what they compute, and the numbers agree.
-        reason: where they differ, "" where they are equal.
+        reason: the place of a difference, "" if they are equal.
         shapes: extents of the inputs.
         values: how many values that both models name were found equal.
         error_bits: the verdict `equal` is wrong with a probability of at most 2^-error_bits.
-        functions: operators that were taken for unknown functions of all that they read.
-        branches: of every If of the new model that was computed, which branches were.
+        functions: operators that were treated as unknown functions of all that they read.
+        branches: the computed branches of every If of the new model that was computed.
         is_computed: whether the new model can be computed at these extents at all.
     """
 
@@ -78,8 +78,8 @@ def prove_at_sizes(old: Program, new: Program, fixed: Shapes, known: Shapes) -> 
     if open_dimensions(old, fixed):
         with suppress(UnverifiedError):  # the original may take one size alone
             proofs.append(_first(old, new, second_tries(old, fixed, proofs[0].shapes)))
-    # What tests extents is right at all of them, also where the caller planned with some. Beside it
-    # there may be folds that state those, and fail loudly at any other.
+    # Guards must be right at all extents, also if the caller planned with some. Beside them there
+    # may be folds that state those extents, and fail with an error at others.
     for shapes in tested_tries(old, new, proofs[0].shapes):
         with suppress(UnverifiedError):
             proof = prove(old, new, shapes)
@@ -108,7 +108,7 @@ def _unseen_branch(old: Program, new: Program, proofs: Sequence[Proof]) -> str:
 
 
 def _branches(program: Program) -> dict[tuple[str, str], set[bytes]]:
-    """The branches of every If, by its first output and their name."""
+    """Return the branches of every If, by its first output and their name."""
     found: dict[tuple[str, str], set[bytes]] = {}
     for node in all_nodes(program.proto.graph.node):
         for attribute in node.attribute if is_default(node, "If") else ():
@@ -131,9 +131,9 @@ def _first(old: Program, new: Program, tries: Iterator[Shapes]) -> Proof:
 def prove(old: Program, new: Program, shapes: Shapes) -> Proof:
     """Evaluate both models on the same random elements and compare what they return.
 
-    What changed is evaluated behind variables first. A model that computes again what it keeps,
-    or that gives a name to another value, is only seen to be right where the whole of it is
-    evaluated and its outputs alone are compared.
+    Changed nodes are evaluated behind variables first. A model that computes a kept value again,
+    or that gives a name to another value, is proved only if the whole of it is evaluated and
+    its outputs alone are compared.
 
     Args:
         old: the original.
@@ -156,7 +156,7 @@ def prove(old: Program, new: Program, shapes: Shapes) -> Proof:
     with threadpool_limits(1, "blas"):
         found = _evaluated(both, tables, shapes, both.targets, both.variables(tables[0]))
         if found.verdict == "different":
-            with suppress(UnverifiedError):  # what was not needed before cannot be evaluated
+            with suppress(UnverifiedError):  # a value not needed before cannot be evaluated
                 whole = _evaluated(both, tables, shapes, both.outputs, {})
                 return found if whole.verdict == "different" else whole
     return found

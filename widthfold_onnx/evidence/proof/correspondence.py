@@ -1,8 +1,8 @@
-"""Which nodes two models share, and which values are left to be proved equal.
+"""Finds the nodes that two models share, and the values that are left to be proved equal.
 
-A node is shared where both models hold it: the same operator, attributes and constants, the same
-names of what it reads and returns. All others changed. What changed nodes return and shared nodes
-or outputs read are the targets. If every target is equal in both models, whatever the values are
+A node is shared if both models hold it: the same operator, attributes and constants, the same
+names of inputs and outputs. All others changed. Targets are the values that changed nodes return
+and shared nodes or outputs read. If every target is equal in both models, whatever the values are
 that changed nodes read from elsewhere, then by induction in running order both models are equal.
 """
 
@@ -74,7 +74,7 @@ class Side:
         return None if tensor is None else self.program.read(tensor)
 
     def behind(self, target: str, variables: Container[str]) -> tuple[set[int], set[str]]:
-        """The nodes that a value is computed by, and the variables that it is computed from."""
+        """Return the nodes and the variables that a value is computed from."""
         waiting, nodes, found = [target], set[int](), set[str]()
         while waiting:
             node = self.writers.get(waiting.pop())
@@ -89,23 +89,23 @@ class Side:
         return nodes, found
 
     def node(self, name: str) -> onnx.NodeProto:
-        """The node that returns a value."""
+        """Return the node that returns a value."""
         return self.program.scope.nodes[self.writers[name]]
 
     def reads(self, index: int) -> list[str]:
-        """What a node reads, the graphs in it included."""
+        """Return the names that a node and the graphs in it read."""
         scope = self.program.scope
         inside = [name for inner in scope.inner.get(index, ()) for name in inner.captured]
         return [*(name for name in scope.nodes[index].input if name), *inside]
 
 
 class Correspondence:
-    """What two models share.
+    """The nodes that two models share, and the values left to prove.
 
     Attributes:
         shared: names of the values that shared nodes return.
         targets: names of the values that are to be proved equal, in running order of the new model.
-        outputs: names of what the new model returns.
+        outputs: names of the outputs of the new model.
     """
 
     def __init__(self, old: Program, new: Program) -> None:
@@ -122,7 +122,7 @@ class Correspondence:
         order = sorted(self.new.needed)
         written = [name for i in order for name in new.scope.nodes[i].output if name in read]
         self.targets = [name for name in written if name not in self.shared]
-        # What only the original computes, and something reads, and outputs that are constants.
+        # Values that only the original computes and something reads, and constant outputs.
         gone = (self.old.writers.keys() - self.new.writers.keys()) & read
         self.targets += sorted((gone | set(self.outputs)) - self.shared - set(self.targets))
 
@@ -133,11 +133,11 @@ class Correspondence:
         return [node for node in nodes if not self.shared & set(node.output)]
 
     def is_written(self, name: str) -> bool:
-        """Whether both models know a value."""
+        """Check whether both models name a value."""
         return all(name in side.names for side in (self.old, self.new))
 
     def changed_defaults(self) -> list[str]:
-        """Inputs that a caller may leave out, whose value then is not the same in both models."""
+        """Return common inputs whose default value is not the same in both models."""
         old, new = ({value.name for value in side.program.inputs} for side in (self.old, self.new))
         return sorted(name for name in old & new if not self._alike(name))
 
@@ -162,7 +162,7 @@ class Correspondence:
         )
 
     def _alike(self, name: str) -> bool:
-        """Whether a name is the same constant in both models, or a value that both compute."""
+        """Check whether a name is the same constant in both models, or a computed value in both."""
         if name not in self._same:
             one, other = self.old.stored(name), self.new.stored(name)
             if one is None or other is None:
@@ -173,7 +173,7 @@ class Correspondence:
         return self._same[name]
 
     def agreed(self, table: ShapeTable) -> dict[str, Described]:
-        """Extents and element types of what both models compute, as the original says."""
+        """Return extents and element types of what both models compute, as the original says."""
         found = {}
         for name in self.shared | set(self.targets):
             dims = table.get("", name)
@@ -183,7 +183,7 @@ class Correspondence:
         return found
 
     def variables(self, table: ShapeTable) -> dict[str, Shape]:
-        """Values that both models name and that are taken for variables, with their extents.
+        """Return the values in both models that are treated as variables, with their extents.
 
         A variable that one model needs for a target and the other does not is evaluated instead:
         the other computes it again in another way.
@@ -215,7 +215,7 @@ def _bytes(array: Array) -> bytes:
 
 
 def _bare(node: onnx.NodeProto) -> bytes:
-    """A node without its name and what it says of itself."""
+    """Serialize a node without its name and what it says of itself."""
     bare = onnx.NodeProto()
     bare.CopyFrom(node)
     for name in ("name", "metadata_props", "doc_string"):

@@ -43,8 +43,8 @@ class Evaluation:
     Args:
         program: the model.
         table: extents and element types of its values.
-        agreed: what another model says of values that it names as well: of the variables, and
-            extents that the table lacks.
+        agreed: extents and element types from another model that names the values as well: of the
+            variables, and of values that the table lacks.
         shapes: extents of the inputs.
         targets: values of the main graph that are computed, with what they need.
         variables: values of the main graph that are variables for all that reads them.
@@ -55,10 +55,10 @@ class Evaluation:
         values: the targets.
         degree: of the polynomials, at most.
         size: elements of all values.
-        functions: how often each operator was taken for a random function, by its name and the
-            version since which it is as it is.
-        unknown: operators that were taken for functions of all that they read.
-        branches: of every If, by its first output, which branches were computed.
+        functions: how often each operator was treated as a random function, by its name and the
+            version since which it is unchanged.
+        unknown: operators that were treated as functions of all that they read.
+        branches: the computed branches of every If, by its first output.
     """
 
     def __init__(
@@ -249,7 +249,7 @@ class Evaluation:
     ) -> list[Value]:
         """Compute the branch that a known condition chooses, else both.
 
-        Where both return the same, that is the result whatever the condition.
+        If both return the same, that is the result under any condition.
         """
         condition = call.inputs[0]
         chosen = {"then_branch", "else_branch"}
@@ -307,7 +307,7 @@ def _outside(
     inner: Sequence[NameScope],
     program: Program,
 ) -> ChainMap[str, Value]:
-    """What the graphs inside a node see: the values around them, constants included."""
+    """Return the values visible to the graphs inside a node, constants included."""
     captured = {name for scope in inner for name in scope.captured}
     constants: MutableMapping[str, Value] = {
         name: Known(program.read(tensors[name]))
@@ -320,7 +320,7 @@ def _outside(
 def _bodies(
     node: onnx.NodeProto, inner: Sequence[NameScope]
 ) -> list[tuple[str, int | None, NameScope]]:
-    """The graphs of a node with attribute and index, in the order of `walk.subgraphs`."""
+    """Return the graphs of a node with attribute and index, in the order of `walk.subgraphs`."""
     scopes = iter(inner)
     found: list[tuple[str, int | None, NameScope]] = []
     for attribute in node.attribute:
@@ -333,7 +333,7 @@ def _bodies(
 def _plan(
     scope: NameScope, outputs: Sequence[str], fixed: Collection[str]
 ) -> tuple[dict[int, list[str]], dict[int, list[str]]]:
-    """Which nodes are needed, with what they read, and what is read last by which of them."""
+    """Return the needed nodes with what they read, and the values that each of them reads last."""
     writer = {name: i for i, node in enumerate(scope.nodes) for name in node.output if name}
     waiting = [writer[name] for name in outputs if name in writer]
     reads: dict[int, list[str]] = {}

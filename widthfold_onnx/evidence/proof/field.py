@@ -1,4 +1,4 @@
-"""Arithmetic modulo primes, and random functions of its elements.
+"""Computes modulo primes, and evaluates random functions of the elements.
 
 A tensor is evaluated in several draws at once, each modulo a prime of its own. An element is a
 whole number between about -p/2 and p/2, which float32 holds exactly, in half of the memory.
@@ -50,7 +50,7 @@ KEY_BYTES = 16
 
 def reduced(array: Array, prime: Modulus) -> Array:
     """Bring whole numbers below 2^52 near zero modulo a prime, in place."""
-    array = np.asarray(array)  # numpy makes scalars of what has no axes
+    array = np.asarray(array)  # numpy returns scalars instead of arrays without axes
     if prime is None:
         return array
     quotient = np.asarray(array * (1.0 / prime))

@@ -1,4 +1,4 @@
-"""Windows of Conv, ConvTranspose and pooling, as the ONNX operator text defines them."""
+"""Computes the windows of Conv, ConvTranspose and pooling, as the ONNX operator text says."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Attributes = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Windows:
-    """Where the windows of an operator lie along its spatial axes.
+    """The positions of an operator's windows along its spatial axes.
 
     Attributes:
         kernel: positions per window.
@@ -71,7 +71,7 @@ class Windows:
         return total
 
     def tap(self, at: Sequence[int]) -> tuple[slice, ...]:
-        """Where one tap of every window lies in padded data."""
+        """Return the positions of one tap of every window in padded data."""
         return tuple(
             slice(k * d, k * d + (n - 1) * s + 1, s)
             for k, d, s, n in zip(at, self.dilations, self.strides, self.counts, strict=True)
@@ -124,7 +124,7 @@ def windows(attributes: Attributes, kernel: Sequence[int], extents: Sequence[int
 
 @dataclass(frozen=True)
 class Spread:
-    """Where a ConvTranspose adds its products: tap k of input i at s*i + d*k - begin.
+    """The positions where a ConvTranspose adds products: tap k of input i at s*i + d*k - begin.
 
     Attributes:
         strides: per spatial axis.

@@ -1,4 +1,4 @@
-"""Conv, ConvTranspose and pooling, modulo one prime or of real numbers."""
+"""Computes Conv, ConvTranspose and pooling, modulo one prime or with real numbers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def conv(data: Array, weight: Array, group: int, at: Windows, prime: Modulus) ->
     check_groups(data.shape[1], outputs, group, channels)
     padded = at.padded(data)
     rows = weight.reshape(group, outputs // group, channels, *at.kernel)
-    used = rows.any(axis=(0, 1))  # [C / G, *kernel]: what meets zeros alone is left out
+    used = rows.any(axis=(0, 1))  # [C / G, *kernel]: columns that meet only zeros are left out
     rows = rows.reshape(*rows.shape[:2], -1) if used.all() else rows[:, :, used]
     # To [N, G, C / G, *kernel, *counts], where runs along the last axis stay runs.
     rank = len(at.counts)
@@ -80,7 +80,7 @@ def conv_transpose(data: Array, weight: Array, group: int, at: Spread, prime: Mo
 def _meeting(
     at: Spread, tap: list[int], extents: tuple[int, ...]
 ) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """Which inputs a tap brings into the result, and where it adds them."""
+    """Return the inputs that a tap brings into the result, and the places where it adds them."""
     given, taken = [], []
     for i, extent in enumerate(extents):
         offset = at.dilations[i] * tap[i] - at.begins[i]

@@ -1,4 +1,4 @@
-"""A model made ready for evaluation: functions inlined, nodes in running order."""
+"""Prepares a model for evaluation: functions inlined, nodes in running order."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Program:
 
     @property
     def inputs(self) -> list[onnx.ValueInfoProto]:
-        """What a caller gives: since IR version 4, initializers that are inputs as well."""
+        """Inputs that a caller can give: since IR version 4, also those with an initializer."""
         graph = self.proto.graph
         fixed = {tensor.name for tensor in graph.initializer} if self.proto.ir_version < 4 else ()
         return [value for value in graph.input if value.name not in fixed]
@@ -72,12 +72,12 @@ class Program:
         return numpy_helper.to_array(tensor, base_dir=str(self.folder or ""))
 
     def version(self, node: onnx.NodeProto) -> int:
-        """Since which version the operator of a node is as it is, 0 where that is not known."""
+        """Return the version since which the operator of a node is unchanged, 0 if unknown."""
         schema = self._schema(node)
         return schema.since_version if schema else 0
 
     def versions(self, node: onnx.NodeProto) -> list[int]:
-        """The versions of a node and of all nodes in its graphs."""
+        """Return the versions of a node and of all nodes in its graphs."""
         return [self.version(inner) for inner in all_nodes([node])]
 
     def input_of_same_type(self, node: onnx.NodeProto, index: int) -> int | None:
@@ -93,7 +93,7 @@ class Program:
         return None
 
     def attributes(self, node: onnx.NodeProto) -> dict[str, Any]:
-        """Attributes of a node, with the defaults of its schema, strings as text."""
+        """Return the attributes of a node, with the defaults of its schema, strings as text."""
         schema = self._schema(node)
         said = list(node.attribute)
         names = {attribute.name for attribute in said}
@@ -137,13 +137,13 @@ def program(proto: onnx.ModelProto, folder: Path | None) -> Program:
 
 
 def stored(graph: onnx.GraphProto) -> Tensors:
-    """Initializers of a graph by name, dense and sparse ones."""
+    """Return the initializers of a graph by name, dense and sparse ones."""
     sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
     return {tensor.name: tensor for tensor in graph.initializer} | sparse
 
 
 def constant(node: onnx.NodeProto, program: Program) -> Array | None:
-    """The numbers or strings of a Constant node, None where it is something else."""
+    """Return the numbers or strings of a Constant node, None if it is something else."""
     (attribute,) = node.attribute or [onnx.AttributeProto()]
     if attribute.name in ("value", "sparse_value"):
         tensor = attribute.t if attribute.name == "value" else attribute.sparse_tensor

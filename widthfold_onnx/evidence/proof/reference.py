@@ -1,4 +1,4 @@
-"""The one door of the proof to onnx's reference implementation: one node on arrays."""
+"""Runs one node on arrays by onnx's reference implementation, for the whole proof."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run_reference(
         with np.errstate(all="ignore"):
             results = evaluator.run(None, feeds)
     except Exception as error:
-        # The reference implementation raises whatever numpy raises on what does not fit.
+        # The reference implementation raises any error of numpy on inputs that do not fit.
         shapes = ", ".join(str(list(np.shape(a))) for a in inputs if a is not None)
         raise UnevaluableError(f"it fails on {shapes}") from error
     if not all(isinstance(result, np.ndarray | np.generic) for result in results):
@@ -62,5 +62,5 @@ def _evaluator(message: bytes, kinds: tuple[int, ...], opset: int) -> ReferenceE
     try:
         return ReferenceEvaluator(helper.make_model(graph, opset_imports=opsets))
     except Exception:
-        # It raises a different error for every way of not knowing an operator.
+        # It raises different errors for unknown operators and versions.
         return None

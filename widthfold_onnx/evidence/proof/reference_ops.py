@@ -1,11 +1,11 @@
-"""Operators for onnx's reference implementation, which lacks or misreads some versions of them.
+"""Defines operators that onnx's reference implementation lacks or misreads in some versions.
 
 Of onnx 1.23.2: BatchNormalization of opset 9 to 13 uses the statistics of the batch, as in
 training; Conv and MaxPool take seconds where numpy takes milliseconds; ConvTranspose fails with
 groups; Softmax of opset 12 and before is that of 13; DequantizeLinear is not there before opset
-19; STFT takes no signal without a last axis, which the runtime does; Loop does not turn where it
-has no condition, and joins what is to be stacked. Each of ours works in float64 and for every
-opset.
+19; STFT takes no signal without a last axis, which the runtime does; Loop does not iterate if it
+has no condition, and concatenates scan outputs instead of stacking them. Each of ours works in
+float64 and for every opset.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class Loop(OpRun):
     op_domain = ""
 
     def need_context(self) -> bool:
-        """The body may read what the graphs around it hold."""
+        """Return True: the body may read what the graphs around it hold."""
         return True
 
     def _run(

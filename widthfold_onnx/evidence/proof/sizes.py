@@ -1,4 +1,4 @@
-"""Extents at which models are evaluated, where the original leaves some open."""
+"""Chooses extents at which models are evaluated, where the original leaves some open."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def second_tries(program: Program, fixed: Shapes, first: Shapes) -> Iterator[Sha
 def _changed(
     program: Program, fixed: Shapes, first: Shapes, batch: int, steps: Sequence[tuple[int, int]]
 ) -> Iterator[Shapes]:
-    """Yield extents of which the batch is another, and others are multiples and some more."""
+    """Yield extents with another batch, and a multiple plus a step for other dimensions."""
     dims = open_dimensions(program, fixed)
     sizes = _sizes(program, first)
     batches = {key: batch + 2 * (sizes[key] == batch) for key, leads in dims.items() if leads}
@@ -84,7 +84,7 @@ def _extent(dim: onnx.TensorShapeProto.Dimension) -> int | None:
 
 @dataclass(frozen=True)
 class SizeTest:
-    """What a guard computes: (extent - offset) mod modulus of some axes of a value.
+    """The residues that a guard computes: (extent - offset) mod modulus of some axes of a value.
 
     Attributes:
         value: a value of the main graph.
@@ -111,7 +111,7 @@ class SizeTest:
 
 
 def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
-    """Yield extents near the limits of what the new model tests of extents, if it tests any.
+    """Yield extents near the limits of the new model's tests of extents, if it has any.
 
     Where the condition of a guard holds but is too weak, the folded branch cannot be computed or is
     wrong. That shows at multiples of the modulus by a prime, which has no divisor in common with
@@ -197,7 +197,7 @@ def _sizes(program: Program, shapes: Shapes) -> dict[Key, int]:
 
 
 def _at(program: Program, fixed: Shapes, sizes: Mapping[Key, int]) -> Shapes:
-    """Extents of every input whose rank is known."""
+    """Return the extents of every input whose rank is known."""
     shapes: dict[str, Shape] = {}
     for value in program.inputs:
         dims = enumerate(value.type.tensor_type.shape.dim)

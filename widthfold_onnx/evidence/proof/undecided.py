@@ -1,4 +1,4 @@
-"""Do elements that differ show that two models do? What leads to a value is computed in float64."""
+"""Computes values in float64 to decide whether differing elements show that two models differ."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ float32 weight does."""
 
 
 Operators = Counter[tuple[str, int]]
-"""By name and the version since which an operator is as it is."""
+"""Operators by name and the version since which they are unchanged."""
 
 
 def undecided(
@@ -44,17 +44,17 @@ def undecided(
     given: Mapping[str, Shape],
     table: ShapeTable,
 ) -> str:
-    """Say why elements that differ do not show that a value of two models does.
+    """Say why elements that differ do not show that a value differs in two models.
 
-    Models that apply the same functions return different values if elements differ. Where one
+    Models that apply the same functions return different values if elements differ. If one
     applies others, both may compute the same by a law that the proof does not know; and constants
-    that one multiplies may be rounded in the other. Then the numbers decide.
+    that one multiplies may be rounded in the other. Then values in float64 decide.
 
     Args:
         target: a value that both compute.
         before: the original, and its evaluation of this value alone.
         after: the new model, likewise.
-        given: extents of what is taken for a variable.
+        given: extents of the values that are treated as variables.
         table: element types of the original.
 
     Returns:
@@ -66,7 +66,7 @@ def undecided(
     merged, _ = _exchanged(*(_operators(side, target, given) for side, _ in (before, after)))
     one, other = (0 if isinstance(value, Opaque) else value.constants for value in values)
     is_merged = bool(merged) and one > other
-    chooses = any(name == "If" for name, _ in before[1].functions)  # numbers show one branch alone
+    chooses = any(name == "If" for name, _ in before[1].functions)  # numbers reach one branch only
     if chooses or not (gone or added or is_opaque or is_merged):
         return ""
     numbers = [_numbers(side, target, given, table) for side, _ in (before, after)]

@@ -1,4 +1,4 @@
-"""What a name of a graph stands for while the graph is evaluated."""
+"""Defines the values that the names of a graph have while it is evaluated."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Described = tuple[Shape, int]
 
 
 ROUNDED = 2
-"""What a constant counts that was computed from others: as a product of two."""
+"""Count of a constant that was computed from others: that of a product of two."""
 
 
 class UnevaluableError(Exception):
@@ -36,8 +36,8 @@ class Known:
     """Numbers or strings that do not depend on the inputs.
 
     Attributes:
-        array: they themselves.
-        rounded: whether floats were computed to get them, so that another order of computing may
+        array: the numbers or strings.
+        rounded: whether they were computed in floats, so that another order of computing may
             give other last digits.
     """
 
@@ -69,7 +69,7 @@ class Known:
 
     @property
     def degree(self) -> int:
-        """A number that is not whole is a variable."""
+        """Always 1, since a number that is not whole is a variable."""
         return 1
 
     @property
@@ -78,7 +78,7 @@ class Known:
         return ROUNDED if self.rounded else 1
 
     def digest(self) -> bytes:
-        """Equal numbers have equal digests, whatever their element type."""
+        """Return a digest that is equal for equal numbers, whatever their element type."""
         if self.array.dtype.kind in "OSUTc":
             content = repr((self.array.shape, self.array.tolist())).encode()
             return hashlib.blake2b(content, digest_size=16).digest()
@@ -110,7 +110,7 @@ class Elements:
         return self.draws[0].shape
 
     def digest(self) -> bytes:
-        """Equal elements have equal digests."""
+        """Return a digest that is equal for equal elements."""
         return _digest(self.draws)
 
 
@@ -121,7 +121,7 @@ class Opaque:
     key: int
 
     def digest(self) -> bytes:
-        """Equal values have equal digests."""
+        """Return a digest that is equal for equal values."""
         return self.key.to_bytes(KEY_BYTES, "little")
 
 

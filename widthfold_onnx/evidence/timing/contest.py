@@ -1,8 +1,8 @@
-"""Two models in alternating runs, each at the setting of the runtime that suits it best.
+"""Times two models in alternating runs, each at the setting of the runtime that suits it best.
 
 The runtime's highest level is not always its fastest: convolutions of few channels were seen to
 run up to nine times slower there than one level below. On CUDA the layout and the algorithm search
-move more than a fold does. So every setting is tried first, on both models.
+change times more than a fold does. So every setting is tried first, on both models.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ CHOICE_SECONDS = 0.2
 """More rounds than the fewest are run until then: 15 runs of some microseconds choose at random."""
 
 WORTH_SAYING = 1.1
-"""A setting that gains less is no news."""
+"""Least gain of a setting that is reported."""
 
 SWEPT = {
     "prefer_nhwc": ("0", "1"),
     "cudnn_conv_algo_search": ("HEURISTIC", "EXHAUSTIVE"),
     "fuse_conv_bias": ("0", "1"),
 }
-"""Options of CUDA of which the fastest values are a matter of the model."""
+"""Options of CUDA whose fastest values depend on the model."""
 
 Feeds = Sequence[dict[str, Array]]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What the runtime offers to make a model fast."""
+    """A level and options of the runtime, which determine how fast a model runs."""
 
     level: Level
     options: Mapping[str, str] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Setting:
 
 
 def settings_of(provider: Provider, chosen: Mapping[str, str]) -> list[Setting]:
-    """The settings to choose from; the first is the common one. `chosen` options are fixed."""
+    """Return the settings to choose from, the common one first; `chosen` options are fixed."""
     if provider is Provider.CPU:
         return [Setting(Level.ALL, chosen), Setting(Level.EXTENDED, chosen)]
     if provider is Provider.TENSORRT:
@@ -79,7 +79,7 @@ class Contest:
         settings: the best one of each model.
         same_level: original / rewritten at the common setting.
         default: time of the original at the common setting / at its best one.
-        pairing: what the pairs say.
+        pairing: the result of the paired timing.
     """
 
     options: VerifyOptions
@@ -93,7 +93,7 @@ class Contest:
 
     @property
     def advice(self) -> str:
-        """What the original gains by its setting alone, "" where that is little."""
+        """Sentence on the gain of the original by its setting alone, "" where that is little."""
         if self.default < WORTH_SAYING:
             return ""
         best = f"{self.default:.1f}x as fast at level {self.settings[0]}"
@@ -110,7 +110,7 @@ def contest(
 ) -> Contest:
     """Time two models.
 
-    Inputs are random; the stored ones where the caller wants no others, or no others run.
+    Inputs are random, or stored if the caller wants no others or no others run.
 
     Args:
         original: model file.
@@ -153,7 +153,7 @@ def contest(
 def ratio_of(
     original: Path, rewritten: Path, options: VerifyOptions, shapes: Shapes
 ) -> tuple[Pairing, str]:
-    """What the pairs of a contest say, and its advice; to be run in `runtime.worker.isolated`.
+    """Return the pairing of a contest and its advice; to be run in `runtime.worker.isolated`.
 
     Raises:
         UnverifiedError: a model does not run.
@@ -165,7 +165,7 @@ def ratio_of(
 def opened(
     model: Path, options: VerifyOptions, setting: Setting, prefix: Path | None = None
 ) -> Session:
-    """A session as models are timed; with `prefix` it writes a profile there.
+    """Open a session as models are timed; with `prefix` it writes a profile there.
 
     Raises:
         UnverifiedError: the model does not run.
@@ -187,8 +187,8 @@ def _medians(
 ) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.float64]], float]:
     """Time all settings of both models in turn; the first round only warms up.
 
-    Each round begins with another one: whichever always came first was seen to take 3 to 10 %
-    more in models of some microseconds.
+    Each round begins with another one: in models of some microseconds, one that always
+    came first was seen to take 3 to 10 % more.
 
     Returns:
         Median seconds [model, setting], and original / rewritten at the first setting.

@@ -1,4 +1,4 @@
-"""What a figure depends on: versions, machine, and how busy it was."""
+"""Describes the conditions of a figure: versions, machine, and how busy it was."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 def load_average() -> float:
-    """Runnable processes over the last minute, 0.0 where the system does not count them."""
+    """Return the runnable processes over the last minute, 0.0 if the system does not count them."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def clock_mhz() -> float | None:
-    """Mean clock of the cores in MHz, None where the system does not say."""
+    """Return the mean clock of the cores in MHz, None if the system does not say."""
     clocks = [float(value) for value in cpu_info("cpu MHz")]
     return round(sum(clocks) / len(clocks), 1) if clocks else None
 
 
 def last_cache_bytes() -> int:
-    """Size of the last cache of the first core; 32 MiB where the system does not say."""
+    """Return the size of the last cache of the first core; 32 MiB if the system does not say."""
     sizes = [path.read_text().strip() for path in _CACHES.glob("index*/size")]
     known = [int(size[:-1]) << 10 for size in sizes if size.endswith("K") and size[:-1].isdigit()]
     return max(known, default=32 << 20)
@@ -44,7 +44,7 @@ def last_cache_bytes() -> int:
 
 @dataclass(frozen=True)
 class Before:
-    """What is read before the work, so that a change during it shows."""
+    """Readings from before the work, so that a change during it shows."""
 
     load: float = field(default_factory=load_average)
     mhz: float | None = field(default_factory=clock_mhz)
@@ -57,7 +57,7 @@ def environment(
 
     Args:
         options: where the models ran.
-        before: what was read before the work.
+        before: readings from before the work.
         u8s8_error: `runtime.saturation.u8s8_error`, None where it was not asked.
     """
     return Environment(
@@ -79,7 +79,7 @@ def environment(
 
 
 def version(*names: str) -> str:
-    """Version of the first of these distributions that is installed, "" where none is."""
+    """Return the version of the first of these distributions that is installed, "" if none is."""
     for name in names:
         with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version(name)
@@ -87,13 +87,13 @@ def version(*names: str) -> str:
 
 
 def machine() -> str:
-    """System, architecture and name of the processor, as far as the system says."""
+    """Return system, architecture and name of the processor, as far as the system says."""
     name = next(cpu_info("model name"), platform.processor())
     return " ".join(part for part in (platform.system(), platform.machine(), name) if part)
 
 
 def cpu_info(wanted: str) -> Iterator[str]:
-    """Values of a field of /proc/cpuinfo, one per core."""
+    """Yield the values of a field of /proc/cpuinfo, one per core."""
     if _CPU_INFO.is_file():
         for line in _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines():
             key, _, value = line.partition(":")

@@ -1,4 +1,4 @@
-"""Is the rewritten model as fast as the caller requires?"""
+"""Judges whether the rewritten model is as fast as the caller requires."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def gate(timing: Timing, least: float) -> tuple[Outcome, str]:
     or twice the A/A control (`runtime.clock.noise`), and passes where the interval is narrow or
     its lower end is no further below than that. So at 1.0 "slower" fails, "faster" and "no
     difference" pass; identical models never fail for noise, and are unverified only where it is
-    out of all proportion to the control. Several threads without free cores say nothing.
+    out of all proportion to the control. Several threads without free cores give no result.
 
     Args:
-        timing: what was measured.
-        least: the smallest original / rewritten that will do, above 0.
+        timing: the measured times.
+        least: the smallest accepted original / rewritten, above 0.
 
     Returns:
         The outcome, and why it is no pass, with the figures; "" for a pass.

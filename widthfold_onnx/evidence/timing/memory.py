@@ -1,4 +1,4 @@
-"""How much memory a model takes: a process that does nothing but load it and run it once."""
+"""Measures the memory of a model, in a process that only loads it and runs it once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STATUS = Path("/proc/self/status")
 
 
 def peak_mib(model: Path, options: VerifyOptions, level: Level, feeds: Feeds) -> float:
-    """Peak resident memory in MiB of a process of its own that runs the model once.
+    """Return the peak resident memory in MiB of a process of its own that runs the model once.
 
     Args:
         model: the file.
@@ -48,7 +48,7 @@ def _run_once(model: Path, options: VerifyOptions, level: Level, feeds: Feeds) -
 
 
 def _own_peak() -> int:
-    """Most bytes that were resident since this program began.
+    """Return the most bytes that were resident since this program began.
 
     Linux starts the ru_maxrss of a new program at the size of the process that spawned it
     (fs/exec.c), which here holds both models; VmHWM belongs to the new program alone.
@@ -61,7 +61,7 @@ def _own_peak() -> int:
 
 
 def file_bytes(model: Path) -> int:
-    """Size of a model with the files of its external data."""
+    """Return the size of a model with the files of its external data."""
     loaded = load(model)
     files = {check_external(t, loaded.folder).location for t in external_tensors(loaded.proto)}
     sizes = ((loaded.folder / location).stat().st_size for location in files)

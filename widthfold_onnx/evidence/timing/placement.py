@@ -1,7 +1,7 @@
-"""Where each node of a timed model ran, and what is said of those that fell back.
+"""Reports on which provider each node of a timed model ran, and describes those that fell back.
 
-A session on a GPU hands single nodes to the CPU without a word. For a few nodes that only handle
-shapes that is intended; a Conv there makes the time that of another model.
+A session on a GPU silently hands single nodes to the CPU. For a few nodes that only handle
+shapes that is intended; with a Conv there the time is that of another model.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ MOST_NAMED = 5
 
 
 def placement(nodes: Sequence[NodeTime]) -> dict[str, int]:
-    """How many nodes ran on which provider."""
+    """Count the nodes that ran on each provider."""
     return dict(Counter(node.provider for node in nodes))
 
 
 def fallbacks(nodes: Sequence[NodeTime], provider: Provider) -> list[NodeTime]:
-    """The nodes that did not run on the provider that was asked for."""
+    """Return the nodes that did not run on the provider that was asked for."""
     return [node for node in nodes if node.provider != NAMES[provider]]
 
 
 def alarms(sides: dict[str, Side], provider: str) -> list[str]:
-    """A line for each model of which a node that does the work fell back.
+    """Return a line for each model of which a node that does the work fell back.
 
     Args:
-        sides: the timed models, by what to call them.
+        sides: the timed models by name.
         provider: the one that was asked for.
     """
     return [
@@ -45,7 +45,7 @@ def alarms(sides: dict[str, Side], provider: str) -> list[str]:
 
 
 def remarks(sides: dict[str, Side], provider: str) -> list[str]:
-    """The same for the other nodes that fell back."""
+    """Return the same for the other nodes that fell back."""
     return [
         f"in the {name} model {_named(light)}, not on {provider}"
         for name, side in sides.items()

@@ -1,7 +1,7 @@
-"""Where the time of a model goes, node by node, as the runtime's own profiler says it.
+"""Measures where the time of a model goes, node by node, with the runtime's own profiler.
 
 Such times show what is slow; they are no measurement of the model, because profiling costs time.
-What runs in the body of a node is listed by itself, so the node has the rest of its time only.
+Nodes in the body of a node are listed by themselves, so it has the rest of its time only.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def profile(open_with: Callable[[Path], Session], feeds: Feeds) -> list[NodeTime
 
 
 def _nodes(events: list[dict[str, Any]], runs: int) -> list[NodeTime]:
-    """Mean time of every node over the runs after the warm ones; `runs` counts all."""
+    """Return the mean time of every node over the runs after the warm ones; `runs` counts all."""
     times: dict[tuple[str, str, str], list[int]] = defaultdict(list)
     for event, duration in _own_times(events):
         details = event["args"]
@@ -72,10 +72,10 @@ def _nodes(events: list[dict[str, Any]], runs: int) -> list[NodeTime]:
 
 
 def _own_times(events: list[dict[str, Any]]) -> list[tuple[dict[str, Any], int]]:
-    """The events of nodes in the order in which they began, with their times without their bodies.
+    """Return the events of nodes in the order of their begin, with times without their bodies.
 
     A node runs in the innermost one that holds a body and has not ended when it begins. Both
-    are whole microseconds, rounded down, so what begins as another ends is not inside of it.
+    are whole microseconds, rounded down, so a node that begins as another ends is not inside it.
     """
     ran = [e for e in events if e.get("cat") == "Node" and e["name"].endswith("_kernel_time")]
     ran.sort(key=lambda e: (e["ts"], -e["dur"], e["args"]["op_name"] not in HOLDING))

@@ -1,4 +1,4 @@
-"""The inputs of timed runs: so many sets take turns that none of them stays in a cache."""
+"""Chooses the inputs of timed runs: enough sets take turns that none of them stays in a cache."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GPU_CACHE = 64 << 20
 def timed_inputs(
     session: Session, shapes: Shapes | None, options: VerifyOptions
 ) -> tuple[list[dict[str, Array]], bool]:
-    """The input sets that take turns, and whether they are random.
+    """Return the input sets that take turns, and whether they are random.
 
     Args:
         session: of the model.
@@ -47,14 +47,14 @@ def timed_inputs(
 
 
 def _feeds(session: Session, shapes: Shapes) -> list[dict[str, Array]]:
-    """Random inputs; as many sets as exceed the last cache together."""
+    """Make random inputs: as many sets as exceed the last cache together."""
     first = random_feeds(session.inputs, 0, shapes)
     count = _count(first, session.provider)
     return [first, *(random_feeds(session.inputs, seed, shapes) for seed in range(1, count))]
 
 
 def _stored(session: Session, options: VerifyOptions) -> list[dict[str, Array]]:
-    """The stored sets of one shape, repeated until they exceed the last cache together."""
+    """Return the stored sets of one shape, repeated until they exceed the last cache together."""
     paths = map(Path, options.inputs)
     sets = [item.feeds for path in paths for item in stored_feeds(path, session.inputs)]
     first = sets[0]

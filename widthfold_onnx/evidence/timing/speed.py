@@ -1,4 +1,4 @@
-"""Is the rewritten model faster than the original at its best?
+"""Judges whether the rewritten model is faster than the original at its best.
 
 The verdict is about both at the settings that suit them best (`contest`); the ratio at one common
 setting, and where the time of each goes, are reported beside it.
@@ -37,7 +37,7 @@ def time_models(
     load: float | None = None,
     report: Callable[[str], None] | None = None,
 ) -> Timing:
-    """Time both models, and see where their time goes.
+    """Time both models, and measure the time of their nodes.
 
     The verdict is inconclusive if several threads were asked for on cores that are not free:
     there even identical models differ several times.
@@ -47,8 +47,8 @@ def time_models(
         rewritten: model file.
         options: as `contest`.
         shapes: of every random input; None searches them.
-        load: of the machine before this program began to work, which counts where it is lower
-            than now: what the comparison of the values added is gone when the timing begins.
+        load: of the machine before this program began to work; it is used if it is lower than
+            now, because the load of the comparison of values is gone when the timing begins.
         report: called with a line when a phase begins.
 
     Raises:
@@ -95,7 +95,7 @@ def time_models(
 def _side(
     model: Path, setting: Setting, seconds: Seconds, options: VerifyOptions, feeds: Feeds
 ) -> Side:
-    """What is said of one model, timed at the setting that suits it best."""
+    """Describe one model, timed at the setting that suits it best."""
     chosen = dataclasses.replace(options, provider_options=setting.options)
     nodes = profile(partial(opened, model, options, setting), feeds)
     return Side(
@@ -122,6 +122,6 @@ def _ms(seconds: float | np.floating) -> float:
 
 
 def _thinned(seconds: Seconds) -> list[float]:
-    """Evenly taken samples in ms."""
+    """Return evenly taken samples in ms."""
     step = max(1, -(-len(seconds) // KEPT_SAMPLES))
     return [_ms(value) for value in seconds[::step]]

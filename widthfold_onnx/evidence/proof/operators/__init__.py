@@ -1,4 +1,4 @@
-"""What the operators of ONNX compute, as far as a proof needs to know.
+"""Evaluates the operators of ONNX, as far as a proof needs to know them.
 
 * `polynomials`: linear operators and sums and products of elements, by their definition.
 * `moves`: Reshape, Slice, Pad and others, run by onnx's reference implementation on the elements.
@@ -7,8 +7,8 @@
 * `quantization`: integers on a grid of floats.
 
 Every other operator is a random function of all that it reads. Two operators that read equal values
-return equal values, whatever they compute; two that read different ones return different values but
-for a chance that `compare` bounds.
+return equal values, whatever they compute; two that read different ones return different values,
+except with a probability that `compare` bounds.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ OPERATORS: Mapping[str, Callable[[Call], list[Value] | None]] = {
     **POLYNOMIALS,
     **QUANTIZATION,
 }
-"""What an operator of the default domain means: its results, or None for a node that the entry does
-not describe. Every other operator is a function of all that it reads."""
+"""Functions that compute the results of an operator of the default domain, or None for a node that
+they do not describe. Every other operator is a function of all that it reads."""
 
 RANDOM = frozenset(
     {
@@ -95,7 +95,7 @@ def operator(node: onnx.NodeProto) -> str:
 
 
 def is_function(node: onnx.NodeProto) -> bool:
-    """Whether an operator is a random function of what it reads, and not sums and products only."""
+    """Check whether an operator is a random function of its inputs, not sums and products only."""
     name = operator(node)
     return name in INVERSES or name not in {**MOVES, **POLYNOMIALS, "DequantizeLinear": None}
 
@@ -104,7 +104,7 @@ def evaluate(call: Call) -> list[Value]:
     """Compute what a node returns.
 
     Raises:
-        UnevaluableError: no runtime could compute it on what it is given.
+        UnevaluableError: no runtime could compute it on these inputs.
     """
     node = call.node
     source = node.output if node.op_type in RANDOM else ()
@@ -118,7 +118,7 @@ def evaluate(call: Call) -> list[Value]:
         return computed
     result = _of_elements(call)
     results = unknown(call, *source) if result is None else result
-    # Whoever computes these constants rounds them.
+    # These constants are rounded when they are computed.
     return [
         replace(value, constants=ROUNDED) if is_constant and isinstance(value, Elements) else value
         for value in results
@@ -132,7 +132,7 @@ def _of_elements(call: Call) -> list[Value] | None:
     try:
         result = meaning(call) if meaning else None
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        # Attributes and extents that no operator takes: numpy says so in its own words.
+        # Invalid attributes and extents, for which numpy raises errors of its own.
         raise UnevaluableError(f"it makes no sense ({error})") from error
     if result is not None and node.op_type in WRAPPING and call.kind(0) not in (*FLOATS, 0):
         whole = key_of("whole numbers", call.kind(0))
@@ -145,7 +145,7 @@ def unknown(call: Call, *more: str) -> list[Value]:
 
     Args:
         call: the node.
-        more: what it depends on besides: digests of the graphs in it, for instance.
+        more: other values it depends on: digests of the graphs in it, for instance.
     """
     call.unknown.add(operator(call.node))
     name = operator(call.node)

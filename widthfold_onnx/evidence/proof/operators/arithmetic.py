@@ -1,4 +1,4 @@
-"""Sums and products of tensors of elements, with what is counted of them."""
+"""Adds and multiplies tensors of elements, and keeps their counts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def each(compute: Callable[..., Array], *given: Tensor, widens: bool = False) ->
 
     Args:
         compute: gets the arrays and the prime.
-        given: what it gets.
+        given: its operands.
         widens: whether it widens the arrays itself, if it needs to, so that it gets them as stored.
     """
 
@@ -64,7 +64,7 @@ def applied(key: int, given: Sequence[Tensor], *, draws: Draws | None = None) ->
     Args:
         key: names the function.
         given: the operands; they are broadcast.
-        draws: what the function returned, where it was computed already.
+        draws: the results of the function, if they were computed already.
     """
     if draws is None:
         shape = common([value.shape for value in given])
@@ -94,7 +94,7 @@ def times(first: Tensor, second: Tensor) -> Elements:
 
 
 def divided(value: Tensor, count: Array | int) -> Elements:
-    """Divide a tensor by whole numbers: what is left of a mean once the sum is known."""
+    """Divide a tensor by whole numbers, such as a sum by its count for a mean."""
     counts = np.asarray(count)
 
     def compute(array: Array, prime: int) -> Array:

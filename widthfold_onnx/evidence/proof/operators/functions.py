@@ -1,4 +1,4 @@
-"""Operators that are random functions of single elements, of windows or of lines."""
+"""Evaluates operators that are random functions of single elements, of windows or of lines."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _commutative(call: Call) -> list[Value] | None:
 
 
 def _decides(op_type: str, array: Array) -> bool:
-    """Whether one operand alone is what And or Or returns."""
+    """Check whether one operand alone determines what And or Or returns."""
     if op_type == "And":
         return not array.any()
     return op_type == "Or" and bool(array.all())

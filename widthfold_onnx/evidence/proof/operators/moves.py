@@ -1,4 +1,4 @@
-"""Operators that move elements: run by onnx's reference implementation, once per prime."""
+"""Evaluates operators that move elements, by onnx's reference implementation, once per prime."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PAD_READS = 11
 
 
 def move(call: Call) -> list[Value] | None:
-    """Move elements; None where it depends on the inputs of the model where to."""
+    """Move elements; None if their new places depend on the inputs of the model."""
     if call.node.op_type == "Pad" and call.opset < PAD_READS:
         call = _pad_that_reads(call)
     places = MOVES[call.node.op_type]

@@ -1,4 +1,4 @@
-"""Operators whose results are polynomials of what they read."""
+"""Evaluates operators whose results are polynomials of what they read."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _mul(call: Call) -> list[Value] | None:
 
 
 def _div(call: Call) -> list[Value] | None:
-    """A quotient of floats is a product with a reciprocal; one of integers is cut off."""
+    """Multiply floats by a reciprocal; a quotient of integers is truncated, so a function."""
     if not call.broadcasts():
         return None
     if call.kind(0) not in FLOATS:
@@ -139,7 +139,7 @@ def _neg(call: Call) -> list[Value]:
 
 
 def _total(call: Call) -> list[Value] | None:
-    """Sum and Mean of any number of tensors."""
+    """Compute Sum and Mean of any number of tensors."""
     if not call.broadcasts():
         return None
     first, *others = call.tensors
@@ -154,7 +154,7 @@ def _identity(call: Call) -> list[Value]:
 
 
 def _dropout(call: Call) -> list[Value] | None:
-    """Dropout returns its input and a mask of what it kept; in training both are random."""
+    """Return the input and a mask of ones; None in training, where both are random."""
     training, data = call.optional(2), call.tensor(0)
     off = training is None or (isinstance(training, Known) and not training.array.any())
     if not off or (call.opset < 7 and not call.attributes.get("is_test")):
@@ -163,7 +163,7 @@ def _dropout(call: Call) -> list[Value] | None:
 
 
 def _cast(call: Call) -> list[Value]:
-    """A cast that keeps every number returns it; any other one is a function."""
+    """Return the data if the cast keeps every number, else a function of it."""
     before, after = call.kind(0), call.attributes.get("to", 0)
     if before and (before == after or (before, after) in _KEEPS):
         return [call.tensor(0)]
@@ -195,7 +195,7 @@ def without(call: Call, shape: Sequence[int], axes: Sequence[int]) -> list[int]:
 
 
 def _reduce(call: Call) -> list[Value] | None:
-    """ReduceSum, and ReduceMean of floats: a mean of integers is cut off."""
+    """Compute ReduceSum, and ReduceMean of floats: a mean of integers is truncated."""
     data = call.tensor(0)
     axes, is_mean = axes_of(call, len(data.shape)), call.node.op_type == "ReduceMean"
     if axes is None or (is_mean and call.kind(0) not in FLOATS):

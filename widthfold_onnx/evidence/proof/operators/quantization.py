@@ -1,4 +1,4 @@
-"""Quantized operators: sums of products of integers, and integers on a grid of floats."""
+"""Evaluates quantized operators: sums of products of integers, and integers on a grid of floats."""
 
 from __future__ import annotations
 
