@@ -21,6 +21,12 @@ from tests.evidence.mutants.judge import Judgement
 from tests.evidence.mutants.mutant import check, check_right
 from tests.evidence.mutants.proof import difference
 
+HARMLESS = {
+    *(f"node.Identity_before_{place}" for place in ("front", "conv", "unfold", "last_move")),
+    *("weight.structural_zero_negative", "code.weight.structural_zero_negative", "pad.zero"),
+}
+"""Changes that are no faults: the function stays the same in every base."""
+
 
 @pytest.mark.parametrize("base", BASES)
 def test_right_folds_are_equal(base: str) -> None:
@@ -35,8 +41,8 @@ def test_a_fault_is_found(fault: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", PLANTERS)
 def test_a_fault_is_found_in_every_base(fault: str) -> None:
-    verdicts = [check(mutant, {}) for mutant in mutants(fault, list(BASES))]
-    assert set(verdicts) - {Judgement.SAME}, "in no base it changes the function"
+    verdicts = {check(mutant, {}) for mutant in mutants(fault, list(BASES))}
+    assert (verdicts == {Judgement.SAME}) == (fault in HARMLESS)
 
 
 @pytest.mark.parametrize("fault", outside.FAULTS)
