@@ -2,8 +2,8 @@
 
 A tensor is evaluated in several draws at once, each modulo a prime of its own. An element is a
 whole number between about -p/2 and p/2, which float32 holds exactly, in half of the memory.
-Products are taken in float64: one is below 2^46, and BLAS adds `TERMS` of them without rounding,
-because float64 holds every integer below 2^53.
+Products are taken in float64, which holds every integer below 2^53, so that BLAS adds `TERMS` of
+them without rounding.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ Draws = tuple[Array, ...]
 Modulus = int | None
 """A prime; None for numbers that are computed with as they are."""
 
-PRIMES = (16776191, 16776187, 16776173, 16776169, 16776167)
-"""The largest primes below 2^24 - 2^10: what a reduction leaves stays below 2^23. They are
-different, so that two integers which agree modulo all of them differ by a multiple of their
-product, which is above 2^119."""
+PRIMES = (11862989, 11862979, 11862959, 11862919, 11862911)
+"""The largest primes below 11,863,000. They are different, so that two integers which agree modulo
+all of them differ by a multiple of their product, which is above 2^117."""
 
-TERMS = 128
-"""Products that are added before a reduction."""
+TERMS = 256
+"""Products that are added before a reduction: so many of (11,863,000 / 2)^2 stay below 2^53."""
 
 LARGEST_WHOLE = 2.0**51
 """Floats of this magnitude and above are no longer taken for whole numbers."""
