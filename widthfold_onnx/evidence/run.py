@@ -63,13 +63,7 @@ def verified(
     verdict: Outcome = parity.verdict
     is_equal = proof is not None and proof.verdict == "equal"
     if not is_equal and verdict == "pass":
-        # Sensitivity explains a difference only between models that compute the same function.
-        doubts = [r.name for r in parity.outputs if r.note.startswith(ILL_CONDITIONED)]
-        unknown += [
-            f"output {printable(name)} differs by more than the tolerance, and nothing proves that "
-            "both models compute the same function"
-            for name in dict.fromkeys(doubts)
-        ]
+        unknown += _unexplained(parity)
     if wrong or outcome == "fail":
         verdict = "fail"
     elif (unknown or outcome == "unverified") and verdict == "pass":
@@ -92,6 +86,19 @@ def verified(
         ),
         unrun=parity.unrun if is_equal else "",
     )
+
+
+def _unexplained(parity: ModelParity) -> list[str]:
+    """Name outputs beyond the tolerance, one line each, that passed by their sensitivity.
+
+    It explains a difference only between models that compute the same function.
+    """
+    names = [row.name for row in parity.outputs if row.note.startswith(ILL_CONDITIONED)]
+    return [
+        f"output {printable(name)} differs by more than the tolerance, and nothing proves that "
+        "both models compute the same function"
+        for name in dict.fromkeys(names)
+    ]
 
 
 def _proved(

@@ -1,4 +1,4 @@
-"""What a caller may choose: frozen dataclasses and enums, checked where they are made."""
+"""Options of the caller: frozen dataclasses and enums that check themselves."""
 
 from widthfold_onnx.options.folding import (
     FACTORS,

@@ -1,4 +1,4 @@
-"""How a fold is chosen: which factor, axis and form, and what it may do."""
+"""Options of a fold: factor, axis, layout, limits and extents."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Layout(StrEnum):
 
 
 class NonFinite(StrEnum):
-    """What becomes of Inf and NaN in the input of a fold that has structural zeros.
+    """Policies for Inf and NaN in the input of a fold that has structural zeros.
 
     SPREAD lets them reach more outputs of the same sample, REFUSE makes no such fold.
     """
@@ -53,7 +53,7 @@ class AxisName(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class FoldOptions:
-    """How `optimize` and `inspect` plan.
+    """Options for planning in `optimize` and `inspect`.
 
     Attributes:
         factor: positions moved into channels, F >= 2; None: chosen for each site by measurement.

@@ -1,4 +1,4 @@
-"""Where models run, how they are compared, and how long may be measured."""
+"""Options for running, comparing and measuring models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_THREADS = 1024
 
 
 class Provider(StrEnum):
-    """Where a model runs; AUTO is CUDA where the runtime offers it, else the CPU."""
+    """Execution providers; AUTO is CUDA where the runtime offers it, else the CPU."""
 
     AUTO = "auto"
     CPU = "cpu"
@@ -42,7 +42,7 @@ class Tolerance:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyOptions:
-    """How `verify` runs both models.
+    """Options for `verify`.
 
     Attributes:
         provider: where the models run. A model that runs elsewhere is an error; single nodes that
@@ -105,7 +105,7 @@ class VerifyOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
-    """How `optimize` measures which forms pay.
+    """Options for the measurements of `optimize` and `tune`.
 
     Attributes:
         provider: where layers and models run.

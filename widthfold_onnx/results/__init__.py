@@ -1,4 +1,4 @@
-"""What each verb returns. The same structs are the JSON reports; `schemas/` holds their schema."""
+"""Results of each verb. The same structs are the JSON reports; `schemas/` holds their schemas."""
 
 from widthfold_onnx.results.base import Result
 from widthfold_onnx.results.evidence import (

@@ -1,4 +1,4 @@
-"""What all results share: frozen structs that are JSON reports as they stand."""
+"""The base of all results: frozen structs that are also the JSON reports."""
 
 from __future__ import annotations
 

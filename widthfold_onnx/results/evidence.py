@@ -1,4 +1,4 @@
-"""What `verify` returns: outputs compared, models proved equal; times are in `results.timing`.
+"""Results of `verify`: outputs compared, models proved equal; times are in `results.timing`.
 
 Numbers that can be infinite or undefined are None in that case: JSON has no NaN.
 """
@@ -64,7 +64,7 @@ class OutputParity(Result, kw_only=True, frozen=True):
 
 
 class AxisPattern(Result, kw_only=True, frozen=True):
-    """How one axis of a site was folded, for drawing.
+    """The fold of one axis of a site, for drawing.
 
     Attributes:
         axis: batch, depth, height or width; rows or columns of a product of matrices.
@@ -90,7 +90,7 @@ class AxisPattern(Result, kw_only=True, frozen=True):
 
 
 class FoldedNode(Result, kw_only=True, frozen=True):
-    """What a rewritten node says of its fold; shown, and no part of the proof.
+    """The record of a folded node; reports show it, and the proof ignores it.
 
     Attributes:
         node: its name.
@@ -106,7 +106,7 @@ class FoldedNode(Result, kw_only=True, frozen=True):
 
 
 class Proof(Result, kw_only=True, frozen=True):
-    """Whether both models are the same function; see docs/verification.md.
+    """The verdict of the proof that both models are the same function (docs/verification.md).
 
     Attributes:
         verdict: equal; different; not provable, where the new model rounds what the original
@@ -144,7 +144,7 @@ class IntegerRun(Result, kw_only=True, frozen=True):
 
 
 class Environment(Result, kw_only=True, frozen=True):
-    """What a figure depends on.
+    """The machine, versions and settings that a figure depends on.
 
     Attributes:
         provider_options: those that were asked for; `Side.level` names what was timed.

@@ -1,4 +1,4 @@
-"""What the search for the fastest forms found."""
+"""Results of the search for the fastest forms."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Gain(Result, kw_only=True, frozen=True):
 
 
 class SearchReport(Result, kw_only=True, frozen=True):
-    """How the forms were chosen.
+    """The search that chose the forms.
 
     Attributes:
         provider: where everything ran.

@@ -1,4 +1,4 @@
-"""What `optimize` and `inspect` return: every site and what became of it."""
+"""Results of `optimize` and `inspect`: every site with its outcome."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INSPECT_SCHEMA = "widthfold.inspect/2"
 
 
 class SiteReport(Result, kw_only=True, frozen=True):
-    """What became of one site.
+    """The outcome of one site.
 
     Attributes:
         node: name of the node, or its op and first output where it has no name.
@@ -114,7 +114,7 @@ class Choice(Result, kw_only=True, frozen=True):
 
 
 class InspectSite(Result, kw_only=True, frozen=True):
-    """All that `inspect` knows about a site; None where a shape is not known.
+    """The description of a site by `inspect`; None where a shape is not known.
 
     Attributes:
         choices: the cheapest form along each axis at the factor, the cheapest first.

@@ -1,4 +1,4 @@
-"""What the store keeps of a measurement; also the lines of an export."""
+"""Measurements as the store keeps them and an export writes them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Key(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
 
 
 class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a candidate compares with the original.
+    """The comparison of a candidate with the original.
 
     Attributes:
         status: "lost" where there is no time: the candidate crashed, hung, ran out of memory, is
@@ -85,7 +85,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def skipped(self) -> bool:
-        """Whether it was not run at all."""
+        """True if the candidate was not run at all."""
         return self.reason in SKIPPED
 
     @property

@@ -1,4 +1,4 @@
-"""What timing returns: both models, their samples and where their nodes ran."""
+"""Results of timing: both models, their samples and where their nodes ran."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `tune` returns: what is known now of the layers of every model."""
+"""Results of `tune`: the layers of every model and what is known of them."""
 
 from __future__ import annotations
 

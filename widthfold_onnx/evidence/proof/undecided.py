@@ -82,7 +82,7 @@ def undecided(
     distance = np.abs(numbers[0] - numbers[1]).max(others, initial=0)
     digits = DIGITS.get(table.element("", target), DIGITS[FLOATS[2]])
     if (gone or added or is_opaque) and (distance <= SAME * largest).all():
-        return f"the numbers agree, {_said(gone, added)}"
+        return f"the numbers agree{_said(gone, added)}"
     if is_merged and (distance <= UNITS * digits * largest).all():
         return f"the new model has rounded what {', '.join(merged)} make of constants"
     return ""
@@ -110,8 +110,10 @@ def _operators(side: Side, target: str, given: Mapping[str, Shape]) -> Operators
 def _said(gone: list[str], added: list[str]) -> str:
     old, new = ", ".join(gone), ", ".join(added)
     if old and new:
-        return f"but the original applies {old}, the new model {new}"
-    return f"but only the {'original' if old else 'new model'} applies {old or new}"
+        return f", but the original applies {old}, the new model {new}"
+    if old or new:
+        return f", but only the {'original' if old else 'new model'} applies {old or new}"
+    return ", but its extents are not known"
 
 
 def _numbers(

@@ -65,9 +65,8 @@ COMPUTED = frozenset(
         *("Add", "And", "Cast", "Ceil", "Cos", "CumSum", "Div", "Equal", "Erf", "Exp", "Floor"),
         *("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Log", "MatMul", "Mean", "Mod"),
         *("Mul", "NonZero", "Not", "Or", "Pow", "QuantizeLinear", "Range", "Reciprocal"),
-        *("ReduceMax", "ReduceMean"),
-        *("ReduceMin", "ReduceProd", "ReduceSum", "Round", "Shape", "Sigmoid", "Sin", "Size"),
-        *("Sqrt", "Sub", "Sum", "Tanh", "Xor"),
+        *("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "Round", "Sigmoid"),
+        *("Sin", "Sqrt", "Sub", "Sum", "Tanh", "Xor"),
     }
 )
 """Operators that are computed on constants, beside those that are exact: onnx's reference
