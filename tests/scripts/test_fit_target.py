@@ -56,9 +56,9 @@ def ceilings() -> list[dict[str, Any]]:
 
 def grid(fit: ModuleType, device: Target) -> list[dict[str, Any]]:
     """The layers of the grid, at the times that the cost model gives for a device."""
-    module = importlib.import_module("gpu.grid")
+    module = importlib.import_module("gpu.layers")
     rows = []
-    for layer in module.layers(512 << 20):
+    for layer in module.paper("float16", 512 << 20) + module.paper("float32", 512 << 20):
         fields = {
             "layer": str(layer),
             "dtype": layer.dtype,
