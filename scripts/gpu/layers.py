@@ -114,7 +114,7 @@ class Layer:
 
     @property
     def bytes(self) -> int:
-        """Least traffic: the Conv reads x and its weight, writes y, and the Neg reads and writes y."""
+        """Least traffic: x and weight are read, y is written, and by the Neg read and written."""
         x, y = map(math.prod, self.shapes)
         return (x + 3 * y + math.prod(self.weight_shape)) * self.itemsize
 
