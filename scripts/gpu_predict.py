@@ -125,7 +125,6 @@ def table(device: Target, layers: Sequence[Layer], title: str) -> Section:
         gain = min(rivals.values()) / found[best]
         if layer.channels[0] == 1 and len(layer.kernel) > 1:
             reached.append(gain >= CLAIM)
-        padded = [seconds for form, seconds in rivals.items() if form.padded]
         least, tiles = floors(layer, AS_IS, device)
         _, folded_tiles = floors(layer, best, device)
         binds = "bytes" if least > folded_tiles else "tiles"

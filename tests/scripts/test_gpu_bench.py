@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 import time
@@ -140,6 +142,22 @@ def test_what_is_missing_is_said_in_one_line(tmp_path: Path) -> None:
         assert unusable.stderr.splitlines()[-1].startswith(
             "gpu_bench: provider cuda cannot be used: "
         )
+
+
+def test_the_plan_of_the_documentation_fits_its_minutes(
+    scripts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (scripts.parent / "docs" / "gpu.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| `(--parts [^`]*)` \|", text, re.MULTILINE)
+    module = importlib.import_module("gpu_bench")
+    taken = set()
+    for minutes, command in rows:
+        monkeypatch.setattr("sys.argv", ["gpu_bench.py", *command.split()])
+        found = module._arguments()
+        taken |= set(found.parts)
+        assert found.budget < 60 * int(minutes) <= 600
+    assert taken == set(module.PARTS)
+    assert sum(int(minutes) for minutes, _ in rows) == 40
 
 
 def test_a_fault_of_one_part_costs_no_other_part(tmp_path: Path) -> None:
