@@ -3,10 +3,10 @@
 
 usage: fit_target.py RESULTS NAME [--base NAME] [--out FILE]
 
-RESULTS is the folder of its results. Bandwidths, the share of a Transpose, launch and rates are read
-off the ceilings; the efficiency is the one at which the predictions of `plan.cost` come nearest to
-the layers of the grid as they are. All other numbers, and what was not measured, stay those of the
-base.
+RESULTS is the folder of its results. Bandwidths, the share of a Transpose, launch and rates are
+read off the ceilings; the efficiency is the one at which the predictions of `plan.cost` come
+nearest to the layers of the grid as they are. All other numbers, and what was not measured, stay
+those of the base.
 """
 
 from __future__ import annotations

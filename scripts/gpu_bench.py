@@ -7,7 +7,7 @@ usage: gpu_bench.py [--parts PART,...] [--provider cuda] [--dtype float16] [--ou
 
 Every run first compares one Conv with the CPU; a wrong or missing device ends it. The parts:
 
-ceilings  bandwidth, peak, launch overhead, and by how much identical models differ
+ceilings  bandwidth, peak and launch overhead
 grid      layers of few channels in all forms and both layouts, and with padded channels
 torch     the layers of grid and users through PyTorch with cuDNN's own tuning, and kernel names
 users     1-D layers that users report as slow: ISTFT, STFT, depthwise

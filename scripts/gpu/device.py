@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from onnx import helper
 
 from gpu.graphs import serialized
-from gpu.results import read, us
-from gpu.stage import Stage, noise, ratio
+from gpu.results import of, read, us
+from gpu.stage import Stage, noise
 from widthfold_onnx.errors import CheckFailedError
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.session import Level, open_session
@@ -51,22 +52,24 @@ def check(stage: Stage) -> None:
 
 
 def ceilings(stage: Stage) -> None:
-    """Measure bandwidth, peak, launch overhead, and the difference of identical models."""
-    steps: dict[tuple[str, str | None], Callable[[], None]] = {}
+    """Measure bandwidth, peak and launch overhead."""
+    steps: list[tuple[dict[str, str], Callable[[], None]]] = []
     for dtype in TOLERANCE:
-        steps["copy", dtype] = partial(_bandwidth, stage, "copy", "Neg", dtype)
-        steps["transpose", dtype] = partial(
-            _bandwidth, stage, "transpose", "Transpose", dtype, perm=[0, 2, 1]
-        )
-        steps["product", dtype] = partial(_peak, stage, dtype)
-    steps["cached", None] = partial(_cached, stage)
-    steps["launch", None] = partial(_launch, stage, "launch", {})
-    if stage.provider is Provider.CUDA:
-        recorded = stage.options(enable_cuda_graph="1")
-        steps["recorded launch", None] = partial(_launch, stage, "recorded launch", recorded)
-    steps["identical", None] = partial(_identical, stage)
-    for (what, kind), step in steps.items():
-        about = {"what": what} | ({} if kind is None else {"dtype": kind})
+        kind = {"dtype": dtype}
+        steps += [
+            ({"what": "copy"} | kind, partial(_bandwidth, stage, "copy", "Neg", dtype)),
+            (
+                {"what": "transpose"} | kind,
+                partial(_bandwidth, stage, "transpose", "Transpose", dtype, perm=[0, 2, 1]),
+            ),
+            ({"what": "product"} | kind, partial(_peak, stage, dtype)),
+        ]
+    size = stage.scale.cached_bytes
+    steps += [
+        ({"what": "cached"}, partial(_per_node, stage, "cached", size // 4, bytes=2 * size)),
+        ({"what": "launch"}, partial(_per_node, stage, "launch", 1)),
+    ]
+    for about, step in steps:
         if stage.left > 0 and not stage.results.known("ceilings", **about):
             with stage.guarded("ceilings", **about):
                 step()
@@ -74,77 +77,44 @@ def ceilings(stage: Stage) -> None:
 
 def rate(folder: Path) -> float | None:
     """Return the multiply-adds per second of the fastest product; None where none ran."""
-    found = [row["macs"] / row["us"] * 1e6 for row in read(folder) if "macs" in row and "us" in row]
+    rows = of(read(folder), "ceilings")
+    found = [row["macs"] / row["us"] * 1e6 for row in rows if "macs" in row]
     return max(found, default=None)
 
 
 def _bandwidth(stage: Stage, what: str, op: str, dtype: str, **attributes: Any) -> None:
     """Time an operator that reads and writes every byte once."""
     size = stage.scale.copy_bytes
-    count = size // np.dtype(dtype).itemsize
-    shape = (2, 8, count // 16)
-    run = _run(stage, _model(op, [shape], dtype, [], **attributes), shape, dtype)
-    times = stage.seconds(run)
+    shape = (2, 8, size // np.dtype(dtype).itemsize // 16)
+    times = _seconds(stage, _model(op, [shape], dtype, [], **attributes), shape, dtype)
     _say(stage, what, times, dtype=dtype, bytes=2 * size)
 
 
 def _peak(stage: Stage, dtype: str) -> None:
     """Time a square matrix product; float32 in TF32, the default of the CUDA provider."""
     n = stage.scale.product
-    run = _run(stage, _model("MatMul", [(n, n)], dtype, [noise((n, n), dtype)]), (n, n), dtype)
-    times = stage.seconds(run)
-    _say(stage, "product", times, dtype=dtype, macs=n**3)
+    model = _model("MatMul", [(n, n)], dtype, [noise((n, n), dtype)])
+    _say(stage, "product", _seconds(stage, model, (n, n), dtype), dtype=dtype, macs=n**3)
 
 
-def _cached(stage: Stage) -> None:
-    """Time bytes that lie in the last cache, by the difference of two chains."""
-    shape = (stage.scale.cached_bytes // 4,)
-    short, long = (_chain(stage, nodes, shape, {}) for nodes in CHAINS)
-    per_node = (np.median(long) - np.median(short)) / (CHAINS[1] - CHAINS[0])
-    _say(stage, "cached", np.array([per_node]), bytes=2 * stage.scale.cached_bytes)
+def _per_node(stage: Stage, what: str, elements: int, **fields: int) -> None:
+    """Time a node by the difference of two chains; its data stays in the last cache."""
+    shape = (elements,)
+    models = (_model("Neg", [shape], "float32", [], repeat=nodes) for nodes in CHAINS)
+    short, long = (np.median(_seconds(stage, model, shape, "float32")) for model in models)
+    _say(stage, what, np.array([(long - short) / (CHAINS[1] - CHAINS[0])]), **fields)
 
 
-def _launch(stage: Stage, name: str, options: dict[str, str]) -> None:
-    """Time a node that does nothing, and a run of a few of them."""
-    short, long = (_chain(stage, nodes, (1,), options) for nodes in CHAINS)
-    per_node = (np.median(long) - np.median(short)) / (CHAINS[1] - CHAINS[0])
-    _say(stage, f"{name}, run of {CHAINS[0]} nodes", short)
-    _say(stage, name, np.array([per_node]))
+def _seconds(
+    stage: Stage, model: bytes, shape: tuple[int, ...], dtype: str
+) -> npt.NDArray[np.float64]:
+    opened = stage.open(model, stage.options())
+    return stage.seconds(opened.on({"x0": noise(shape, dtype)}))
 
 
-def _chain(
-    stage: Stage, nodes: int, shape: tuple[int, ...], options: dict[str, str]
-) -> np.ndarray[Any, np.dtype[np.float64]]:
-    model = _model("Neg", [shape], "float32", [], repeat=nodes)
-    run = _run(stage, model, shape, "float32", options)
-    return stage.seconds(run)
-
-
-def _identical(stage: Stage) -> None:
-    """Time a model against itself: a ratio must exceed that."""
-    shape = (16, 16, 64, 64)
-    model = _model("Conv", [shape], "float32", [noise((16, 16, 3, 3), "float32")], pads=[1] * 4)
-    runs = [_run(stage, model, shape, "float32") for _ in range(3)]
-    pairing = stage.pair(runs[0], runs[1], runs[2])
-    stage.results.add("ceilings", what="identical", **ratio(pairing))
-
-
-def _run(
-    stage: Stage,
-    model: bytes,
-    shape: tuple[int, ...],
-    dtype: str,
-    options: dict[str, str] | None = None,
-) -> Any:
-    opened = stage.open(model, stage.options() if options is None else stage.options() | options)
-    return opened.on({"x0": noise(shape, dtype)})
-
-
-def _say(stage: Stage, what: str, times: Any, **fields: Any) -> None:
-    median = float(np.median(times))
-    stage.results.add(
-        "ceilings", what=what, us=round(median * 1e6, 3), samples_us=us(times), **fields
-    )
+def _say(stage: Stage, what: str, times: npt.NDArray[np.float64], **fields: Any) -> None:
+    median = round(float(np.median(times)) * 1e6, 3)
+    stage.results.add("ceilings", what=what, us=median, samples_us=us(times), **fields)
 
 
 def _model(

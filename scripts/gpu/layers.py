@@ -217,12 +217,14 @@ def forms(layer: Layer) -> list[Form]:
 
 def _every_form(layer: Layer) -> Iterator[Form]:
     inputs, outputs = (-(-count // ALIGN) * ALIGN for count in layer.channels)
-    if (inputs, outputs) != layer.channels and layer.group == 1:
-        yield Form(f"pad {ALIGN}", padded=(inputs, outputs))
+    padded = Form(f"pad {ALIGN}", padded=(inputs, outputs))
     if layer.transposed:
         digits = dict.fromkeys(_spatial(layer), (layer.stride, 1))
         yield from _axis_form("sub-pixel", layer, digits)
+        yield padded  # last, since it takes seconds
         return
+    if (inputs, outputs) != layer.channels and layer.group == 1:
+        yield padded
     kept = tuple(map(keep_axis, layer.axes))
     if layer.extents[0] % BATCH == 0:
         yield Form(f"batch {BATCH}", ConvFold(axes=kept, group=layer.group, batch=BATCH))

@@ -44,9 +44,8 @@ class Section:
         """Return it as Markdown."""
         rows = [self.head, ["---"] * len(self.head), *self.body] if self.body else []
         lines = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows]
-        return "\n".join(
-            [f"## {self.title}", *(["", *lines] if lines else []), "", *self.notes, ""]
-        )
+        parts = [[f"## {self.title}"], lines, self.notes]
+        return "\n".join(line for part in parts if part for line in (*part, ""))
 
 
 def sections(rows: Sequence[Row]) -> list[Section]:
@@ -131,7 +130,7 @@ def _ceilings(found: Sequence[Row], rows: Sequence[Row]) -> Section:
         elif "bytes" in row:
             value = f"{_gbs(row)} GB/s"
         else:
-            value = f"A/A {1 + row['control']:.3f}" if "control" in row else ""
+            value = ""
         body.append([what, _us(row), value])
     return Section("Ceilings", [], ["what", "us", "value"], body)
 

@@ -124,16 +124,27 @@ def test_hopeless_forms_are_not_run_and_wrong_ones_get_no_ratio(
     assert not any("ratio" in row for row in folds)
 
 
-def test_launches_on_cuda_are_recorded_as_well(
+def test_every_ceiling_has_a_figure(
     stage: Any, pretended: list[dict[str, str]], tmp_path: Path
 ) -> None:
-    importlib.import_module("gpu.device").ceilings(stage)
-    found = {row["what"]: row for row in rows_of(tmp_path, "ceilings")}
-    assert {"copy", "transpose", "product", "cached", "launch", "recorded launch"} <= set(found)
-    assert "identical" in found
-    assert not [row for row in found.values() if "error" in row]
-    recorded = [options for options in pretended if options.get("enable_cuda_graph") == "1"]
-    assert len(recorded) == 2  # the two chains
+    device = importlib.import_module("gpu.device")
+    device.ceilings(stage)
+    found = rows_of(tmp_path, "ceilings")
+    both = {
+        (what, dtype) for what in ("copy", "transpose", "product") for dtype in device.TOLERANCE
+    }
+    assert {(row["what"], row.get("dtype")) for row in found} == {
+        *both,
+        ("cached", None),
+        ("launch", None),
+    }
+    assert not [row for row in found if "error" in row]
+    stage.results.add("grid", layer="x", form="block 8", macs=1e30, us=1e-9)  # no ceiling
+    products = [row["macs"] / row["us"] * 1e6 for row in found if "macs" in row]
+    assert len(products) == 2
+    assert device.rate(tmp_path) == max(products)
+    device.ceilings(stage)
+    assert len(rows_of(tmp_path, "ceilings")) == len(found)  # nothing is measured again
 
 
 def test_a_device_that_computes_wrong_ends_the_run(
