@@ -43,8 +43,16 @@ if TYPE_CHECKING:  # they need what may be missing
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared" / "models"
-REAL = ("basic-pitch__nmp", "swift-f0__model", "accelerated_features__xfeat")
-"""Models beside the repository that are measured where they are present."""
+FIRST = (
+    "pitch_cnn",
+    "basic-pitch__nmp",
+    "swift-f0__model",
+    "accelerated_features__xfeat",
+    "luma_sr",
+    "wide_signal",
+)
+"""Models that are measured before the others: time may be short. Three of them lie beside the
+repository, if anywhere."""
 
 NEEDED = ("numpy", "onnx", "onnxruntime")
 PARTS = ("ceilings", "grid", "torch", "users", "models")
@@ -177,11 +185,10 @@ def _take(stage: Stage, steps: Mapping[str, Callable[[Stage], None]], seen: Watc
 
 
 def _models(*, quick: bool) -> list[Path]:
-    """Return the models to measure; those beside the repository first, for time may be short."""
-    if quick:
-        return [ROOT / "models" / "pitch_cnn.onnx"]
-    real = [SHARED / f"{name}.onnx" for name in REAL]
-    return [*filter(Path.is_file, real), *sorted((ROOT / "models").glob("*.onnx"))]
+    """Return the models to measure."""
+    first = [folder / f"{name}.onnx" for name in FIRST for folder in (ROOT / "models", SHARED)]
+    found = [*filter(Path.is_file, first), *sorted((ROOT / "models").glob("*.onnx"))]
+    return list(dict.fromkeys(found))[: 1 if quick else None]
 
 
 def _publish(folder: Path) -> None:

@@ -43,6 +43,9 @@ def run_grid(stage: Stage, part: str, chosen: Sequence[Layer], rate: float | Non
         rate: multiply-adds per second of a large matrix product, None where it is not known.
     """
     groups = [(layer, last) for layer in chosen for last in (False, True)]
+    groups.sort(
+        key=lambda group: stage.results.has_failed(part, **_about(group[0], group[1], AS_IS))
+    )
     judge = Judge(stage, chosen[0].dtype)
     for layer, last in groups:
         if stage.left <= 0:
@@ -56,9 +59,11 @@ def run_grid(stage: Stage, part: str, chosen: Sequence[Layer], rate: float | Non
 
 
 def _missing(stage: Stage, part: str, layer: Layer, last: bool) -> list[Form]:
-    """Return the forms, the layer as it is among them, that have no result."""
+    """Return the forms, the layer as it is among them, that have no result; failed ones last."""
     found = (AS_IS, *forms(layer))
-    return [f for f in found if stage.results.known(part, **_about(layer, last, f)) is None]
+    missing = [f for f in found if stage.results.known(part, **_about(layer, last, f)) is None]
+    failed = stage.results.has_failed
+    return sorted(missing, key=lambda form: failed(part, **_about(layer, last, form)))
 
 
 def _group(

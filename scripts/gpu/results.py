@@ -30,7 +30,9 @@ class Results:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._known = {_subject(row): row for row in read(folder) if "error" not in row}
+        rows = read(folder)
+        self._known = {_subject(row): row for row in rows if "error" not in row}
+        self._failed = {_subject(row) for row in rows if "error" in row}
         self._file = (folder / FILE).open("ab+", buffering=0)
         self._file.seek(0)
         self._file.truncate(self._file.read().rfind(b"\n") + 1)
@@ -50,6 +52,10 @@ class Results:
     def known(self, part: str, **fields: Any) -> Row | None:
         """Return what was found, also by an earlier run; None if nothing was, or an error."""
         return self._known.get(_subject({"part": part, **fields}))
+
+    def has_failed(self, part: str, **fields: Any) -> bool:
+        """Check whether an earlier run found an error; what failed is best tried again last."""
+        return _subject({"part": part, **fields}) in self._failed
 
     def close(self) -> None:
         """Close the file."""

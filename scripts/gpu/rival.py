@@ -17,7 +17,7 @@ from gpu.graphs import model, to_last
 from gpu.layers import AS_IS, Layer
 from gpu.results import us
 from gpu.stage import SLOW, Stage, noise
-from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.errors import CheckFailedError, UnverifiedError
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.binding import Bound
 
@@ -25,7 +25,11 @@ LEAST_RUNS, MOST_RUNS = 5, 200
 
 
 def run_rival(stage: Stage, chosen: Sequence[Layer]) -> None:
-    """Time the layers in both memory formats, or as many as there is time for."""
+    """Time the layers in both memory formats, or as many as there is time for.
+
+    Raises:
+        CheckFailedError: the device no longer answers after an error.
+    """
     try:
         import torch
     except ImportError as error:
@@ -44,6 +48,7 @@ def run_rival(stage: Stage, chosen: Sequence[Layer]) -> None:
     )
     cases = [(layer, last) for layer in chosen for last in (False, True)]
     todo = [case for case in cases if stage.results.known("torch", **_about(*case)) is None]
+    todo.sort(key=lambda case: stage.results.has_failed("torch", **_about(*case)))
     for done, (layer, last) in enumerate(todo):
         if stage.left <= 0:
             stage.results.add("torch", unmeasured=len(todo) - done, reason="no time was left")
@@ -55,6 +60,7 @@ def run_rival(stage: Stage, chosen: Sequence[Layer]) -> None:
             about["kernels"] = _kernels(torch, run, device)
         except RuntimeError as error:  # what PyTorch raises where memory or a kernel lacks
             stage.results.add("torch", **about, error=str(error).partition("\n")[0])
+            _check_alive(torch, device)
             continue
         about |= {"us": round(float(np.median(times)) * 1e6, 3), "samples_us": us(times)}
         try:
@@ -62,6 +68,18 @@ def run_rival(stage: Stage, chosen: Sequence[Layer]) -> None:
         except UnverifiedError as error:
             about["runtime_error"] = str(error)
         stage.results.add("torch", **about)
+
+
+def _check_alive(torch: Any, device: str) -> None:
+    """Check that the device still answers after an error.
+
+    Raises:
+        CheckFailedError: it does not, so that nothing would run any more.
+    """
+    try:
+        torch.zeros(1, device=device).item()
+    except RuntimeError as error:
+        raise CheckFailedError(f"the device is lost: {error}") from error
 
 
 def _about(layer: Layer, last: bool) -> dict[str, Any]:

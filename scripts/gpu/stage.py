@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+from onnx import helper
 
+from gpu.graphs import serialized
 from gpu.results import Results, us
-from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.errors import CheckFailedError, UnverifiedError
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.binding import Bound, Placed
 from widthfold_onnx.runtime.clock import Pairing, clock_of, paired
@@ -63,7 +65,7 @@ QUICK = Scale(
     cached_bytes=MIB // 8,
     product=128,
     trial_seconds=0.01,
-    model_seconds=1.0,
+    model_seconds=0.01,
 )
 """To see that everything runs; the figures say nothing."""
 
@@ -137,11 +139,22 @@ class Stage:
 
     @contextlib.contextmanager
     def guarded(self, part: str, **fields: Any) -> Iterator[None]:
-        """Turn an error of the runtime into a row that says why; the rest goes on."""
+        """Turn an error of the runtime into a row that says why; the rest goes on.
+
+        Raises:
+            CheckFailedError: nothing would run any more, as after an illegal access on the device.
+        """
         try:
             yield
         except UnverifiedError as error:
             self.results.add(part, **fields, error=str(error))
+            x = np.ones(1, np.float32)
+            nodes, ports = [helper.make_node("Neg", ["x"], ["y"])], ("float32", [1])
+            model = serialized(nodes, [("x", *ports)], [("y", *ports)], {})
+            try:
+                self.open(model, self.options()).on({"x": x})()
+            except UnverifiedError as lost:
+                raise CheckFailedError(f"the device is lost: {lost}") from error
 
     def pair(self, one: Bound, other: Bound, copy: Bound) -> Pairing:
         """Time two runs against each other, with a copy of the first one as control."""

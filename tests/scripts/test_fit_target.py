@@ -46,7 +46,6 @@ def ceilings() -> list[dict[str, Any]]:
         row("ceilings", what="transpose", us=copy / REAL["transpose"], bytes=size, **half),
         row("ceilings", what="cached", us=cached / REAL["cache_bandwidth"] * 1e6, bytes=cached),
         row("ceilings", what="launch", us=REAL["launch"] * 1e6),
-        row("ceilings", what="launch, run of 8 nodes", us=40.0),
         *(
             row("ceilings", what="product", dtype=dtype, macs=8192**3, us=8192**3 / rate * 1e6)
             for dtype, rate in zip(("float32", "float16"), RATE.values(), strict=True)

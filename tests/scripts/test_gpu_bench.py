@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.scripts.gpu_runs import BENCH, bench, rows_of
+from widthfold_onnx.errors import UsageError
 
 
 @pytest.fixture(scope="module")
@@ -83,21 +84,37 @@ def test_a_second_run_measures_only_what_is_not_there(finished: Path, tmp_path: 
 
 def test_a_folder_holds_the_results_of_one_device(finished: Path, tmp_path: Path) -> None:
     row = rows_of(finished, "run")[0]
-    for key, value in (("device", "NVIDIA H200"), ("onnxruntime", "1.2"), ("quick", False)):
-        (tmp_path / "results.jsonl").write_text(json.dumps(row | {key: value}) + "\n")
-        done = bench("--provider", "cpu", "--quick", "--out", tmp_path)
-        assert done.returncode == 2
-        said = f"gpu_bench: {tmp_path} holds results of {key} {value}; choose another --out\n"
-        assert done.stderr == said
+    (tmp_path / "results.jsonl").write_text(json.dumps(row | {"onnxruntime": "1.2"}) + "\n")
+    done = bench("--provider", "cpu", "--quick", "--out", tmp_path)
+    assert done.returncode == 2
+    said = f"gpu_bench: {tmp_path} holds results of onnxruntime 1.2; choose another --out\n"
+    assert done.stderr == said
 
 
-def test_numpy_onnx_and_the_runtime_are_enough_for_layers(tmp_path: Path) -> None:
-    parts = ("--parts", "grid,torch")
-    done = bench("--provider", "cpu", "--quick", *parts, "--out", tmp_path, hidden=True)
+@pytest.mark.parametrize("key", ["device", "provider", "onnxruntime", "quick"])
+def test_results_of_something_else_are_refused(scripts: Path, tmp_path: Path, key: str) -> None:
+    module = importlib.import_module("gpu_bench")
+    about = dict.fromkeys(module.KEPT, "a")
+    module._check_folder(tmp_path, about)
+    (tmp_path / "results.jsonl").write_text(json.dumps({"part": "run", **about}) + "\n")
+    module._check_folder(tmp_path, about)
+    with pytest.raises(UsageError, match=f"holds results of {key} a; choose another --out"):
+        module._check_folder(tmp_path, about | {key: "b"})
+
+
+def test_numpy_onnx_and_the_runtime_are_enough_for_layers(finished: Path, tmp_path: Path) -> None:
+    lines = (finished / "results.jsonl").read_text().splitlines()
+    first = next(i for i, line in enumerate(lines) if json.loads(line)["part"] == "grid")
+    kept = lines[:first] + lines[first + 9 :]  # without NCHW
+    (tmp_path / "results.jsonl").write_text("".join(f"{line}\n" for line in kept))
+    command = ("--provider", "cpu", "--quick", "--parts", "grid,torch", "--out", tmp_path)
+    done = bench(*command, hidden=True)
     assert done.returncode == 0, done.stderr
-    assert [row for row in rows_of(tmp_path, "grid") if "ratio" in row]
-    assert not rows_of(tmp_path, "users")
-    (torch,) = rows_of(tmp_path, "torch")
+    rows = list(map(json.loads, (tmp_path / "results.jsonl").read_text().splitlines()))[len(kept) :]
+    assert [(row["layout"], "us" in row) for row in rows if row["part"] == "grid"] == [
+        ("nchw", True)
+    ] * 9
+    torch = rows_of(tmp_path, "torch")[-1]
     assert torch["reason"].startswith("PyTorch cannot be imported")
     assert "| 1->1 5x1 | float16 | nchw | none |" in done.stdout
     assert "no pictures without matplotlib" in done.stderr
@@ -185,9 +202,9 @@ runpy.run_path(sys.argv[0], run_name="__main__")
     assert rows_of(tmp_path, "end")
 
 
-@pytest.mark.parametrize("lines", [1, 30])
+@pytest.mark.parametrize("lines", [1, 6])
 def test_a_run_that_is_killed_leaves_what_it_measured(tmp_path: Path, lines: int) -> None:
-    parts = ("--parts", "ceilings,grid,users")
+    parts = ("--parts", "grid")
     command = [sys.executable, BENCH, "--provider", "cpu", "--quick", *parts, "--out", tmp_path]
     file = tmp_path / "results.jsonl"
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:

@@ -187,7 +187,47 @@ def test_tensorrt_is_not_asked_for_its_graph_and_compares_on_cuda(
     assert {row["transposes"] for row in timed} == {None}
 
 
-def test_what_does_not_run_is_a_row_with_its_reason(stage: Any, tmp_path: Path) -> None:
+def test_what_does_not_run_is_a_row_with_its_reason(
+    stage: Any, pretended: Any, tmp_path: Path
+) -> None:
     with stage.guarded("grid", layer="x"):
         raise UnverifiedError("out of memory")
     assert rows_of(tmp_path, "grid") == [{"part": "grid", "layer": "x", "error": "out of memory"}]
+
+
+def test_a_lost_device_ends_a_part_and_what_lost_it_is_tried_last(
+    stage: Any, pretended: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid, layers, results = (
+        importlib.import_module(f"gpu.{name}") for name in ("grid", "layers", "results")
+    )
+    layer = layers.paper_layer((1, 1), (1, 5), 1, "float16", 1 << 14)
+    module, real, lost = importlib.import_module("gpu.grid"), grid.model, False
+
+    def model(layer: Any, weight: Any, form: Any, *, last: bool) -> bytes:
+        nonlocal lost
+        lost = lost or form.name == "batch 8"
+        return real(layer, weight, form, last=last)
+
+    def load(self: Any, *given: Any) -> Any:
+        if lost:
+            raise UnverifiedError("illegal access")
+        return loaded(self, *given)
+
+    loaded = type(stage).load
+    monkeypatch.setattr(module, "model", model)
+    monkeypatch.setattr(type(stage), "load", load)
+    with pytest.raises(CheckFailedError, match="the device is lost: illegal access"):
+        grid.run_grid(stage, "grid", [layer], None)
+    forms = [(row["form"], "error" in row) for row in rows_of(tmp_path, "grid")]
+    assert forms == [("none", False), ("pad 8", False), ("batch 8", True)]
+
+    monkeypatch.undo()
+    stage.results.close()
+    again = results.Results(tmp_path)
+    missing = grid._missing(dataclasses.replace(stage, results=again), "grid", layer, False)
+    assert missing[-1].name == "batch 8"
+    assert {form.name for form in missing} == {
+        form.name for form in layers.forms(layer) if form.name != "pad 8"
+    }
+    again.close()

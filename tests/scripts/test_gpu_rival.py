@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from tests.scripts.gpu_runs import rows_of
+from widthfold_onnx.errors import CheckFailedError
 
 
 class FakeTorch:
@@ -33,6 +34,7 @@ class FakeTorch:
         found = contextlib.nullcontext(SimpleNamespace(key_averages=lambda: averages))
         kind = SimpleNamespace(CUDA="cuda")
         self.profiler = SimpleNamespace(profile=lambda activities: found, ProfilerActivity=kind)
+        self.lost = False
         self.calls: list[tuple[Any, ...]] = []
         functional = SimpleNamespace(conv2d=self.conv2d, conv_transpose2d=self.conv_transpose2d)
         self.nn = SimpleNamespace(functional=functional)
@@ -61,6 +63,11 @@ class FakeTorch:
         assert x.shape[1] == w.shape[0]
         self.calls.append(("ConvTranspose", x.shape, w.shape, *how.values()))
         return "y"
+
+    def zeros(self, count: int, device: str) -> Any:
+        if self.lost:
+            raise RuntimeError("illegal access")
+        return SimpleNamespace(item=lambda: 0.0)
 
     def neg(self, y: str) -> str:
         return y
@@ -93,6 +100,11 @@ def test_pytorch_tunes_and_names_kernels(
         assert rows[0][name] == ["sm90_xmma_fprop", "copy"]
     assert rows[0]["us"] > 0
     assert [row["error"] for row in rows[2:]] == ["CUDA out of memory"] * 2
+    torch.lost = True
+    with pytest.raises(CheckFailedError, match="the device is lost: illegal access"):
+        rival.run_rival(stage, found)
+    assert len(rows_of(tmp_path, "torch")) == 7  # a version and one more error
+    torch.formats = torch.formats[:8]
     formats = [*itertools.chain(["first"] * 2, ["last"] * 2)]
     assert torch.formats == formats * 2
 
