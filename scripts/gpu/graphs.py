@@ -55,18 +55,13 @@ def to_last(rank: int) -> list[int]:
 
 def packings(layer: Layer, fold: ConvFold) -> tuple[Packing, Packing]:
     """Return how a fold packs input and output."""
-    before, after = (
-        pack(shape, digits, group=fold.group, batch=fold.batch)
-        for shape, digits in zip(
-            layer.shapes,
-            (
-                [(axis.in_digits, axis.blocked) for axis in fold.axes],
-                [(axis.out_digits, axis.blocked) for axis in fold.axes],
-            ),
-            strict=True,
-        )
+    x, y = layer.shapes
+    before = [(axis.in_digits, axis.blocked) for axis in fold.axes]
+    after = [(axis.out_digits, axis.blocked) for axis in fold.axes]
+    return (
+        pack(x, before, group=fold.group, batch=fold.batch),
+        pack(y, after, group=fold.group, batch=fold.batch),
     )
-    return before, after
 
 
 def model(layer: Layer, weight: Array, form: Form, *, last: bool) -> bytes:
