@@ -3,9 +3,10 @@
 
 usage: fit_target.py RESULTS NAME [--base NAME] [--out FILE]
 
-RESULTS is the folder of a run. Bandwidths, the share of a Transpose, launch and rates are read off
-part 2; the efficiency is the one at which the predictions of `plan.cost` come nearest to the layers
-as they are of part 3. All other numbers, and what was not measured, stay those of the base.
+RESULTS is the folder of its results. Bandwidths, the share of a Transpose, launch and rates are
+read off the ceilings; the efficiency is the one at which the predictions of `plan.cost` come
+nearest to the layers of the grid as they are. All other numbers, and what was not measured, stay
+those of the base.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from gpu.results import Row, of, read
+from gpu.results import Row, latest, of, read
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.plan import targets
@@ -34,7 +35,7 @@ DIGITS = 4
 
 
 def fitted(rows: list[Row], base: Target, name: str) -> Target:
-    """The base with what was measured.
+    """Return the base with what was measured.
 
     Args:
         rows: of a run.
@@ -96,7 +97,7 @@ def fitted(rows: list[Row], base: Target, name: str) -> Target:
 
 
 def as_is(rows: list[Row]) -> list[tuple[Work, float]]:
-    """The layers of the grid in NCHW as they are, and their seconds."""
+    """Return the layers of the grid in NCHW as they are, and their seconds."""
     found = []
     for row in of(rows, "grid"):
         if row.get("form") == "none" and row.get("layout") == "nchw" and "us" in row:
@@ -117,7 +118,7 @@ def as_is(rows: list[Row]) -> list[tuple[Work, float]]:
 
 
 def _efficiency(layers: list[tuple[Work, float]], target: Target) -> float:
-    """The share of the peak at which predictions are nearest in the mean of logarithms.
+    """Return the share of the peak at which predictions are nearest in the mean of logarithms.
 
     Where the bandwidth alone decides, all do equally well, and the one of the base stays.
     """
@@ -132,7 +133,7 @@ def _efficiency(layers: list[tuple[Work, float]], target: Target) -> float:
 
 
 def text(target: Target, layers: list[tuple[Work, float]]) -> str:
-    """The target as TOML, with a word on how well it predicts."""
+    """Return the target as TOML, with a word on how well it predicts."""
     predicted = [layer_seconds(work, target) for work, _ in layers]
     measured = [seconds for _, seconds in layers]
     off = [abs(math.log(p / m)) for p, m in zip(predicted, measured, strict=True)]
@@ -157,7 +158,7 @@ def _per_second(row: Row, what: str) -> float:
 
 
 def _round(value: float) -> float:
-    """To so many digits as a measurement may have."""
+    """Round to as many digits as a measurement may have."""
     return float(f"{value:.{DIGITS}g}")
 
 
@@ -169,7 +170,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="default: the target's file in the package")
     arguments = parser.parse_args()
     try:
-        rows = read(arguments.results)
+        rows = latest(read(arguments.results))
         target = fitted(rows, targets.target(arguments.base or arguments.name), arguments.name)
     except (ValueError, UsageError) as error:
         print(f"fit_target: {error}", file=sys.stderr)

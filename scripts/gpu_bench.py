@@ -1,24 +1,26 @@
 #!/usr/bin/env python3
-"""Measure what folding is worth on a GPU: one command, 450 s unless said otherwise, no network.
+"""Measure what folding is worth on a GPU, part by part and without a network.
 
-usage: gpu_bench.py [--provider cuda] [--quick] [--out DIR] [--budget 450] [MODEL ...]
+usage: gpu_bench.py [--parts PART,...] [--provider cuda] [--dtype float16] [--out DIR]
+                    [--budget 450] [--quick] [MODEL ...]
        gpu_bench.py --report DIR
 
-Needs python3 with onnxruntime-gpu, onnx and numpy. With torch there is an independent reference,
-with rich a table on the terminal, with matplotlib pictures; whole models need what the package
-needs (msgspec, onnx_ir, platformdirs, scipy). Parts:
+Every run first compares one Conv with the CPU; a wrong or missing device ends it. The parts:
 
-1 one Conv on the device against the CPU; a wrong or missing device ends the run
-2 bandwidth, peak, launch overhead, and by how much identical models differ
-3 a grid of layers, each in all forms, in both layouts
-4 tall and narrow matrix products, folded and not
-5 whole models by --factor auto: models/, and the real ones beside the repository, or MODEL
-6 the layers of part 3 through PyTorch and cuDNN's own tuning, with the names of kernels
-7 table and pictures
+ceilings  bandwidth, peak and launch overhead
+grid      layers of few channels in all forms and both layouts, and with padded channels
+torch     the layers of grid and users through PyTorch with cuDNN's own tuning, and kernel names
+users     1-D layers that users report as slow: ISTFT, STFT, depthwise
+models    MODELs, else models/ and three others, by `widthfold optimize` and `widthfold verify`
 
-Every result is in DIR/results.jsonl as soon as it is there, with the raw samples; --report makes
-table.md and the pictures from such a file. DIR is benchmarks/gpu/<device> unless given.
---provider cpu --quick shows that everything runs; its figures say nothing.
+Every result is in DIR/results.jsonl as soon as it is there, with the raw samples, and a run takes
+only what DIR lacks: the same command again continues what was cut off or ran out of its budget of
+seconds. What ended in an error is tried again. DIR is benchmarks/gpu/<device> unless given. Tables
+and pictures are made at the end of a run, or by --report.
+
+Needs python3 with onnxruntime-gpu, onnx and numpy; torch and models need PyTorch and the whole
+package, pictures need matplotlib. --provider cpu --quick shows that everything runs; its figures
+say nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # they need what may be missing
     from gpu.stage import Stage
@@ -41,13 +43,21 @@ if TYPE_CHECKING:  # they need what may be missing
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared" / "models"
-NEEDED = ("numpy", "onnx", "onnxruntime")
-FIRST = ("pitch_cnn", "basic-pitch__nmp", "luma_sr", "swift-f0__model", "wide_signal")
-"""Models that are measured before the others: time may be short."""
+FIRST = (
+    "pitch_cnn",
+    "basic-pitch__nmp",
+    "swift-f0__model",
+    "accelerated_features__xfeat",
+    "luma_sr",
+    "wide_signal",
+)
+"""Models that are measured before the others: time may be short. Three of them lie beside the
+repository, if anywhere."""
 
-SHARES = {"grid": 0.45, "gemm": 0.1, "models": 0.65}
-"""Share of the time left that each of these parts may take. PyTorch comes last and takes the rest:
-it can stop soon, and its memory and its profiler disturb nothing there."""
+NEEDED = ("numpy", "onnx", "onnxruntime")
+PARTS = ("ceilings", "grid", "torch", "users", "models")
+KEPT = ("device", "provider", "onnxruntime", "quick")
+"""What must be equal in all runs whose results share a folder."""
 
 
 def main() -> int:
@@ -57,7 +67,6 @@ def main() -> int:
         print(f"gpu_bench: not installed: {', '.join(missing)}", file=sys.stderr)
         return 4
     sys.path.insert(0, str(ROOT))  # the package need not be installed
-    from gpu.publish import publish
     from gpu.results import FILE, of, read
 
     from widthfold_onnx.errors import WidthfoldError
@@ -66,7 +75,7 @@ def main() -> int:
         if not of(read(arguments.report), "run"):
             print(f"gpu_bench: no results in {arguments.report / FILE}", file=sys.stderr)
             return 2
-        publish(arguments.report)
+        _publish(arguments.report)
         return 0
     absent = [str(path) for path in arguments.models if not path.is_file()]
     if absent:
@@ -80,18 +89,19 @@ def main() -> int:
     except OSError as error:
         print(f"gpu_bench: {error}", file=sys.stderr)
         return 2
-    publish(folder)
+    _publish(folder)
     return 70 if faults else 0
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[Path, int]:
-    """Parts 1 to 6: where the results lie, and how many parts ended by a fault of this script.
+    """Return where the results lie, and how many parts ended by a fault of this script.
 
     Raises:
         UnverifiedError: the provider cannot be used.
         CheckFailedError: the device computes wrong.
+        UsageError: the folder holds results of another device, provider, runtime or scale.
     """
-    from gpu import device, grid, products, rival, watch, wholes
+    from gpu import device, grid, layers, rival, watch, wholes
     from gpu.results import Results
     from gpu.stage import FULL, QUICK, Stage
 
@@ -99,42 +109,61 @@ def _measure(arguments: argparse.Namespace) -> tuple[Path, int]:
     from widthfold_onnx.runtime.session import resolved, runtime_version
 
     start = time.perf_counter()
+    provider = resolved(VerifyOptions(provider=Provider(arguments.provider))).provider
     name = "cpu" if arguments.provider == "cpu" else watch.name() or "unknown"
     out = arguments.out or ROOT / "benchmarks" / "gpu" / re.sub(r"\W+", "-", name).lower()
+    about = {
+        "device": name,
+        "provider": arguments.provider,
+        "onnxruntime": runtime_version(),
+        "quick": arguments.quick,
+        "python": platform.python_version(),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "parts": arguments.parts,
+        "command": " ".join(["scripts/gpu_bench.py", *sys.argv[1:]]),
+    }
+    _check_folder(out, about)
     scale = QUICK if arguments.quick else FULL
-    chosen = grid.layers(scale.layer_bytes)[: scale.layers]
-    models = (arguments.models or _models(real=not arguments.quick))[: scale.models]
+    few = layers.paper(arguments.dtype, scale.layer_bytes)[: 1 if arguments.quick else None]
+    users = layers.users(arguments.dtype, quick=arguments.quick)
+    users = users[2::2] if arguments.quick else users  # of each kind
+    models = arguments.models or _models(quick=arguments.quick)
     steps: dict[str, Callable[[Stage], None]] = {
         "ceilings": device.ceilings,
-        "grid": lambda part: grid.run_grid(part, chosen, device.rate(out)),
-        "gemm": products.run_products,
-        "models": lambda part: wholes.run_models(part, models),
-        "torch": lambda part: rival.run_rival(part, chosen),
+        "grid": lambda stage: grid.run_grid(stage, "grid", few, device.rate(out)),
+        "torch": lambda stage: rival.run_rival(stage, [*few, *users]),
+        "users": lambda stage: grid.run_grid(stage, "users", users, device.rate(out)),
+        "models": lambda stage: wholes.run_models(stage, models),
     }
-    provider = resolved(VerifyOptions(provider=Provider(arguments.provider))).provider
     results = Results(out)
     with tempfile.TemporaryDirectory() as folder, watch.Watch() as seen:
         stage = Stage(provider, Path(folder), results, scale, start + arguments.budget)
-        results.add(
-            "run",
-            device=name,
-            provider=arguments.provider,
-            onnxruntime=runtime_version(),
-            python=platform.python_version(),
-            quick=arguments.quick,
-            budget_s=arguments.budget,
-            date=time.strftime("%Y-%m-%d", time.gmtime()),
-            command=" ".join(["scripts/gpu_bench.py", *sys.argv[1:]]),
-        )
+        results.add("run", **about)
         device.check(stage)
-        faults = _take(stage, steps, seen)
+        faults = _take(stage, {part: steps[part] for part in arguments.parts}, seen)
         results.add("end", seconds=round(time.perf_counter() - start, 1))
     results.close()
     return out, faults
 
 
+def _check_folder(out: Path, about: Mapping[str, Any]) -> None:
+    """Refuse a folder whose results are of something else.
+
+    Raises:
+        UsageError: they are.
+    """
+    from gpu.results import of, read
+
+    from widthfold_onnx.errors import UsageError
+
+    for run in of(read(out), "run"):
+        for key in KEPT:
+            if run[key] != about[key]:
+                raise UsageError(f"{out} holds results of {key} {run[key]}; choose another --out")
+
+
 def _take(stage: Stage, steps: Mapping[str, Callable[[Stage], None]], seen: Watch) -> int:
-    """Take the steps, each in its share of the time; how many ended by a fault.
+    """Take the steps; return how many ended by a fault.
 
     A fault is printed, and costs no other part: time on a device is scarce.
     """
@@ -144,7 +173,7 @@ def _take(stage: Stage, steps: Mapping[str, Callable[[Stage], None]], seen: Watc
     for part, step in steps.items():
         print(f"gpu_bench: {part}, {stage.left:.0f} s left", file=sys.stderr, flush=True)
         try:
-            step(stage.until(SHARES.get(part, 1.0) * stage.left))
+            step(stage)
         except WidthfoldError as error:
             stage.results.add(part, reason=str(error))
         except Exception as error:
@@ -155,17 +184,44 @@ def _take(stage: Stage, steps: Mapping[str, Callable[[Stage], None]], seen: Watc
     return faults
 
 
-def _models(*, real: bool) -> list[Path]:
-    folders = [ROOT / "models", *([SHARED] if real else [])]
-    found = [path for folder in folders for path in sorted(folder.glob("*.onnx"))]
-    order = {name: place for place, name in enumerate(FIRST)}
-    return sorted(found, key=lambda path: order.get(path.stem, len(order)))
+def _models(*, quick: bool) -> list[Path]:
+    """Return the models to measure."""
+    first = [folder / f"{name}.onnx" for name in FIRST for folder in (ROOT / "models", SHARED)]
+    found = [*filter(Path.is_file, first), *sorted((ROOT / "models").glob("*.onnx"))]
+    return list(dict.fromkeys(found))[: 1 if quick else None]
+
+
+def _publish(folder: Path) -> None:
+    """Write table.md and pictures, also of a run that was cut off behind its first row."""
+    from gpu.results import latest, read
+    from gpu.tables import sections
+
+    rows = latest(read(folder))
+    text = "\n".join(section.markdown() for section in sections(rows))
+    (folder / "table.md").write_text(text, encoding="utf-8")
+    print(text)
+    if importlib.util.find_spec("matplotlib") is None:
+        print("gpu_bench: no pictures without matplotlib", file=sys.stderr)
+        return
+    from gpu.plots import draw
+
+    draw(rows, folder)
+
+
+def _parts(text: str) -> list[str]:
+    """Read names of parts; they are taken in the order of `PARTS`."""
+    wanted = text.split(",")
+    if unknown := set(wanted) - set(PARTS):
+        raise argparse.ArgumentTypeError(f"no such part: {', '.join(sorted(unknown))}")
+    return [part for part in PARTS if part in wanted]
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("models", nargs="*", type=Path)
+    parser.add_argument("--parts", type=_parts, default=list(PARTS), help=f"of {','.join(PARTS)}")
     parser.add_argument("--provider", choices=["cuda", "tensorrt", "cpu"], default="cuda")
+    parser.add_argument("--dtype", choices=["float16", "float32"], default="float16")
     parser.add_argument("--quick", action="store_true", help="tiny layers, one model")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--budget", type=float, default=450.0, help="seconds for everything")

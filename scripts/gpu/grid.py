@@ -1,129 +1,116 @@
-"""Part 3: every layer in every form against the layer as it is, through ONNX Runtime.
+"""Time every layer in every form against the layer as it is, through ONNX Runtime.
 
-The layer as it is runs at the better of cuDNN's two heuristics, a form at the first one only: what
-is measured is rather too little than too much. Runs alternate in one process, with a second copy of
-the layer as control (`runtime.clock`).
+The layer as it is runs at the better of cuDNN's two heuristics, a form at the first one only: a
+gain is rather measured too small than too large. Runs alternate in one process, with a second copy
+of the layer as control (`runtime.clock`).
 """
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto, helper
 
-from gpu.compare import WRONG, Judge
-from gpu.layers import AS_IS, TO_LAST, Form, Layer, forms, model
+from gpu.graphs import Port, model, serialized, to_last
+from gpu.layers import AS_IS, Array, Form, Layer, forms
 from gpu.results import us
 from gpu.stage import Opened, Stage, noise, ratio
 from widthfold_onnx.options import Provider
-from widthfold_onnx.runtime.binding import Placed
-
-CHANNELS = ((1, 1), (1, 4), (1, 16), (3, 16), (3, 64), (8, 8), (32, 1))
-KERNELS = (((5, 1), 1), ((1, 5), 1), ((3, 3), 1), ((7, 7), 2), ((1, 31), 1))
-DTYPES = ("float16", "float32")
-SAMPLES = 64
-"""The batch: all factors divide it."""
+from widthfold_onnx.runtime.binding import Bound, Placed
 
 SEARCHES = ("HEURISTIC", "EXHAUSTIVE")
-CHOICE_SECONDS = 0.03
-MEASURED_SHARE = 0.6
-"""Of the time that is left per form; the rest is for loading it."""
+
+WRONG = 1e-2
+"""Largest difference / largest magnitude that rounding to float16 or TF32 explains."""
+
+NOT_FINITE = 1e9
+"""The difference where one is no number."""
 
 HOPELESS = 3.0
 """A form is left out if its multiply-adds alone take so many times as long as the layer, at the
-rate of the matrix product of part 2."""
+rate of the fastest matrix product."""
 
 
-def layer_of(
-    channels: tuple[int, int], kernel: tuple[int, int], stride: int, dtype: str, size: int
-) -> Layer:
-    """A layer whose input and output take about so many bytes together, twice as wide as high."""
-    per_position = (channels[0] + channels[1] / stride**2) * np.dtype(dtype).itemsize
-    height = math.sqrt(size / per_position / SAMPLES / 2)
-    rows = max(64, round(height / 64) * 64)
-    return Layer(channels, kernel, stride, dtype, (SAMPLES, rows, 2 * rows))
-
-
-def layers(size: int) -> list[Layer]:
-    """The grid, smallest channels in float16 first: time may be short."""
-    return [
-        layer_of(channels, kernel, stride, dtype, size)
-        for dtype, channels, (kernel, stride) in itertools.product(DTYPES, CHANNELS, KERNELS)
-    ]
-
-
-def run_grid(stage: Stage, chosen: Sequence[Layer], rate: float | None) -> None:
-    """Measure all layers, or as many as there is time for.
+def run_grid(stage: Stage, part: str, chosen: Sequence[Layer], rate: float | None) -> None:
+    """Measure the layers, or as many as there is time for; results of earlier runs stay.
 
     Args:
-        stage: where.
-        chosen: the layers, most important first.
-        rate: multiply-adds per second of a large matrix product, where that is known.
+        stage: the provider, the results and the time.
+        part: name of the part in the results.
+        chosen: the layers, the most important first; all of one element type.
+        rate: multiply-adds per second of a large matrix product, None where it is not known.
     """
     groups = [(layer, last) for layer in chosen for last in (False, True)]
-    todo = sum(1 + len(list(forms(layer))) for layer, _ in groups)
-    judges = {dtype: Judge(stage, dtype) for dtype in DTYPES}
+    groups.sort(
+        key=lambda group: stage.results.has_failed(part, **_about(group[0], group[1], AS_IS))
+    )
+    judge = Judge(stage, chosen[0].dtype)
     for layer, last in groups:
         if stage.left <= 0:
-            stage.results.add("grid", unmeasured=todo, reason="no time was left")
-            return
-        found = list(forms(layer))
-        fields = _fields(layer, last)
-        with stage.guarded("grid", **fields, form=AS_IS.name):
-            _group(stage, layer, last, found, todo, judges[layer.dtype], rate)
-        todo -= 1 + len(found)
+            break
+        if missing := _missing(stage, part, layer, last):
+            with stage.guarded(part, **_about(layer, last, AS_IS)):
+                _group(stage, part, layer, last, missing, judge, rate)
+    if stage.left <= 0:
+        left = sum(len(_missing(stage, part, *group)) for group in groups)
+        stage.results.add(part, unmeasured=left, reason="no time was left")
+
+
+def _missing(stage: Stage, part: str, layer: Layer, last: bool) -> list[Form]:
+    """Return the forms, the layer as it is among them, that have no result; failed ones last."""
+    found = (AS_IS, *forms(layer))
+    missing = [f for f in found if stage.results.known(part, **_about(layer, last, f)) is None]
+    failed = stage.results.has_failed
+    return sorted(missing, key=lambda form: failed(part, **_about(layer, last, form)))
 
 
 def _group(
     stage: Stage,
+    part: str,
     layer: Layer,
     last: bool,
-    found: Sequence[Form],
-    todo: int,
+    missing: Sequence[Form],
     judge: Judge,
     rate: float | None,
 ) -> None:
-    """One layer between neighbours of one layout."""
+    """Measure forms of one layer between neighbours of one layout."""
     weight = noise(layer.weight_shape, layer.dtype)
     shape = layer.shapes[0]
-    x = noise([shape[i] for i in TO_LAST] if last else shape, layer.dtype)
+    x = noise([shape[i] for i in to_last(len(shape) - 2)] if last else shape, layer.dtype)
     plain = model(layer, weight, AS_IS, last=last)
-    base, feeds, options, fields = _best(stage, plain, x, last)
+    known = stage.results.known(part, **_about(layer, last, AS_IS))
+    base, feeds, options, fields = _best(stage, plain, x, last, known)
     one, copy = base.on(feeds), stage.open(plain, options).on(feeds)
-    row = stage.results.add("grid", **_fields(layer, last), form=AS_IS.name, **fields)
-    for form in found:
-        about = {**_fields(layer, last), "form": form.name, "macs": form.macs(layer)}
-        if rate is not None and form.macs(layer) / rate > HOPELESS * row["us"] * 1e-6:
-            stage.results.add("grid", **about, reason="its multiply-adds alone would take longer")
-        elif stage.left <= 0:
-            stage.results.add("grid", **about, reason="no time was left")
-        else:
-            with stage.guarded("grid", **about):
-                opened = stage.open(model(layer, weight, form, last=last), stage.options(last=last))
-                other = opened.on(feeds)
-                error = judge.apart(one, other)
-                if error > WRONG:
-                    stage.results.add("grid", **about, wrong=error)
-                    continue
-                pairing = stage.pair(one, other, copy, _seconds(stage, todo))
-                stage.results.add(
-                    "grid",
-                    **about,
-                    difference=error,
-                    transposes=opened.transposes,
-                    **ratio(pairing),
-                )
-        todo -= 1
+    if known is None:
+        known = stage.results.add(part, **_about(layer, last, AS_IS), **fields)
+    for form in missing:
+        if form == AS_IS or stage.left <= 0:
+            continue
+        about = {**_about(layer, last, form), "macs": form.macs(layer)}
+        if rate is not None and form.macs(layer) / rate > HOPELESS * known["us"] * 1e-6:
+            stage.results.add(part, **about, skipped="its multiply-adds alone would take longer")
+            continue
+        with stage.guarded(part, **about):
+            opened = stage.open(model(layer, weight, form, last=last), stage.options(last=last))
+            other = opened.on(feeds)
+            error = judge.apart(one, other)
+            if error > WRONG:
+                stage.results.add(part, **about, wrong=error)
+                continue
+            timed = ratio(stage.pair(one, other, copy))
+            about |= {"difference": error, "transposes": opened.transposes}
+            stage.results.add(part, **about, **timed)
 
 
 def _best(
-    stage: Stage, plain: bytes, x: np.ndarray[Any, Any], last: bool
+    stage: Stage, plain: bytes, x: Array, last: bool, known: dict[str, Any] | None
 ) -> tuple[Opened, dict[str, Placed], dict[str, str], dict[str, Any]]:
-    """The layer as it is at the better search, its input, its options and what its row says."""
+    """Return the layer as it is at the better search, its input, options and fields of its row."""
     searches = SEARCHES if stage.provider is Provider.CUDA else ("",)
+    if known is not None:
+        searches = (known["search"],)
     tried = []
     feeds: dict[str, Placed] = {}
     for search in searches:
@@ -131,36 +118,73 @@ def _best(
         options = stage.options(last=last, **chosen)
         opened = stage.open(plain, options)
         feeds = feeds or opened.session.placed({"x": x})
-        times = stage.seconds(opened.on(feeds), CHOICE_SECONDS)
+        times = stage.seconds(opened.on(feeds))
         tried.append((float(np.median(times)), search, opened, options, times))
     median, search, opened, options, times = min(tried, key=lambda item: item[0])
-    return (
-        opened,
-        feeds,
-        options,
-        {
-            "us": round(median * 1e6, 3),
-            "search": search,
-            "searches_us": {name: round(m * 1e6, 3) for m, name, *_ in tried if name},
-            "transposes": opened.transposes,
-            "samples_us": {"base": us(times)},
-        },
-    )
+    fields = {
+        "us": round(median * 1e6, 3),
+        "search": search,
+        "searches_us": {name: round(m * 1e6, 3) for m, name, *_ in tried if name},
+        "transposes": opened.transposes,
+        "samples_us": {"base": us(times)},
+    }
+    return opened, feeds, options, fields
 
 
-def _fields(layer: Layer, last: bool) -> dict[str, Any]:
+def _about(layer: Layer, last: bool, form: Form) -> dict[str, Any]:
     return {
         "layer": str(layer),
         "dtype": layer.dtype,
         "layout": "nhwc" if last else "nchw",
+        "form": form.name,
         "shape": list(layer.shapes[0]),
         "weight": list(layer.weight_shape),
         "stride": layer.stride,
+        "group": layer.group,
         "bytes": layer.bytes,
         "layer_macs": layer.macs,
     }
 
 
-def _seconds(stage: Stage, todo: int) -> float:
-    fewest, most = stage.scale.trial_seconds
-    return min(max(stage.left / max(todo, 1) * MEASURED_SHARE, fewest), most)
+class Judge:
+    """Compares two outputs on the device, since they are too large to fetch.
+
+    Args:
+        stage: the provider.
+        dtype: numpy's name of the element type.
+
+    Raises:
+        UnverifiedError: the provider does not run the comparison.
+    """
+
+    def __init__(self, stage: Stage, dtype: str) -> None:
+        nodes = [
+            helper.make_node("Cast", ["a"], ["p"], to=TensorProto.FLOAT),
+            helper.make_node("Cast", ["b"], ["q"], to=TensorProto.FLOAT),
+            helper.make_node("Sub", ["p", "q"], ["r"]),
+            helper.make_node("Abs", ["r"], ["s"]),
+            helper.make_node("Abs", ["p"], ["t"]),
+            helper.make_node("ReduceMax", ["s"], ["apart"], keepdims=0),
+            helper.make_node("ReduceMax", ["t"], ["largest"], keepdims=0),
+        ]
+        inputs = [(name, dtype, None) for name in "ab"]
+        outputs: list[Port] = [(name, "float32", []) for name in ("apart", "largest")]
+        # TensorRT takes no inputs of unknown shape; what it computes lies where CUDA can read it.
+        provider = Provider.CPU if stage.provider is Provider.CPU else Provider.CUDA
+        made = serialized(nodes, inputs, outputs, {})
+        self._opened = stage.open(made, stage.options(), provider)
+
+    def apart(self, one: Bound, other: Bound) -> float:
+        """Run both; return the largest difference / largest magnitude of the first."""
+        one()
+        other()
+        (a,), (b,) = one.results().values(), other.results().values()
+        compare = self._opened.on({"a": a, "b": b})
+        compare()
+        apart, largest = map(_number, compare.results().values())
+        return apart / largest if np.isfinite(apart) and 0 < largest < np.inf else NOT_FINITE
+
+
+def _number(value: Placed) -> float:
+    array: Any = value.numpy()
+    return float(array)

@@ -1,27 +1,20 @@
-"""The layers of the grid, as they are and in every form, as ONNX models of a few nodes.
-
-A layer is a Conv and a Neg behind it, so that no form pays for writing a graph output (a Reshape
-that makes one is a copy). The input lies as a neighbour would leave it: [N, C, H, W], or, for a
-runtime that computes channels-last, [N, H, W, C] with a Transpose before and behind the Conv, which
-that runtime cancels.
-"""
+"""List the layers to measure, and the forms that each may take."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import helper
 
-from gpu.graphs import serialized
 from widthfold_onnx.fold.axis import fold_axis, keep_axis
-from widthfold_onnx.fold.conv import ConvFold, fold_weight
+from widthfold_onnx.fold.channels import Grouping, Regrouping
+from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
-from widthfold_onnx.fold.layout import Packing, Step, Transpose, pack
 from widthfold_onnx.refusal import Refusal
 
 ALIGN = 8
@@ -29,71 +22,122 @@ ALIGN = 8
 
 BLOCKS = (8, 16, 32, 64)
 BANDS = (8, 16)
+GROUPS = (8, 16)
+"""Channels of a group that depthwise layers are joined to."""
+
 BATCH = 8
-TO_LAST, TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
+
+CHANNELS = ((1, 1), (1, 4), (1, 16), (3, 16), (3, 64), (8, 8), (32, 1))
+KERNELS = (((5, 1), 1), ((1, 5), 1), ((3, 3), 1), ((7, 7), 2), ((1, 31), 1))
+SAMPLES = 64
+"""The batch of the paper's grid: all factors divide it."""
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One Conv with "same" pads; `dtype` is numpy's name, `extents` are N, H, W of the input."""
+    """One Conv or ConvTranspose.
+
+    Attributes:
+        channels: of input and output.
+        kernel: an extent per spatial axis.
+        stride: of every axis.
+        dtype: numpy's name.
+        extents: N and the spatial extents of the input.
+        pads: before and behind every axis; None for those that keep the extents at stride 1.
+        group: groups; a ConvTranspose has one.
+        transposed: whether it is a ConvTranspose.
+    """
 
     channels: tuple[int, int]
-    kernel: tuple[int, int]
+    kernel: tuple[int, ...]
     stride: int
     dtype: str
-    extents: tuple[int, int, int]
+    extents: tuple[int, ...]
+    pads: tuple[int, int] | None = None
+    group: int = 1
+    transposed: bool = False
 
     def __str__(self) -> str:
-        (inputs, outputs), (height, width) = self.channels, self.kernel
-        stride = f" s{self.stride}" if self.stride > 1 else ""
-        return f"{inputs}->{outputs} {height}x{width}{stride}"
+        """Name it, the kernel height first."""
+        inputs, outputs = self.channels
+        words = ["ConvTranspose"] if self.transposed else []
+        words += [f"{inputs}->{outputs}", "x".join(map(str, self.kernel))]
+        words += [f"s{self.stride}"] if self.stride > 1 else []
+        words += ["depthwise"] if self.group > 1 else []
+        return " ".join(words)
+
+    @property
+    def ends(self) -> list[tuple[int, int]]:
+        """Pads before and behind each axis."""
+        return [self.pads or (k // 2, k // 2) for k in self.kernel]
 
     @property
     def axes(self) -> tuple[ConvAxis, ...]:
-        """Geometry of both spatial axes."""
-        return tuple(
-            ConvAxis(length=n, kernel=k, stride=self.stride, pad_begin=k // 2, pad_end=k // 2)
-            for n, k in zip(self.extents[1:], self.kernel, strict=True)
-        )
+        """Geometry of the spatial axes, of a ConvTranspose as a Conv (`fold.axis`)."""
+        found = []
+        for length, k, (begin, end) in zip(self.extents[1:], self.kernel, self.ends, strict=True):
+            if self.transposed:
+                pads = {"pad_begin": k - 1 - begin, "pad_end": k - 1 - end}
+                axis = ConvAxis(length=length, kernel=k, base_dilation=self.stride, **pads)
+            else:
+                pads = {"pad_begin": begin, "pad_end": end}
+                axis = ConvAxis(length=length, kernel=k, stride=self.stride, **pads)
+            found.append(axis)
+        return tuple(found)
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """[N, C, H, W] of input and output."""
+        """[N, C, *spatial] of input and output."""
         lengths = tuple(axis.out_length or 0 for axis in self.axes)
         samples = self.extents[0]
         return (samples, self.channels[0], *self.extents[1:]), (samples, self.channels[1], *lengths)
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
-        """[O, C, kH, kW]."""
-        return (self.channels[1], self.channels[0], *self.kernel)
+        """[O, C/group, *kernel], of a ConvTranspose [C, O, *kernel]."""
+        inputs, outputs = self.channels
+        first, second = (inputs, outputs) if self.transposed else (outputs, inputs // self.group)
+        return (first, second, *self.kernel)
+
+    def as_conv(self, weight: Array) -> Array:
+        """Return the weight of the Conv whose geometry `axes` is."""
+        if not self.transposed:
+            return weight
+        return np.flip(weight.swapaxes(0, 1), tuple(range(2, weight.ndim)))
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return np.dtype(self.dtype).itemsize
 
     @property
     def bytes(self) -> int:
-        """Least traffic: the Conv reads x and writes y, the Neg reads and writes y."""
+        """Least traffic: x and weight are read, y is written, and by the Neg read and written."""
         x, y = map(math.prod, self.shapes)
-        return (x + 3 * y) * np.dtype(self.dtype).itemsize
+        return (x + 3 * y + math.prod(self.weight_shape)) * self.itemsize
 
     @property
     def macs(self) -> int:
-        """Multiply-adds of the Conv."""
-        return math.prod(self.shapes[1]) * math.prod(self.weight_shape[1:])
+        """Multiply-adds: every weight of an output channel at every position."""
+        shape = self.shapes[not self.transposed]
+        return math.prod(shape) * math.prod(self.weight_shape[1:])
 
 
 @dataclass(frozen=True)
 class Form:
-    """What becomes of a layer: a fold, or channels padded with zeros, or nothing."""
+    """What replaces a layer: a fold, or channels padded with zeros, or the layer as it is."""
 
     name: str
     fold: ConvFold | None = None
     padded: tuple[int, int] | None = None
 
     def macs(self, layer: Layer) -> float:
-        """Multiply-adds, structural zeros and padding included."""
+        """Return the multiply-adds, structural zeros and padding included."""
         if self.fold is not None:
-            return layer.macs * self.fold.flops_growth()
+            x, y = (math.prod(shape[2:]) for shape in layer.shapes)
+            return layer.macs * self.fold.flops_growth(y / x if layer.transposed else 1.0)
         channels = self.padded or layer.channels
         return layer.macs * math.prod(channels) / math.prod(layer.channels)
 
@@ -101,138 +145,130 @@ class Form:
 AS_IS = Form("none")
 
 
-def forms(layer: Layer) -> Iterator[Form]:
-    """Every form that the layer's extents allow, but the layer as it is."""
-    inputs, outputs = (-(-c // ALIGN) * ALIGN for c in layer.channels)
-    if (inputs, outputs) != layer.channels:
-        yield Form(f"pad {ALIGN}", padded=(inputs, outputs))
-    height, width = layer.axes
-    kept = keep_axis(height), keep_axis(width)
-    samples = layer.extents[0]
-    if samples % BATCH == 0:
-        yield Form(f"batch {BATCH}", ConvFold(axes=kept, batch=BATCH))
-    for factor in BLOCKS:
-        rows = _folded(height, factor, factor, blocked=True) if height.kernel == 1 else None
-        columns = _folded(width, factor, factor) if width.kernel == 1 else None
-        if rows or columns:
-            axes = (rows or kept[0], kept[1] if rows else columns or kept[1])
-            yield Form(f"block {factor}", ConvFold(axes=axes))
-        elif samples % factor == 0:
-            yield Form(f"block {factor}", ConvFold(axes=kept, batch=factor, dense=True))
-    for factor in BANDS:
-        on_width = width.kernel > 1
-        banded = _folded(width if on_width else height, factor, factor * layer.stride)
-        if banded:
-            axes = (kept[0], banded) if on_width else (banded, kept[1])
-            yield Form(f"band {factor}", ConvFold(axes=axes))
-    rows, columns = (_folded(axis, 1, axis.stride) for axis in layer.axes)
-    if layer.stride > 1 and rows and columns:
-        yield Form("space-to-depth", ConvFold(axes=(rows, columns)))
-
-
-def _folded(
-    axis: ConvAxis, out_digits: int, in_digits: int, *, blocked: bool = False
-) -> FoldedAxis | None:
-    """The folded axis, if there is one with nothing to extend or to cut."""
-    folded = fold_axis(axis, out_digits, in_digits, blocked=blocked)
-    if isinstance(folded, Refusal):
-        return None
-    lengths = (folded.in_length, folded.out_length)
-    return folded if lengths == (axis.length, axis.out_length) else None
-
-
-def model(layer: Layer, weight: Array, form: Form, *, last: bool) -> bytes:
-    """The layer in a form.
+def paper(dtype: str, size: int) -> list[Layer]:
+    """Return the grid of few channels that the paper is about, and around it.
 
     Args:
-        layer: the layer.
-        weight: [O, C, kH, kW], in the layer's dtype.
-        form: what becomes of it.
-        last: whether input and output are [N, H, W, C].
+        dtype: numpy's name.
+        size: bytes of input and output together, about.
     """
-    x, y = ([shape[i] for i in TO_LAST] if last else list(shape) for shape in layer.shapes)
-    graph = _Line(last)
-    if form.fold is None:
-        graph.unfolded(layer, weight, form.padded)
-    else:
-        graph.folded(layer, weight, form.fold)
-    graph.add("Neg")
-    ports = [("x", layer.dtype, x)], [(graph.end, layer.dtype, y)]
-    return serialized(graph.nodes, *ports, graph.constants)
+    return [
+        paper_layer(channels, kernel, stride, dtype, size)
+        for channels, (kernel, stride) in itertools.product(CHANNELS, KERNELS)
+    ]
 
 
-class _Line:
-    """Nodes one behind the other."""
+def paper_layer(
+    channels: tuple[int, int], kernel: tuple[int, int], stride: int, dtype: str, size: int
+) -> Layer:
+    """Return a layer of such a size that is twice as wide as high; its pads keep the extents."""
+    per_position = (channels[0] + channels[1] / stride**2) * np.dtype(dtype).itemsize
+    height = math.sqrt(size / per_position / SAMPLES / 2)
+    rows = max(64, round(height / 64) * 64)
+    return Layer(channels, kernel, stride, dtype, (SAMPLES, rows, 2 * rows))
 
-    def __init__(self, last: bool) -> None:
-        self.nodes: list[Any] = []
-        self.constants: dict[str, Array] = {}
-        self.end = "x"
-        self._last = last
 
-    def add(self, op: str, *constants: Array, **attributes: Any) -> None:
-        """A node that reads the end of the line and constants."""
-        name = f"{op}{len(self.nodes)}"
-        inputs = [f"{name}_{i}" for i in range(len(constants))]
-        self.constants |= zip(inputs, constants, strict=True)
-        self.nodes.append(helper.make_node(op, [self.end, *inputs], [name], name, **attributes))
-        self.end = name
+def users(dtype: str, *, quick: bool = False) -> list[Layer]:
+    """Return 1-D layers that users of runtimes report as slow.
 
-    def unfolded(self, layer: Layer, weight: Array, padded: tuple[int, int] | None) -> None:
-        """The Conv as it is, its channels padded with zeros and cut again."""
-        axis = 3 if self._last else 1
-        inputs, outputs = padded or layer.channels
-        if inputs > layer.channels[0]:
-            pads = np.zeros(8, np.int64)
-            pads[4 + axis] = inputs - layer.channels[0]
-            self.add("Pad", pads)
-        room = np.zeros((outputs, inputs, *layer.kernel), weight.dtype)
-        room[: layer.channels[1], : layer.channels[0]] = weight
-        half = [k // 2 for k in layer.kernel]
-        if self._last:
-            self.add("Transpose", perm=TO_FIRST)
-        self.add("Conv", room, pads=half + half, strides=[layer.stride] * 2)
-        if self._last:
-            self.add("Transpose", perm=TO_LAST)
-        if outputs > layer.channels[1]:
-            bounds = (0, layer.channels[1], axis)
-            self.add("Slice", *(np.array([bound], np.int64) for bound in bounds))
+    Args:
+        dtype: numpy's name.
+        quick: with few positions and channels.
+    """
+    none = (0, 0)
+    found = [
+        # The inverse of a short-time Fourier transform.
+        Layer((2049, 1), (4096,), 1024, dtype, (12, 340), none, transposed=True),
+        Layer((4098, 1), (4096,), 1024, dtype, (8, 435), none, transposed=True),
+        Layer((1026, 1), (1024,), 256, dtype, (1, 224), none, transposed=True),
+        # The transform: 8 x 10 s at 44.1 kHz, 16 s and 20 s at 16 kHz.
+        Layer((1, 2050), (2048,), 512, dtype, (8, 2048 + 512 * 863), none),
+        Layer((1, 130), (128,), 8, dtype, (8, 128 + 8 * 32767), none),
+        Layer((1, 102), (100,), 10, dtype, (8, 100 + 10 * 32767), none),
+        # Depthwise: Conformer, Mamba.
+        *(Layer((c, c), (31,), 1, dtype, (16, 1024), group=c) for c in (256, 512, 768)),
+        Layer((12288, 12288), (4,), 1, dtype, (1, 16384), (3, 0), 12288),
+    ]
+    return [_small(layer) for layer in found] if quick else found
 
-    def folded(self, layer: Layer, weight: Array, fold: ConvFold) -> None:
-        """Fold, Conv, unfold."""
-        fold = replace(fold, digit_major=self._last)
-        ends = (
-            [(a.in_digits, a.blocked) for a in fold.axes],
-            [(a.out_digits, a.blocked) for a in fold.axes],
-        )
-        before, after = (
-            pack(shape, digits, batch=fold.batch)
-            for shape, digits in zip(layer.shapes, ends, strict=True)
-        )
-        self.move(before, inverse=False)
-        self.add(
-            "Conv",
-            fold_weight(weight, fold),
-            group=fold.new_group,
-            dilations=[a.dilation for a in fold.axes],
-            pads=[a.pad_begin for a in fold.axes] + [a.pad_end for a in fold.axes],
-            strides=[a.stride for a in fold.axes],
-        )
-        self.move(after, inverse=True)
 
-    def move(self, packing: Packing, *, inverse: bool) -> None:
-        """The fold of a tensor; channels-last ones begin where the first Transpose ends."""
-        folded = packing.steps(digit_major=False)
-        if self._last and folded:
-            packing = replace(packing, nhwc=packing.nhwc[1:])
-        elif self._last:
-            self.add("Transpose", perm=TO_LAST if inverse else TO_FIRST)
-        for step in packing.steps(digit_major=self._last, inverse=inverse):
-            self.step(step)
+def _small(layer: Layer) -> Layer:
+    """Divide the channels by 16, and leave 8 positions where there is a stride, else 64."""
+    inputs, outputs = (max(count // 16, 1) for count in layer.channels)
+    length = 64 if layer.stride == 1 else 8
+    if layer.stride > 1 and not layer.transposed:
+        length = layer.kernel[0] + 7 * layer.stride
+    group = inputs if layer.group > 1 else 1
+    return replace(layer, channels=(inputs, outputs), group=group, extents=(8, length))
 
-    def step(self, step: Step) -> None:
-        """One Reshape or Transpose."""
-        if isinstance(step, Transpose):
-            self.add("Transpose", perm=step.order)
-        else:
-            self.add("Reshape", np.array([n or 0 for n in step.extents], np.int64))
+
+def forms(layer: Layer) -> list[Form]:
+    """Return the forms that the extents allow, the layer as it is left out.
+
+    A folded weight may take no more bytes than the tensors: it is read as well.
+    """
+    elements = math.prod(layer.weight_shape) * layer.itemsize
+    return [
+        form
+        for form in _every_form(layer)
+        if form.fold is None or elements * form.fold.weight_growth() <= layer.bytes
+    ]
+
+
+def _every_form(layer: Layer) -> Iterator[Form]:
+    inputs, outputs = (-(-count // ALIGN) * ALIGN for count in layer.channels)
+    padded = Form(f"pad {ALIGN}", padded=(inputs, outputs))
+    if layer.transposed:
+        digits = dict.fromkeys(_spatial(layer), (layer.stride, 1))
+        yield from _axis_form("sub-pixel", layer, digits)
+        yield padded  # last, since it takes seconds
+        return
+    if (inputs, outputs) != layer.channels and layer.group == 1:
+        yield padded
+    kept = tuple(map(keep_axis, layer.axes))
+    if layer.extents[0] % BATCH == 0:
+        yield Form(f"batch {BATCH}", ConvFold(axes=kept, group=layer.group, batch=BATCH))
+    pointwise = [i for i in _spatial(layer) if layer.kernel[i] == 1]
+    for factor in BLOCKS if layer.group == 1 else ():
+        if pointwise:
+            yield from _axis_form(f"block {factor}", layer, {pointwise[0]: (factor, factor)})
+        elif layer.extents[0] % factor == 0:
+            yield Form(f"block {factor}", ConvFold(axes=kept, batch=factor, dense=True))
+    along = max(i for i in _spatial(layer) if layer.kernel[i] > 1)
+    for factor in BANDS:
+        digits = {along: (factor, factor * layer.stride)}
+        yield from _axis_form(f"band {factor}", layer, digits)
+    if layer.stride > 1:
+        digits = dict.fromkeys(_spatial(layer), (1, layer.stride))
+        yield from _axis_form("space-to-depth", layer, digits)
+    for size in GROUPS if layer.group > 1 else ():
+        before, after = (Grouping(*layer.channels, n) for n in (layer.group, layer.group // size))
+        joined = ConvFold(axes=kept, group=after.group, regrouping=Regrouping(before, after))
+        yield Form(f"groups of {size}", joined)
+
+
+def _spatial(layer: Layer) -> range:
+    return range(len(layer.kernel))
+
+
+def _axis_form(name: str, layer: Layer, digits: Mapping[int, tuple[int, int]]) -> Iterator[Form]:
+    """Yield a fold of some axes, if there is one with nothing to extend or to cut.
+
+    Args:
+        name: of the form.
+        layer: the layer.
+        digits: by axis, how many positions of output and input become channels.
+    """
+    axes: list[FoldedAxis] = []
+    for i, axis in enumerate(layer.axes):
+        if i not in digits:
+            axes.append(keep_axis(axis))
+            continue
+        # The outer part of the axis next to the channels becomes channels by a Reshape.
+        folded = fold_axis(axis, *digits[i], blocked=i == 0 and axis.kernel == 1)
+        if isinstance(folded, Refusal):
+            return
+        if (folded.in_length, folded.out_length) != (axis.length, axis.out_length):
+            return
+        axes.append(folded)
+    yield Form(name, ConvFold(axes=tuple(axes), group=layer.group))

@@ -1,8 +1,12 @@
-"""Results are lines of JSON, written as they come: what was measured survives being cut off."""
+"""Keep results as lines of JSON, written as they come: what was measured survives being cut off.
+
+A later run appends to the file and measures only what is not there.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +17,25 @@ Row = dict[str, Any]
 
 FILE = "results.jsonl"
 KEPT_SAMPLES = 200
+SUBJECT = ("what", "model", "layer", "dtype", "layout", "form")
+"""Fields that say what a row is about; a row without any of them is about its whole part."""
 
 
 class Results:
-    """Appends rows to a file.
+    """Appends rows to a file, and knows those that earlier runs left there.
 
     Args:
-        folder: where the file lies; an older one is replaced.
+        folder: where the file lies; a last line that was cut off is removed.
     """
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = (folder / FILE).open("w", encoding="utf-8", buffering=1)
+        rows = read(folder)
+        self._known = {_subject(row): row for row in rows if "error" not in row}
+        self._failed = {_subject(row) for row in rows if "error" in row}
+        self._file = (folder / FILE).open("ab+", buffering=0)
+        self._file.seek(0)
+        self._file.truncate(self._file.read().rfind(b"\n") + 1)
 
     def add(self, part: str, **fields: Any) -> Row:
         """Write a row; it is in the file when this returns.
@@ -33,27 +44,60 @@ class Results:
             ValueError: a number is not finite.
         """
         row = {"part": part, **fields}
-        self._file.write(json.dumps(row, allow_nan=False) + "\n")
+        self._file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
+        if "error" not in row:
+            self._known[_subject(row)] = row
         return row
 
+    def known(self, part: str, **fields: Any) -> Row | None:
+        """Return what was found, also by an earlier run; None if nothing was, or an error."""
+        return self._known.get(_subject({"part": part, **fields}))
+
+    def has_failed(self, part: str, **fields: Any) -> bool:
+        """Check whether an earlier run found an error; what failed is best tried again last."""
+        return _subject({"part": part, **fields}) in self._failed
+
     def close(self) -> None:
-        """No more rows."""
+        """Close the file."""
         self._file.close()
 
 
 def read(folder: Path) -> list[Row]:
-    """All rows of a run, none where there is none; a last line that was cut off is left out."""
+    """Read all rows, none where there is no file; a last line that was cut off is left out."""
     file = folder / FILE
     text = file.read_text(encoding="utf-8") if file.is_file() else ""
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
-def of(rows: list[Row], part: str) -> list[Row]:
-    """The rows of one part."""
+def latest(rows: Sequence[Row]) -> list[Row]:
+    """Return the newest row of every subject.
+
+    Rows about a whole part are those of the last run that took the part.
+    """
+    kept: dict[object, Row] = {}
+    for number, row in enumerate(rows):
+        if row["part"] == "run":
+            over = {"run", "end", *row["parts"]}
+            kept = {k: r for k, r in kept.items() if r["part"] not in over or not is_lone(r)}
+        kept[number if is_lone(row) else _subject(row)] = row
+    return list(kept.values())
+
+
+def is_lone(row: Row) -> bool:
+    """Check whether a row is about its whole part, not about one measurement."""
+    return not row.keys() & set(SUBJECT)
+
+
+def of(rows: Sequence[Row], part: str) -> list[Row]:
+    """Return the rows of one part."""
     return [row for row in rows if row["part"] == part]
 
 
 def us(seconds: npt.NDArray[np.float64]) -> list[float]:
-    """Evenly taken samples in microseconds."""
+    """Return evenly taken samples in microseconds."""
     step = max(1, -(-len(seconds) // KEPT_SAMPLES))
     return [round(float(value) * 1e6, 3) for value in seconds[::step]]
+
+
+def _subject(row: Row) -> tuple[object, ...]:
+    return (row["part"], *(row.get(field) for field in SUBJECT))

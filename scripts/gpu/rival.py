@@ -1,7 +1,8 @@
-"""Part 6: the same layers through PyTorch, with cuDNN's own tuning, as an independent reference.
+"""Time the same layers through PyTorch, with cuDNN's own tuning, as an independent reference.
 
-A layer is a Conv and a negation, as in part 3. PyTorch names the kernels that ran by its profiler,
-its own and those of ONNX Runtime on the layer as it is.
+A layer is a Conv and a negation, as in `gpu.grid`. PyTorch's profiler names the kernels that ran,
+its own and those of ONNX Runtime on the layer as it is. PyTorch runs a 1-D Conv as a 2-D one of
+height 1, and so does this script: only then there is a channels-last format.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from gpu.layers import AS_IS, TO_LAST, Layer, model
+from gpu.graphs import model, to_last
+from gpu.layers import AS_IS, Layer
 from gpu.results import us
-from gpu.stage import Stage, noise
+from gpu.stage import SLOW, Stage, noise
+from widthfold_onnx.errors import CheckFailedError, UnverifiedError
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.binding import Bound
 
@@ -22,7 +25,11 @@ LEAST_RUNS, MOST_RUNS = 5, 200
 
 
 def run_rival(stage: Stage, chosen: Sequence[Layer]) -> None:
-    """Time all layers in both memory formats, or as many as there is time for."""
+    """Time the layers in both memory formats, or as many as there is time for.
+
+    Raises:
+        CheckFailedError: the device no longer answers after an error.
+    """
     try:
         import torch
     except ImportError as error:
@@ -39,38 +46,52 @@ def run_rival(stage: Stage, chosen: Sequence[Layer]) -> None:
     stage.results.add(
         "torch", version=torch.__version__, device=device, cudnn=torch.backends.cudnn.version()
     )
-    todo = 2 * len(chosen)
-    for layer in chosen:
-        for last in (False, True):
-            if stage.left <= 0:
-                stage.results.add("torch", unmeasured=todo, reason="no time was left")
-                return
-            todo -= 1
-            about: dict[str, Any] = {
-                "layer": str(layer),
-                "dtype": layer.dtype,
-                "layout": "nhwc" if last else "nchw",
-                "bytes": layer.bytes,
-            }
-            try:
-                run = _layer(torch, layer, last, device)
-                times = _times(torch, run, device, stage.scale.trial_seconds[0])
-                about["kernels"] = _kernels(torch, run, device)
-            except RuntimeError as error:  # what PyTorch raises where memory or a kernel lacks
-                stage.results.add("torch", **about, error=str(error).partition("\n")[0])
-                continue
-            median = round(float(np.median(times)) * 1e6, 3)
-            about |= {"us": median, "samples_us": us(times)}
-            with stage.guarded("torch", **about):
-                names = _kernels(torch, _runtime(stage, layer, last), device)
-                stage.results.add("torch", **about, runtime_kernels=names)
+    cases = [(layer, last) for layer in chosen for last in (False, True)]
+    todo = [case for case in cases if stage.results.known("torch", **_about(*case)) is None]
+    todo.sort(key=lambda case: stage.results.has_failed("torch", **_about(*case)))
+    for done, (layer, last) in enumerate(todo):
+        if stage.left <= 0:
+            stage.results.add("torch", unmeasured=len(todo) - done, reason="no time was left")
+            return
+        about = _about(layer, last)
+        try:
+            run = _layer(torch, layer, last, device)
+            times = _times(torch, run, device, stage.scale.trial_seconds)
+            about["kernels"] = _kernels(torch, run, device)
+        except RuntimeError as error:  # what PyTorch raises where memory or a kernel lacks
+            stage.results.add("torch", **about, error=str(error).partition("\n")[0])
+            _check_alive(torch, device)
+            continue
+        about |= {"us": round(float(np.median(times)) * 1e6, 3), "samples_us": us(times)}
+        try:
+            about["runtime_kernels"] = _kernels(torch, _runtime(stage, layer, last), device)
+        except UnverifiedError as error:
+            about["runtime_error"] = str(error)
+        stage.results.add("torch", **about)
+
+
+def _check_alive(torch: Any, device: str) -> None:
+    """Check that the device still answers after an error.
+
+    Raises:
+        CheckFailedError: it does not, so that nothing would run any more.
+    """
+    try:
+        torch.zeros(1, device=device).item()
+    except RuntimeError as error:
+        raise CheckFailedError(f"the device is lost: {error}") from error
+
+
+def _about(layer: Layer, last: bool) -> dict[str, Any]:
+    layout = "nhwc" if last else "nchw"
+    return {"layer": str(layer), "dtype": layer.dtype, "layout": layout, "bytes": layer.bytes}
 
 
 def _runtime(stage: Stage, layer: Layer, last: bool) -> Bound:
-    """The layer as it is in ONNX Runtime, warmed up."""
+    """Open the layer as it is in ONNX Runtime, and run it once."""
     weight, shape = noise(layer.weight_shape, layer.dtype), layer.shapes[0]
     opened = stage.open(model(layer, weight, AS_IS, last=last), stage.options(last=last))
-    x = noise([shape[i] for i in TO_LAST] if last else shape, layer.dtype)
+    x = noise([shape[i] for i in to_last(len(shape) - 2)] if last else shape, layer.dtype)
     run = opened.on({"x": x})
     run()
     return run
@@ -78,38 +99,46 @@ def _runtime(stage: Stage, layer: Layer, last: bool) -> Bound:
 
 def _layer(torch: Any, layer: Layer, last: bool, device: str) -> Callable[[], Any]:
     form = torch.channels_last if last else torch.contiguous_format
+    flat = (1,) * (2 - len(layer.kernel))
     x, w = (
-        torch.from_numpy(noise(shape, layer.dtype)).to(device).to(memory_format=form)
+        torch.from_numpy(noise((*shape[:2], *flat, *shape[2:]), layer.dtype))
+        .to(device)
+        .to(memory_format=form)
         for shape in (layer.shapes[0], layer.weight_shape)
     )
-    pads = [k // 2 for k in layer.kernel]
+    functional = torch.nn.functional
+    conv = functional.conv_transpose2d if layer.transposed else functional.conv2d
+    # Of unequal pads PyTorch takes the larger one at both ends: at most 3 positions more.
+    pads = [0] * len(flat) + [max(ends) for ends in layer.ends]
+    strides = [1] * len(flat) + [layer.stride] * len(layer.kernel)
 
     def run() -> Any:
         with torch.inference_mode():
-            return torch.neg(torch.nn.functional.conv2d(x, w, stride=layer.stride, padding=pads))
+            return torch.neg(conv(x, w, stride=strides, padding=pads, groups=layer.group))
 
     return run
 
 
 def _times(torch: Any, run: Callable[[], Any], device: str, seconds: float) -> Any:
-    """Seconds of single runs; the first of them tunes and does not count."""
+    """Return the seconds of single runs; the first of them tunes and does not count."""
     wait = torch.cuda.synchronize if device == "cuda" else (lambda: None)
     run()
     wait()
     times: list[float] = []
     start = time.perf_counter()
-    while len(times) < LEAST_RUNS or (
-        time.perf_counter() - start < seconds and len(times) < MOST_RUNS
-    ):
+    while True:
         before = time.perf_counter()
         run()
         wait()
         times.append(time.perf_counter() - before)
-    return np.array(times)
+        taken = time.perf_counter() - start
+        enough = len(times) >= LEAST_RUNS or taken > SLOW
+        if (enough and taken > seconds) or len(times) == MOST_RUNS:
+            return np.array(times)
 
 
 def _kernels(torch: Any, run: Callable[[], Any], device: str) -> list[str]:
-    """Names of what ran on the device, the longest first; empty on the CPU."""
+    """Return the names of what ran on the device, the longest first; none on the CPU."""
     if device != "cuda":
         return []
     kind = torch.profiler.ProfilerActivity.CUDA

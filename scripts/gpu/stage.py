@@ -1,12 +1,12 @@
-"""Where everything runs: provider, options, time, and how two models are timed."""
+"""Load and time models: provider, options, time that is left."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+from onnx import helper
 
+from gpu.graphs import serialized
 from gpu.results import Results, us
-from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.errors import CheckFailedError, UnverifiedError
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.binding import Bound, Placed
 from widthfold_onnx.runtime.clock import Pairing, clock_of, paired
@@ -28,17 +30,23 @@ _POOL = 1 << 22
 
 @dataclass(frozen=True)
 class Scale:
-    """How large and how long things are."""
+    """Sizes and times of a run.
+
+    Attributes:
+        layer_bytes: of input and output of a layer of the paper's grid together.
+        copy_bytes: of the tensor that shows the bandwidth.
+        cached_bytes: of the tensor that shows the bandwidth of the last cache.
+        product: extent of the matrices that show the peak.
+        trial_seconds: for timing one form.
+        model_seconds: for the search over one whole model.
+    """
 
     layer_bytes: int
     copy_bytes: int
     cached_bytes: int
     product: int
-    rows_bytes: int
-    trial_seconds: tuple[float, float]
+    trial_seconds: float
     model_seconds: float
-    models: int | None
-    layers: int | None
 
 
 FULL = Scale(
@@ -46,11 +54,8 @@ FULL = Scale(
     copy_bytes=512 * MIB,
     cached_bytes=8 * MIB,
     product=8192,
-    rows_bytes=256 * MIB,
-    trial_seconds=(0.08, 0.6),
+    trial_seconds=0.25,
     model_seconds=10.0,
-    models=None,
-    layers=None,
 )
 """Layers exceed the last cache of any GPU several times: 50 MB on an H100, 60 MB on an H200."""
 
@@ -59,18 +64,19 @@ QUICK = Scale(
     copy_bytes=MIB,
     cached_bytes=MIB // 8,
     product=128,
-    rows_bytes=MIB // 4,
-    trial_seconds=(0.01, 0.02),
-    model_seconds=1.0,
-    models=1,
-    layers=1,
+    trial_seconds=0.01,
+    model_seconds=0.01,
 )
 """To see that everything runs; the figures say nothing."""
+
+LEAST_RUNS, MOST_RUNS = 5, 1000
+SLOW = 2.0
+"""Seconds after which fewer runs than usual must do."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What all parts share.
+    """The provider, the results and the time that all parts share.
 
     Attributes:
         provider: where models run.
@@ -88,15 +94,11 @@ class Stage:
 
     @property
     def left(self) -> float:
-        """Seconds."""
+        """Seconds until this part must be over."""
         return self.ends - time.perf_counter()
 
-    def until(self, seconds: float) -> Stage:
-        """The same for so many seconds, but no longer than this one."""
-        return replace(self, ends=min(self.ends, time.perf_counter() + seconds))
-
     def options(self, *, last: bool = False, **chosen: str) -> dict[str, str]:
-        """Options of CUDA; another provider gets none."""
+        """Return options of CUDA; another provider gets none."""
         if self.provider is not Provider.CUDA:
             return {}
         return {"prefer_nhwc": str(int(last)), **chosen}
@@ -137,37 +139,51 @@ class Stage:
 
     @contextlib.contextmanager
     def guarded(self, part: str, **fields: Any) -> Iterator[None]:
-        """What does not run becomes a row that says why, and the rest goes on."""
+        """Turn an error of the runtime into a row that says why; the rest goes on.
+
+        Raises:
+            CheckFailedError: nothing would run any more, as after an illegal access on the device.
+        """
         try:
             yield
         except UnverifiedError as error:
             self.results.add(part, **fields, error=str(error))
+            x = np.ones(1, np.float32)
+            nodes, ports = [helper.make_node("Neg", ["x"], ["y"])], ("float32", [1])
+            model = serialized(nodes, [("x", *ports)], [("y", *ports)], {})
+            try:
+                self.open(model, self.options()).on({"x": x})()
+            except UnverifiedError as lost:
+                raise CheckFailedError(f"the device is lost: {lost}") from error
 
-    def pair(self, one: Bound, other: Bound, copy: Bound, seconds: float) -> Pairing:
+    def pair(self, one: Bound, other: Bound, copy: Bound) -> Pairing:
         """Time two runs against each other, with a copy of the first one as control."""
         return paired(
             lambda _: one(),
             lambda _: other(),
             lambda _: copy(),
-            budget=seconds,
+            budget=self.scale.trial_seconds,
             clock=clock_of(self.provider, 1),
         )
 
-    def seconds(self, run: Bound, budget: float) -> npt.NDArray[np.float64]:
-        """Seconds of single runs, after some to warm up."""
+    def seconds(self, run: Bound) -> npt.NDArray[np.float64]:
+        """Return the seconds of single runs, after some to warm up."""
         clock = clock_of(self.provider, 1)
         start = time.perf_counter()
         times: list[int] = []
-        while len(times) < 5 or (time.perf_counter() - start < budget and len(times) < 1000):
+        while True:
             before = clock()
             run()
             times.append(max(clock() - before, 1))
-        return np.array(times[len(times) // 4 :]) * 1e-9
+            taken = time.perf_counter() - start
+            enough = len(times) >= LEAST_RUNS or taken > SLOW
+            if (enough and taken > self.scale.trial_seconds / 4) or len(times) == MOST_RUNS:
+                return np.array(times[len(times) // 4 :]) * 1e-9
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A session, and how many Transposes of its model the runtime left.
+    """A session, and the number of Transposes that the runtime left in its model.
 
     Attributes:
         session: the session.
@@ -179,32 +195,32 @@ class Opened:
     transposes: tuple[int, int] | None
 
     def on(self, feeds: Mapping[str, npt.NDArray[Any] | Placed]) -> Bound:
-        """A run on these inputs."""
+        """Bind a run to these inputs."""
         run = self.session.bound(feeds)
         assert isinstance(run, Bound)
         return run
 
 
 def transposes(model: Path) -> int:
-    """How many a model holds; each one in the graph that the runtime made is a copy."""
+    """Count those of a model; each one in the graph that the runtime made is a copy."""
     proto = onnx.load(model, load_external_data=False)
     return sum(node.op_type == "Transpose" for node in proto.graph.node)
 
 
-def noise(shape: tuple[int, ...] | list[int], dtype: str) -> npt.NDArray[Any]:
-    """Normal numbers; every 4 Mi of them the same ones come again, as making them takes long."""
+def noise(shape: Sequence[int], dtype: str) -> npt.NDArray[Any]:
+    """Return normal numbers; after 4 Mi the same ones come again, as making them takes long."""
     return _pool(math.prod(shape), dtype).reshape(shape)
 
 
 @lru_cache(maxsize=2)
 def _pool(count: int, dtype: str) -> npt.NDArray[Any]:
-    """Kept for the next layer: an input and a weight."""
+    """Make them once for an input and a weight, which the next layer uses again."""
     pool = np.random.default_rng(0).standard_normal(min(_POOL, count), np.float32)
     return np.resize(pool.astype(dtype), count)
 
 
 def ratio(pairing: Pairing) -> dict[str, Any]:
-    """A pairing as fields of a row; times are microseconds."""
+    """Return a pairing as fields of a row; times are microseconds."""
     base, other, copy = pairing.samples.T
     return {
         "us": round(float(np.median(other)) * 1e6, 3),

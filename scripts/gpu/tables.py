@@ -1,26 +1,33 @@
-"""Tables of all parts, one function each."""
+"""Make the tables of all parts, and set folds against the fastest of their rivals."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpu.figures import AS_IS, fastest, floor_share
-from gpu.results import Row, of
+from gpu.results import Row, is_lone, of
 from widthfold_onnx.runtime.clock import MIN_CLEAR
 
+AS_IS, PADDED, PYTORCH, FOLDED = "as it is", "padded", "PyTorch", "folded"
+RIVALS = (AS_IS, PADDED, PYTORCH)
+"""What folding must beat: the layer as it is, of which cuDNN pads the channels itself where it
+wants tensor cores, the layer with channels padded before, and what PyTorch's tuning finds."""
+
+CLAIM = 3.0
+"""The gain that the paper on width folding claims for float16 layers with one input channel."""
+
 MOVED = 1.03
-"""Where the clock moves further than this during a part, its figures are void."""
+"""Figures of a part during which the clock moves further than this are void."""
 
 FLOOR = (
-    "GB/s counts the input, the output, and twice the output for the Neg behind the layer; floor "
-    "is the time of these bytes at the measured copy bandwidth in percent of the time taken. Ratio "
-    "is as-is / form, the median of alternating runs with its 95 % interval, or with the number of "
-    "rounds where they are too few for one; best is the fastest "
-    "as-is of both layouts / form, from medians. A/A is a second copy of the layer as it is. "
-    "On CUDA float32 is computed in TF32, by PyTorch as well."
+    "GB/s counts the input, the weight, the output, and twice the output for the Neg behind the "
+    "layer; floor is the time of these bytes at the measured copy bandwidth in percent of the time "
+    "taken. Ratio is as-is / form, the median of alternating runs with its 95 % interval, or with "
+    "the number of rounds where they are too few for one; best is the fastest as-is of both "
+    "layouts / form, from medians. A/A is a second copy of the layer as it is. On CUDA float32 is "
+    "computed in TF32, by PyTorch as well."
 )
 
 
@@ -34,29 +41,65 @@ class Section:
     body: list[list[str]] = field(default_factory=list)
 
     def markdown(self) -> str:
-        """As Markdown."""
+        """Return it as Markdown."""
         rows = [self.head, ["---"] * len(self.head), *self.body] if self.body else []
         lines = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows]
-        return "\n".join(
-            [f"## {self.title}", *(["", *lines] if lines else []), "", *self.notes, ""]
-        )
+        parts = [[f"## {self.title}"], lines, self.notes]
+        return "\n".join(line for part in parts if part for line in (*part, ""))
 
 
 def sections(rows: Sequence[Row]) -> list[Section]:
-    """One per part that has rows."""
+    """Return one section per part that has rows, and the verdict on folds and their rivals.
+
+    Args:
+        rows: one per subject, see `results.latest`.
+    """
     made = [_about(rows)]
     for part, table in TABLES.items():
-        found = of(list(rows), part)
+        found = of(rows, part)
         if found:
             section = table(found, rows)
-            section.notes.extend(_reason(row) for row in found if "reason" in row and _lone(row))
+            section.notes.extend(_reason(row) for row in found if "reason" in row and is_lone(row))
             made.append(section)
-    return made
+    return [*made, *_verdict(rows)]
+
+
+def bandwidth(rows: Iterable[Row], dtype: str) -> float | None:
+    """Return the bytes per second of a copy, None where it was not measured."""
+    for row in rows:
+        if (row["part"], row.get("what"), row.get("dtype")) == ("ceilings", "copy", dtype):
+            return float(row["bytes"] / row["us"] * 1e6) if "us" in row else None
+    return None
+
+
+def floor_share(row: Row, rows: Iterable[Row]) -> float | None:
+    """Return the time of the row's bytes at the copy bandwidth / time taken."""
+    speed = bandwidth(rows, row["dtype"])
+    return None if speed is None else row["bytes"] / speed / (row["us"] * 1e-6)
+
+
+def fastest(rows: Iterable[Row]) -> dict[tuple[str, str], dict[str, Row]]:
+    """Return the fastest row of each kind, of both layouts, by layer and type."""
+    best: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in rows:
+        if row["part"] in ("grid", "users", "torch") and "us" in row:
+            found, kind = best.setdefault((row["layer"], row["dtype"]), {}), _kind(row)
+            if kind not in found or row["us"] < found[kind]["us"]:
+                found[kind] = row
+    return best
+
+
+def _kind(row: Row) -> str:
+    if row["part"] == "torch":
+        return PYTORCH
+    if row["form"] == "none":
+        return AS_IS
+    return PADDED if row["form"].startswith("pad ") else FOLDED
 
 
 def _about(rows: Sequence[Row]) -> Section:
-    run = of(list(rows), "run")[0]
-    states = of(list(rows), "state")
+    run = of(rows, "run")[0]
+    states = of(rows, "state")
     driver = next((f"driver {row['driver']}, " for row in states if "driver" in row), "")
     notes = [
         f"`{run['command']}`, {run['date']}, {driver}ONNX Runtime {run['onnxruntime']}, "
@@ -64,7 +107,7 @@ def _about(rows: Sequence[Row]) -> Section:
     ]
     if run["quick"]:
         notes.append("A quick run: the figures say nothing.")
-    if not of(list(rows), "end"):
+    if not of(rows, "end"):
         notes.append("The run was cut off; what is here was measured before.")
     for row in states:
         if row.get("sm_mhz"):
@@ -77,7 +120,7 @@ def _about(rows: Sequence[Row]) -> Section:
 def _ceilings(found: Sequence[Row], rows: Sequence[Row]) -> Section:
     body = []
     for row in found:
-        if _lone(row):
+        if is_lone(row):
             continue
         what = " ".join(filter(None, [row.get("what"), row.get("dtype")]))
         if "us" not in row:
@@ -87,8 +130,8 @@ def _ceilings(found: Sequence[Row], rows: Sequence[Row]) -> Section:
         elif "bytes" in row:
             value = f"{_gbs(row)} GB/s"
         else:
-            value = f"A/A {1 + row['control']:.3f}" if "control" in row else ""
-        body.append([what, us_of(row), value])
+            value = ""
+        body.append([what, _us(row), value])
     return Section("Ceilings", [], ["what", "us", "value"], body)
 
 
@@ -96,21 +139,22 @@ def _grid(found: Sequence[Row], rows: Sequence[Row]) -> Section:
     best = fastest(found)
     body = []
     for row in found:
-        if _lone(row):
+        if is_lone(row):
             continue
         start = [row["layer"], row["dtype"], row["layout"], row["form"]]
         if "us" not in row:
             body.append([*start, "", "", "", _why(row), "", "", ""])
             continue
         against = f"{best[row['layer'], row['dtype']][AS_IS]['us'] / row['us']:.2f}x"
-        numbers = [us_of(row), _gbs(row), floor_of(row, rows), _ratio(row), against, _control(row)]
+        numbers = [_us(row), _gbs(row), _floor(row, rows), _ratio(row), against, _control(row)]
         body.append([*start, *numbers, _pair(row["transposes"])])
     head = ["layer", "type", "layout", "form", "us", "GB/s", "floor", "ratio", "best", "A/A", "T"]
-    return Section("Layers", _cancelled(found), head, body)
+    title = "Layers" if found[0]["part"] == "grid" else "Layers of users"
+    return Section(title, _cancelled(found), head, body)
 
 
 def _cancelled(found: Sequence[Row]) -> list[str]:
-    """Did the runtime take away the two Transposes around a channels-last Conv?"""
+    """Say how often the runtime took away the two Transposes around a channels-last Conv."""
     shown = [row for row in found if row.get("layout") == "nhwc" and row.get("transposes")]
     gone = [row for row in shown if row["transposes"][0] <= row["transposes"][1] - 2]
     lines = ["T: Transposes that the runtime's optimized graph holds / that the model holds."]
@@ -123,7 +167,7 @@ def _cancelled(found: Sequence[Row]) -> list[str]:
 
 
 def _torch(found: Sequence[Row], rows: Sequence[Row]) -> Section:
-    about = next((row for row in found if "version" in row), None)
+    about = next((row for row in reversed(found) if "version" in row), None)
     notes = []
     if about is not None:
         notes.append(
@@ -135,59 +179,79 @@ def _torch(found: Sequence[Row], rows: Sequence[Row]) -> Section:
     for row in found:
         if "layer" in row:
             named = [(row.get(key) or [""])[0] for key in ("kernels", "runtime_kernels")]
-            named[0] = named[0] or row.get("error", "")
-            numbers = [us_of(row), _gbs(row), floor_of(row, rows)]
+            named = [named[0] or row.get("error", ""), named[1] or row.get("runtime_error", "")]
+            numbers = [_us(row), _gbs(row), _floor(row, rows)]
             body.append([row["layer"], row["dtype"], row["layout"], *numbers, *named])
     head = ["layer", "type", "layout", "us", "GB/s", "floor", "longest kernel", "of ONNX Runtime"]
     return Section("PyTorch", notes, head, body)
 
 
-def _gemm(found: Sequence[Row], rows: Sequence[Row]) -> Section:
-    body = []
-    for row in found:
-        if _lone(row):
-            continue
-        shape = " x ".join(map(str, row["shape"]))
-        base = f"{row['base_us']:.1f}" if "base_us" in row else ""
-        numbers = [base, us_of(row), _gbs(row), floor_of(row, rows), _ratio(row) or _why(row)]
-        body.append([shape, row["dtype"], str(row.get("factor", "")), *numbers, _control(row)])
-    head = ["M x K x N", "type", "factor", "as-is us", "us", "GB/s", "floor", "ratio", "A/A"]
-    return Section("Matrix products", [], head, body)
-
-
 def _models(found: Sequence[Row], rows: Sequence[Row]) -> Section:
     body = []
     for row in found:
-        if _lone(row):
+        if is_lone(row):
             continue
-        layout = "nhwc" if row["options"].get("prefer_nhwc") == "1" else "nchw"
         times = [f"{row[key] / 1e3:.3f}" if key in row else "" for key in ("base_us", "us")]
         folded = f"{row['folded']}/{row['convs']}" if "folded" in row else ""
         left = f"{row['left']}/{row['layers']}" if "left" in row else ""
         result = _ratio(row) or row.get("error", "as it is")
-        counts = " ".join(_pair(counts) for counts in row.get("transposes", []))
-        body.append([row["model"], layout, left, folded, *times, result, _control(row), counts])
+        body.append([row["model"], row["layout"], left, folded, *times, result, _control(row)])
     notes = [
-        "The layout is that of the search; then each model runs at its own best setting. Left: "
-        "layers for which the search had no time, of all different ones. T: as above, of the "
-        "original and of the folded model at that layout."
+        "`widthfold optimize --factor auto`, then `widthfold verify`. The layout is that of the "
+        "search; then each model runs at its own best setting. Left: layers for which the search "
+        "had no time, of all different ones."
     ]
-    head = ["model", "layout", "left", "folded", "as-is ms", "ms", "ratio", "A/A", "T"]
+    head = ["model", "layout", "left", "folded", "as-is ms", "ms", "ratio", "A/A"]
     return Section("Whole models", notes, head, body)
 
 
 TABLES = {
     "ceilings": _ceilings,
     "grid": _grid,
+    "users": _grid,
     "torch": _torch,
-    "gemm": _gemm,
     "models": _models,
 }
 
 
-def _lone(row: Row) -> bool:
-    """Whether a row is about its part, not about one measurement."""
-    return not row.keys() & {"layer", "shape", "model", "what"}
+def _verdict(rows: Sequence[Row]) -> list[Section]:
+    """Return a table of the layers of which a fold and a rival were measured.
+
+    With it goes a sentence on the claim, unless nothing was measured that bears on it: it is about
+    tensor cores.
+    """
+    (run,) = of(rows, "run")
+    body = []
+    claimed: list[tuple[float, bool]] = []
+    for (layer, dtype), own in fastest(rows).items():
+        rivals = {kind: own[kind] for kind in RIVALS if kind in own}
+        if not rivals or FOLDED not in own:
+            continue
+        fold = own[FOLDED]
+        gain = min(row["us"] for row in rivals.values()) / fold["us"]
+        if dtype == "float16" and layer.startswith("1->") and fold["part"] == "grid":
+            claimed.append((gain, PYTORCH in own))
+        times = [
+            f"{_us(rivals[kind])} {rivals[kind]['layout']}" if kind in rivals else ""
+            for kind in RIVALS
+        ]
+        name = f"{fold['form']}, {fold['layout']}"
+        floor = _floor(fold, rows)
+        body.append([layer, dtype, *times, _us(fold), name, f"{gain:.2f}x", floor])
+    notes = [
+        "Medians in us, each of the layout that is the faster one. PyTorch is timed apart from the "
+        "others, so these ratios have no interval; those of ONNX Runtime are under Layers."
+    ]
+    if claimed and not run["quick"] and run["provider"] != "cpu":
+        gains, tuned = np.array(claimed).T
+        notes.append(
+            f"The claim, at least {CLAIM:g}x in float16 from one input channel: "
+            f"{(gains >= CLAIM).sum()} of {len(gains)} layers reach it against the fastest rival; "
+            f"{(gains > 1).sum()} are faster at all; the median is {np.median(gains):.2f}x. "
+            f"PyTorch was measured on {tuned.sum():.0f} of them."
+        )
+    head = ["layer", "type", *(f"{kind} us" for kind in RIVALS), "folded us", "fold", "gain"]
+    return [Section("Against the fastest rival", notes, [*head, "floor"], body)] if body else []
 
 
 def _reason(row: Row) -> str:
@@ -195,8 +259,8 @@ def _reason(row: Row) -> str:
     return f"{count}{row['reason']}."
 
 
-def us_of(row: Row) -> str:
-    """Microseconds; "" where nothing was timed."""
+def _us(row: Row) -> str:
+    """Return microseconds; "" where nothing was timed."""
     return f"{row['us']:.1f}" if "us" in row else ""
 
 
@@ -208,14 +272,14 @@ def _pair(counts: Sequence[int] | None) -> str:
     return "" if counts is None else "/".join(map(str, counts))
 
 
-def floor_of(row: Row, rows: Sequence[Row]) -> str:
-    """Percent of the bandwidth floor; "" where it is not known."""
+def _floor(row: Row, rows: Sequence[Row]) -> str:
+    """Return the percent of the bandwidth floor; "" where it is not known."""
     share = floor_share(row, rows) if "us" in row else None
     return "" if share is None else f"{share:.0%}"
 
 
 def _ratio(row: Row) -> str:
-    """With its interval, unless there were too few rounds for one."""
+    """Return the ratio with its interval, unless there were too few rounds for one."""
     if "ratio" not in row:
         return ""
     rounds = row["rounds"]
@@ -232,4 +296,4 @@ def _control(row: Row) -> str:
 def _why(row: Row) -> str:
     if "wrong" in row:
         return f"WRONG by {row['wrong']:.1e}"
-    return str(row.get("error") or row.get("reason", ""))
+    return str(row.get("error") or row.get("skipped", ""))

@@ -1,4 +1,4 @@
-"""What nvidia-smi says of the first GPU while it is measured: clock, temperature, throttling."""
+"""Ask nvidia-smi about the first GPU while it is measured: clock, temperature, throttling."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIELDS = (
 
 
 def name() -> str:
-    """The device's name; "" where nvidia-smi does not answer."""
+    """Return the device's name; "" where nvidia-smi does not answer."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         done = subprocess.run(
             _query("name"), capture_output=True, check=True, text=True, timeout=30
@@ -56,7 +56,7 @@ class Watch:
             self._pipe.close()
 
     def take(self) -> dict[str, Any]:
-        """What was seen since the last call; empty where nothing was."""
+        """Return what was seen since the last call; empty where nothing was."""
         if self._process is None:
             return {}
         *lines, self._begun = (self._begun + (self._pipe.read() or b"")).split(b"\n")
@@ -85,7 +85,7 @@ def _query(*fields: str) -> list[str]:
 
 
 def _numbers(values: Iterable[str]) -> list[int]:
-    """Those that are; a virtual device may answer [N/A]."""
+    """Return those that are numbers; a virtual device may answer [N/A]."""
     return [int(value) for value in values if value.isdigit()]
 
 

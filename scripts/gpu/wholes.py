@@ -1,77 +1,86 @@
-"""Part 5: whole models by `--factor auto`, in both layouts, against the original at its best.
-
-This part needs all that the package needs, not only its mathematics.
-"""
+"""Optimize and verify whole models by the command line, as a user would."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from gpu.stage import Stage, ratio
+from gpu.stage import Stage
 from widthfold_onnx.options import Provider
 
-NEEDED = ("msgspec", "onnx_ir", "platformdirs", "scipy")
-"""What the package imports to optimize a model, beside numpy and onnx."""
+ROOT = Path(__file__).resolve().parents[2]
+CLI = (sys.executable, "-c", "from widthfold_onnx.cli import main; main()")
 
 
 def run_models(stage: Stage, models: Sequence[Path]) -> None:
     """Optimize and time the models, or as many as there is time for."""
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        stage.results.add("models", reason=f"the package needs {', '.join(missing)}")
-        return
-    layouts = (False, True) if stage.provider is Provider.CUDA else (False,)
-    cases = [(path, last) for path in models for last in layouts]
+    layouts = ("nchw", "nhwc") if stage.provider is Provider.CUDA else ("nchw",)
+    todo = [
+        (path, layout)
+        for layout in layouts
+        for path in models
+        if stage.results.known("models", model=path.stem, layout=layout) is None
+    ]
     longest = 0.0
-    for done, (path, last) in enumerate(cases):
+    for done, (path, layout) in enumerate(todo):
         before = stage.left
-        if before <= longest:  # a search cannot be stopped, so the next one must not begin
-            stage.results.add("models", unmeasured=len(cases) - done, reason="no time was left")
+        if before <= longest:
+            stage.results.add("models", unmeasured=len(todo) - done, reason="no time was left")
             return
-        _model(stage, path, stage.options(last=True) if last else {})
+        row = {"model": path.stem, "layout": layout}
+        stage.results.add("models", **row, **_model(stage, path, nhwc=layout == "nhwc"))
         longest = max(longest, before - stage.left)
 
 
-def _model(stage: Stage, path: Path, options: dict[str, str]) -> None:
-    from widthfold_onnx import FoldOptions, SearchOptions, VerifyOptions, WidthfoldError, optimize
-    from widthfold_onnx.evidence.timing.contest import contest
+def _model(stage: Stage, path: Path, *, nhwc: bool) -> dict[str, Any]:
+    """Return the fields of a row; the search runs in one layout, `verify` at the best of both."""
+    out, store = stage.folder / "folded.onnx", stage.folder / "store"
+    seconds = str(stage.scale.model_seconds)
+    search: list[str | Path] = ["--factor", "auto", "--store", store, "--time-budget", seconds]
+    search += ["--provider-option", "prefer_nhwc=1"] if nhwc else []
+    report = _widthfold(stage, "optimize", path, out, *search)
+    if "error" in report:
+        return report
+    found = report["search"]
+    row: dict[str, Any] = {
+        "convs": len(report["sites"]),
+        "folded": report["summary"]["folded"],
+        "layers": found["layers"],
+        "left": found["left"],
+    }
+    if report["written"] is None or not row["folded"]:
+        return row
+    report = _widthfold(stage, "verify", path, out, "--time-budget", seconds)
+    if "error" in report:
+        return row | report
+    timing = report["timing"]
+    return row | {
+        "us": timing["rewritten"]["median_ms"] * 1e3,
+        "base_us": timing["original"]["median_ms"] * 1e3,
+        "ratio": timing["speedup"],
+        **{field: timing[field] for field in ("low", "high", "control", "verdict")},
+        "rounds": timing["pairs"],
+    }
 
-    seconds = stage.scale.model_seconds
-    search = SearchOptions(provider=stage.provider, provider_options=options, time_budget=seconds)
-    prove = VerifyOptions(
-        provider=stage.provider,
-        provider_options=options,
-        seeds=1,
-        thorough=False,
-        timing=False,
+
+def _widthfold(stage: Stage, command: str, *arguments: str | Path) -> dict[str, Any]:
+    """Run a command and return its report, or the last line of what it says as an error."""
+    report = stage.folder / f"{command}.json"
+    report.unlink(missing_ok=True)
+    done = subprocess.run(
+        [*CLI, command, *arguments, "--provider", str(stage.provider), "--report", report],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    timed = VerifyOptions(provider=stage.provider, time_budget=seconds / 2)
-    out = stage.folder / "folded.onnx"
-    about: dict[str, Any] = {"model": path.stem, "options": options}
-    try:
-        report = optimize(path, out, FoldOptions(), prove, search)
-        found = report.search
-        assert found is not None  # it was asked for auto
-        whole, shapes = found.whole, {name: tuple(dims) for name, dims in found.shapes.items()}
-        about |= {
-            "convs": len(report.sites),
-            "layers": found.layers,
-            "left": found.left,
-            "folded": report.summary.folded,
-            "written": report.written is not None,
-            "search": None if whole is None else [whole.ratio, whole.low, whole.high],
-            "shapes": found.shapes,
-        }
-        if report.written is None or not report.summary.folded:
-            stage.results.add("models", **about)
-            return
-        about["transposes"] = [stage.load(model, options).transposes for model in (path, out)]
-        against = contest(path, out, timed, shapes)
-    except WidthfoldError as error:
-        stage.results.add("models", **about, error=str(error))
-        return
-    settings = [str(setting) for setting in against.settings]
-    stage.results.add("models", **about, settings=settings, **ratio(against.pairing))
+    if done.returncode or not report.is_file():
+        last = (done.stderr or done.stdout).strip().rpartition("\n")[2]
+        return {"error": f"{command} ended with {done.returncode}: {last}"}
+    found: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
+    return found

@@ -46,7 +46,6 @@ def ceilings() -> list[dict[str, Any]]:
         row("ceilings", what="transpose", us=copy / REAL["transpose"], bytes=size, **half),
         row("ceilings", what="cached", us=cached / REAL["cache_bandwidth"] * 1e6, bytes=cached),
         row("ceilings", what="launch", us=REAL["launch"] * 1e6),
-        row("ceilings", what="launch, run of 8 nodes", us=40.0),
         *(
             row("ceilings", what="product", dtype=dtype, macs=8192**3, us=8192**3 / rate * 1e6)
             for dtype, rate in zip(("float32", "float16"), RATE.values(), strict=True)
@@ -56,9 +55,9 @@ def ceilings() -> list[dict[str, Any]]:
 
 def grid(fit: ModuleType, device: Target) -> list[dict[str, Any]]:
     """The layers of the grid, at the times that the cost model gives for a device."""
-    module = importlib.import_module("gpu.grid")
+    module = importlib.import_module("gpu.layers")
     rows = []
-    for layer in module.layers(512 << 20):
+    for layer in module.paper("float16", 512 << 20) + module.paper("float32", 512 << 20):
         fields = {
             "layer": str(layer),
             "dtype": layer.dtype,
@@ -77,7 +76,7 @@ def grid(fit: ModuleType, device: Target) -> list[dict[str, Any]]:
 
 
 def run(*, quick: bool = False) -> dict[str, Any]:
-    known = {"date": "2026-11-21", "onnxruntime": "1.31.1", "provider": "cuda"}
+    known = {"date": "2026-11-21", "onnxruntime": "1.31.1", "provider": "cuda", "parts": []}
     return row("run", device="NVIDIA H200", quick=quick, **known)
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import json
+import re
 import subprocess
 import sys
 import time
@@ -10,49 +14,118 @@ from pathlib import Path
 import pytest
 
 from tests.scripts.gpu_runs import BENCH, bench, rows_of
+from widthfold_onnx.errors import UsageError
 
 
-def test_the_whole_run_with_the_processor(tmp_path: Path) -> None:
-    done = bench("--provider", "cpu", "--quick", "--out", tmp_path)
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a whole run with the processor, which tests must not change."""
+    folder = tmp_path_factory.mktemp("finished")
+    done = bench("--provider", "cpu", "--quick", "--out", folder)
     assert done.returncode == 0, done.stderr
-    assert [row["dtype"] for row in rows_of(tmp_path, "conv")] == ["float32", "float16"]
-    assert len(rows_of(tmp_path, "end")) == 1
-    assert not [row for row in rows_of(tmp_path, "grid") if "error" in row or "wrong" in row]
-    timed = [row for row in rows_of(tmp_path, "grid") if "ratio" in row]
+    return folder
+
+
+def test_the_whole_run_with_the_processor(finished: Path) -> None:
+    assert [row["dtype"] for row in rows_of(finished, "conv")] == ["float32", "float16"]
+    assert len(rows_of(finished, "end")) == 1
+    rows = rows_of(finished, "grid") + rows_of(finished, "users")
+    assert not [row for row in rows if "error" in row or "wrong" in row]
+    timed = [row for row in rows if "ratio" in row]
     assert {row["layout"] for row in timed} == {"nchw", "nhwc"}
     assert {row["form"] for row in timed} >= {"pad 8", "batch 8", "block 8", "block 64", "band 8"}
-    for row in timed + [row for row in rows_of(tmp_path, "gemm") if "ratio" in row]:
+    assert {row["form"] for row in timed} >= {"sub-pixel", "space-to-depth", "groups of 8"}
+    for row in timed:
         sides = row["samples_us"]
         assert len(sides["base"]) == len(sides["form"]) == len(sides["copy"]) >= 1
         assert row["low"] <= row["ratio"] <= row["high"]
         assert row["difference"] < 1e-2
-    (model,) = rows_of(tmp_path, "models")
+    (model,) = rows_of(finished, "models")
     assert model["model"] == "pitch_cnn"
     assert "error" not in model
     assert 0 <= model["left"] <= model["layers"] == 4
-    table = (tmp_path / "table.md").read_text()
-    titles = ("Ceilings", "Layers", "Matrix products", "Whole models", "Against the fastest rival")
-    for title in titles:
+    table = (finished / "table.md").read_text()
+    for title in ("Ceilings", "Layers", "Layers of users", "Whole models"):
         assert f"## {title}\n" in table
+    assert "## Against the fastest rival\n" in table
     assert "A quick run: the figures say nothing." in table
     assert "The claim" not in table
-    assert {path.name for path in tmp_path.glob("*.svg")} == {
-        "floor-float16.svg",
-        "ratios-float16-nchw.svg",
-        "ratios-float16-nhwc.svg",
-    }
+    assert {path.name for path in finished.glob("*.svg")} == {"floor-float16.svg"}
 
 
-def test_numpy_onnx_and_the_runtime_are_enough_for_parts_1_to_4(tmp_path: Path) -> None:
-    done = bench("--provider", "cpu", "--quick", "--out", tmp_path, hidden=True)
+def test_a_second_run_measures_only_what_is_not_there(finished: Path, tmp_path: Path) -> None:
+    lines = (finished / "results.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    gone = next(i for i, row in enumerate(rows) if row.get("form") == "sub-pixel")
+    failed = next(i for i, row in enumerate(rows) if row.get("form") == "band 8")
+    kept = [*lines[:gone], *lines[gone + 1 :]]
+    kept[failed - (failed > gone)] = json.dumps(
+        {key: rows[failed][key] for key in ("part", "layer", "dtype", "layout", "form")}
+        | {"error": "out of memory"}
+    )
+    start = "".join(f"{line}\n" for line in kept)
+    (tmp_path / "results.jsonl").write_text(start + '{"part": "gri')
+    command = ("--provider", "cpu", "--quick", "--out", tmp_path)
+    done = bench(*command)
     assert done.returncode == 0, done.stderr
-    assert [row for row in rows_of(tmp_path, "gemm") if "ratio" in row]
-    (torch,) = rows_of(tmp_path, "torch")
+    text = (tmp_path / "results.jsonl").read_text()
+    assert text.startswith(start)
+    again = [json.loads(line) for line in text[len(start) :].splitlines()]
+    measured = [row for row in again if row["part"] not in ("run", "conv", "state", "end")]
+    subjects = [(row.get("layer"), row.get("layout"), row.get("form")) for row in measured]
+    wanted = [(rows[i]["layer"], rows[i]["layout"], rows[i]["form"]) for i in (failed, gone)]
+    if importlib.util.find_spec("torch") is None:  # which is said again
+        wanted.insert(1, (None, None, None))
+    assert sorted(map(str, subjects)) == sorted(map(str, wanted))
+    table = (tmp_path / "table.md").read_text()
+    assert "out of memory" not in table
+    assert (finished / "table.md").read_text().count("\n") == table.count("\n")
+
+
+def test_a_folder_holds_the_results_of_one_device(finished: Path, tmp_path: Path) -> None:
+    row = rows_of(finished, "run")[0]
+    (tmp_path / "results.jsonl").write_text(json.dumps(row | {"onnxruntime": "1.2"}) + "\n")
+    done = bench("--provider", "cpu", "--quick", "--out", tmp_path)
+    assert done.returncode == 2
+    said = f"gpu_bench: {tmp_path} holds results of onnxruntime 1.2; choose another --out\n"
+    assert done.stderr == said
+
+
+@pytest.mark.parametrize("key", ["device", "provider", "onnxruntime", "quick"])
+def test_results_of_something_else_are_refused(scripts: Path, tmp_path: Path, key: str) -> None:
+    module = importlib.import_module("gpu_bench")
+    about = dict.fromkeys(module.KEPT, "a")
+    module._check_folder(tmp_path, about)
+    (tmp_path / "results.jsonl").write_text(json.dumps({"part": "run", **about}) + "\n")
+    module._check_folder(tmp_path, about)
+    with pytest.raises(UsageError, match=f"holds results of {key} a; choose another --out"):
+        module._check_folder(tmp_path, about | {key: "b"})
+
+
+def test_numpy_onnx_and_the_runtime_are_enough_for_layers(finished: Path, tmp_path: Path) -> None:
+    lines = (finished / "results.jsonl").read_text().splitlines()
+    first = next(i for i, line in enumerate(lines) if json.loads(line)["part"] == "grid")
+    kept = lines[:first] + lines[first + 9 :]  # without NCHW
+    (tmp_path / "results.jsonl").write_text("".join(f"{line}\n" for line in kept))
+    command = ("--provider", "cpu", "--quick", "--parts", "grid,torch", "--out", tmp_path)
+    done = bench(*command, hidden=True)
+    assert done.returncode == 0, done.stderr
+    rows = list(map(json.loads, (tmp_path / "results.jsonl").read_text().splitlines()))[len(kept) :]
+    assert [(row["layout"], "us" in row) for row in rows if row["part"] == "grid"] == [
+        ("nchw", True)
+    ] * 9
+    torch = rows_of(tmp_path, "torch")[-1]
     assert torch["reason"].startswith("PyTorch cannot be imported")
-    (models,) = rows_of(tmp_path, "models")
-    assert models["reason"] == "the package needs msgspec, onnx_ir, platformdirs, scipy"
-    assert "| 1->1 5x1 | float16 | nchw | none |" in done.stdout  # Markdown where rich is missing
+    assert "| 1->1 5x1 | float16 | nchw | none |" in done.stdout
     assert "no pictures without matplotlib" in done.stderr
+
+
+def test_a_run_without_time_says_what_is_left(tmp_path: Path) -> None:
+    parts = ("--parts", "grid,models", "--budget", "0")
+    done = bench("--provider", "cpu", "--quick", *parts, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "18 more were not measured: no time was left." in done.stdout
+    assert "1 more were not measured: no time was left." in done.stdout
 
 
 def test_what_is_missing_is_said_in_one_line(tmp_path: Path) -> None:
@@ -73,6 +146,9 @@ def test_what_is_missing_is_said_in_one_line(tmp_path: Path) -> None:
     absent = bench("--provider", "cpu", "--out", tmp_path, tmp_path / "x.onnx")
     assert absent.returncode == 2
     assert absent.stderr == f"gpu_bench: no such file: {tmp_path / 'x.onnx'}\n"
+    unknown = bench("--parts", "grid,girds", "--out", tmp_path)
+    assert unknown.returncode == 2
+    assert unknown.stderr.endswith("argument --parts: no such part: girds\n")
     (tmp_path / "file").touch()
     blocked = bench("--provider", "cpu", "--quick", "--out", tmp_path / "file")
     assert blocked.returncode == 2
@@ -85,13 +161,31 @@ def test_what_is_missing_is_said_in_one_line(tmp_path: Path) -> None:
         )
 
 
+def test_the_plan_of_the_documentation_fits_its_minutes(
+    scripts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (scripts.parent / "docs" / "gpu.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| `(--parts [^`]*)` \|", text, re.MULTILINE)
+    module = importlib.import_module("gpu_bench")
+    taken = set()
+    for minutes, command in rows:
+        monkeypatch.setattr("sys.argv", ["gpu_bench.py", *command.split()])
+        found = module._arguments()
+        taken |= set(found.parts)
+        assert found.budget < 60 * int(minutes) <= 600
+    assert taken == set(module.PARTS)
+    assert sum(int(minutes) for minutes, _ in rows) == 40
+
+
 def test_a_fault_of_one_part_costs_no_other_part(tmp_path: Path) -> None:
     script = f"""
 import runpy, sys
 sys.path[:0] = [{str(BENCH.parent)!r}, {str(BENCH.parents[1])!r}]
 import gpu.grid, gpu.rival, gpu.wholes
 from widthfold_onnx.errors import UnverifiedError
-def grid(*x): raise UnverifiedError("no comparison")
+def grid(stage, part, *x):
+    if part == "grid": raise UnverifiedError("no comparison")
+    stage.results.add(part, reason="it ran")
 def torch(*x): raise AttributeError("renamed")
 gpu.grid.run_grid, gpu.rival.run_rival = grid, torch
 gpu.wholes.run_models = lambda *x: None
@@ -104,13 +198,14 @@ runpy.run_path(sys.argv[0], run_name="__main__")
     table = (tmp_path / "table.md").read_text()
     assert "\nno comparison.\n" in table
     assert "\na fault of gpu_bench: AttributeError('renamed').\n" in table
-    assert rows_of(tmp_path, "gemm")
+    assert "\nit ran.\n" in table
     assert rows_of(tmp_path, "end")
 
 
-@pytest.mark.parametrize("lines", [1, 30])
+@pytest.mark.parametrize("lines", [1, 6])
 def test_a_run_that_is_killed_leaves_what_it_measured(tmp_path: Path, lines: int) -> None:
-    command = [sys.executable, BENCH, "--provider", "cpu", "--quick", "--out", tmp_path]
+    parts = ("--parts", "grid")
+    command = [sys.executable, BENCH, "--provider", "cpu", "--quick", *parts, "--out", tmp_path]
     file = tmp_path / "results.jsonl"
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
         end = time.monotonic() + 60

@@ -22,8 +22,8 @@ def layers(scripts: Path) -> ModuleType:
 
 
 @pytest.fixture
-def grid(scripts: Path) -> ModuleType:
-    return importlib.import_module("gpu.grid")
+def graphs(scripts: Path) -> ModuleType:
+    return importlib.import_module("gpu.graphs")
 
 
 def integers(shape: tuple[int, ...], seed: int) -> np.ndarray:
@@ -38,28 +38,81 @@ def run(folder: Path, model: bytes, x: np.ndarray) -> np.ndarray:
     return y
 
 
+def check_every_form(layers, graphs, folder: Path, layer) -> Counter[str]:
+    """Compare every form in both layouts with the oracle; return the names of the forms."""
+    x, weight = integers(layer.shapes[0], 0), integers(layer.weight_shape, 1)
+    pads = [pad for side in zip(*layer.ends, strict=True) for pad in side]
+    operator = oracle.conv_transpose if layer.transposed else oracle.conv
+    strides = [layer.stride] * len(layer.kernel)
+    wanted = -operator(x, weight, strides=strides, pads=pads, group=layer.group)
+    assert wanted.shape == layer.shapes[1]
+    found = [layers.AS_IS, *layers.forms(layer)]
+    order = graphs.to_last(len(layer.kernel))
+    for form in found:
+        first = run(folder, graphs.model(layer, weight, form, last=False), x)
+        np.testing.assert_array_equal(first, wanted, err_msg=form.name)
+        last = run(folder, graphs.model(layer, weight, form, last=True), x.transpose(order))
+        np.testing.assert_array_equal(last, wanted.transpose(order), err_msg=form.name)
+    names = Counter(form.name for form in found)
+    assert max(names.values()) == 1
+    return names
+
+
 @pytest.mark.parametrize(
     "kernel", [((5, 1), 1), ((1, 5), 1), ((3, 3), 1), ((7, 7), 2), ((1, 3), 1)]
 )
 @pytest.mark.parametrize("channels", [(1, 1), (3, 5), (8, 8), (9, 1)])
-def test_every_form_is_the_layer_bit_for_bit(layers, tmp_path, channels, kernel) -> None:
+def test_every_form_is_the_layer_bit_for_bit(layers, graphs, tmp_path, channels, kernel) -> None:
     extents = (16, 32, 64) if kernel[1] == 1 else (16, 32, 32)
     layer = layers.Layer(channels, *kernel, "float32", extents)
-    x, weight = integers(layer.shapes[0], 0), integers(layer.weight_shape, 1)
-    half = [k // 2 for k in layer.kernel]
-    wanted = -oracle.conv(x, weight, strides=[layer.stride] * 2, pads=half + half)
-    assert wanted.shape == layer.shapes[1]
-    found = [layers.AS_IS, *layers.forms(layer)]
-    names = Counter(form.name for form in found)
+    names = check_every_form(layers, graphs, tmp_path, layer)
     assert {"batch 8", "block 8", "band 8"} <= set(names)
     assert ("pad 8" in names) == (channels != (8, 8))
     assert ("space-to-depth" in names) == (layer.stride == 2)
-    assert max(names.values()) == 1
-    for form in found:
-        first = run(tmp_path, layers.model(layer, weight, form, last=False), x)
-        np.testing.assert_array_equal(first, wanted, err_msg=form.name)
-        last = run(tmp_path, layers.model(layer, weight, form, last=True), x.transpose(0, 2, 3, 1))
-        np.testing.assert_array_equal(last, wanted.transpose(0, 2, 3, 1), err_msg=form.name)
+
+
+USERS = {
+    "ConvTranspose 128->1 4096 s1024": {"sub-pixel"},
+    "ConvTranspose 256->1 4096 s1024": {"sub-pixel"},
+    "ConvTranspose 64->1 1024 s256": {"sub-pixel"},
+    "1->128 2048 s512": {"space-to-depth"},
+    "1->8 128 s8": {"space-to-depth"},
+    "1->6 100 s10": {"space-to-depth"},
+    "16->16 31 depthwise": {"band 8", "band 16", "groups of 8", "groups of 16", "batch 8"},
+    "32->32 31 depthwise": {"band 8", "band 16", "groups of 8", "groups of 16", "batch 8"},
+    "48->48 31 depthwise": {"band 8", "band 16", "groups of 8", "groups of 16", "batch 8"},
+    "768->768 4 depthwise": {"band 8", "band 16", "groups of 8", "groups of 16", "batch 8"},
+}
+
+
+@pytest.mark.parametrize("name", USERS)
+def test_every_form_of_the_layers_of_users_is_the_layer(layers, graphs, tmp_path, name) -> None:
+    small = {str(layer): layer for layer in layers.users("float32", quick=True)}
+    assert set(small) == set(USERS)
+    assert set(check_every_form(layers, graphs, tmp_path, small[name])) >= USERS[name]
+
+
+def test_the_layers_of_users_have_their_forms_and_fit_a_device(layers) -> None:
+    """A session holds its weights twice, and a run about four tensors of a side."""
+    for dtype in ("float16", "float32"):
+        found = layers.users(dtype)
+        assert len(set(map(str, found))) == len(found) == 10
+        for layer, small in zip(found, layers.users(dtype, quick=True), strict=True):
+            names = {form.name for form in layers.forms(layer)}
+            wanted = USERS[str(small)]
+            assert wanted - {"batch 8"} <= names  # the one of Mamba has one sample
+            for form in layers.forms(layer):
+                assert form.fold is None or form.fold.weight_growth() <= layer.bytes / (
+                    np.prod(layer.weight_shape) * layer.itemsize
+                )
+            assert 10 * layer.bytes < 141e9 / 4
+            assert small.bytes < 30e6
+        istft = found[0]
+        assert (istft.shapes[0], istft.weight_shape) == ((12, 2049, 340), (2049, 1, 4096))
+        (form,) = (form for form in layers.forms(istft) if form.name == "sub-pixel")
+        conv = istft.weight_shape[1], istft.weight_shape[0], istft.weight_shape[2]
+        assert form.fold.weight_shape(conv) == (1024, 2049, 4)
+        assert form.macs(istft) == pytest.approx(istft.macs, rel=0.01)
 
 
 def test_multiply_adds_count_zeros_and_padding(layers) -> None:
@@ -70,13 +123,14 @@ def test_multiply_adds_count_zeros_and_padding(layers) -> None:
     assert macs["batch 8"] == 1
     assert macs["block 16"] == 16
     assert macs["band 8"] == pytest.approx(8 * 3 / 5)  # P * K' / K
-    assert layer.bytes == 2 * (16 * 32 * 64) * (3 + 3 * 5)
+    assert layer.bytes == 2 * (16 * 32 * 64) * (3 + 3 * 5) + 2 * 75
 
 
-def test_the_grid_holds_all_layers_at_one_size_with_every_factor(layers, grid) -> None:
-    found = grid.layers(512 << 20)
-    assert len(found) == len(set(map(str, found))) * 2 == 70
-    assert found[0].dtype == "float16"
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_the_grid_holds_all_layers_at_one_size_with_every_factor(layers, dtype) -> None:
+    found = layers.paper(dtype, 512 << 20)
+    assert len(found) == len(set(map(str, found))) == 35
+    assert {layer.dtype for layer in found} == {dtype}
     for layer in found:
         x, y = (np.prod(shape) * np.dtype(layer.dtype).itemsize for shape in layer.shapes)
         assert 0.6 < (x + y) / (512 << 20) < 1.6, layer
@@ -84,14 +138,15 @@ def test_the_grid_holds_all_layers_at_one_size_with_every_factor(layers, grid) -
         assert {"batch 8", *(f"block {n}" for n in (8, 16, 32, 64)), "band 8", "band 16"} <= names
 
 
-def test_transposes_that_the_runtime_cancels_are_gone_from_its_graph(scripts, tmp_path) -> None:
+def test_transposes_that_the_runtime_cancels_are_gone_from_its_graph(
+    layers, graphs, scripts, tmp_path
+) -> None:
     """The CPU cancels them where it blocks channels anyway, from 16 channels on."""
     stage = importlib.import_module("gpu.stage")
-    layers = importlib.import_module("gpu.layers")
     layer = layers.Layer((32, 32), (3, 3), 1, "float32", (1, 8, 8))
     weight = integers(layer.weight_shape, 0)
     given, made = tmp_path / "given.onnx", tmp_path / "made.onnx"
-    given.write_bytes(layers.model(layer, weight, layers.AS_IS, last=True))
+    given.write_bytes(graphs.model(layer, weight, layers.AS_IS, last=True))
     left = {}
     for level in (Level.DISABLED, Level.ALL):
         open_session(given, Provider.CPU, level, optimized=made)

@@ -11,7 +11,7 @@ from tests.scripts.gpu_runs import bench
 
 def test_what_was_measured_before_the_run_was_cut_off_is_published(tmp_path: Path) -> None:
     run = {"part": "run", "device": "X", "provider": "cuda", "onnxruntime": "1", "python": "3"}
-    run |= {"quick": False, "date": "2026-01-01", "command": "gpu_bench.py"}
+    run |= {"quick": False, "date": "2026-01-01", "command": "gpu_bench.py", "parts": ["grid"]}
     copy = {"part": "ceilings", "what": "copy", "dtype": "float16", "us": 2.0, "bytes": 4_000_000}
     slow, fast = (
         {"part": "state", "during": during, "sm_mhz": [low, 1000, 1000, 1000, high]}
@@ -49,17 +49,41 @@ def test_what_was_measured_before_the_run_was_cut_off_is_published(tmp_path: Pat
     assert "SM clock during grid: 940 to 1060 MHz: it moved, the figures are void." in table
 
 
-def test_a_whole_model_says_what_was_left_and_which_transposes_stay(
-    scripts: Path, tmp_path: Path
-) -> None:
+def test_a_whole_model_says_what_was_left_and_why_it_failed(scripts: Path) -> None:
     tables = importlib.import_module("gpu.tables")
-    row = {"part": "models", "model": "m", "options": {"prefer_nhwc": "1"}, "convs": 9, "folded": 2}
+    row = {"part": "models", "model": "m", "layout": "nhwc", "convs": 9, "folded": 2}
     row |= {"layers": 5, "left": 3, "base_us": 4000.0, "us": 2000.0, "ratio": 2.0, "low": 1.9}
-    row |= {"high": 2.1, "control": 0.01, "rounds": 30, "transposes": [[1, 3], [1, 7]]}
-    hidden = row | {"transposes": [None, None], "options": {}}  # TensorRT
+    row |= {"high": 2.1, "control": 0.01, "rounds": 30}
+    failed = {"part": "models", "model": "n", "layout": "nchw", "error": "optimize ended with 4: x"}
     run = {"part": "run", "device": "X", "provider": "cuda", "onnxruntime": "1", "python": "3"}
-    run |= {"quick": False, "date": "2026-01-01", "command": "gpu_bench.py"}
-    text = tables.sections([run, row, hidden])[1].markdown()
-    shown = "2/9 | 4.000 | 2.000 | 2.00x [1.90, 2.10] | 1.01 |"
-    assert f"| m | nhwc | 3/5 | {shown} 1/3 1/7 |" in text
-    assert f"| m | nchw | 3/5 | {shown}   |" in text
+    run |= {"quick": False, "date": "2026-01-01", "command": "gpu_bench.py", "parts": ["models"]}
+    text = tables.sections([run, row, failed])[1].markdown()
+    assert "| m | nhwc | 3/5 | 2/9 | 4.000 | 2.000 | 2.00x [1.90, 2.10] | 1.01 |" in text
+    assert "| n | nchw |  |  |  |  | optimize ended with 4: x |  |" in text
+
+
+def test_the_newest_row_of_a_subject_counts_and_what_a_part_said_last(scripts: Path) -> None:
+    results = importlib.import_module("gpu.results")
+    run = {"part": "run", "parts": ["grid", "torch"]}
+    row = {"part": "grid", "layer": "a", "dtype": "float16", "layout": "nchw", "form": "none"}
+    left = {"part": "grid", "unmeasured": 3, "reason": "no time was left"}
+    fault = {"part": "torch", "reason": "a fault"}
+    first = [run, row | {"error": "x"}, left, fault, {"part": "end"}]
+    again = [run | {"parts": ["grid"]}, row | {"us": 1.0}, row | {"us": 2.0, "form": "pad 8"}]
+    assert results.latest([*first, *again]) == [row | {"us": 1.0}, fault, *again[::2]]
+
+
+def test_a_line_that_was_cut_off_is_replaced(scripts: Path, tmp_path: Path) -> None:
+    module = importlib.import_module("gpu.results")
+    row = {"part": "ceilings", "what": "copy", "dtype": "float16"}
+    failed = row | {"what": "product", "error": "x"}
+    lines = [json.dumps(row | {"us": 1.0}), json.dumps(failed), '{"part": "ceil']
+    (tmp_path / "results.jsonl").write_text("\n".join(lines))
+    results = module.Results(tmp_path)
+    assert results.known(**row) == row | {"us": 1.0}
+    assert results.known("ceilings", what="product", dtype="float16") is None
+    results.add("ceilings", what="cached", us=2.0)
+    assert results.known("ceilings", what="cached")
+    results.close()
+    found = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert found == [row | {"us": 1.0}, failed, {"part": "ceilings", "what": "cached", "us": 2.0}]
