@@ -16,9 +16,9 @@ from typing import Any
 import numpy.typing as npt
 import onnx
 
+from widthfold_onnx.model.constant_folding import evaluated
 from widthfold_onnx.model.constants import Constant, Constants
 from widthfold_onnx.model.domain import is_default
-from widthfold_onnx.model.evaluate import evaluated
 from widthfold_onnx.model.inlining import inlined
 from widthfold_onnx.model.library import ir
 from widthfold_onnx.model.messages import Scope, linked, message_of, repeat, scopes_of, write_back

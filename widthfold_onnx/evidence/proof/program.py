@@ -15,7 +15,7 @@ from onnx.inliner import inline_local_functions
 
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError
 from widthfold_onnx.evidence.proof.field import Array
-from widthfold_onnx.model.evaluate import dense
+from widthfold_onnx.model.constant_folding import dense
 from widthfold_onnx.model.functions import (
     check_inlined_size,
     domain_name,
