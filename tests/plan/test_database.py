@@ -46,13 +46,13 @@ def test_a_database_of_another_program_stays(path: Path) -> None:
         assert "another program" in refused(path)
 
 
-@pytest.mark.parametrize("version", [0, database.FORMAT + 1])
+@pytest.mark.parametrize("version", [0, database.FORMAT - 1, database.FORMAT + 1])
 def test_a_store_of_another_version_stays(path: Path, version: int) -> None:
     with Store(path) as store:
         store.put(key(), measured())
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute(f"PRAGMA user_version = {version}")
-    assert f"format {version}, this version of widthfold has 1" in refused(path)
+    assert f"format {version}, this version of widthfold has {database.FORMAT}" in refused(path)
 
 
 def test_damage_anywhere_is_refused_and_nothing_is_written(path: Path) -> None:
