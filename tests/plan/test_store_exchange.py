@@ -23,7 +23,7 @@ def test_an_export_is_ascii_lines_and_comes_back_whole() -> None:
             assert line.isascii()
             assert line[:-1].isprintable()
             assert line.endswith("\n")
-            assert json.loads(line)["schema"] == "widthfold.measurement/2"
+            assert json.loads(line)["schema"] == "widthfold.measurement/1"
         assert import_lines(other, lines) == (2, 0)
         assert list(other.items()) == list(store.items())
         assert import_lines(other, [line.encode() for line in lines]) == (0, 2)
@@ -59,7 +59,7 @@ def test_lines_with_the_same_key_count_one_by_one() -> None:
 
 def _line(**changes: object) -> str:
     entry = {
-        "schema": "widthfold.measurement/2",
+        "schema": "widthfold.measurement/1",
         "key": msgspec.to_builtins(key("new")),
         "measurement": msgspec.to_builtins(measured()),
     }
@@ -83,7 +83,7 @@ def _line(**changes: object) -> str:
         '{"a":' * 100_000,
         _line() + _line(),
         _line()[:-1],
-        _line(schema="widthfold.measurement/1"),
+        _line(schema="widthfold.measurement/2"),
         _line(extra=1),
         _line(subject=1),
         _line(subject=None),

@@ -12,8 +12,8 @@ from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.atomic import writing
 from widthfold_onnx.text import printable, quoted
 
-FORMAT = 2
-"""Version of the table below and of its keys, stored in the file as ``PRAGMA user_version``."""
+FORMAT = 1
+"""Version of the table below, stored in the file as ``PRAGMA user_version``."""
 
 APPLICATION = 0x57464F4C
 """Mark of a store of widthfold: "WFOL", as ``PRAGMA application_id``."""

@@ -97,7 +97,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Entry(Result, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One measurement and its key: a line of an export."""
 
-    schema: Literal["widthfold.measurement/2"] = "widthfold.measurement/2"
+    schema: Literal["widthfold.measurement/1"] = "widthfold.measurement/1"
     key: Key
     measurement: Measurement
 
