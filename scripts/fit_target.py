@@ -20,11 +20,11 @@ from typing import Any
 import msgspec
 import numpy as np
 from gpu.results import Row, of, read
+from ranking import rank_correlation
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.plan import targets
 from widthfold_onnx.plan.cost import layer_seconds
-from widthfold_onnx.plan.ranking import rank_correlation
 from widthfold_onnx.plan.targets import Target
 from widthfold_onnx.plan.work import Work
 

@@ -39,7 +39,9 @@ HALF_WIDTH = 0.01
 MIN_CLEAR = 6
 """Below six pairs not even pairs that all agree exclude 1 at 95 %: 2 * 0.5**5 > 0.05."""
 
-SMALLEST_GAIN = 1.02
+SMALLEST_DIFFERENCE = 1.02
+"""Least ratio of two times that is called a difference, however steady the machine is."""
+
 _RESAMPLES = 4000
 _NANO = 1e-9
 
@@ -143,7 +145,7 @@ def paired(
 
 def noise(control: float) -> float:
     """Return the least ratio beyond noise: 1.02, or 1 + 2 * control if that is more."""
-    return max(SMALLEST_GAIN, 1 + 2 * control)
+    return max(SMALLEST_DIFFERENCE, 1 + 2 * control)
 
 
 def judge(low: float, high: float, control: float, pairs: int, *, converged: bool) -> Verdict:
