@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from onnx import helper
 
 from gpu.graphs import serialized
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.fold.axis import fold_axis, keep_axis
 from widthfold_onnx.fold.conv import ConvFold, fold_weight
 from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
@@ -31,8 +31,6 @@ BLOCKS = (8, 16, 32, 64)
 BANDS = (8, 16)
 BATCH = 8
 TO_LAST, TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import onnx
 
 from gpu.results import Results, us
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.binding import Bound, Placed
@@ -178,7 +179,7 @@ class Opened:
     session: Session
     transposes: tuple[int, int] | None
 
-    def on(self, feeds: Mapping[str, npt.NDArray[Any] | Placed]) -> Bound:
+    def on(self, feeds: Mapping[str, Array | Placed]) -> Bound:
         """A run on these inputs."""
         run = self.session.bound(feeds)
         assert isinstance(run, Bound)
@@ -191,13 +192,13 @@ def transposes(model: Path) -> int:
     return sum(node.op_type == "Transpose" for node in proto.graph.node)
 
 
-def noise(shape: tuple[int, ...] | list[int], dtype: str) -> npt.NDArray[Any]:
+def noise(shape: tuple[int, ...] | list[int], dtype: str) -> Array:
     """Normal numbers; every 4 Mi of them the same ones come again, as making them takes long."""
     return _pool(math.prod(shape), dtype).reshape(shape)
 
 
 @lru_cache(maxsize=2)
-def _pool(count: int, dtype: str) -> npt.NDArray[Any]:
+def _pool(count: int, dtype: str) -> Array:
     """Kept for the next layer: an input and a weight."""
     pool = np.random.default_rng(0).standard_normal(min(_POOL, count), np.float32)
     return np.resize(pool.astype(dtype), count)

@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.external import is_external
 from widthfold_onnx.refusal import Refusal
-
-Array = npt.NDArray[Any]
 
 MAX_ELEMENTS = 1 << 26
 """Most elements of all results in one model: 256 MiB in float32, as the largest folded weight."""

@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from widthfold_onnx.model.constant_folding import FOLDABLE, MAX_ELEMENTS, Array, dense, too_large
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.model.constant_folding import FOLDABLE, MAX_ELEMENTS, dense, too_large
 from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.library import ir
 from widthfold_onnx.refusal import Refusal

@@ -14,12 +14,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from widthfold_onnx.model.constant_folding import (
-    SHAPE_ARITHMETIC,
-    SMALL_ELEMENTS,
-    Array,
-    run_node,
-)
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.model.constant_folding import SHAPE_ARITHMETIC, SMALL_ELEMENTS, run_node
 from widthfold_onnx.model.declared import Dims, shapes_of
 from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.walk import subgraphs

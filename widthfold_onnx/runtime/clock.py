@@ -12,11 +12,12 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.options import Provider
 
 Run = Callable[[int], object]
@@ -182,7 +183,7 @@ def _warm_up(sides: tuple[Run, ...], limit: float, clock: Clock, wall: Clock) ->
             return
 
 
-def interval(values: npt.NDArray[Any]) -> tuple[float, float, float]:
+def interval(values: Array) -> tuple[float, float, float]:
     """Return the median and its bootstrap 95 % interval.
 
     A resample of n values is n uniform ranks; the median of n uniforms is Beta((n + 1) / 2,

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.parity.outputs import compare
 from widthfold_onnx.evidence.parity.rounds import CORES, Report
 from widthfold_onnx.evidence.parity.rows import SLACK, Outputs, both, figure, output_names
 from widthfold_onnx.options import Tolerance, VerifyOptions
 from widthfold_onnx.runtime.entries import PRECISION
-from widthfold_onnx.runtime.ports import Array
 from widthfold_onnx.runtime.session import Level, Session, open_session
 from widthfold_onnx.runtime.stored import InputSet
 from widthfold_onnx.text import printable

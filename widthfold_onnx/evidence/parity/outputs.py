@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.parity.figures import Figures, measure, real_parts, relative_error
 from widthfold_onnx.options import Tolerance
 from widthfold_onnx.results import OutputParity
 from widthfold_onnx.results.evidence import Caveat
 
-Array = npt.NDArray[Any]
 LevelName = Literal["disabled", "all"]
 Number = TypeVar("Number", int, float)
 

@@ -13,10 +13,10 @@ from functools import reduce
 import msgspec
 import numpy as np
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.parity.outputs import DEFAULT_RTOL, LevelName, compare, worst
 from widthfold_onnx.options import Tolerance
 from widthfold_onnx.results import OutputParity
-from widthfold_onnx.runtime.ports import Array
 from widthfold_onnx.runtime.stored import InputSet
 from widthfold_onnx.text import printable
 
