@@ -106,7 +106,7 @@ def test_data_that_fill_the_range_show_what_others_do_not(
     files = pair(alternating_floats(), tmp_path)
     found = compare_models(*files, VALUES)
     assert (found.verdict, found.input_sets) == ("fail" if u8s8_error() else "pass", 6)
-    assert (FURTHER in found.reasons) is bool(u8s8_error())
+    assert (FURTHER in found.reasons) is found.saturates_further is bool(u8s8_error())
     monkeypatch.setattr("widthfold_onnx.evidence.parity.reference.filling", lambda *given: None)
     found = compare_models(*files, VALUES)
     assert (found.verdict, found.reasons, found.input_sets) == ("pass", (), 5)
@@ -214,6 +214,7 @@ def test_either_model_may_hold_the_integers(texts: tuple[str, str], tmp_path: Pa
     assert found.environment.u8s8_error == u8s8_error()
     worse = bool(u8s8_error()) and texts[1] == INTEGERS
     assert (found.verdict, FURTHER in found.reasons) == ("fail" if worse else "pass", worse)
+    assert found.saturates_further is worse
     assert any(SATURATES in reason for reason in found.reasons) is bool(u8s8_error())
 
 

@@ -100,13 +100,10 @@ def optimize_command(
 
 def _leave_unwritten(verification: VerifyReport) -> NoReturn:
     """Exit for a result that did not pass, and say why."""
-    from widthfold_onnx.evidence.eight_bits.saturated import FURTHER
-
     error = CheckFailedError if verification.verdict == "fail" else UnverifiedError
     why = "; ".join(verification.reasons) or "no reason given"
     proof = verification.proof
-    guilty = proof is not None and proof.verdict == "different"
-    guilty = guilty or any(reason.startswith(FURTHER) for reason in verification.reasons)
+    guilty = verification.saturates_further or (proof is not None and proof.verdict == "different")
     hint = "; --skip NODE leaves a node alone" if guilty else ""
     leave(f"OUT is not written: {why}{hint}", error.exit_code)
 

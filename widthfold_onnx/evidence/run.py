@@ -83,6 +83,7 @@ def verified(
         environment=environment(
             options, before, u8s8_error() if holds_bytes(old.proto, new.proto) else None
         ),
+        saturates_further=parity.saturates_further,
         unrun=parity.unrun if is_equal else "",
     )
 

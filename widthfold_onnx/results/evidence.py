@@ -186,8 +186,10 @@ class VerifyReport(Result, kw_only=True, frozen=True):
     """Result of `verify`; `verdict` is what the exit code says.
 
     `proof` and `integers` are None where they were not asked for. `folds` are the nodes that say of
-    themselves that they are folded. `unrun` says why the runtime runs neither model, where it lacks
-    a kernel and both were proved equal without; else it is "".
+    themselves that they are folded. `saturates_further` says that the rewritten model is further
+    from its definition than the original, on a CPU whose 8-bit kernels saturate. `unrun` says why
+    the runtime runs neither model, where it lacks a kernel and both were proved equal without;
+    else it is "".
     """
 
     schema: str = VERIFY_SCHEMA
@@ -202,4 +204,5 @@ class VerifyReport(Result, kw_only=True, frozen=True):
     reasons: list[str]
     input_sets: int
     environment: Environment
+    saturates_further: bool = False
     unrun: str = ""
