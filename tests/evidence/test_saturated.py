@@ -100,6 +100,18 @@ def test_a_fold_that_saturates_where_the_original_does_not_fails(tmp_path: Path)
     assert told.endswith(f"(output y); {PRECISION}=1 makes both exact")
 
 
+@pytest.mark.parametrize("worse", [[], [FURTHER]])
+def test_on_any_cpu_what_saturates_further_fails_and_is_said_so(
+    worse: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = "widthfold_onnx.evidence.parity.models"
+    monkeypatch.setattr(f"{module}.may_saturate", lambda *given: True)
+    monkeypatch.setattr(f"{module}.as_deployed", lambda *given: (worse, [SATURATES]))
+    found = compare_models(*pair(alternating([-127, 127, 127, -127]), tmp_path), VALUES)
+    assert found.saturates_further is bool(worse)
+    assert (found.verdict, found.reasons) == ("fail" if worse else "pass", (*worse, SATURATES))
+
+
 def test_data_that_fill_the_range_show_what_others_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
