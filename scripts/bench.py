@@ -25,6 +25,7 @@ from pathlib import Path
 import msgspec
 from bench_openvino import against_openvino
 from bench_report import Cell, Ranks, Row, Suite, draw, table
+from ranking import Compared, compare, rank_correlation
 
 from widthfold_onnx import FoldOptions, VerifyOptions, WidthfoldError, optimize, verify
 from widthfold_onnx.evidence.timing.environment import Before, environment
@@ -35,7 +36,6 @@ from widthfold_onnx.options import Provider, SearchOptions, Shapes
 from widthfold_onnx.plan.decisions import applied, plan
 from widthfold_onnx.plan.identity import machine_identity, setting_identity
 from widthfold_onnx.plan.layers import Layers
-from widthfold_onnx.plan.ranking import Compared, compare, rank_correlation
 from widthfold_onnx.plan.store import Key, Store
 from widthfold_onnx.plan.targets import target
 from widthfold_onnx.refusal import Refusal
@@ -44,13 +44,12 @@ from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.forms import forms
 from widthfold_onnx.rules.windowed import WindowedSite
 from widthfold_onnx.runtime.session import Level
+from widthfold_onnx.survey import TILE
 
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared" / "models"
 BEGIN, END = "<!-- bench: made by scripts/bench.py -->", "<!-- /bench -->"
 FACTOR = 8
-TILE = 8
-"""Channels of a tensor core in half precision."""
 SHAPES: dict[str, Shapes] = {"swift-f0__model": {"input_audio": (1, 16000)}}
 """Of models that run at many sizes: one second of audio."""
 

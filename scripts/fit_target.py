@@ -20,12 +20,16 @@ from typing import Any
 
 import msgspec
 import numpy as np
+<<<<<<< HEAD
 from gpu.results import Row, latest, of, read
+=======
+from gpu.results import Row, of, read
+from ranking import rank_correlation
+>>>>>>> plumb
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.plan import targets
 from widthfold_onnx.plan.cost import layer_seconds
-from widthfold_onnx.plan.ranking import rank_correlation
 from widthfold_onnx.plan.targets import Target
 from widthfold_onnx.plan.work import Work
 

@@ -124,7 +124,7 @@ def inspect(model: Path | str, options: FoldOptions) -> InspectReport:
     if options.factor is None:
         raise UsageError(
             "inspect measures nothing and shows the forms of one factor: give a number; what auto "
-            "takes is shown by `optimize --dry-run`"
+            "takes is shown by `optimize MODEL`"
         )
     loaded = load(Path(model))
     from widthfold_onnx.survey import survey

@@ -19,7 +19,7 @@ from widthfold_onnx.rules.conv import PROGRESS, cost, furthest, is_wide, reformu
 from widthfold_onnx.rules.outcomes import candidates
 from widthfold_onnx.rules.windowed import WindowedSite
 
-LANES = 8
+TILE = 8
 """Channels of one tensor-core tile in half precision (NVIDIA convolution guide)."""
 
 
@@ -155,4 +155,4 @@ def _shown(dims: Dims) -> list[int | str]:
 
 
 def _padded(channels: int) -> int:
-    return -(-channels // LANES) * LANES
+    return -(-channels // TILE) * TILE

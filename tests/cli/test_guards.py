@@ -13,7 +13,7 @@ from tests.cli.tool import widthfold
 from tests.rewrite.guarded import draw, guards, opened, parsed
 from tests.rewrite.test_guard_shapes import CASES
 
-QUICK = ("--provider", "cpu", "--seeds", "1", "--truth-budget", "0")
+QUICK = ("--provider", "cpu", "--seeds", "1")
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
 main (float[1, 1, L] x) => (float[1, 1, L] y) { y = Conv <pads = [15, 15]> (x, w) }"""
 
@@ -60,7 +60,8 @@ def test_verify_sees_a_wrong_branch(model: Path, tmp_path: Path) -> None:
     (original,) = (a.g for a in guard.attribute if a.name == "else_branch")
     original.node[0].attribute[0].ints[:] = [2, 1, 0, 1]
     onnx.save(wrong, out)
-    run = widthfold("verify", model, out, *QUICK, "--no-timing", "--input-shape", "x:1,3,8,28")
+    quick = (*QUICK, "--truth-budget", "0", "--no-timing")
+    run = widthfold("verify", model, out, *quick, "--input-shape", "x:1,3,8,28")
     assert run.code == 1
     said = " ".join(run.out.split())
     assert "proof: different: " in said
@@ -72,7 +73,8 @@ def test_auto_measures_and_writes_what_is_guarded(tmp_path: Path) -> None:
     path, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
     path.write_bytes(original.SerializeToString())
     flags = ("--guard-shapes", "--time-budget", "2", "--max-flops-growth", "8")
-    run = widthfold("optimize", path, out, *QUICK, *flags, "--input-shape", "x:1,1,8192")
+    words = (*QUICK, *flags, "--store", tmp_path / "store", "--input-shape", "x:1,1,8192")
+    run = widthfold("optimize", path, out, *words)
     assert run.code == 0, run.err
     before, after = opened(original), opened(onnx.load(out))
     for length in (8192, 64, 37):

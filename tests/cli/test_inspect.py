@@ -83,7 +83,7 @@ def test_every_site_with_its_figures(model: Path) -> None:
 
 def agreeing(path: Path, *options: object) -> list[dict]:
     """The sites of a model, of which `optimize` takes what `inspect` lists and says the same."""
-    run = widthfold("optimize", path, *options, "--dry-run", "--format", "json")
+    run = widthfold("optimize", path, *options, "--format", "json")
     assert (run.code, run.err) == (0, "")
     sites = json.loads(run.out)["sites"]
     run = widthfold("inspect", path, *options, "--format", "json")
@@ -163,7 +163,7 @@ def test_reasons_that_are_none_of_an_axis_are_the_same(model: Path, tmp_path: Pa
 def test_auto_is_refused_with_what_to_say_instead(model: Path) -> None:
     run = widthfold("inspect", model, "--factor", "auto")
     assert run.code == 2
-    assert "give a number; what auto takes is shown by `optimize --dry-run`" in run.line
+    assert "give a number; what auto takes is shown by `optimize MODEL`" in run.line
     assert "auto: whatever was measured" not in widthfold("inspect", "--help").out
 
 
@@ -240,7 +240,7 @@ def test_a_window_larger_than_its_input_is_said_of_the_site(
     path = save(build(text), tmp_path / "model.onnx")
     options = ("--input-shape", "x:1,1,8,7") if pinned else ()
     if verb == "optimize":
-        options = (*options, "--factor", "2", "--dry-run")
+        options = (*options, "--factor", "2")
     run = widthfold(verb, path, *options)
     assert (run.code, run.err) == (0, "")
     assert "empty-tensor: the output would have the extents [7, -5]" in " ".join(run.out.split())

@@ -96,7 +96,7 @@ def test_an_imported_store_is_enough(store: Path, out: Path, tmp_path: Path) -> 
 
 
 def test_a_plan_writes_nothing(store: Path, out: Path) -> None:
-    run = process("optimize", MODEL, "--dry-run", *CPU, "--store", store)
+    run = process("optimize", MODEL, *CPU, "--store", store)
     assert (run.code, run.err) == (0, "")
     assert "3 of 4 Conv nodes folded, 1 kept; nothing written" in run.out
     run = process("optimize", MODEL, out, "--check", *CPU, "--store", store, "--format", "github")
@@ -145,7 +145,7 @@ def test_senseless_numbers_are_refused(out: Path, arguments: tuple[object, ...])
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_a_terminal_gets_a_table_that_fits(store: Path, columns: int) -> None:
-    run = on_terminal("optimize", MODEL, "--dry-run", *CPU, "--store", store, columns=columns)
+    run = on_terminal("optimize", MODEL, *CPU, "--store", store, columns=columns)
     assert run.code == 0
     shown = run.out.split("\x1b[?25h")[-1].splitlines()
     assert any("alone" in line for line in shown)

@@ -183,9 +183,7 @@ def test_a_full_disk_under_the_report(model: Path, out: Path) -> None:
     def small_disk() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 
-    run = process(
-        *("optimize", model, "--factor", 8, "--dry-run", "--report", report), preexec_fn=small_disk
-    )
+    run = process(*("optimize", model, "--factor", 8, "--report", report), preexec_fn=small_disk)
     assert run.code == 2
     assert "report.json" in run.line
     assert report.read_text() == '{"schema": "widthfold.optimize/7"}'

@@ -60,7 +60,7 @@ def layer(folder: Path, shape: list[object], weight: list[int], attributes: str)
 
 
 def planned(model: Path, *options: object) -> dict:
-    run = widthfold("optimize", model, "--dry-run", "--format", "json", *options)
+    run = widthfold("optimize", model, "--format", "json", *options)
     assert (run.code, run.err) == (0, ""), run
     return json.loads(run.out)
 
@@ -97,7 +97,7 @@ def test_every_form_of_the_report_says_that_it_predicts(tmp_path: Path) -> None:
     assert "verdict: pass" in run.out
     assert "not timed; to see if it pays: widthfold verify" in run.out
     only = ("--nodes", "extract")
-    kept = widthfold("optimize", MODELS / "luma_sr.onnx", "--dry-run", *only, *CPU)
+    kept = widthfold("optimize", MODELS / "luma_sr.onnx", *only, *CPU)
     assert "x; 1.25x would be folded unmeasured" in kept.out
     assert "no layer is sure to gain" in kept.out
 
@@ -129,7 +129,7 @@ def test_the_processor_is_the_target_by_default() -> None:
 
 @pytest.mark.parametrize("factor", [(), ("--factor", 8)])
 def test_an_unknown_target_is_one_line_with_all_of_them(factor: tuple[object, ...]) -> None:
-    run = widthfold("optimize", WIDE, "--dry-run", "--no-measure", "--target", "v100", *factor)
+    run = widthfold("optimize", WIDE, "--no-measure", "--target", "v100", *factor)
     assert run.code == 2
     assert "no target is called 'v100'; there are a100, cpu-avx2, cpu-avx512, h100" in run.line
 
@@ -137,14 +137,14 @@ def test_an_unknown_target_is_one_line_with_all_of_them(factor: tuple[object, ..
 @pytest.mark.parametrize("measure", [(), ("--no-measure",)])
 def test_a_target_of_another_provider_is_refused(measure: tuple[str, ...]) -> None:
     options = ("--target", "h100", "--provider", "cpu", *measure)
-    run = widthfold("optimize", WIDE, "--dry-run", *options)
+    run = widthfold("optimize", WIDE, *options)
     assert run.code == 2
     assert "target h100 is of provider cuda, not cpu" in run.line
 
 
 def test_open_sizes_must_be_given_as_nothing_is_run(tmp_path: Path) -> None:
     model = layer(tmp_path, ["batch", 1, "h", 512], [1, 1, 1, 31], same(1, 31))
-    run = widthfold("optimize", model, "--dry-run", *CPU)
+    run = widthfold("optimize", model, *CPU)
     assert run.code == 2
     assert "nothing is run to find them out; pass --input-shape x:SIZE" in run.line
     report = planned(model, *CPU, "--input-shape", "x:1,1,512,512")

@@ -24,7 +24,7 @@ from tests.cli.tool import (
 
 def statuses(path: Path, *options: object) -> dict[str, str]:
     report = path.with_name("plan.json")
-    run = widthfold("optimize", path, "--dry-run", *options, "--report", report)
+    run = widthfold("optimize", path, *options, "--report", report)
     assert (run.code, run.err) == (0, "")
     return {site["node"]: site["code"] for site in optimize_report(report)["sites"]}
 

@@ -120,15 +120,15 @@ def test_from_inspect_to_verify(kind: str, models: dict[str, Path], tmp_path: Pa
     assert shown.code == 0
     assert f"2 {KINDS[kind]}" in shown.out
     assert shown.out.count("rows by 8") == wanted
-    assert widthfold("optimize", model, out, "--factor", 8, "--dry-run").code == 0
+    assert widthfold("optimize", model, "--factor", 8).code == 0
     assert widthfold("optimize", model, "--factor", 8, "--check").code == 1
     assert not out.exists()
-    quick = ("--provider", "cpu", "--seeds", 2, "--truth-budget", 0)
+    quick = ("--provider", "cpu", "--seeds", 2)
     done = widthfold("optimize", model, out, "--factor", 8, "--report", report, *quick)
     assert done.code == 0, done.err
     assert f"{wanted} of 2 {KINDS[kind]} nodes folded" in done.out
     assert {site["spread"] for site in json.loads(report.read_text())["sites"]} <= {1.0, None}
-    checked = widthfold("verify", model, out, "--no-timing", *quick)
+    checked = widthfold("verify", model, out, "--no-timing", "--truth-budget", 0, *quick)
     assert checked.code == 0, checked.out + checked.err
     assert "proof: equal" in checked.out
     x = np.random.default_rng(7).standard_normal((ROWS, WIDTHS[0])).astype(np.float32)

@@ -75,7 +75,7 @@ def test_a_fold_needs_neither_the_runtime_nor_what_renders_other_reports(
     report: Path, tmp_path: Path
 ) -> None:
     path = save(build(), tmp_path / "m.onnx")
-    options = ("--factor", 2, "--dry-run", "--format", "json")
+    options = ("--factor", 2, "--format", "json")
     assert imported(COMMAND, report, "optimize", path, *options) == ({*TO_FOLD, "rich"}, 0)
 
 

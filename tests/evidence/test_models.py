@@ -196,6 +196,7 @@ def test_an_ill_conditioned_output_is_forgiven_and_says_so(tmp_path):
     assert result.verdict == "pass"
     assert result.outputs[0].max_rel > 1e-4
     assert result.outputs[0].max_rel <= result.outputs[0].tolerance < 0.3
+    assert result.outputs[0].caveat == "ill-conditioned"
     assert result.outputs[0].note.startswith("ill-conditioned: ")
     strict = VerifyOptions(provider=Provider.CPU, seeds=3, tolerance=Tolerance(rtol=1e-4))
     assert compared(tmp_path, *same, strict).verdict == "fail"

@@ -100,13 +100,25 @@ def test_a_fold_that_saturates_where_the_original_does_not_fails(tmp_path: Path)
     assert told.endswith(f"(output y); {PRECISION}=1 makes both exact")
 
 
+@pytest.mark.parametrize("worse", [[], [FURTHER]])
+def test_on_any_cpu_what_saturates_further_fails_and_is_said_so(
+    worse: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = "widthfold_onnx.evidence.parity.models"
+    monkeypatch.setattr(f"{module}.may_saturate", lambda *given: True)
+    monkeypatch.setattr(f"{module}.as_deployed", lambda *given: (worse, [SATURATES]))
+    found = compare_models(*pair(alternating([-127, 127, 127, -127]), tmp_path), VALUES)
+    assert found.saturates_further is bool(worse)
+    assert (found.verdict, found.reasons) == ("fail" if worse else "pass", (*worse, SATURATES))
+
+
 def test_data_that_fill_the_range_show_what_others_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = pair(alternating_floats(), tmp_path)
     found = compare_models(*files, VALUES)
     assert (found.verdict, found.input_sets) == ("fail" if u8s8_error() else "pass", 6)
-    assert (FURTHER in found.reasons) is bool(u8s8_error())
+    assert (FURTHER in found.reasons) is found.saturates_further is bool(u8s8_error())
     monkeypatch.setattr("widthfold_onnx.evidence.parity.reference.filling", lambda *given: None)
     found = compare_models(*files, VALUES)
     assert (found.verdict, found.reasons, found.input_sets) == ("pass", (), 5)
@@ -214,6 +226,7 @@ def test_either_model_may_hold_the_integers(texts: tuple[str, str], tmp_path: Pa
     assert found.environment.u8s8_error == u8s8_error()
     worse = bool(u8s8_error()) and texts[1] == INTEGERS
     assert (found.verdict, FURTHER in found.reasons) == ("fail" if worse else "pass", worse)
+    assert found.saturates_further is worse
     assert any(SATURATES in reason for reason in found.reasons) is bool(u8s8_error())
 
 

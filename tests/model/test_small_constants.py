@@ -40,6 +40,20 @@ def test_the_amounts_come_out_right():
     assert shape(model, "y") == (8, 2, 3, 8)
 
 
+def test_operators_are_those_of_the_models_opset():
+    """At opset 11 Squeeze and Unsqueeze have their axes as attributes."""
+    model = parsed(
+        """(float[5, 8] x) => (float[a, b] y) {
+          ends = Constant <value = int64[1, 4] {1, 0, 2, 0}> ()
+          more = Unsqueeze <axes = [0]> (ends)
+          pads = Squeeze <axes = [0, 1]> (more)
+          y = Pad (x, pads)
+        }""",
+        opset=11,
+    )
+    assert shape(model, "y") == (8, 8)
+
+
 def test_evaluation_does_not_touch_the_model():
     model = parsed(PADDED)
     before = model.SerializeToString()
@@ -174,8 +188,8 @@ def test_the_number_of_evaluations_is_bounded(monkeypatch):
     monkeypatch.setattr(small_constants, "MAX_EVALUATIONS", 10)
     monkeypatch.setattr(propagate, "ROUNDS", 2)
     seen = []
-    run = small_constants._run
-    monkeypatch.setattr(small_constants, "_run", lambda *args: seen.append(1) or run(*args))
+    run = small_constants.run_node
+    monkeypatch.setattr(small_constants, "run_node", lambda *args: seen.append(1) or run(*args))
     nodes = "\n".join(f"v{i + 1} = Add (v{i}, v{i})" for i in range(50))
     model = parsed(f"(float[1] x) => (float[1] y) {{ {nodes}\n y = Relu (x) }}", v0=np.int64([1]))
     ShapeTable(model, {})
@@ -185,7 +199,7 @@ def test_the_number_of_evaluations_is_bounded(monkeypatch):
 def test_failures_of_the_evaluator_are_bounded_too(monkeypatch):
     monkeypatch.setattr(small_constants, "MAX_EVALUATIONS", 10)
     seen = []
-    monkeypatch.setattr(small_constants, "_run", lambda *args: seen.append(1))
+    monkeypatch.setattr(small_constants, "run_node", lambda *args: seen.append(1))
     nodes = "\n".join(f"v{i + 1} = Add (v0, v0)" for i in range(50))
     model = parsed(f"(float[1] x) => (float[1] y) {{ {nodes}\n y = Relu (x) }}", v0=np.int64([1]))
     ShapeTable(model, {})
@@ -237,6 +251,6 @@ def test_a_size_that_the_model_only_declares_is_not_believed(monkeypatch):
         """
     )
     made = []
-    monkeypatch.setattr(small_constants, "_run", lambda node, *rest: made.append(node.op_type))
+    monkeypatch.setattr(small_constants, "run_node", lambda node, *rest: made.append(node.op_type))
     ShapeTable(model, {})
     assert not made

@@ -17,9 +17,6 @@ from widthfold_onnx.model.graph import Document
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.plan.cost import conv_seconds, layer_seconds
 from widthfold_onnx.plan.layers import Layers
-from widthfold_onnx.plan.measure import AS_IS
-from widthfold_onnx.plan.ranking import compare, rank_correlation
-from widthfold_onnx.plan.store import Measurement
 from widthfold_onnx.plan.targets import Target, names, target
 from widthfold_onnx.plan.units import Unit
 from widthfold_onnx.plan.work import Work
@@ -218,28 +215,3 @@ def test_a_better_device_is_never_slower(work: Work, aim, what: str, times: floa
     faster = {k: v * times for k, v in value.items()} if what == "rate" else value * times
     better = msgspec.structs.replace(aim, **{what: faster})
     assert conv_seconds(work, better) <= conv_seconds(work, aim)
-
-
-@given(st.lists(st.floats(0, 1e9), min_size=3, max_size=20, unique=True))
-def test_ranks_compare_orders_only(values: list[float]) -> None:
-    assert rank_correlation(values, [value * 2 for value in values]) in (1.0, None)
-    assert rank_correlation(values, [-value for value in values]) in (-1.0, None)
-    assert rank_correlation(values, [1.0] * len(values)) is None
-    assert rank_correlation(values[:2], values[:2]) is None
-
-
-def test_predictions_are_compared_with_what_was_measured() -> None:
-    layer = unit([1, 1, 64, 64], [1, 1, 1, 31], same(1, 31))
-    first, _, third = layer.forms[:3]
-    taken = "2026-01-01T00:00:00+00:00"
-
-    def measured(ratio: float) -> Measurement:
-        return Measurement("ok", ratio, ratio, ratio, 2 * layer.predicted, 9, "", taken)
-
-    store = {AS_IS: measured(1.0), first.key: measured(2.0), third.key: measured(3.0)}
-    (found,) = compare([layer], lambda subject, form: store.get(form))
-    assert found.subject == layer.subject
-    assert found.scale == 2.0
-    assert found.measured == [2.0, 3.0]
-    assert found.predicted == [layer.predicted / form.predicted for form in (first, third)]
-    assert list(compare([layer], lambda subject, form: None)) == []

@@ -52,7 +52,7 @@ def test_a_store_of_another_version_stays(path: Path, version: int) -> None:
         store.put(key(), measured())
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute(f"PRAGMA user_version = {version}")
-    assert f"format {version}, this version of widthfold has 1" in refused(path)
+    assert f"format {version}, this version of widthfold has {database.FORMAT}" in refused(path)
 
 
 def test_damage_anywhere_is_refused_and_nothing_is_written(path: Path) -> None:

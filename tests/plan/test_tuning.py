@@ -13,7 +13,7 @@ import widthfold_onnx
 from tests.plan.workers import GO_ON, MEETING, PATIENCE, halting, hopeless, meeting, quick
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
-from widthfold_onnx.plan import local, measure
+from widthfold_onnx.plan import measure, tuning
 from widthfold_onnx.plan.measure import AS_IS
 from widthfold_onnx.plan.store import Store
 from widthfold_onnx.plan.tuning import EVERY_FORM, tune
@@ -73,11 +73,13 @@ def test_a_layer_of_two_models_is_measured_once_and_never_again(
 def test_jobs_measure_at_a_time(
     tmp_path: Path, options: SearchOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "cores", lambda: 3)
+    monkeypatch.setattr(tuning, "cores", lambda: 3)
     monkeypatch.setattr(measure, "race", meeting)
     monkeypatch.setenv(MEETING, str(tmp_path / "meeting"))
-    report = tune([THREE], search_options=options, jobs=3)
+    steps: list[Step] = []
+    report = tune([THREE], search_options=options, jobs=3, on_progress=steps.append)
     (row,) = report.models
+    assert all(0 <= step.done < step.total == 2 * row.layers for step in steps[1:])
     assert (row.layers, row.left, row.skipped, row.failed) == (3, 0, 0, 0)
     assert row.measured == 2 * row.layers + row.forms  # alone, and between packed tensors
 
@@ -85,7 +87,7 @@ def test_jobs_measure_at_a_time(
 def test_more_jobs_than_cores_are_refused(
     options: SearchOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "cores", lambda: 4)
+    monkeypatch.setattr(tuning, "cores", lambda: 4)
     for jobs, threads in ((5, 1), (3, 2), (2, 4), (0, 1)):
         with pytest.raises(UsageError, match=rf"^{jobs} jobs of {threads} thread"):
             tune([SIGNAL], search_options=replace(options, threads=threads), jobs=jobs)
@@ -113,27 +115,33 @@ def test_a_broken_model_does_not_stop_the_others(tmp_path: Path, options: Search
     assert (gone.code, gone.reason) == (2, f"{tmp_path / 'gone.onnx'}: No such file or directory")
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
 def test_an_interrupt_keeps_what_was_measured(
-    tmp_path: Path, options: SearchOptions, monkeypatch: pytest.MonkeyPatch
+    jobs: int, tmp_path: Path, options: SearchOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tuning, "cores", lambda: 2)
     monkeypatch.setattr(measure, "race", halting)
     go_on = tmp_path / "go on"
     monkeypatch.setenv(GO_ON, str(go_on))
 
+    pressed = False
+
     def press(step: Step) -> None:
-        if step.text.startswith("measuring layer 1"):
+        nonlocal pressed
+        if step.text.startswith("measuring layer") and not pressed:
+            pressed = True
             threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
 
-    report = tune([THREE], search_options=options, on_progress=press)
+    report = tune([THREE], search_options=options, jobs=jobs, on_progress=press)
     playing = [thread for thread in threading.enumerate() if "play" in thread.name]
-    assert playing  # nobody waited for the child
+    assert bool(playing) == (jobs > 1)  # nobody waited for the children
     go_on.touch()
     (row,) = report.models
     assert report.interrupted
     assert row.left == 3  # of the first one, what it does between packed tensors
     with Store(options.store) as store:
         assert len(store) == row.measured == report.machines[0].measured > 1
-        assert sum(key.candidate == AS_IS for key, _ in store.items()) == 1
+        assert sum(key.candidate == AS_IS for key, _ in store.items()) == jobs
         known = len(store)
     for thread in playing:
         thread.join(PATIENCE)

@@ -27,7 +27,7 @@ def test_an_output_that_fails_within_the_tolerance_is_too_far_from_the_truth() -
 
 
 def test_an_output_that_cannot_be_judged_does_not_differ() -> None:
-    row = replace(output("y", "all", 0.0, passed=False), note=UNSTEADY)
+    row = replace(output("y", "all", 0.0, passed=False), note=UNSTEADY, caveat="unsteady")
     report = replace(passing(), verdict="unverified", outputs=[row], reasons=["y: " + UNSTEADY])
     assert wording.difference(row) == UNSTEADY
     root = ElementTree.fromstring(junit.render(report))

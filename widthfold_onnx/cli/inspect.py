@@ -9,10 +9,11 @@ import click
 from widthfold_onnx.cli.common import MODEL, guarded
 from widthfold_onnx.cli.folding import fold_options
 from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
+from widthfold_onnx.cli.sections import Sectioned
 from widthfold_onnx.options import FoldOptions
 
 
-@click.command("inspect")
+@click.command("inspect", cls=Sectioned)
 @guarded
 @click.argument("model", type=MODEL)
 @fold_options(default_factor="8")

@@ -18,20 +18,20 @@ from widthfold_onnx.cli.folding import fold_options
 from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
 from widthfold_onnx.cli.running import VerifyArguments, verify_arguments
 from widthfold_onnx.cli.searching import SearchArguments, search_arguments
-from widthfold_onnx.errors import CheckFailedError, NothingFoldedError, UnverifiedError, UsageError
+from widthfold_onnx.cli.sections import Sectioned
+from widthfold_onnx.errors import CheckFailedError, NothingFoldedError, UnverifiedError
 from widthfold_onnx.options import FoldOptions
 
 if TYPE_CHECKING:
     from widthfold_onnx.results import VerifyReport
 
 
-@click.command("optimize")
+@click.command("optimize", cls=Sectioned)
 @guarded
 @click.argument("model", type=MODEL)
 @click.argument("out", type=MODEL, required=False)
 @fold_options(default_factor="auto")
 @search_arguments
-@click.option("--dry-run", is_flag=True, help="Plan and print; write nothing.")
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if anything would be folded.")
 @click.option("--require-fold", is_flag=True, help="Exit 5 if nothing is folded.")
 @click.option("--no-verify", is_flag=True, help="Write the result without running it.")
@@ -41,7 +41,6 @@ def optimize_command(
     model: Path,
     out: Path | None,
     fold: FoldOptions,
-    dry_run: bool,
     check: bool,
     require_fold: bool,
     no_verify: bool,
@@ -50,6 +49,8 @@ def optimize_command(
     reporting: ReportArguments,
 ) -> None:
     """Fold MODEL where it pays, or by a factor, and write OUT once it has been verified.
+
+    Without OUT it only plans, and prints the table.
 
     At --factor auto every layer is measured in all its forms on this machine, and OUT is a copy of
     MODEL unless the whole model became faster beyond the noise. A fixed factor asks no questions.
@@ -62,15 +63,12 @@ def optimize_command(
     from widthfold_onnx.pipeline import optimize
     from widthfold_onnx.results import OptimizeReport
 
-    plan_only = dry_run or check
-    if out is None and not plan_only:
-        raise UsageError("name the OUT file, or plan only with --dry-run or --check")
     to = reporting.destinations(OptimizeReport, [model, *([out] if out else [])])
     options = running.options({}, thorough=False)
     with progress() as on_progress:
         result = optimize(
             model,
-            None if plan_only else out,
+            None if check else out,
             fold,
             None if no_verify else options,
             searching.options(options),
@@ -102,13 +100,10 @@ def optimize_command(
 
 def _leave_unwritten(verification: VerifyReport) -> NoReturn:
     """Exit for a result that did not pass, and say why."""
-    from widthfold_onnx.evidence.eight_bits.saturated import FURTHER
-
     error = CheckFailedError if verification.verdict == "fail" else UnverifiedError
     why = "; ".join(verification.reasons) or "no reason given"
     proof = verification.proof
-    guilty = proof is not None and proof.verdict == "different"
-    guilty = guilty or any(reason.startswith(FURTHER) for reason in verification.reasons)
+    guilty = verification.saturates_further or (proof is not None and proof.verdict == "different")
     hint = "; --skip NODE leaves a node alone" if guilty else ""
     leave(f"OUT is not written: {why}{hint}", error.exit_code)
 

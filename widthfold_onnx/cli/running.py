@@ -26,7 +26,6 @@ class VerifyArguments:
     inputs: tuple[str, ...]
     rtol: tuple[str, ...]
     atol: float
-    truth_budget: float
     provider_options: tuple[str, ...]
     session_options: tuple[str, ...]
 
@@ -35,6 +34,7 @@ class VerifyArguments:
         shapes: Shapes,
         *,
         thorough: bool,
+        truth_budget: float = 0.0,
         threads: int = 1,
         time_budget: float = 0.0,
         fail_under: float | None = None,
@@ -63,7 +63,7 @@ class VerifyArguments:
                 atol=self.atol,
                 per_output={name: value for name, value in pairs if name is not None},
             ),
-            truth_budget=self.truth_budget,
+            truth_budget=truth_budget,
             thorough=thorough,
             timing=time_budget != 0,
             threads=threads,
@@ -130,13 +130,6 @@ def verify_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--atol", type=float, default=0.0, show_default=True, help="Absolute tolerance."
-        ),
-        click.option(
-            "--truth-budget",
-            type=click.FloatRange(min=0),
-            default=3.0,
-            show_default=True,
-            help="Seconds for a float64 run of ORIGINAL that judges both; 0 leaves it out.",
         ),
     ]
     for decorator in reversed(decorators):

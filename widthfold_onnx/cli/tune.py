@@ -11,11 +11,12 @@ from widthfold_onnx.cli.folding import fold_options
 from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
 from widthfold_onnx.cli.running import PROVIDER, PROVIDER_OPTIONS, SESSION_OPTIONS, assignments
 from widthfold_onnx.cli.searching import STORE, THREADS
+from widthfold_onnx.cli.sections import Sectioned
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 
 
-@click.command("tune")
+@click.command("tune", cls=Sectioned)
 @guarded
 @click.argument("models", type=MODEL, nargs=-1, required=True)
 @fold_options(default_factor=None)

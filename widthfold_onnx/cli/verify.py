@@ -17,10 +17,12 @@ from widthfold_onnx.cli.common import (
 )
 from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
 from widthfold_onnx.cli.running import VerifyArguments, verify_arguments
+from widthfold_onnx.cli.sections import Sectioned
 from widthfold_onnx.errors import CheckFailedError, UnverifiedError, UsageError
+from widthfold_onnx.options import VerifyOptions
 
 
-@click.command("verify")
+@click.command("verify", cls=Sectioned)
 @guarded
 @click.argument("original", type=MODEL)
 @click.argument("rewritten", type=MODEL)
@@ -31,6 +33,13 @@ from widthfold_onnx.errors import CheckFailedError, UnverifiedError, UsageError
     type=ShapeType(),
     multiple=True,
     help="Sizes for dimensions that the model leaves open, e.g. x:1,3,224,224.",
+)
+@click.option(
+    "--truth-budget",
+    type=click.FloatRange(min=0),
+    default=VerifyOptions.truth_budget,
+    show_default=True,
+    help="Seconds for a float64 run of ORIGINAL that judges both; 0 leaves it out.",
 )
 @click.option(
     "--threads",
@@ -64,6 +73,7 @@ def verify_command(
     rewritten: Path,
     running: VerifyArguments,
     input_shapes: tuple[tuple[str, tuple[int, ...]], ...],
+    truth_budget: float,
     threads: int,
     time_budget: float,
     no_timing: bool,
@@ -84,6 +94,7 @@ def verify_command(
     options = running.options(
         dict(input_shapes),
         thorough=True,
+        truth_budget=truth_budget,
         threads=threads,
         time_budget=0.0 if no_timing else time_budget,
         fail_under=fail_under,

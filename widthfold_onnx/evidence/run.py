@@ -13,7 +13,6 @@ from widthfold_onnx.evidence.eight_bits.exact_kernels import holds_bytes
 from widthfold_onnx.evidence.folds import recorded_folds
 from widthfold_onnx.evidence.integers import run_on_integers
 from widthfold_onnx.evidence.parity.models import ModelParity, compare_models
-from widthfold_onnx.evidence.parity.rows import ILL_CONDITIONED
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.proved import proved
 from widthfold_onnx.evidence.timing.environment import Before, environment
@@ -84,6 +83,7 @@ def verified(
         environment=environment(
             options, before, u8s8_error() if holds_bytes(old.proto, new.proto) else None
         ),
+        saturates_further=parity.saturates_further,
         unrun=parity.unrun if is_equal else "",
     )
 
@@ -93,7 +93,7 @@ def _unexplained(parity: ModelParity) -> list[str]:
 
     It explains a difference only between models that compute the same function.
     """
-    names = [row.name for row in parity.outputs if row.note.startswith(ILL_CONDITIONED)]
+    names = [row.name for row in parity.outputs if row.caveat == "ill-conditioned"]
     return [
         f"output {printable(name)} differs by more than the tolerance, and nothing proves that "
         "both models compute the same function"

@@ -1,7 +1,7 @@
 """Finds the constants of a model: those it stores, and those it computes from them alone.
 
 Stored constants are initializers, dense or sparse, and Constant nodes; computed ones are what
-`model.evaluate` evaluates. An Identity returns the very same constant.
+`model.constant_folding` evaluates. An Identity returns the very same constant.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.model.constant_folding import FOLDABLE, MAX_ELEMENTS, dense, too_large
 from widthfold_onnx.model.domain import is_default
-from widthfold_onnx.model.evaluate import FOLDABLE, MAX_ELEMENTS, Array, dense, too_large
 from widthfold_onnx.model.library import ir
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.text import printable

@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-import numpy.typing as npt
 import onnx
 
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.model.constant_folding import evaluated
 from widthfold_onnx.model.constants import Constant, Constants
 from widthfold_onnx.model.domain import is_default
-from widthfold_onnx.model.evaluate import evaluated
 from widthfold_onnx.model.inlining import inlined
 from widthfold_onnx.model.library import ir
 from widthfold_onnx.model.messages import Scope, linked, message_of, repeat, scopes_of, write_back
@@ -104,7 +103,7 @@ class Document:
         """Check whether a quantization annotation of the model names the value."""
         return value.name in self._annotated
 
-    def read(self, constant: Constant) -> npt.NDArray[Any]:
+    def read(self, constant: Constant) -> Array:
         """Return the numbers of a constant."""
         return self._constants.read(constant)
 
@@ -117,7 +116,7 @@ class Document:
         return self._names.fresh(base)
 
     def add_constant(
-        self, array: npt.NDArray[Any], name: str, owner: ir.Graph, *, external: bool = False
+        self, array: Array, name: str, owner: ir.Graph, *, external: bool = False
     ) -> Value:
         """Add a new initializer to `owner`.
 

@@ -26,12 +26,15 @@ DOMAIN = "widthfold.extents"
 _OP = "OpenNegative"
 _RAW = "widthfold/raw/"  # prefix of the name of a value whose negative extents are not open yet
 
-# Operators on extents as data, from which inference finds others: these must stay next to each
-# other. None of them makes a negative extent of extents that are not.
-_CARRIERS = {
-    *("Constant", "Add", "Cast", "Concat", "Gather", "Mul", "Shape", "Size", "Slice", "Squeeze"),
-    *("Sub", "Unsqueeze"),
+PROPAGATING = {
+    *("Add", "Cast", "Concat", "Gather", "Mul", "Shape", "Size", "Slice", "Squeeze", "Sub"),
+    "Unsqueeze",
 }
+"""Operators through which onnx propagates extents as data."""
+
+# Inference finds extents by these next to each other, so nothing may come between them. None of
+# them makes a negative extent of extents that are not.
+_CARRIERS = {"Constant", *PROPAGATING}
 
 
 def infer_shapes(model: onnx.ModelProto, *, data_prop: bool = False) -> onnx.ModelProto:

@@ -15,7 +15,7 @@ from onnx import numpy_helper
 
 from widthfold_onnx.model.declared import Dims, shapes_of
 from widthfold_onnx.model.domain import is_default
-from widthfold_onnx.model.inference import infer_shapes
+from widthfold_onnx.model.inference import PROPAGATING, infer_shapes
 from widthfold_onnx.model.memory import memory_capped
 from widthfold_onnx.model.small_constants import SmallConstants, stored_numbers
 from widthfold_onnx.model.transposed import settle_transposed
@@ -24,10 +24,6 @@ from widthfold_onnx.model.walk import all_graphs, all_nodes, subgraphs
 _MAX_PROPAGATED = 1_000_000  # elements of all vectors together
 _MAX_GROWTH = 1 << 30  # by all Concats of all functions, one after the other
 _PROPAGATION_BYTES = 256 << 20
-_PROPAGATING = {
-    *("Add", "Cast", "Concat", "Gather", "Mul", "Shape", "Size", "Slice", "Squeeze", "Sub"),
-    "Unsqueeze",
-}
 ROUNDS = 4
 
 
@@ -40,8 +36,9 @@ def infer(outline: onnx.ModelProto) -> onnx.ModelProto:
     # Below 4 an evaluated constant would have no type: an initializer had to be an input as well.
     outline.ir_version = max(outline.ir_version, 4)
     inferred = infer_shapes(outline)
+    opset = next((entry.version for entry in outline.opset_import if not entry.domain), 1)
     bodies = (outline.graph, *outline.functions)
-    propagates = any(n.op_type in _PROPAGATING for body in bodies for n in all_nodes(body.node))
+    propagates = any(n.op_type in PROPAGATING for body in bodies for n in all_nodes(body.node))
     for turn in range(ROUNDS):
         if propagates and _propagates_little(inferred):
             inferred = _propagated(outline)
@@ -50,7 +47,7 @@ def infer(outline: onnx.ModelProto) -> onnx.ModelProto:
         if _settle(outline.graph, inferred.graph, ChainMap()):
             continue  # evaluation must not rest on wrong extents
         shapes = shapes_of(inferred.graph)
-        found = SmallConstants(ChainMap(), ChainMap()).run(outline.graph, inferred.graph)
+        found = SmallConstants(ChainMap(), ChainMap(), opset).run(outline.graph, inferred.graph)
         found += _fill_stft(outline.graph, shapes)
         if not found:
             break
@@ -88,7 +85,7 @@ def _propagates_little(inferred: onnx.ModelProto) -> bool:
         shapes = shapes_of(graph)
         lengths.update({n: d[0] for n, d in shapes.items() if len(d) == 1 and d[0] is not None})
         for node in graph.node:
-            if node.op_type in _PROPAGATING:
+            if node.op_type in PROPAGATING:
                 total += sum(lengths.get(name, 0) for name in (*node.input, *node.output))
     growth = 1
     for function in inferred.functions:

@@ -1,6 +1,6 @@
 """Evaluates small constants that an exporter computes from constants and known extents.
 
-onnx's reference implementation runs one node at a time, only where the inferred size is small.
+One node runs at a time (`model.constant_folding`), only where the inferred size is small.
 """
 
 from __future__ import annotations
@@ -11,27 +11,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
-from onnx.reference import ReferenceEvaluator
 
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.model.constant_folding import SHAPE_ARITHMETIC, SMALL_ELEMENTS, run_node
 from widthfold_onnx.model.declared import Dims, shapes_of
 from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.walk import subgraphs
 
-SMALL_ELEMENTS = 256
 MAX_EVALUATIONS = 10_000
-# Deterministic, without state, and fast on small tensors.
-SHAPE_ARITHMETIC = {
-    *("Add", "Cast", "Concat", "ConstantOfShape", "Div", "Expand", "Gather", "Identity", "Mul"),
-    *("Neg", "Reshape", "Slice", "Squeeze", "Sub", "Transpose", "Unsqueeze"),
-}
 
 MADE_BY_SHAPE = {"ConstantOfShape": 0, "Expand": 1}
 """Index of the input that holds the shape of the output."""
-
-Array = npt.NDArray[np.generic]
 
 
 @dataclass
@@ -41,11 +33,13 @@ class SmallConstants:
     Attributes:
         shapes: by value name, inner graphs first.
         constants: numbers by value name, inner graphs first.
+        opset: of the default domain.
         tried: how many nodes were evaluated so far.
     """
 
     shapes: ChainMap[str, Dims]
     constants: ChainMap[str, onnx.TensorProto]
+    opset: int
     tried: int = 0
 
     def run(self, graph: onnx.GraphProto, inferred: onnx.GraphProto) -> int:
@@ -86,7 +80,16 @@ class SmallConstants:
         if not _is_small_constant(node, self.constants, self.shapes):
             return None
         self.tried += 1
-        return _run(node, self.constants, self.shapes[node.output[0]])
+        return self._run(node)
+
+    def _run(self, node: onnx.NodeProto) -> Array | None:
+        known = self.constants
+        inputs = [numpy_helper.to_array(known[name]) if name else None for name in node.input]
+        result = run_node(node, inputs, self.opset)
+        # Inference found another shape where the node is invalid; then the value stays unknown.
+        return (
+            result if result is not None and result.shape == self.shapes[node.output[0]] else None
+        )
 
 
 def _extents(node: onnx.NodeProto, shapes: Mapping[str, Dims]) -> Array | None:
@@ -129,15 +132,3 @@ def _is_small_constant(
         and math.prod(d for d in dims if d is not None) <= SMALL_ELEMENTS
         for dims in sizes
     )
-
-
-def _run(node: onnx.NodeProto, known: Mapping[str, onnx.TensorProto], shape: Dims) -> Array | None:
-    feeds = {name: numpy_helper.to_array(known[name]) for name in node.input if name}
-    try:
-        (result,) = ReferenceEvaluator(node).run(None, feeds)
-    except Exception:
-        # The evaluator raises any error of numpy on invalid inputs; then the value stays unknown.
-        return None
-    array = np.asarray(result)
-    # The evaluator takes the newest form of an operator; inference takes the model's.
-    return array if array.shape == shape else None

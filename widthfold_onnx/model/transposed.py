@@ -12,9 +12,8 @@ from collections.abc import Mapping
 
 import onnx
 
+from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.domain import is_default
-
-Dims = tuple[int | None, ...]
 
 
 def settle_transposed(

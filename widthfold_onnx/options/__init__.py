@@ -2,6 +2,7 @@
 
 from widthfold_onnx.options.folding import (
     FACTORS,
+    SMALLEST_FACTOR,
     AxisName,
     FoldOptions,
     Layout,
@@ -12,6 +13,7 @@ from widthfold_onnx.options.running import Provider, SearchOptions, Tolerance, V
 
 __all__ = [
     "FACTORS",
+    "SMALLEST_FACTOR",
     "AxisName",
     "FoldOptions",
     "Layout",

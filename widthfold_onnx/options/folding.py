@@ -11,6 +11,7 @@ from widthfold_onnx.errors import UsageError
 Shapes = Mapping[str, tuple[int, ...]]
 """Input name -> shape, to fix dimensions that the model leaves open."""
 
+SMALLEST_FACTOR = 2
 MAX_FACTOR = 4096
 
 FACTORS = (2, 4, 8, 16, 32)
@@ -101,8 +102,10 @@ class FoldOptions:
         for name in ("max_flops_growth", "max_bytes_growth"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must be above 0")
-        if self.factor is not None and not 2 <= self.factor <= MAX_FACTOR:
-            raise UsageError(f"factor is {self.factor}; it must lie in 2..{MAX_FACTOR}")
+        if self.factor is not None and not SMALLEST_FACTOR <= self.factor <= MAX_FACTOR:
+            raise UsageError(
+                f"factor is {self.factor}; it must lie in {SMALLEST_FACTOR}..{MAX_FACTOR}"
+            )
         if self.max_channels < 1:
             raise UsageError(f"max_channels is {self.max_channels}; it must be at least 1")
         if isinstance(self.axis, int) and self.axis not in (0, 2, 3, 4):

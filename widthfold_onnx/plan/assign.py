@@ -25,7 +25,10 @@ from widthfold_onnx.plan.store import Measurement
 from widthfold_onnx.plan.units import Unit
 
 SMALLEST_GAIN = 1.03
-"""A layer takes another form only if the low end of the form's speed-up exceeds this."""
+"""A layer takes another form only if the low end of the form's speed-up exceeds this.
+
+It is more than `clock.SMALLEST_DIFFERENCE`: many forms race, and the best may be so by chance.
+"""
 
 SOLVER_SECONDS = 10.0
 

@@ -40,17 +40,34 @@ LIFTED_RANK = 2
 """Spatial axes of a Conv that may be lifted: the CPU's NCHWc kernels exist for two only."""
 
 
+KEYED = {
+    *("kind", "axis", "factor", "form", "merged", "batch", "dense", "digit_major", "lift"),
+    *("channels", "group", "axes", "out_digits", "in_digits", "blocked"),
+}
+"""Fields of a record that tell the forms of one layer apart, and so are in the key."""
+
+UNKEYED: dict[str, object] = {"samples": None, "length": None, "shape": [], "flops_ratio": 0.0}
+"""What stands in a key for fields that the layer decides: its extents, and what follows of them."""
+
+
 def form_key(site: LinearSite, form: Reformulation) -> str:
-    """Return a form as canonical JSON, without the fields that differ within one subject."""
+    """Return a form as canonical JSON: a record, of which any new field is left out."""
     if isinstance(site, MatMulSite) and isinstance(form, MatMulForm):
-        product = msgspec.structs.replace(product_record(site, form), shape=[], form=form.kind)
-        return canonical(msgspec.to_builtins(product))
-    assert isinstance(site, WindowedSite)
-    assert isinstance(form, WindowedForm)
-    record = record_of(site, form)
-    axes = [msgspec.structs.replace(axis, length=None) for axis in record.axes]
-    bare = msgspec.structs.replace(record, samples=None, axes=axes, form=form.kind, flops_ratio=0.0)
-    return canonical(msgspec.to_builtins(bare))
+        record: msgspec.Struct = product_record(site, form)
+    else:
+        assert isinstance(site, WindowedSite)
+        assert isinstance(form, WindowedForm)
+        record = record_of(site, form)
+    return canonical(_keyed(msgspec.to_builtins(record) | {"form": form.kind}))
+
+
+def _keyed(told: object) -> object:
+    if isinstance(told, list | tuple):
+        return [_keyed(item) for item in told]
+    if not isinstance(told, dict):
+        return told
+    kept = {name: _keyed(value) for name, value in told.items() if name in KEYED}
+    return kept | {name: blank for name, blank in UNKEYED.items() if name in told}
 
 
 def form_of(site: LinearSite, key: str, options: FoldOptions) -> Reformulation | Refusal:

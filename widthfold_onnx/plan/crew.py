@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
+from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.plan.cluster import Cluster, Flight
 from widthfold_onnx.plan.identity import Place
 from widthfold_onnx.plan.measure import AS_IS, Bench
@@ -55,11 +55,8 @@ class Crew:
         store: where measurements are kept.
 
     Attributes:
-        reads: the provider on which models are tried to find the shapes of their inputs; this
-            machine need not have the device.
+        benches: one bench for each kind of machine seen so far.
     """
-
-    reads = Provider.CPU
 
     def __init__(
         self, cluster: Cluster, options: SearchOptions, fold: FoldOptions, store: Store
@@ -68,13 +65,9 @@ class Crew:
         self._options = options
         self._fold = fold
         self._store = store
+        self.benches: list[Bench] = []
         self._queues: dict[Place, _Queue] = {}
         self._tasks: dict[Flight, _Task] = {}
-
-    @property
-    def benches(self) -> list[Bench]:
-        """One bench for each kind of machine seen so far."""
-        return [queue.bench for queue in self._queues.values()]
 
     def measure(self, units: Sequence[Unit], deadline: float, on_progress: Progress) -> None:
         """Measure what is not known, on all workers that are connected or connect later.
@@ -118,6 +111,7 @@ class Crew:
     def _queue(self, place: Place, units: Sequence[Unit], deadline: float) -> _Queue:
         options = replace(self._options, provider=place.provider)
         bench = Bench.of(options, self._fold, self._store, place.machine)
+        self.benches.append(bench)
         return _Queue(bench, bench.missing(units, deadline - time.monotonic()))
 
     def _send(self, workers: Mapping[str, Place], deadline: float) -> None:

@@ -10,21 +10,18 @@ computes it in integers only between them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import LinearSite
 from widthfold_onnx.rules.dequantized import data_dequantizer
 from widthfold_onnx.rules.parameter import dequantizer
-
-Array = npt.NDArray[Any]
 
 FUSED = frozenset(
     {"Relu", "LeakyRelu", "Sigmoid", "Tanh", "Clip", "HardSigmoid", "BatchNormalization"}

@@ -13,7 +13,7 @@ from itertools import product
 from widthfold_onnx.model.declared import Dims, dims_of
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.shapes import ShapeTable
-from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.options import SMALLEST_FACTOR, FoldOptions
 from widthfold_onnx.plan.guardable import guard_problem
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules import LINEAR
@@ -26,9 +26,6 @@ UNREAD = frozenset({"unknown-extent", "unknown-shape"})
 
 GUARD = "--guard-shapes"
 RAGGED = "--ragged"
-
-SMALLEST_FACTOR = 2
-"""Factor to try where the options fix none."""
 
 ROUND = 32
 """Suggested extents divided by the factor: behind five strides of 2 a multiple of it is left."""

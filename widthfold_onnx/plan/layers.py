@@ -8,7 +8,7 @@ from typing import Self
 
 from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.model.shapes import ShapeTable
-from widthfold_onnx.options import FoldOptions, Shapes
+from widthfold_onnx.options import SMALLEST_FACTOR, FoldOptions, Shapes
 from widthfold_onnx.plan.candidates import every_form
 from widthfold_onnx.plan.decisions import read_sites
 from widthfold_onnx.plan.inside import inside
@@ -18,8 +18,6 @@ from widthfold_onnx.plan.units import Unit, cut
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import LinearSite, Reformulation, Site
 from widthfold_onnx.rules.conv import is_wide, reformulate
-
-SMALLEST_FACTOR = 2
 
 Place = tuple[str, str]
 """Scope path and first output of a node."""

@@ -15,12 +15,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto, helper
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, Provider
 from widthfold_onnx.plan.reform import reformed
@@ -189,7 +190,7 @@ def out_of_reach(macs: float, usual: float, peak: float) -> bool:
     return 2 * macs > usual * peak * PEAK_MARGIN
 
 
-def _ratio(base: npt.NDArray[Any], form: npt.NDArray[Any]) -> float:
+def _ratio(base: Array, form: Array) -> float:
     return float(np.median(base / form))
 
 

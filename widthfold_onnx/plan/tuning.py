@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from widthfold_onnx.errors import UsageError, WidthfoldError
+from widthfold_onnx.evidence.timing.environment import cores
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 from widthfold_onnx.plan.cluster import Cluster
 from widthfold_onnx.plan.crew import Crew
+from widthfold_onnx.plan.identity import find_place
 from widthfold_onnx.plan.layers import Layers
-from widthfold_onnx.plan.local import Local
+from widthfold_onnx.plan.local import measure_with
 from widthfold_onnx.plan.measure import AS_IS, Bench
 from widthfold_onnx.plan.store import Store
 from widthfold_onnx.plan.targets import target, usual
@@ -58,12 +63,12 @@ def tune(
         raise UsageError("tune measures the forms of every factor; give none")
     with (
         Store(search_options.store) as store,
-        _crew(search_options, fold_options, store, jobs, dask) as crew,
+        _hands(search_options, fold_options, store, jobs, dask) as hands,
     ):
         read = []
         for path in map(Path, models):
             on_progress(Step(f"reading {path.name}"))
-            read.append((path.name, _layers(path, crew.reads, fold_options)))
+            read.append((path.name, _layers(path, hands.reads, fold_options)))
         units: dict[str, Unit] = {}
         for _, layers in read:
             if isinstance(layers, Layers):
@@ -73,7 +78,7 @@ def tune(
         deadline = time.monotonic() + search_options.time_budget
         interrupted = False
         try:
-            crew.measure(Layers(units).in_order(), deadline, on_progress)
+            hands.measure(Layers(units).in_order(), deadline, on_progress)
         except KeyboardInterrupt:
             interrupted = True
         return TuneReport(
@@ -82,26 +87,51 @@ def tune(
                 TunedMachine(
                     provider=bench.setup.provider, machine=bench.machine, measured=bench.measured
                 )
-                for bench in crew.benches
+                for bench in hands.benches
             ],
-            models=[_row(name, layers, crew.benches) for name, layers in read],
+            models=[_row(name, layers, hands.benches) for name, layers in read],
             interrupted=interrupted,
             store_read_only=store.read_only,
         )
 
 
+class _Hands(NamedTuple):
+    """What measures.
+
+    Attributes:
+        reads: the provider on which models are tried to find the shapes of their inputs.
+        benches: one for each kind of machine; those of a cluster come while it measures.
+        measure: measures units until a deadline.
+    """
+
+    reads: Provider
+    benches: list[Bench]
+    measure: Callable[[Sequence[Unit], float, Progress], None]
+
+
 @contextlib.contextmanager
-def _crew(
+def _hands(
     options: SearchOptions, fold: FoldOptions, store: Store, jobs: int, dask: str | None
-) -> Iterator[Local | Crew]:
-    if dask is None:
-        yield Local(options, fold, store, jobs)
+) -> Iterator[_Hands]:
+    wanted = options.provider, dict(options.provider_options), dict(options.session_options)
+    if dask is not None:
+        if jobs != 1:
+            raise UsageError("jobs are of this machine; on a cluster every worker measures")
+        with Cluster(dask, *wanted) as cluster:
+            crew = Crew(cluster, options, fold, store)
+            # This machine need not have the device.
+            yield _Hands(Provider.CPU, crew.benches, crew.measure)
         return
-    if jobs != 1:
-        raise UsageError("jobs are of this machine; on a cluster every worker measures")
-    wanted = options.provider, options.provider_options, options.session_options
-    with Cluster(dask, *wanted) as cluster:
-        yield Crew(cluster, options, fold, store)
+    most = max(cores() // options.threads, 1)
+    if not 1 <= jobs <= most:
+        raise UsageError(
+            f"{jobs} jobs of {options.threads} thread(s) on {cores()} core(s) would wait for "
+            f"each other: at most {most}, at least 1"
+        )
+    reads, machine = isolated(find_place, *wanted)
+    bench = Bench.of(replace(options, provider=reads), fold, store, machine)
+    measure = bench.measure if jobs == 1 else partial(measure_with, jobs, bench)
+    yield _Hands(reads, [bench], measure)
 
 
 def _layers(model: Path, provider: Provider, options: FoldOptions) -> Layers | WidthfoldError:

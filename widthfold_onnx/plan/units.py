@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy.typing as npt
 import onnx
 from onnx import TensorProto
 
@@ -28,8 +27,6 @@ from widthfold_onnx.plan.work import Work
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules import LINEAR
 from widthfold_onnx.rules.base import LinearSite, Reformulation, Site
-
-Array = npt.NDArray[Any]
 
 
 class Form(NamedTuple):

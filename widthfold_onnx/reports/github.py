@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from widthfold_onnx.evidence.parity.rows import UNSTEADY
 from widthfold_onnx.reports import wording
 from widthfold_onnx.reports.wording import short
 from widthfold_onnx.results import OptimizeReport, SiteReport, VerifyReport
@@ -59,14 +58,12 @@ def _planned(site: SiteReport) -> str:
 
 
 def _failures(report: VerifyReport) -> list[Finding]:
-    found = [
-        (
-            f"output {short(row.name, _NAME)} {'unsteady' if row.note == UNSTEADY else 'differs'}",
-            f"{wording.difference(row)} (level {row.level})",
-        )
-        for row in report.outputs
-        if not row.passed
-    ]
+    found = []
+    for row in report.outputs:
+        if not row.passed:
+            fault = "unsteady" if row.caveat == "unsteady" else "differs"
+            title = f"output {short(row.name, _NAME)} {fault}"
+            found.append((title, f"{wording.difference(row)} (level {row.level})"))
     if report.proof is not None and report.proof.verdict == "different":
         found.append(("proof: different", report.proof.reason))
     if report.integers is not None and report.integers.verdict == "different":

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.results import Side, Timing
 
 BINS = 16
@@ -52,15 +51,15 @@ def bar(part: float) -> str:
     return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()
 
 
-def _bin(values: Sequence[float], edges: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _bin(values: Sequence[float], edges: Array) -> Array:
     return np.clip(np.searchsorted(edges, values, side="right") - 1, 0, BINS - 1)
 
 
-def _counts(values: Sequence[float], edges: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _counts(values: Sequence[float], edges: Array) -> Array:
     return np.bincount(_bin(values, edges), minlength=BINS)
 
 
-def _marks(side: Side, edges: npt.NDArray[Any]) -> list[str]:
+def _marks(side: Side, edges: Array) -> list[str]:
     at = _bin([side.median_ms, side.p90, side.p99], edges)
     names = ("p50", "p90", "p99")
     return [" ".join(n for n, i in zip(names, at, strict=True) if i == b) for b in range(BINS)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from widthfold_onnx.evidence.parity.rows import ILL_CONDITIONED, UNSTEADY
 from widthfold_onnx.results import (
     Environment,
     FoldedNode,
@@ -172,7 +171,7 @@ def verdict(report: VerifyReport) -> str:
     """Return the verdict and the figures that it rests on."""
     errors = [row.max_rel for row in report.outputs if row.max_rel is not None]
     line = f"{report.verdict}; {counted(report.input_sets, 'input set')}"
-    forgiven = {row.name for row in report.outputs if row.note.startswith(ILL_CONDITIONED)}
+    forgiven = {row.name for row in report.outputs if row.caveat == "ill-conditioned"}
     if errors:
         line += f", largest relative error {max(errors):.1e}"
     if forgiven:
@@ -264,7 +263,7 @@ def inputs(timing: Timing) -> str:
 
 def difference(row: OutputParity) -> str:
     """Say what is wrong with an output that did not pass."""
-    if row.note == UNSTEADY:  # the figures compare runs of the original
+    if row.caveat == "unsteady":  # the figures compare runs of the original
         return row.note
     if not row.nonfinite_match:
         line = "NaN or Inf at other positions"

@@ -23,6 +23,14 @@ class WorstElement(Result, kw_only=True, frozen=True):
     rewritten: float
 
 
+Caveat = Literal["", "meaningless", "ill-conditioned", "unsteady"]
+"""Why a comparison shows less than it seems to; "" where it does not.
+
+Meaningless: the values can show nothing. Ill-conditioned: the tolerance is the sensitivity of the
+original. Unsteady: the original does not repeat its values, so there is nothing to compare with.
+"""
+
+
 class OutputParity(Result, kw_only=True, frozen=True):
     """The comparison of one output over all input sets; the worst figure of each kind.
 
@@ -41,6 +49,7 @@ class OutputParity(Result, kw_only=True, frozen=True):
         truth_original: relative error of the original against a float64 run, None without one.
         truth_rewritten: the same of the rewritten model.
         tolerance: the rtol that was applied to `max_rel`.
+        note: what else was seen, for people; `caveat` is for programs.
     """
 
     name: str
@@ -61,6 +70,7 @@ class OutputParity(Result, kw_only=True, frozen=True):
     tolerance: float
     passed: bool
     note: str = ""
+    caveat: Caveat = ""
 
 
 class AxisPattern(Result, kw_only=True, frozen=True):
@@ -176,8 +186,10 @@ class VerifyReport(Result, kw_only=True, frozen=True):
     """Result of `verify`; `verdict` is what the exit code says.
 
     `proof` and `integers` are None where they were not asked for. `folds` are the nodes that say of
-    themselves that they are folded. `unrun` says why the runtime runs neither model, where it lacks
-    a kernel and both were proved equal without; else it is "".
+    themselves that they are folded. `saturates_further` says that the rewritten model is further
+    from its definition than the original, on a CPU whose 8-bit kernels saturate. `unrun` says why
+    the runtime runs neither model, where it lacks a kernel and both were proved equal without;
+    else it is "".
     """
 
     schema: str = VERIFY_SCHEMA
@@ -192,4 +204,5 @@ class VerifyReport(Result, kw_only=True, frozen=True):
     reasons: list[str]
     input_sets: int
     environment: Environment
+    saturates_further: bool = False
     unrun: str = ""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-import numpy.typing as npt
+from widthfold_onnx.arrays import Array
 
 Placed = Any
 """An array on the device, as the runtime holds it; it may be bound to several sessions."""
@@ -33,7 +33,7 @@ class Bound:
         self,
         runtime: Any,
         session: Any,
-        feeds: Mapping[str, npt.NDArray[Any] | Placed],
+        feeds: Mapping[str, Array | Placed],
         outputs: Sequence[str],
         device: tuple[str, int],
         recording: int | None,
@@ -71,7 +71,7 @@ class Bound:
         return dict(zip(self._outputs, self._binding.get_outputs(), strict=True))
 
 
-def place(runtime: Any, value: npt.NDArray[Any] | Placed, device: tuple[str, int]) -> Placed:
+def place(runtime: Any, value: Array | Placed, device: tuple[str, int]) -> Placed:
     """Copy an array to the device, unless it lies there already."""
     if isinstance(value, runtime.OrtValue):
         return value

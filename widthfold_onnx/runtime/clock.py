@@ -12,11 +12,12 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.options import Provider
 
 Run = Callable[[int], object]
@@ -39,7 +40,9 @@ HALF_WIDTH = 0.01
 MIN_CLEAR = 6
 """Below six pairs not even pairs that all agree exclude 1 at 95 %: 2 * 0.5**5 > 0.05."""
 
-SMALLEST_GAIN = 1.02
+SMALLEST_DIFFERENCE = 1.02
+"""Least ratio of two times that is called a difference, however steady the machine is."""
+
 _RESAMPLES = 4000
 _NANO = 1e-9
 
@@ -143,7 +146,7 @@ def paired(
 
 def noise(control: float) -> float:
     """Return the least ratio beyond noise: 1.02, or 1 + 2 * control if that is more."""
-    return max(SMALLEST_GAIN, 1 + 2 * control)
+    return max(SMALLEST_DIFFERENCE, 1 + 2 * control)
 
 
 def judge(low: float, high: float, control: float, pairs: int, *, converged: bool) -> Verdict:
@@ -180,7 +183,7 @@ def _warm_up(sides: tuple[Run, ...], limit: float, clock: Clock, wall: Clock) ->
             return
 
 
-def interval(values: npt.NDArray[Any]) -> tuple[float, float, float]:
+def interval(values: Array) -> tuple[float, float, float]:
     """Return the median and its bootstrap 95 % interval.
 
     A resample of n values is n uniform ranks; the median of n uniforms is Beta((n + 1) / 2,

@@ -7,7 +7,7 @@ from typing import assert_never
 
 import numpy as np
 
-from widthfold_onnx.runtime.ports import Array
+from widthfold_onnx.arrays import Array
 
 SPREAD = 1e-3
 """Standard deviation of nearly constant values, relative to their mean."""

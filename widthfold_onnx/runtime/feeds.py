@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Shapes
 from widthfold_onnx.runtime.distributions import Distribution, draw
-from widthfold_onnx.runtime.ports import Array, Port
+from widthfold_onnx.runtime.ports import Port
 from widthfold_onnx.text import printable
 
 _WORDS = ("fold", "width", "", "unicode \u00e9")

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.text import printable
-
-Array = npt.NDArray[Any]
 
 _DTYPES = {
     "tensor(float)": "float32",

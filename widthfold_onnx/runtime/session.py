@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 import onnx
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import NoKernelError, UnverifiedError, UsageError
 from widthfold_onnx.model.walk import all_tensors
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.binding import Bound, Placed, place
 from widthfold_onnx.runtime.entries import check_entries, entries
 from widthfold_onnx.runtime.failures import words
-from widthfold_onnx.runtime.ports import Array, arrays_of, port_of
+from widthfold_onnx.runtime.ports import arrays_of, port_of
 from widthfold_onnx.runtime.providers import FATAL, NAMES, OFF, chain, check_options, choose
 from widthfold_onnx.text import printable
 

@@ -18,8 +18,9 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, numpy_helper
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.runtime.ports import Array, Port
+from widthfold_onnx.runtime.ports import Port
 from widthfold_onnx.text import printable
 
 MAX_BYTES = 1 << 30

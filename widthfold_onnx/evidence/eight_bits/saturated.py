@@ -13,19 +13,16 @@ from pathlib import Path
 
 import numpy as np
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.parity.outputs import compare
 from widthfold_onnx.evidence.parity.rounds import CORES, Report
 from widthfold_onnx.evidence.parity.rows import SLACK, Outputs, both, figure, output_names
 from widthfold_onnx.options import Tolerance, VerifyOptions
 from widthfold_onnx.runtime.entries import PRECISION
-from widthfold_onnx.runtime.ports import Array
 from widthfold_onnx.runtime.session import Level, Session, open_session
 from widthfold_onnx.runtime.stored import InputSet
 from widthfold_onnx.text import printable
-
-FURTHER = "further from the definition than the original"
-"""First words of the reason against a fold."""
 
 STEP = 1.0
 """Slack where outputs are integers, in steps: the original may be right by luck."""
@@ -133,7 +130,7 @@ def as_deployed(
         f"{_remedy(names, exact, [_outputs(model, chosen, sets) for model in models])}"
     )
     grown = [printable(distance.name) for distance in found if distance.grew]
-    failures = [f"{FURTHER}: output {', '.join(grown)}"]
+    failures = [f"further from the definition than the original: output {', '.join(grown)}"]
     return (failures if grown else []), [sentence]
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.results import WorstElement
-
-Array = npt.NDArray[Any]
 
 SQUARES = (1e-60, 1e60)
 """Magnitudes that need no scaling before products of them are summed and multiplied."""

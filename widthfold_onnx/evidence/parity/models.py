@@ -53,6 +53,7 @@ class ModelParity:
         input_sets: how many sets were judged.
         provider: where both models ran, "" if none did.
         shapes: of the first random input set, empty if there is none.
+        saturates_further: as `VerifyReport.saturates_further`.
         unrun: why the runtime can run neither model, "" if that is not for lack of a kernel.
     """
 
@@ -63,6 +64,7 @@ class ModelParity:
     input_sets: int = 0
     provider: str = ""
     shapes: Shapes = field(default_factory=dict)
+    saturates_further: bool = False
     unrun: str = ""
 
 
@@ -138,6 +140,7 @@ def _judged(
     if not failures:
         lines = [*ends.stopped] + [difference(c, sets[i].label) for i, c in judge.failed(deployed)]
         failures = [f"only with the runtime's own optimizations: {line}" for line in lines]
+    worse: list[str] = []
     models, exact = (original, rewritten), (ends.original, ends.rewritten)
     if not failures and ends.original and may_saturate(options, *models):
         worse, told = as_deployed(models, options, sets, exact, judge.unsteady, report)
@@ -157,6 +160,7 @@ def _judged(
         input_sets=len(sets) - len(overflown),
         provider=options.provider.value,
         shapes=reference.shapes,
+        saturates_further=bool(worse),
     )
 
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.parity.figures import Figures, measure, real_parts, relative_error
 from widthfold_onnx.options import Tolerance
 from widthfold_onnx.results import OutputParity
+from widthfold_onnx.results.evidence import Caveat
 
-Array = npt.NDArray[Any]
 LevelName = Literal["disabled", "all"]
 Number = TypeVar("Number", int, float)
 
@@ -35,12 +35,10 @@ DEFAULT_RTOL = {
 The values are some tens of roundings (2**-53, 2**-24, 2**-11, 2**-8) of a value of full size.
 """
 
-NOT_MEANINGFUL = "not a meaningful check: "
-
 
 def meaningless(rows: Sequence[OutputParity]) -> bool:
     """Check whether outputs were compared and none of them is meaningful."""
-    return bool(rows) and all(row.note.startswith(NOT_MEANINGFUL) for row in rows)
+    return bool(rows) and all(row.caveat == "meaningless" for row in rows)
 
 
 def compare(
@@ -66,6 +64,7 @@ def compare(
     dtype = _dtype_name(reference)
     rtol = _rtol(name, dtype, tolerance)
     other = _dtype_name(candidate)
+    caveat: Caveat = ""
     if other != dtype or candidate.shape != reference.shape:
         note = f"{other}{list(candidate.shape)} instead of {dtype}{list(reference.shape)}"
         figures, passed = Figures(nonfinite_match=False), False
@@ -79,9 +78,11 @@ def compare(
         close = figures.max_abs is not None and figures.max_abs <= tolerance.atol + rtol * scale
         nothing_finite = not bool(np.isfinite(real_parts(reference)).any())
         passed = figures.nonfinite_match and (close or nothing_finite)
-        note = _meaning(reference)
+        note = ""
         if not figures.nonfinite_match:
             note = "NaN or Inf at other places"
+        elif nothing := _says_nothing(reference):
+            note, caveat = f"not a meaningful check: {nothing}", "meaningless"
     return OutputParity(
         name=name,
         dtype=dtype,
@@ -101,6 +102,7 @@ def compare(
         tolerance=rtol,
         passed=passed,
         note=note,
+        caveat=caveat,
     )
 
 
@@ -108,13 +110,13 @@ def worst(first: OutputParity, second: OutputParity) -> OutputParity:
     """Merge two comparisons of one output: the worse of each figure, the sum of histograms.
 
     Note and tolerance are those of the side that failed, else of the one with more tolerance;
-    "not a meaningful check" stays only where it holds for both.
+    "meaningless" stays only where it holds for both.
     """
     failed = [side for side in (first, second) if not side.passed]
     sides = sorted(failed or (first, second), key=lambda side: -side.tolerance)
-    notes = [side.note for side in sides if side.note]
+    noted = [side for side in sides if side.note]
     if not failed and first.note != second.note:
-        notes = [note for note in notes if not note.startswith(NOT_MEANINGFUL)]
+        noted = [side for side in noted if side.caveat != "meaningless"]
     bins = zip_longest(first.ulp_histogram, second.ulp_histogram, fillvalue=0)
     farther = max(first, second, key=lambda side: -1.0 if side.max_abs is None else side.max_abs)
     return msgspec.structs.replace(
@@ -133,7 +135,8 @@ def worst(first: OutputParity, second: OutputParity) -> OutputParity:
         truth_rewritten=_pick(max, first.truth_rewritten, second.truth_rewritten),
         tolerance=sides[0].tolerance,
         passed=first.passed and second.passed,
-        note=notes[0] if notes else "",
+        note=noted[0].note if noted else "",
+        caveat=noted[0].caveat if noted else "",
     )
 
 
@@ -145,14 +148,15 @@ def _rtol(name: str, dtype: str, tolerance: Tolerance) -> float:
     return DEFAULT_RTOL[dtype] if tolerance.rtol is None else tolerance.rtol
 
 
-def _meaning(reference: Array) -> str:
+def _says_nothing(reference: Array) -> str:
+    """Return why values show nothing, "" where they show something."""
     values = real_parts(reference)
     if not values.size:
-        return f"{NOT_MEANINGFUL}the output is empty"
+        return "the output is empty"
     if not bool(np.isfinite(values).any()):
-        return f"{NOT_MEANINGFUL}no value is finite"
+        return "no value is finite"
     if values.size > 1 and bool((values == values.flat[0]).all()):
-        return f"{NOT_MEANINGFUL}all values are equal"
+        return "all values are equal"
     return ""
 
 

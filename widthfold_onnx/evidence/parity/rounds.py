@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.eight_bits.exact_kernels import open_exact
 from widthfold_onnx.evidence.parity.figures import relative_error
 from widthfold_onnx.evidence.parity.rows import Outputs, both
 from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.runtime.made_up import made_up
-from widthfold_onnx.runtime.ports import Array
 from widthfold_onnx.runtime.session import Level, Session
 from widthfold_onnx.runtime.stored import InputSet, stored_feeds
 from widthfold_onnx.text import printable

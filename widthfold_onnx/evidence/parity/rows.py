@@ -13,10 +13,10 @@ from functools import reduce
 import msgspec
 import numpy as np
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.parity.outputs import DEFAULT_RTOL, LevelName, compare, worst
 from widthfold_onnx.options import Tolerance
 from widthfold_onnx.results import OutputParity
-from widthfold_onnx.runtime.ports import Array
 from widthfold_onnx.runtime.stored import InputSet
 from widthfold_onnx.text import printable
 
@@ -46,9 +46,6 @@ Measured over 580 pairs of outputs of three small networks, the ratio was 1.0 in
 
 TRUTH_ULPS = 4
 """Or this many units in the last place of the largest value: the original may be right by luck."""
-
-ILL_CONDITIONED = "ill-conditioned"
-"""First words of the note on an output that was judged by its own sensitivity."""
 
 UNSTEADY = "cannot be judged: the original itself gives other values when it runs again"
 
@@ -92,7 +89,7 @@ class Judge:
     ) -> OutputParity:
         cell = compare(name, *both(name, reference, candidate), self.tolerance, level, truth)
         if name in self.unsteady:
-            return msgspec.structs.replace(cell, passed=False, note=UNSTEADY)
+            return msgspec.structs.replace(cell, passed=False, note=UNSTEADY, caveat="unsteady")
         if self._strays(cell, 0.0):
             return msgspec.structs.replace(cell, passed=False)
         return cell
@@ -145,10 +142,11 @@ class Judge:
         if not cell.max_rel <= allowed <= NOISE_LIMIT or self._strays(cell, noise):
             return cell
         note = (
-            f"{ILL_CONDITIONED}: the original itself moves by {noise:.2g} of its largest value "
+            f"ill-conditioned: the original itself moves by {noise:.2g} of its largest value "
             f"when every input is rounded once, so a difference up to {allowed:.2g} is rounding"
         )
-        return msgspec.structs.replace(cell, passed=True, tolerance=allowed, note=note)
+        given = {"passed": True, "tolerance": allowed, "note": note, "caveat": "ill-conditioned"}
+        return msgspec.structs.replace(cell, **given)
 
     def is_chosen(self, name: str) -> bool:
         """Check whether the caller chose the tolerance of an output."""

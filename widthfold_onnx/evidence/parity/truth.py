@@ -19,13 +19,13 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError, WidthfoldError
 from widthfold_onnx.evidence.parity.inline import inlined
 from widthfold_onnx.evidence.parity.rows import Outputs
 from widthfold_onnx.evidence.proof.reference_ops import OPS
 from widthfold_onnx.model.scope import NameScope, graph_scope
 from widthfold_onnx.model.walk import all_nodes, all_tensors
-from widthfold_onnx.runtime.ports import Array
 from widthfold_onnx.runtime.stored import InputSet
 from widthfold_onnx.runtime.worker import isolated
 from widthfold_onnx.text import printable

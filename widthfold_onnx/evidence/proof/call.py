@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from widthfold_onnx.evidence.proof.field import Array, key_of
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.evidence.proof.field import key_of
 from widthfold_onnx.evidence.proof.values import (
     Elements,
     Known,

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import onnx
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.proof.call import FLOATS
-from widthfold_onnx.evidence.proof.field import Array
 from widthfold_onnx.evidence.proof.operators.moves import MOVES
 from widthfold_onnx.evidence.proof.program import Program, Tensors, stored
 from widthfold_onnx.evidence.proof.values import Described, Shape

@@ -11,12 +11,11 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from widthfold_onnx.arrays import Array
+
 Draws = tuple[Array, ...]
 """One array of equal extents per prime."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from widthfold_onnx.evidence.proof.field import Array
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.proof.values import UnevaluableError
 
 Attributes = Mapping[str, Any]

@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from widthfold_onnx.evidence.proof.field import TERMS, Array, Modulus, dot, reduced
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.evidence.proof.field import TERMS, Modulus, dot, reduced
 from widthfold_onnx.evidence.proof.geometry import Spread, Windows
 from widthfold_onnx.evidence.proof.values import UnevaluableError
 

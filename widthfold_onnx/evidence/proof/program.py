@@ -13,9 +13,9 @@ import onnx
 from onnx import defs, helper, numpy_helper
 from onnx.inliner import inline_local_functions
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError
-from widthfold_onnx.evidence.proof.field import Array
-from widthfold_onnx.model.evaluate import dense
+from widthfold_onnx.model.constant_folding import dense
 from widthfold_onnx.model.functions import (
     check_inlined_size,
     domain_name,

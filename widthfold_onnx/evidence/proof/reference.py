@@ -10,7 +10,7 @@ import onnx
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from widthfold_onnx.evidence.proof.field import Array
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.proof.values import UnevaluableError
 
 CACHED = 1024

@@ -10,10 +10,11 @@ import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.proof.call import FLOATS
 from widthfold_onnx.evidence.proof.correspondence import Side
 from widthfold_onnx.evidence.proof.evaluate import Evaluation
-from widthfold_onnx.evidence.proof.field import Array, key_of
+from widthfold_onnx.evidence.proof.field import key_of
 from widthfold_onnx.evidence.proof.operators import operator
 from widthfold_onnx.evidence.proof.reference_ops import OPS
 from widthfold_onnx.evidence.proof.values import Opaque, Shape

@@ -9,14 +9,8 @@ from functools import cached_property
 import numpy as np
 from onnx import helper
 
-from widthfold_onnx.evidence.proof.field import (
-    KEY_BYTES,
-    PRIMES,
-    Array,
-    Draws,
-    canonical,
-    of_numbers,
-)
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.evidence.proof.field import KEY_BYTES, PRIMES, Draws, canonical, of_numbers
 
 Shape = tuple[int, ...]
 Described = tuple[Shape, int]

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from itertools import cycle, islice
 from pathlib import Path
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.timing.environment import last_cache_bytes
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
 from widthfold_onnx.runtime.feeds import random_feeds
-from widthfold_onnx.runtime.ports import Array
 from widthfold_onnx.runtime.session import Session
 from widthfold_onnx.runtime.sizes import find_shapes
 from widthfold_onnx.runtime.stored import stored_feeds

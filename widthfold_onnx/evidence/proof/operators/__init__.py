@@ -20,8 +20,9 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.proof.call import FLOATS, Call
-from widthfold_onnx.evidence.proof.field import Array, key_of, variables
+from widthfold_onnx.evidence.proof.field import key_of, variables
 from widthfold_onnx.evidence.proof.operators.arithmetic import applied
 from widthfold_onnx.evidence.proof.operators.functions import FUNCTIONS
 from widthfold_onnx.evidence.proof.operators.moves import MOVES, move

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.proof.call import common
 from widthfold_onnx.evidence.proof.field import (
     PRIMES,
-    Array,
     Draws,
     dot,
     function,

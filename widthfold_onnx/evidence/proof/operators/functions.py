@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.proof.call import Call, common
-from widthfold_onnx.evidence.proof.field import PRIMES, Array, Draws, fingerprints, function, key_of
+from widthfold_onnx.evidence.proof.field import PRIMES, Draws, fingerprints, function, key_of
 from widthfold_onnx.evidence.proof.geometry import windows
 from widthfold_onnx.evidence.proof.operators.arithmetic import applied
 from widthfold_onnx.evidence.proof.operators.polynomials import axes_of, without

@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 from onnx import helper
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.proof.call import Call
-from widthfold_onnx.evidence.proof.field import PRIMES, Array
+from widthfold_onnx.evidence.proof.field import PRIMES
 from widthfold_onnx.evidence.proof.reference import run_reference
 from widthfold_onnx.evidence.proof.values import Elements, Known, Tensor, Value
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.proof.call import FLOATS, Call, common
-from widthfold_onnx.evidence.proof.field import Array, key_of, reduced
+from widthfold_onnx.evidence.proof.field import key_of, reduced
 from widthfold_onnx.evidence.proof.geometry import spread, windows
 from widthfold_onnx.evidence.proof.linear import conv, conv_transpose
 from widthfold_onnx.evidence.proof.operators.arithmetic import (

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.proof.call import Call
-from widthfold_onnx.evidence.proof.field import Array, inverse, key_of, reduced
+from widthfold_onnx.evidence.proof.field import inverse, key_of, reduced
 from widthfold_onnx.evidence.proof.operators.arithmetic import (
     along,
     applied,

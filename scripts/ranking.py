@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
+from scipy.stats import rankdata
 
 from widthfold_onnx.plan.measure import AS_IS
 from widthfold_onnx.plan.store import Measurement
@@ -64,18 +64,8 @@ def rank_correlation(predicted: Sequence[float], measured: Sequence[float]) -> f
 
     Returns:
         None for fewer than FEWEST forms, or where one side has no order at all.
-
-    >>> rank_correlation([1.0, 2.0, 3.0], [10.0, 20.0, 15.0])
-    0.5
     """
-    one, other = _ranks(predicted), _ranks(measured)
+    one, other = rankdata(predicted), rankdata(measured)
     if len(predicted) < FEWEST or np.ptp(one) * np.ptp(other) == 0:
         return None
     return round(float(np.corrcoef(one, other)[0, 1]), 6)
-
-
-def _ranks(values: Sequence[float]) -> npt.NDArray[np.float64]:
-    _, places, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    means: npt.NDArray[np.float64] = (last - (counts - 1) / 2)[places]
-    return means

@@ -1,32 +1,38 @@
-"""Evaluates nodes on constants, before the model runs.
+"""Evaluates nodes on constants, before the model runs, by onnx's reference implementation.
 
-Only a few deterministic operators are evaluated, by onnx's reference implementation, and only for
-element types for which ONNX Runtime computes the very same bits (tests/model/test_constants.py
-compares them). Moves of elements take any type.
+There are two uses with a limit each. Weights may be large, and become part of the new model: only
+operators and element types for which ONNX Runtime computes the very same bits are evaluated
+(tests/model/test_constants.py compares them); moves of elements take any type. Extents that an
+exporter computes are small, and only planned with (`model.small_constants`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.external import is_external
 from widthfold_onnx.refusal import Refusal
-
-Array = npt.NDArray[Any]
 
 MAX_ELEMENTS = 1 << 26
 """Most elements of all results in one model: 256 MiB in float32, as the largest folded weight."""
 MOVES = ("Reshape", "Squeeze", "Transpose", "Unsqueeze")
 FOLDABLE = frozenset({*MOVES, "Cast", "DequantizeLinear", "QuantizeLinear"})
-"""Operators that are evaluated, besides Constant and Identity."""
+"""Operators that are evaluated for weights, besides Constant and Identity."""
+
+SMALL_ELEMENTS = 256
+"""Most elements of an input or result that is evaluated for extents."""
+SHAPE_ARITHMETIC = {
+    *("Add", "Cast", "Concat", "ConstantOfShape", "Div", "Expand", "Gather", "Identity", "Mul"),
+    *("Neg", "Reshape", "Slice", "Squeeze", "Sub", "Transpose", "Unsqueeze"),
+}
+"""Operators that are evaluated for extents: deterministic, without state, and fast if small."""
 _INTEGERS = ("INT8", "UINT8", "INT16", "UINT16", "INT32", "UINT32", "INT64", "UINT64", "BOOL")
 _FLOATS = ("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE")
 _QUANTIZED = ("INT8", "UINT8", "INT16", "UINT16")
@@ -81,7 +87,7 @@ def dense(sparse: onnx.SparseTensorProto) -> Array | Refusal:
 
 
 def evaluated(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -> Array | Refusal:
-    """Evaluate a node on constants.
+    """Evaluate a node on constants, as the runtime does.
 
     Args:
         node: an operator of `FOLDABLE` of the default domain, or a Constant.
@@ -95,26 +101,33 @@ def evaluated(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) 
         return Refusal("not-constant", f"{node.op_type} {refused} is not evaluated")
     if node.op_type in ("DequantizeLinear", "QuantizeLinear"):
         opset = max(opset, _QUANTIZING_OPSET)
+    result = run_node(node, inputs, opset)
+    if result is None:
+        given = ", ".join(str(list(array.shape)) for array in inputs if array is not None)
+        return Refusal("not-constant", f"{node.op_type} fails on inputs of {given}")
+    return result
+
+
+def run_node(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -> Array | None:
+    """Run a node of the default domain by onnx's reference implementation; None if it fails.
+
+    Args:
+        node: an operator with one output.
+        inputs: by position; None where an optional one is left out.
+        opset: of the default domain.
+    """
     feeds = {
         name: array for name, array in zip(node.input, inputs, strict=True) if array is not None
     }
-    described = [
-        helper.make_tensor_value_info(
-            name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
-        )
-        for name, array in feeds.items()
-    ]
-    end = onnx.ValueInfoProto(name=node.output[0])
-    graph = helper.make_graph([node], "constants", described, [end])
+    types = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in feeds.items()}
+    given = [helper.make_tensor_value_info(name, kind, None) for name, kind in types.items()]
+    graph = helper.make_graph([node], "node", given, [onnx.ValueInfoProto(name=node.output[0])])
     graph.node[0].domain = ""  # the evaluator does not know "ai.onnx"
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
     try:
         with np.errstate(all="ignore"):
-            (result,) = ReferenceEvaluator(model).run(None, feeds)
+            (result,) = ReferenceEvaluator(graph, opsets={"": opset}).run(None, feeds)
     except Exception:
-        # The evaluator raises any error of numpy on invalid inputs, with numpy's message.
-        given = ", ".join(str(list(array.shape)) for array in feeds.values())
-        return Refusal("not-constant", f"{node.op_type} fails on inputs of {given}")
+        return None  # the evaluator raises any error of numpy on invalid inputs
     return np.asarray(result)
 
 
