@@ -20,12 +20,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
-<<<<<<< HEAD
 from gpu.results import Row, latest, of, read
-=======
-from gpu.results import Row, of, read
 from ranking import rank_correlation
->>>>>>> plumb
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.plan import targets

@@ -9,15 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-<<<<<<< HEAD
 import numpy.typing as npt
 
-=======
-from onnx import helper
-
-from gpu.graphs import serialized
-from widthfold_onnx.arrays import Array
->>>>>>> plumb
 from widthfold_onnx.fold.axis import fold_axis, keep_axis
 from widthfold_onnx.fold.channels import Grouping, Regrouping
 from widthfold_onnx.fold.conv import ConvFold
@@ -38,6 +31,8 @@ CHANNELS = ((1, 1), (1, 4), (1, 16), (3, 16), (3, 64), (8, 8), (32, 1))
 KERNELS = (((5, 1), 1), ((1, 5), 1), ((3, 3), 1), ((7, 7), 2), ((1, 31), 1))
 SAMPLES = 64
 """The batch of the paper's grid: all factors divide it."""
+
+Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
