@@ -14,7 +14,6 @@ from widthfold_onnx.model.graph import Node, Value
 from widthfold_onnx.rewrite.emit import Chain
 from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rewrite.record import FOLD_KEY, PACKED, encoded, record_of
-from widthfold_onnx.rules.assumed import guessed
 from widthfold_onnx.rules.base import Ends
 from widthfold_onnx.rules.windowed import FOLDED_OPS, WindowedSite
 from widthfold_onnx.rules.windowed_form import WindowedForm
@@ -46,9 +45,7 @@ def append_conv(
         _extend(chain, site, form)
         chain.steps(moves[0], "fold")
         chain.requantize(site.dequantizer)
-    inferred = form.opens and tuple(moves) == form.moves
-    free = guessed(site, fold) if inferred else frozenset[int]()
-    record = encoded(record_of(site, form, free))
+    record = encoded(record_of(site, form))
     metadata = {FOLD_KEY: record}
     if ends.returns is not None:
         metadata |= PACKED

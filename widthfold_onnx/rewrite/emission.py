@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from widthfold_onnx.fold.conv_state import ConvState
 from widthfold_onnx.fold.state import State
-from widthfold_onnx.model.assumed import assumed_record
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Graph, Node, Value
 from widthfold_onnx.model.order import nodes_of
@@ -116,8 +115,6 @@ class Emission:
         _take_over(node, new)
         self._chains[node] += chain.nodes
         self._return(node, [chain.value], ends.returns)
-        if ends.returns is None:
-            self._note_assumed(node.outputs[0], ends.out_shape)
 
     def _carry(self, node: Node, passenger: Passenger) -> None:
         """Emit the op on packed tensors."""
@@ -171,16 +168,6 @@ class Emission:
             self._made[value, state] = result
             if self._region.needed(value) - {state}:
                 self._natural[value] = self._convert(value, result, state, node, inverse=True)
-                self._note_assumed(value, self._region.shapes[value, state])
-
-    def _note_assumed(self, value: Value, shape: Dims) -> None:
-        """Mark on the maker of a natural value which of its extents the model leaves open."""
-        maker = self._natural[value].producer()
-        assert maker is not None
-        fixed = self._fixed(value, len(shape))
-        pairs = enumerate(zip(shape, fixed, strict=True))
-        assumed = [i for i, (extent, known) in pairs if extent is not None and known is None]
-        maker.metadata_props.update(assumed_record(assumed))
 
     def _convert(
         self, value: Value, start: Value, state: State, owner: Node, *, inverse: bool
