@@ -5,10 +5,7 @@ DequantizeLinear nodes stay next to the Conv, for the reason given in `rules.deq
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from widthfold_onnx.fold.conv import ConvFold
-from widthfold_onnx.fold.layout import Step
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Node, Value
 from widthfold_onnx.rewrite.emit import Chain
@@ -24,7 +21,6 @@ def append_conv(
     site: WindowedSite,
     form: WindowedForm,
     ends: Ends,
-    moves: Sequence[Sequence[Step]],
     parameters: Parameters,
 ) -> Node:
     """Append the new nodes of a site, with extension, moves and cut at ends without a state.
@@ -34,7 +30,6 @@ def append_conv(
         site: the Conv or ConvTranspose.
         form: the form that replaces it.
         ends: the states in which it reads and returns.
-        moves: its own moves before and behind it.
         parameters: the folded weights of the model.
 
     Returns:
@@ -43,7 +38,7 @@ def append_conv(
     fold, lift = form.fold, form.fold.lift
     if ends.reads is None:
         _extend(chain, site, form)
-        chain.steps(moves[0], "fold")
+        chain.steps(form.folding, "fold")
         chain.requantize(site.dequantizer)
     record = encoded(record_of(site, form))
     metadata = {FOLD_KEY: record}
@@ -66,7 +61,7 @@ def append_conv(
         metadata,
     )
     if ends.returns is None:
-        chain.steps(moves[1], "unfold")
+        chain.steps(form.unfolding, "unfold")
         surplus = _differing(form.out_shape, site.output)
         if surplus:
             chain.cut({i: actual for i, (_, actual) in surplus.items()})

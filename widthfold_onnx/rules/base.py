@@ -158,8 +158,6 @@ class Reformulation(ABC):
         kind: how each axis is folded, joined by "+".
         flops_ratio: multiply-adds after / before.
         bytes_ratio: bytes of input, weight and output after / before.
-        bound: folded axes of the data whose extent is only assumed, and for which the form would
-            be wrong at another extent even if the factor divides it.
     """
 
     fold: Fold
@@ -169,7 +167,6 @@ class Reformulation(ABC):
     kind: str
     flops_ratio: float
     bytes_ratio: float
-    bound: frozenset[int] = frozenset()
 
     @property
     @abstractmethod
@@ -180,11 +177,6 @@ class Reformulation(ABC):
     @abstractmethod
     def unfolding(self) -> tuple[Step, ...]:
         """The Reshapes and Transposes of the result."""
-
-    @property
-    @abstractmethod
-    def moves(self) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
-        """Both as they are written: an assumed extent is inferred where it may differ."""
 
     @abstractmethod
     def ends(self, site: LinearSite) -> Ends:

@@ -39,7 +39,6 @@ class MatMulForm(Reformulation):
             for any extent.
         transposed: the data is stored with its two last axes exchanged.
         result: extents of the result for data of `shape`.
-        written: both as the Reshapes state them: an extent that is only assumed is inferred.
         flat: the result has no axis of channels.
     """
 
@@ -47,7 +46,6 @@ class MatMulForm(Reformulation):
     shape: Dims
     transposed: bool
     result: Dims
-    written: tuple[Dims, Dims]
     flat: bool
 
     @property
@@ -68,13 +66,6 @@ class MatMulForm(Reformulation):
     def unfolding(self) -> tuple[Step, ...]:
         """The Reshape of the result."""
         return self.fold.unfolding(self.result, flat=self.flat)
-
-    @property
-    def moves(self) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
-        """Both as they are written."""
-        data, result = self.written
-        folding = self.fold.folding(data, transposed=self.transposed)
-        return folding, self.fold.unfolding(result, flat=self.flat)
 
     def ends(self, site: LinearSite) -> Ends:
         """Return the states at both ends; none for transposed data or a result without channels.
@@ -151,8 +142,7 @@ def judge(site: MatMulSite, options: FoldOptions, fold: MatMulFold) -> MatMulFor
         )
     shape = (*site.static[: span.start], *planned, *site.static[span.stop :])
     shape = tuple(site.channels[0] if i == _channel(site) else e for i, e in enumerate(shape))
-    written = fold.state.opened(shape, site.static)
-    moves = fold.folding(written, transposed=site.transposed)
+    moves = fold.folding(shape, transposed=site.transposed)
     weight = math.prod(site.weight_shape)
     kept = elements(site.planned) + elements(site.output)
     result = MatMulForm(
@@ -160,7 +150,6 @@ def judge(site: MatMulSite, options: FoldOptions, fold: MatMulFold) -> MatMulFor
         shape=shape,
         transposed=site.transposed,
         result=site.result(shape),
-        written=(written, site.result(written)),
         flat=site.flat,
         axis=what,
         factor=fold.factor,
