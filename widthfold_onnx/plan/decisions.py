@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-import numpy as np
 import onnx
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.plan.guardable import guard_problem
 from widthfold_onnx.plan.hints import Hints
 from widthfold_onnx.plan.nonfinite import note_spread, spread_of
 from widthfold_onnx.refusal import Refusal
@@ -109,8 +107,7 @@ def plan(document: Document, options: FoldOptions, choose: Choose) -> list[Decis
         if isinstance(outcome, Refusal):
             decisions.append(Decision(site, conv, outcome, hints.of(site, conv, outcome)))
             continue
-        problem = guard_problem(conv, outcome, options, document.opset)
-        decisions.append(Decision(site, conv, _finite(document, conv) or problem or outcome))
+        decisions.append(Decision(site, conv, outcome))
     return decisions
 
 
@@ -185,17 +182,6 @@ def find_sites(document: Document, options: FoldOptions) -> list[Site]:
         if not any(fnmatchcase(site.name, pattern) for site in sites):
             raise UsageError(f"no linear node is named {quoted(pattern)}; `inspect` lists them")
     return sites
-
-
-def _finite(document: Document, conv: LinearSite) -> Refusal | None:
-    """Refuse a weight with NaN or Inf.
-
-    Such a weight turns padding into NaN, and kernels of a runtime differ in which products with
-    padding they form, as do a Conv and its fold.
-    """
-    if np.isfinite(document.read(conv.weight)).all():
-        return None
-    return Refusal("weight-not-finite", "the weight holds NaN or Inf")
 
 
 def _selected(name: str, options: FoldOptions) -> bool:

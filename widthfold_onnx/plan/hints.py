@@ -14,7 +14,6 @@ from widthfold_onnx.model.declared import Dims, dims_of
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.plan.guardable import guard_problem
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules import LINEAR
 from widthfold_onnx.rules.base import LinearSite, Site
@@ -96,10 +95,7 @@ class Hints:
         )
         if isinstance(read, Refusal):
             return False
-        form = reformulate(read, options, self._factor)
-        if isinstance(form, Refusal):
-            return False
-        return guard_problem(read, form, options, self._document.opset) is None
+        return not isinstance(reformulate(read, options, self._factor), Refusal)
 
     @cached_property
     def _planned(self) -> ShapeTable:

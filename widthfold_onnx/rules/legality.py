@@ -15,6 +15,7 @@ from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.assumed import wrong_elsewhere
 from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.rules.guarding import guard_problem
 from widthfold_onnx.rules.windowed import WindowedSite, axis_names
 from widthfold_onnx.rules.windowed_form import WindowedForm
 
@@ -81,7 +82,8 @@ def judge(
         # With all assumed extents written and tested, Reshapes have fewer to infer.
         result = _form(site, fold, label, factor, kind, in_shape, out_shape, assumed=True)
         problem = wrong_elsewhere(site, options, result)
-    return problem or too_large(site, options, result) or result
+    problem = problem or too_large(site, options, result)
+    return problem or guard_problem(site, result, options) or result
 
 
 def _unknown(site: WindowedSite, fold: ConvFold) -> Refusal | None:

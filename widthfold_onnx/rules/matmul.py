@@ -13,7 +13,7 @@ Refuses: forms that mix samples, grow past the limits, or spread Inf and NaN whe
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from widthfold_onnx.fold.layout import Reshape, Step
@@ -23,6 +23,7 @@ from widthfold_onnx.options import FACTORS, AxisName, FoldOptions, NonFinite
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Ends, LinearSite, Reformulation
 from widthfold_onnx.rules.forms import Outcome
+from widthfold_onnx.rules.guarding import guard_problem
 from widthfold_onnx.rules.legality import elements, too_large
 from widthfold_onnx.rules.matmul_site import MatMulSite
 
@@ -66,6 +67,10 @@ class MatMulForm(Reformulation):
     def unfolding(self) -> tuple[Step, ...]:
         """The Reshape of the result."""
         return self.fold.unfolding(self.result, flat=self.flat)
+
+    def exact(self, site: LinearSite) -> Mapping[int, int]:
+        """Return the extents that the form is planned for."""
+        return {i: extent for i, extent in enumerate(self.shape) if extent is not None}
 
     def ends(self, site: LinearSite) -> Ends:
         """Return the states at both ends; none for transposed data or a result without channels.
@@ -158,7 +163,8 @@ def judge(site: MatMulSite, options: FoldOptions, fold: MatMulFold) -> MatMulFor
         flops_ratio=fold.flops_growth(),
         bytes_ratio=(kept + weight * fold.factor**2) / (kept + weight),
     )
-    return too_large(site, options, result) or result
+    problem = too_large(site, options, result) or guard_problem(site, result, options)
+    return problem or result
 
 
 def _positions(site: MatMulSite, options: FoldOptions, factor: int, merged: int) -> Dims | None:

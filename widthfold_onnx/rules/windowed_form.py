@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from widthfold_onnx.fold.conv import ConvFold
@@ -9,6 +10,7 @@ from widthfold_onnx.fold.layout import Packing, Step
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Ends, LinearSite, Reformulation
+from widthfold_onnx.rules.windowed import WindowedSite
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,6 +51,17 @@ class WindowedForm(Reformulation):
     def unfolding(self) -> tuple[Step, ...]:
         """The Reshapes and Transposes of the result."""
         return self.output.steps(digit_major=self.fold.digit_major, inverse=True)
+
+    @property
+    def rests(self) -> tuple[int, ...]:
+        """Digits of every axis."""
+        return self.fold.in_state.factors
+
+    def exact(self, site: LinearSite) -> Mapping[int, int]:
+        """Return the extents that the Reshapes state or the pads depend on."""
+        assert isinstance(site, WindowedSite)
+        stated = {i for i, extent in enumerate(self.input.shape) if extent is not None}
+        return {i: site.planned[i] or 0 for i in stated | {i + 2 for i in site.sized_pads}}
 
     def ends(self, site: LinearSite) -> Ends:
         """Return the states at both ends.
