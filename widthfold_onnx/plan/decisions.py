@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-
-import onnx
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.plan.hints import Hints
-from widthfold_onnx.plan.nonfinite import note_spread, spread_of
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Gain, SiteReport
-from widthfold_onnx.rewrite.engine import Engine
+from widthfold_onnx.rewrite.engine import Rewriting
+from widthfold_onnx.rewrite.nonfinite import spread_of
 from widthfold_onnx.rewrite.record import carries_folds
 from widthfold_onnx.rules import LINEAR
 from widthfold_onnx.rules.base import Extents, LinearSite, Reformulation, Site
@@ -111,27 +109,14 @@ def plan(document: Document, options: FoldOptions, choose: Choose) -> list[Decis
     return decisions
 
 
-def applied(
-    document: Document, decisions: Sequence[Decision], options: FoldOptions
-) -> onnx.ModelProto:
-    """Return the model with every decision applied, guarded as asked; the document is consumed."""
-    model = engine_of(document, decisions, options).finish()
-    spreads = [
-        spread_of(d.conv, d.outcome)
-        for d in decisions
-        if d.conv is not None and isinstance(d.outcome, Reformulation)
+def rewriting(document: Document, decisions: Iterable[Decision], options: FoldOptions) -> Rewriting:
+    """Return what the decisions do with a document, which is not changed yet."""
+    chosen = [
+        (decision.conv, decision.outcome)
+        for decision in decisions
+        if decision.conv is not None and isinstance(decision.outcome, Reformulation)
     ]
-    note_spread(model, max(spreads, default=1.0))
-    return model
-
-
-def engine_of(document: Document, decisions: Sequence[Decision], options: FoldOptions) -> Engine:
-    """Return an engine that holds every decision; the graph is not changed yet."""
-    engine = Engine(document, options)
-    for decision in decisions:
-        if decision.conv is not None and isinstance(decision.outcome, Reformulation):
-            engine.apply(decision.conv, decision.outcome)
-    return engine
+    return Rewriting.of(document, chosen, options)
 
 
 def read_sites(

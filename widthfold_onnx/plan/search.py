@@ -24,7 +24,7 @@ from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.plan.assign import assign
 from widthfold_onnx.plan.candidates import form_of
-from widthfold_onnx.plan.decisions import applied, plan
+from widthfold_onnx.plan.decisions import plan, rewriting
 from widthfold_onnx.plan.gains import PREDICTED_GAIN, Gains, gain_of, pays
 from widthfold_onnx.plan.ground import ground_elsewhere, ground_here
 from widthfold_onnx.plan.layers import Layers
@@ -206,7 +206,8 @@ class Search:
     def _built(self, choice: Choice) -> tuple[onnx.ModelProto, set[str]]:
         document = self._document()
         decisions = plan(document, self._fold, lambda site: self._form(site, choice))
-        return applied(document, decisions, self._fold), document.external_names
+        model = rewriting(document, decisions, self._fold).carry_out()
+        return model, document.external_names
 
     def _form(self, site: LinearSite, choice: Choice) -> Reformulation | Refusal:
         problem = unfit(site, self._fold)
