@@ -17,6 +17,7 @@ from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.model.writer import copy_model
 from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.plan.decisions import Decision, plan, rewriting
+from widthfold_onnx.plan.hints import Hints
 from widthfold_onnx.plan.layouts import settled
 from widthfold_onnx.plan.outline import outline
 from widthfold_onnx.plan.search import Search
@@ -77,7 +78,8 @@ def planned_of(
             search = Search(loaded, options, search_options, store, on_progress)
             found = search.run(search_options.time_budget)
             decisions = plan(document, options, search.choose)
-            sites = [one.report(options, search.gain(one.conv)) for one in decisions]
+            hints = Hints(document, options)
+            sites = [one.report(options, hints.of(one), search.gain(one.conv)) for one in decisions]
     else:
         decisions, sites = _at_factor(document, options, options.factor)
     sites = [msgspec.structs.replace(s, reason=left.get(s.node, s.reason)) for s in sites]
@@ -107,7 +109,8 @@ def _at_factor(
     """Return the decisions at a fixed factor, and their lines of the report."""
     choose = functools.partial(reformulate, options=options, factor=factor)
     decisions = plan(document, options, choose)
-    return decisions, [decision.report(options) for decision in decisions]
+    hints = Hints(document, options)
+    return decisions, [one.report(options, hints.of(one)) for one in decisions]
 
 
 def fold_model(

@@ -10,7 +10,6 @@ from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.plan.hints import Hints
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Gain, SiteReport
 from widthfold_onnx.rewrite.engine import Rewriting
@@ -36,20 +35,18 @@ class Decision:
 
     Attributes:
         conv: the same site as it was read; None where it could not or need not be read.
-        hint: options that would fold a refused site (`plan.hints`), "" where none that was tried
-            does.
     """
 
     site: Site
     conv: LinearSite | None
     outcome: Reformulation | Refusal
-    hint: str = ""
 
-    def report(self, options: FoldOptions, gain: Gain | None = None) -> SiteReport:
+    def report(self, options: FoldOptions, hint: str, gain: Gain | None = None) -> SiteReport:
         """Return the line of the report.
 
         Args:
             options: tell which extents were to be guarded.
+            hint: options that would fold the site if it is refused (`plan.hints`), or "".
             gain: the measured gain of the site alone.
         """
         node, graph, op = self.site.name, self.site.scope.path, self.site.op
@@ -60,7 +57,7 @@ class Decision:
                 op=op,
                 status="kept" if self.outcome.code in KEPT else "refused",
                 code=self.outcome.code,
-                reason="; ".join(filter(None, (self.outcome.reason, self.hint))),
+                reason="; ".join(filter(None, (self.outcome.reason, hint))),
                 gain=gain,
             )
         assert self.conv is not None
@@ -95,18 +92,12 @@ def plan(document: Document, options: FoldOptions, choose: Choose) -> list[Decis
     Raises:
         UsageError: a node pattern matches no site, or an assumed input shape does not fit.
     """
-    decisions = []
-    hints = Hints(document, options)
-    for site, conv in read_sites(document, options):
-        if isinstance(conv, Refusal):
-            decisions.append(Decision(site, None, conv, hints.of(site, None, conv)))
-            continue
-        outcome = choose(conv)
-        if isinstance(outcome, Refusal):
-            decisions.append(Decision(site, conv, outcome, hints.of(site, conv, outcome)))
-            continue
-        decisions.append(Decision(site, conv, outcome))
-    return decisions
+    return [
+        Decision(site, None, conv)
+        if isinstance(conv, Refusal)
+        else Decision(site, conv, choose(conv))
+        for site, conv in read_sites(document, options)
+    ]
 
 
 def rewriting(document: Document, decisions: Iterable[Decision], options: FoldOptions) -> Rewriting:
