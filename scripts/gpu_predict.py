@@ -92,7 +92,6 @@ def predicted(layer: Layer, form: Form, device: Target) -> float:
         output=after,
         in_shape=in_shape,
         out_shape=out_shape,
-        written=(before, after),
     )
     return form_seconds(work, moved, work_of(layer, form), 0, device)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import onnx
 from google.protobuf.message import Message
 
-from widthfold_onnx.plan.nonfinite import NONFINITE_KEY
+from widthfold_onnx.rewrite.nonfinite import NONFINITE_KEY
 from widthfold_onnx.rewrite.record import ORIGIN_KEY
 from widthfold_onnx.rules import LINEAR
 from widthfold_onnx.rules.carry import CARRY

@@ -1,10 +1,12 @@
-"""A second run changes nothing: what the first one assumed is no fact for it.
+"""A model that carries folds is not folded again; without metadata it is a model like any other.
 
-Behind a fold of an open extent stands a product whose rows may be samples as long as their number
-is open. If the first run wrote the assumed number, the second would mix them.
+Its folds state extents that were only assumed. They fail at any other, so that a fold that takes
+them for facts is right or fails as well.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -15,9 +17,11 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.rewrite.proved import assert_proved, proof
-from widthfold_onnx import FoldOptions, fold_model
+from widthfold_onnx import AxisName, FoldOptions, fold_model
+from widthfold_onnx.model.walk import all_nodes
 
-# Nodes between "x" and "m" of rank 2, extents of x, those that are assumed, and others that fit.
+# Nodes between "x" and "m" of rank 2, extents of x, those that are assumed, and others that the
+# factor divides as well.
 CASES = {
     "rows": ("s = MatMul(x, w35) m = Squeeze(s, zero)", [1, "n", 3], [1, 14, 3], [1, 22, 3]),
     "region": (
@@ -102,6 +106,15 @@ def run(proto: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
     return y
 
 
+def stripped(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model as a tool hands it on that keeps no metadata."""
+    result = onnx.ModelProto.FromString(proto.SerializeToString())
+    del result.metadata_props[:]
+    for node in all_nodes(result.graph.node):
+        del node.metadata_props[:]
+    return result
+
+
 @pytest.mark.parametrize("ragged", [False, True])
 @pytest.mark.parametrize("case", CASES)
 def test_nothing_is_left_for_a_second_run(case: str, ragged: bool) -> None:
@@ -111,20 +124,80 @@ def test_nothing_is_left_for_a_second_run(case: str, ragged: bool) -> None:
     assert sites[-1].code == "mixes-samples"
     assert {site.status for site in sites[:-1]} == {"folded"}
     assert_proved(original, folded, len(sites) - 1, options.input_shapes)
-    again, _ = fold_model(folded, options)
+    again, sites = fold_model(folded, replace(options, mix_samples=True))
     assert again.SerializeToString() == folded.SerializeToString()
+    assert {site.code for site in sites} == {"already-folded"}
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_rows_and_samples_may_be_another_multiple(case: str) -> None:
+def test_without_its_metadata_it_is_folded_again_and_right(case: str) -> None:
+    original, (_, _, assumed, other) = model(case), CASES[case]
+    options = FoldOptions(factor=2, mix_samples=True, input_shapes={"x": tuple(assumed)})
+    folded, _ = fold_model(original, options)
+    again, sites = fold_model(stripped(folded), options)
+    assert "already-folded" not in {site.code for site in sites}
+    x = np.random.default_rng(1).integers(-9, 10, assumed).astype(np.float32)
+    np.testing.assert_array_equal(run(again, x), run(original, x))
+    x = np.random.default_rng(1).integers(-9, 10, other).astype(np.float32)
+    try:
+        found = run(again, x)
+    except REFUSALS:
+        return
+    np.testing.assert_array_equal(found, run(original, x))
+
+
+def test_a_fold_in_a_body_or_function_counts() -> None:
+    """The function holds no site, so that it is not inlined."""
+    text = """<ir_version: 10, opset_import: ["" : 17, "loc" : 1]>
+    main (float[16, 3] x, bool go) => (float[16, 3] y, float[16, 3] z) {
+      c = MatMul (x, w)
+      y = loc.f (c)
+      z = If (go) <
+        then_branch = then () => (float[16, 3] t) { t = Neg (c) },
+        else_branch = other () => (float[16, 3] e) { e = Abs (c) }>
+    }
+    <opset_import: ["" : 17], domain: "loc"> f (p) => (q) { q = Relu (p) }"""
+    plain = onnx.parser.parse_model(text)
+    plain.graph.initializer.append(numpy_helper.from_array(np.eye(3, dtype=np.float32), "w"))
+    _, (site,) = fold_model(plain, FoldOptions(factor=8, mix_samples=True))
+    assert site.code == "folded"
+    for nodes in (lambda m: m.functions[0].node, lambda m: m.graph.node[2].attribute[1].g.node):
+        marked = onnx.ModelProto.FromString(plain.SerializeToString())
+        nodes(marked)[0].metadata_props.add(key="widthfold.fold", value="of another version")
+        result, (site,) = fold_model(marked, FoldOptions(factor=8, mix_samples=True))
+        assert (site.status, site.code) == ("kept", "already-folded")
+        assert result == marked
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_was_assumed_is_right_and_anything_else_fails(case: str) -> None:
     original, (_, dims, assumed, other) = model(case), CASES[case]
     folded, _ = fold_model(original, FoldOptions(factor=2, input_shapes={"x": tuple(assumed)}))
-    for shape in (assumed, other):
-        x = np.random.default_rng(1).integers(-9, 10, shape).astype(np.float32)
-        np.testing.assert_array_equal(run(folded, x), run(original, x))
+    x = np.random.default_rng(1).integers(-9, 10, assumed).astype(np.float32)
+    np.testing.assert_array_equal(run(folded, x), run(original, x))
     odd = [extent + (dim == "n") for dim, extent in zip(dims, other, strict=True)]
-    with pytest.raises(REFUSALS, match="cannot be reshaped"):
-        run(folded, np.zeros(odd, np.float32))
+    for shape in (other, odd):
+        with pytest.raises(REFUSALS, match="cannot be reshaped"):
+            run(folded, np.zeros(shape, np.float32))
+
+
+# Nodes between "x" and "y" whose folds infer an extent, the extents of x, and two that fit.
+INFERRED = {
+    "batches and rows": ("y = MatMul(x, w35)", ["2", "n", "3", "3"], [2, 5, 3, 3], [2, 2, 3, 3]),
+    "width": (
+        "y = Conv <pads = [1, 1, 1, 1]> (x, k33)",
+        *(["1", "1", "6", "n"], [1, 1, 6, 5], [1, 1, 6, 8]),
+    ),
+    "width of a region": (
+        "c = Conv <pads = [1, 1, 1, 1]> (x, k33) r = Relu(c) "
+        "y = Conv <pads = [1, 1, 1, 1]> (r, k33)",
+        *(["1", "1", "6", "n"], [1, 1, 6, 5], [1, 1, 6, 8]),
+    ),
+    "batch and width": (
+        "y = Conv <pads = [1, 1, 1, 1]> (x, k33)",
+        *(["m", "1", "6", "n"], [2, 1, 6, 5], [3, 1, 6, 8]),
+    ),
+}
 
 
 def alike(original: onnx.ModelProto, mutant: onnx.ModelProto, shape: list[int]) -> bool:
@@ -135,12 +208,21 @@ def alike(original: onnx.ModelProto, mutant: onnx.ModelProto, shape: list[int]) 
         return False
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", INFERRED)
 def test_the_proof_sees_an_inferred_extent_that_is_wrong(case: str) -> None:
     """A number beside the inferred one becomes 1, in each Reshape in turn."""
-    original, (_, _, assumed, other) = model(case), CASES[case]
-    options = FoldOptions(factor=2, input_shapes={"x": tuple(assumed)})
-    folded, _ = fold_model(original, options)
+    nodes, dims, *sizes = INFERRED[case]
+    original = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 17]> g (float[{", ".join(dims)}] x) => '
+        f"(float[a, b, c, d] y) {{ {nodes} }}"
+    )
+    rng = np.random.default_rng(0)
+    for name, shape in {"w35": (3, 5), "k33": (1, 1, 3, 3)}.items():
+        if name in nodes:
+            array = rng.integers(1, 9, shape).astype(np.float32)
+            original.graph.initializer.append(numpy_helper.from_array(array, name))
+    axis = AxisName.HEIGHT if "Conv" in nodes else AxisName.AUTO
+    folded, _ = fold_model(original, FoldOptions(factor=2, axis=axis, mix_samples=True))
     planted = 0
     for index, tensor in enumerate(folded.graph.initializer):
         numbers = numpy_helper.to_array(tensor)
@@ -150,7 +232,7 @@ def test_the_proof_sees_an_inferred_extent_that_is_wrong(case: str) -> None:
         wrong[numbers.argmax()] = 1
         mutant = onnx.ModelProto.FromString(folded.SerializeToString())
         mutant.graph.initializer[index].CopyFrom(numpy_helper.from_array(wrong, tensor.name))
-        for shape in (assumed, other):
+        for shape in sizes:
             found = proof(original, mutant, {"x": tuple(shape)})
             # The next Reshape may mend the value: the runtime says whether this is a fault.
             assert (found.verdict == "equal") == alike(original, mutant, shape), tensor.name
@@ -212,15 +294,17 @@ def test_another_extent_is_refused_by_the_runtime_or_right(
 ) -> None:
     original, length, options = case
     folded, _ = fold_model(original, options)
+    again, _ = fold_model(stripped(folded), options)
     for other in (length, length + 1, length - 1, length + (options.factor or 0), 2 * length):
         x = np.random.default_rng(other).integers(-3, 4, (1, 2, other)).astype(np.float32)
         try:
             wanted = run(original, x)
         except REFUSALS:
             continue
-        try:
-            found = run(folded, x)
-        except REFUSALS:
-            assert other != length
-            continue
-        np.testing.assert_array_equal(found, wanted)
+        for rewritten in (folded, again):
+            try:
+                found = run(rewritten, x)
+            except REFUSALS:
+                assert other != length
+                continue
+            np.testing.assert_array_equal(found, wanted)

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-import numpy as np
-import onnx
-
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.model.graph import Document, Node
+from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.plan.guardable import guard_problem
-from widthfold_onnx.plan.hints import Hints
-from widthfold_onnx.plan.nonfinite import note_spread, spread_of
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Gain, SiteReport
-from widthfold_onnx.rewrite.emit import FOLDED_OUTPUT
-from widthfold_onnx.rewrite.engine import Engine
-from widthfold_onnx.rewrite.guards import is_original
-from widthfold_onnx.rewrite.record import FOLD_KEY
+from widthfold_onnx.rewrite.engine import Rewriting
+from widthfold_onnx.rewrite.nonfinite import spread_of
+from widthfold_onnx.rewrite.record import carries_folds
 from widthfold_onnx.rules import LINEAR
 from widthfold_onnx.rules.base import Extents, LinearSite, Reformulation, Site
 from widthfold_onnx.rules.guarding import EXTENTS, needed_extents
@@ -29,6 +22,9 @@ from widthfold_onnx.text import quoted
 
 Choose = Callable[[LinearSite], Reformulation | Refusal]
 
+ALREADY_FOLDED = Refusal(
+    "already-folded", "the model carries folds of an earlier run; fold the original instead"
+)
 KEPT = frozenset({"already-folded", "not-selected", "no-gain"})
 """Codes of sites that are left alone without a fault."""
 
@@ -39,20 +35,18 @@ class Decision:
 
     Attributes:
         conv: the same site as it was read; None where it could not or need not be read.
-        hint: options that would fold a refused site (`plan.hints`), "" where none that was tried
-            does.
     """
 
     site: Site
     conv: LinearSite | None
     outcome: Reformulation | Refusal
-    hint: str = ""
 
-    def report(self, options: FoldOptions, gain: Gain | None = None) -> SiteReport:
+    def report(self, options: FoldOptions, hint: str, gain: Gain | None = None) -> SiteReport:
         """Return the line of the report.
 
         Args:
             options: tell which extents were to be guarded.
+            hint: options that would fold the site if it is refused (`plan.hints`), or "".
             gain: the measured gain of the site alone.
         """
         node, graph, op = self.site.name, self.site.scope.path, self.site.op
@@ -63,7 +57,7 @@ class Decision:
                 op=op,
                 status="kept" if self.outcome.code in KEPT else "refused",
                 code=self.outcome.code,
-                reason="; ".join(filter(None, (self.outcome.reason, self.hint))),
+                reason="; ".join(filter(None, (self.outcome.reason, hint))),
                 gain=gain,
             )
         assert self.conv is not None
@@ -98,42 +92,22 @@ def plan(document: Document, options: FoldOptions, choose: Choose) -> list[Decis
     Raises:
         UsageError: a node pattern matches no site, or an assumed input shape does not fit.
     """
-    decisions = []
-    hints = Hints(document, options)
-    for site, conv in read_sites(document, options):
-        if isinstance(conv, Refusal):
-            decisions.append(Decision(site, None, conv, hints.of(site, None, conv)))
-            continue
-        outcome = choose(conv)
-        if isinstance(outcome, Refusal):
-            decisions.append(Decision(site, conv, outcome, hints.of(site, conv, outcome)))
-            continue
-        problem = guard_problem(conv, outcome, options, document.opset)
-        decisions.append(Decision(site, conv, _finite(document, conv) or problem or outcome))
-    return decisions
-
-
-def applied(
-    document: Document, decisions: Sequence[Decision], options: FoldOptions
-) -> onnx.ModelProto:
-    """Return the model with every decision applied, guarded as asked; the document is consumed."""
-    model = engine_of(document, decisions, options).finish()
-    spreads = [
-        spread_of(d.conv, d.outcome)
-        for d in decisions
-        if d.conv is not None and isinstance(d.outcome, Reformulation)
+    return [
+        Decision(site, None, conv)
+        if isinstance(conv, Refusal)
+        else Decision(site, conv, choose(conv))
+        for site, conv in read_sites(document, options)
     ]
-    note_spread(model, max(spreads, default=1.0))
-    return model
 
 
-def engine_of(document: Document, decisions: Sequence[Decision], options: FoldOptions) -> Engine:
-    """Return an engine that holds every decision; the graph is not changed yet."""
-    engine = Engine(document, options)
-    for decision in decisions:
-        if decision.conv is not None and isinstance(decision.outcome, Reformulation):
-            engine.apply(decision.conv, decision.outcome)
-    return engine
+def rewriting(document: Document, decisions: Iterable[Decision], options: FoldOptions) -> Rewriting:
+    """Return what the decisions do with a document, which is not changed yet."""
+    chosen = [
+        (decision.conv, decision.outcome)
+        for decision in decisions
+        if decision.conv is not None and isinstance(decision.outcome, Reformulation)
+    ]
+    return Rewriting.of(document, chosen, options)
 
 
 def read_sites(
@@ -141,14 +115,18 @@ def read_sites(
 ) -> Iterator[tuple[Site, LinearSite | Refusal]]:
     """Yield every site in graph order, read or refused.
 
+    All sites of a model that carries folds are refused: its moves between packed tensors look like
+    any others, and what was assumed for planning looks like a fact.
+
     Raises:
         UsageError: a node pattern matches no site, or an assumed input shape does not fit.
     """
     static = document.shapes
     planned = ShapeTable(document.proto, options.input_shapes) if options.input_shapes else static
+    is_folded = carries_folds(document.proto)
     for site in find_sites(document, options):
-        if was_folded(site.node):
-            yield site, Refusal("already-folded", "an earlier run folded this node")
+        if is_folded:
+            yield site, ALREADY_FOLDED
         elif not _selected(site.name, options):
             yield site, Refusal("not-selected", "left alone by --nodes or --skip")
         else:
@@ -166,18 +144,8 @@ def read_site(
     return LINEAR[site.op](document, site, extents(static), extents(planned))
 
 
-def was_folded(node: Node) -> bool:
-    """Check whether an earlier run folded a node.
-
-    Its metadata says so, or the name of its output where another tool dropped the metadata.
-    """
-    return FOLD_KEY in node.metadata_props or bool(FOLDED_OUTPUT.search(node.outputs[0].name or ""))
-
-
 def find_sites(document: Document, options: FoldOptions) -> list[Site]:
     """Return every linear node of the main graph, bodies and functions; nameless ones get a name.
-
-    The originals that guards keep are left out: the nodes that replace them are folded.
 
     Raises:
         UsageError: a node pattern matches none.
@@ -185,23 +153,11 @@ def find_sites(document: Document, options: FoldOptions) -> list[Site]:
     sites = [
         Site(node, scope, node.name or f"{node.op_type} -> {node.outputs[0].name}", node.op_type)
         for scope, node in document.nodes(LINEAR)
-        if scope.proto is None or not is_original(scope.proto.name)
     ]
     for pattern in (*options.nodes, *options.skip):
         if not any(fnmatchcase(site.name, pattern) for site in sites):
             raise UsageError(f"no linear node is named {quoted(pattern)}; `inspect` lists them")
     return sites
-
-
-def _finite(document: Document, conv: LinearSite) -> Refusal | None:
-    """Refuse a weight with NaN or Inf.
-
-    Such a weight turns padding into NaN, and kernels of a runtime differ in which products with
-    padding they form, as do a Conv and its fold.
-    """
-    if np.isfinite(document.read(conv.weight)).all():
-        return None
-    return Refusal("weight-not-finite", "the weight holds NaN or Inf")
 
 
 def _selected(name: str, options: FoldOptions) -> bool:

@@ -17,6 +17,7 @@ from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 from widthfold_onnx.plan.cluster import Cluster
 from widthfold_onnx.plan.crew import Crew
+from widthfold_onnx.plan.decisions import ALREADY_FOLDED
 from widthfold_onnx.plan.identity import find_place
 from widthfold_onnx.plan.layers import Layers
 from widthfold_onnx.plan.local import measure_with
@@ -25,7 +26,9 @@ from widthfold_onnx.plan.store import Store
 from widthfold_onnx.plan.targets import target, usual
 from widthfold_onnx.plan.units import Unit
 from widthfold_onnx.progress import Progress, Step, silent
+from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import TunedMachine, TunedModel, TuneReport
+from widthfold_onnx.rewrite.record import carries_folds
 from widthfold_onnx.runtime.running import running
 from widthfold_onnx.runtime.worker import isolated
 
@@ -134,9 +137,13 @@ def _hands(
     yield _Hands(reads, [bench], measure)
 
 
-def _layers(model: Path, provider: Provider, options: FoldOptions) -> Layers | WidthfoldError:
+def _layers(
+    model: Path, provider: Provider, options: FoldOptions
+) -> Layers | Refusal | WidthfoldError:
     try:
         loaded = load(model)
+        if carries_folds(loaded.proto):
+            return ALREADY_FOLDED
         used, shapes = isolated(running, model, provider, dict(options.input_shapes))
         aim = target(usual(used))
         document = Document(loaded.proto, loaded.folder)
@@ -145,9 +152,13 @@ def _layers(model: Path, provider: Provider, options: FoldOptions) -> Layers | W
         return error
 
 
-def _row(name: str, layers: Layers | WidthfoldError, benches: Sequence[Bench]) -> TunedModel:
+def _row(
+    name: str, layers: Layers | Refusal | WidthfoldError, benches: Sequence[Bench]
+) -> TunedModel:
     if isinstance(layers, WidthfoldError):
         return TunedModel(model=name, reason=str(layers), code=layers.exit_code)
+    if isinstance(layers, Refusal):
+        return TunedModel(model=name, reason=layers.reason)
     units = layers.in_order()
     keys = [(unit.subject, AS_IS) for unit in units]
     keys += [(unit.subject, form.key) for unit in units for form in unit.forms]

@@ -5,16 +5,12 @@ DequantizeLinear nodes stay next to the Conv, for the reason given in `rules.deq
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from widthfold_onnx.fold.conv import ConvFold
-from widthfold_onnx.fold.layout import Step
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Node, Value
 from widthfold_onnx.rewrite.emit import Chain
 from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rewrite.record import FOLD_KEY, PACKED, encoded, record_of
-from widthfold_onnx.rules.assumed import guessed
 from widthfold_onnx.rules.base import Ends
 from widthfold_onnx.rules.windowed import FOLDED_OPS, WindowedSite
 from widthfold_onnx.rules.windowed_form import WindowedForm
@@ -25,7 +21,6 @@ def append_conv(
     site: WindowedSite,
     form: WindowedForm,
     ends: Ends,
-    moves: Sequence[Sequence[Step]],
     parameters: Parameters,
 ) -> Node:
     """Append the new nodes of a site, with extension, moves and cut at ends without a state.
@@ -35,7 +30,6 @@ def append_conv(
         site: the Conv or ConvTranspose.
         form: the form that replaces it.
         ends: the states in which it reads and returns.
-        moves: its own moves before and behind it.
         parameters: the folded weights of the model.
 
     Returns:
@@ -44,11 +38,9 @@ def append_conv(
     fold, lift = form.fold, form.fold.lift
     if ends.reads is None:
         _extend(chain, site, form)
-        chain.steps(moves[0], "fold")
+        chain.steps(form.folding, "fold")
         chain.requantize(site.dequantizer)
-    inferred = form.opens and tuple(moves) == form.moves
-    free = guessed(site, fold) if inferred else frozenset[int]()
-    record = encoded(record_of(site, form, free))
+    record = encoded(record_of(site, form))
     metadata = {FOLD_KEY: record}
     if ends.returns is not None:
         metadata |= PACKED
@@ -69,7 +61,7 @@ def append_conv(
         metadata,
     )
     if ends.returns is None:
-        chain.steps(moves[1], "unfold")
+        chain.steps(form.unfolding, "unfold")
         surplus = _differing(form.out_shape, site.output)
         if surplus:
             chain.cut({i: actual for i, (_, actual) in surplus.items()})

@@ -16,10 +16,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from widthfold_onnx.fold.conv_state import ConvState
 from widthfold_onnx.fold.state import State
-from widthfold_onnx.model.assumed import assumed_record
-from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Graph, Node, Value
 from widthfold_onnx.model.order import nodes_of
 from widthfold_onnx.rewrite.convolution import append_conv
@@ -64,14 +61,13 @@ class Emission:
         self._plans = plans
         self._parameters = parameters
         self._region, self._groups = groups.region, groups.groups
-        self._open = self._opens()
         self._made: dict[tuple[Value, State | None], Value] = {}
         self._natural: dict[Value, Value] = {}
         self._constants: dict[tuple[Value, State, tuple[int, ...]], Value] = {}
         self._chains: dict[Node, list[Node]] = {}
 
-    def run(self) -> list[Guard]:
-        """Replace the old nodes by the new ones; return the guards to put around them."""
+    def emit(self) -> None:
+        """Make the new nodes; the graph still holds the old ones only."""
         for node in list(nodes_of(self._graph)):
             passenger = self._region.carried.get(node)
             if node in self._plans:
@@ -82,6 +78,9 @@ class Emission:
                 self._carry(node, passenger)
             elif self._region.is_superseded(node):
                 self._chains[node] = []
+
+    def put(self) -> list[Guard]:
+        """Replace the old nodes by the new ones; return the guards to put around them."""
         kept = [node for group in self._groups for node in group.nodes]
         originals = {node: self._document.message(node) for node in kept}
         self._document.replace(self._graph, self._chains, self._natural, kept)
@@ -105,10 +104,7 @@ class Emission:
         start = self._read(site.data, ends.reads, node)
         chain = Chain(self._document, start, node, node.outputs[0].name or "")
         if isinstance(site, WindowedSite) and isinstance(plan, WindowedForm):
-            moves = plan.moves
-            if not (self._open or self._alone(node)):
-                moves = plan.folding, plan.unfolding
-            new = append_conv(chain, site, plan, ends, moves, self._parameters)
+            new = append_conv(chain, site, plan, ends, self._parameters)
         else:
             assert isinstance(site, MatMulSite)
             assert isinstance(plan, MatMulForm)
@@ -116,8 +112,6 @@ class Emission:
         _take_over(node, new)
         self._chains[node] += chain.nodes
         self._return(node, [chain.value], ends.returns)
-        if ends.returns is None:
-            self._note_assumed(node.outputs[0], ends.out_shape)
 
     def _carry(self, node: Node, passenger: Passenger) -> None:
         """Emit the op on packed tensors."""
@@ -171,16 +165,6 @@ class Emission:
             self._made[value, state] = result
             if self._region.needed(value) - {state}:
                 self._natural[value] = self._convert(value, result, state, node, inverse=True)
-                self._note_assumed(value, self._region.shapes[value, state])
-
-    def _note_assumed(self, value: Value, shape: Dims) -> None:
-        """Mark on the maker of a natural value which of its extents the model leaves open."""
-        maker = self._natural[value].producer()
-        assert maker is not None
-        fixed = self._fixed(value, len(shape))
-        pairs = enumerate(zip(shape, fixed, strict=True))
-        assumed = [i for i, (extent, known) in pairs if extent is not None and known is None]
-        maker.metadata_props.update(assumed_record(assumed))
 
     def _convert(
         self, value: Value, start: Value, state: State, owner: Node, *, inverse: bool
@@ -193,10 +177,7 @@ class Emission:
         again = {} if signed is None else dict(zip(("scale", "zero"), signed, strict=True))
         if again:
             chain.add("DequantizeLinear", f"{what}_dequantize", again, {})
-        written = shape
-        if self._open or not isinstance(state, ConvState):
-            written = state.opened(shape, self._fixed(value, len(shape)))
-        chain.steps(state.steps(written, inverse=inverse), what)
+        chain.steps(state.steps(shape, inverse=inverse), what)
         if again:
             chain.add("QuantizeLinear", f"{what}_quantize", again, {})
         chain.requantize(exact_dequantizer(self._document, value))
@@ -204,33 +185,6 @@ class Emission:
             chain.nodes[-1].metadata_props.update(PACKED)
         self._chains[owner] += chain.nodes
         return chain.value
-
-    def _fixed(self, value: Value, rank: int) -> Dims:
-        """Return the extents of a value that the model itself fixes."""
-        fixed = self._document.shapes.get(self._document.path_of(self._graph), value.name or "")
-        # A shape that the model declares may have another rank: the runtime warns, and runs it.
-        return fixed if fixed and len(fixed) == rank else (None,) * rank
-
-    def _opens(self) -> bool:
-        """Check whether the moves of all tensors packed for Convs can infer the assumed extents.
-
-        All of them or none: a move that infers an extent accepts one that a stated extent refuses.
-        """
-        packed = (p for n, (_, p) in self._plans.items() if not self._alone(n))
-        sized = any(passenger.form.is_sized for passenger in self._region.carried.values())
-        return (
-            not sized
-            and all(plan.opens for plan in packed if isinstance(plan, WindowedForm))
-            and all(
-                state.opens(shape, self._fixed(value, len(shape)))
-                for (value, state), shape in self._region.shapes.items()
-                if isinstance(state, ConvState)
-            )
-        )
-
-    def _alone(self, node: Node) -> bool:
-        ends = self._region.sites[node]
-        return ends.reads is None and ends.returns is None
 
     def _constant(self, value: Value, state: State, array: Array) -> Value:
         """Add the packed constant of a carried op; ops that read the same one share it."""

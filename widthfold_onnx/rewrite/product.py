@@ -32,7 +32,7 @@ def append_product(
         The folded product.
     """
     if ends.reads is None:
-        chain.steps(form.moves[0], "fold")
+        chain.steps(form.folding, "fold")
         chain.requantize(site.dequantizer)
     record = encoded(product_record(site, form))
     inputs = list(site.node.inputs)
@@ -60,5 +60,5 @@ def append_product(
         first=inputs[: site.data_index],
     )
     if ends.returns is None:
-        chain.steps(form.moves[1], "unfold")
+        chain.steps(form.unfolding, "unfold")
     return new

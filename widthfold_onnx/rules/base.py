@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -42,7 +43,9 @@ class LinearSite(Site, ABC):
     Attributes:
         static: extents of the data that the model itself fixes; None where open.
         planned: the same with the assumed input shapes.
+        opset: version of the default operator set of the model.
         weight: the weight as the operator stores it.
+        stored: reads the numbers of the weight.
         weight_shape: extents of the weight in the form that is folded.
         zero: the number in the weight that stands for 0 and fills the structural zeros of a fold:
             0, or the zero point of a quantized weight; one number or one per output channel,
@@ -56,7 +59,9 @@ class LinearSite(Site, ABC):
 
     static: Dims
     planned: Dims
+    opset: int
     weight: Constant
+    stored: Callable[[], Array]
     weight_shape: tuple[int, ...]
     zero: Array = field(default_factory=lambda: np.zeros((), np.int8))
     is_finite: bool
@@ -74,6 +79,11 @@ class LinearSite(Site, ABC):
     def data_index(self) -> int:
         """Index of the data among the inputs of the node."""
         return 0
+
+    @cached_property
+    def has_finite_weight(self) -> bool:
+        """True if the weight holds neither Inf nor NaN; it is read for this."""
+        return bool(np.isfinite(self.stored()).all())
 
     @property
     @abstractmethod
@@ -158,8 +168,6 @@ class Reformulation(ABC):
         kind: how each axis is folded, joined by "+".
         flops_ratio: multiply-adds after / before.
         bytes_ratio: bytes of input, weight and output after / before.
-        bound: folded axes of the data whose extent is only assumed, and for which the form would
-            be wrong at another extent even if the factor divides it.
     """
 
     fold: Fold
@@ -169,7 +177,6 @@ class Reformulation(ABC):
     kind: str
     flops_ratio: float
     bytes_ratio: float
-    bound: frozenset[int] = frozenset()
 
     @property
     @abstractmethod
@@ -183,8 +190,12 @@ class Reformulation(ABC):
 
     @property
     @abstractmethod
-    def moves(self) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
-        """Both as they are written: an assumed extent is inferred where it may differ."""
+    def rests(self) -> tuple[int, ...]:
+        """Per axis of the data the number that must divide its extent if it is open; 1 for any."""
+
+    @abstractmethod
+    def exact(self, site: LinearSite) -> Mapping[int, int]:
+        """Return the extents of the data that the form is planned for, by axis; others may vary."""
 
     @abstractmethod
     def ends(self, site: LinearSite) -> Ends:

@@ -9,14 +9,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import LinearSite, Reformulation
-from widthfold_onnx.rules.matmul import MatMulForm
+from widthfold_onnx.rules.dequantized import is_dequantized_anew
 from widthfold_onnx.rules.matmul_site import MatMulSite
-from widthfold_onnx.rules.windowed import WindowedSite
-from widthfold_onnx.rules.windowed_form import WindowedForm
 
 EXTENTS = "extents"
 """Name of the property that a guard tests, in models and reports."""
+
+LEAST_OPSET = 10
+"""First operator set with a Mod (ONNX changelog)."""
 
 EXACT = 1 << 62
 """A modulus that no extent reaches, so that only the offset itself passes."""
@@ -35,23 +37,33 @@ def needed_extents(
     """Return the conditions on the extents of the data, by axis of the data as it is stored."""
     if not options.guard_shapes:
         return {}
-    if isinstance(site, WindowedSite) and isinstance(plan, WindowedForm):
-        written, rest = plan.input.shape, plan.fold.in_state.factors
-        tested = {i for i, extent in enumerate(written) if extent is not None}
-        planned = site.planned
-        tested |= {i + 2 for i in site.sized_pads}
-    else:
-        assert isinstance(site, MatMulSite)
-        assert isinstance(plan, MatMulForm)
-        planned, rest = plan.shape, plan.rests
-        tested = {i for i, extent in enumerate(planned) if extent is not None}
+    exact, axes = plan.exact(site), stored(site)
     needed = {
-        i: Extent(planned[i] or 0, EXACT) if i in tested else Extent(0, rest[i])
+        axes[i]: Extent(exact[i], EXACT) if i in exact else Extent(0, plan.rests[i])
         for i, fixed in enumerate(site.static)
         if fixed is None
     }
-    axes = stored(site)
-    return {axes[i]: extent for i, extent in needed.items() if extent.modulus > 1}
+    return {axis: extent for axis, extent in needed.items() if extent.modulus > 1}
+
+
+def guard_problem(site: LinearSite, plan: Reformulation, options: FoldOptions) -> Refusal | None:
+    """Refuse a form that needs a guard, where none can stand."""
+    return unguardable(site) if needed_extents(site, plan, options) else None
+
+
+def unguardable(site: LinearSite) -> Refusal | None:
+    """Return why no guard can stand around a site: its operator set, or data no If can read."""
+    if site.opset < LEAST_OPSET:
+        return Refusal(
+            "opset-too-old", f"opset {site.opset} is below {LEAST_OPSET}, which the guard needs"
+        )
+    if is_dequantized_anew(site.data):
+        return Refusal(
+            "guard-not-loadable",
+            "it needs a guard, and its data comes from a DequantizeLinear through moves: "
+            "ONNX Runtime dies while it loads an If that reads that",
+        )
+    return None
 
 
 def stored(site: LinearSite) -> list[int]:

@@ -13,7 +13,7 @@ Refuses: forms that mix samples, grow past the limits, or spread Inf and NaN whe
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from widthfold_onnx.fold.layout import Reshape, Step
@@ -23,6 +23,7 @@ from widthfold_onnx.options import FACTORS, AxisName, FoldOptions, NonFinite
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Ends, LinearSite, Reformulation
 from widthfold_onnx.rules.forms import Outcome
+from widthfold_onnx.rules.guarding import guard_problem
 from widthfold_onnx.rules.legality import elements, too_large
 from widthfold_onnx.rules.matmul_site import MatMulSite
 
@@ -39,7 +40,6 @@ class MatMulForm(Reformulation):
             for any extent.
         transposed: the data is stored with its two last axes exchanged.
         result: extents of the result for data of `shape`.
-        written: both as the Reshapes state them: an extent that is only assumed is inferred.
         flat: the result has no axis of channels.
     """
 
@@ -47,7 +47,6 @@ class MatMulForm(Reformulation):
     shape: Dims
     transposed: bool
     result: Dims
-    written: tuple[Dims, Dims]
     flat: bool
 
     @property
@@ -69,12 +68,9 @@ class MatMulForm(Reformulation):
         """The Reshape of the result."""
         return self.fold.unfolding(self.result, flat=self.flat)
 
-    @property
-    def moves(self) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
-        """Both as they are written."""
-        data, result = self.written
-        folding = self.fold.folding(data, transposed=self.transposed)
-        return folding, self.fold.unfolding(result, flat=self.flat)
+    def exact(self, site: LinearSite) -> Mapping[int, int]:
+        """Return the extents that the form is planned for."""
+        return {i: extent for i, extent in enumerate(self.shape) if extent is not None}
 
     def ends(self, site: LinearSite) -> Ends:
         """Return the states at both ends; none for transposed data or a result without channels.
@@ -151,8 +147,7 @@ def judge(site: MatMulSite, options: FoldOptions, fold: MatMulFold) -> MatMulFor
         )
     shape = (*site.static[: span.start], *planned, *site.static[span.stop :])
     shape = tuple(site.channels[0] if i == _channel(site) else e for i, e in enumerate(shape))
-    written = fold.state.opened(shape, site.static)
-    moves = fold.folding(written, transposed=site.transposed)
+    moves = fold.folding(shape, transposed=site.transposed)
     weight = math.prod(site.weight_shape)
     kept = elements(site.planned) + elements(site.output)
     result = MatMulForm(
@@ -160,7 +155,6 @@ def judge(site: MatMulSite, options: FoldOptions, fold: MatMulFold) -> MatMulFor
         shape=shape,
         transposed=site.transposed,
         result=site.result(shape),
-        written=(written, site.result(written)),
         flat=site.flat,
         axis=what,
         factor=fold.factor,
@@ -169,7 +163,8 @@ def judge(site: MatMulSite, options: FoldOptions, fold: MatMulFold) -> MatMulFor
         flops_ratio=fold.flops_growth(),
         bytes_ratio=(kept + weight * fold.factor**2) / (kept + weight),
     )
-    return too_large(site, options, result) or result
+    problem = too_large(site, options, result) or guard_problem(site, result, options)
+    return problem or result
 
 
 def _positions(site: MatMulSite, options: FoldOptions, factor: int, merged: int) -> Dims | None:

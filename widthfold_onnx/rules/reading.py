@@ -100,6 +100,7 @@ def read_windowed(
         op=site.op,
         static=static_dims,
         planned=planned_dims,
+        opset=document.opset,
         weight=stored,
         weight_shape=shape,
         zero=zero,

@@ -35,7 +35,6 @@ class WindowedSite(LinearSite):
 
     Attributes:
         canonical: converts the stored weight to `weight_shape`; elements only move.
-        stored: reads the weight as it is stored.
         parameter: the value that holds the stored weight: an input of the node, or the integers
             that are dequantized into one.
         bias: [O], or None.
@@ -48,7 +47,6 @@ class WindowedSite(LinearSite):
     """
 
     canonical: Callable[[Array], Array]
-    stored: Callable[[], Array]
     parameter: Value
     bias: Constant | None
     per_channel: Mapping[Value, Constant]

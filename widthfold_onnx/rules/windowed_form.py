@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from widthfold_onnx.fold.conv import ConvFold
@@ -9,6 +10,7 @@ from widthfold_onnx.fold.layout import Packing, Step
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Ends, LinearSite, Reformulation
+from widthfold_onnx.rules.windowed import WindowedSite
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -21,9 +23,6 @@ class WindowedForm(Reformulation):
         output: packing of its output, before the cut to the site's own output.
         in_shape: input extents after zero-extension.
         out_shape: output extents before the cut.
-        opens: whether its own moves infer all extents that are only assumed, if there are any.
-        written: both packings as the Reshapes state them: an assumed extent is inferred if the
-            form is right for every multiple.
     """
 
     fold: ConvFold
@@ -31,8 +30,6 @@ class WindowedForm(Reformulation):
     output: Packing
     in_shape: Dims
     out_shape: Dims
-    written: tuple[Packing, Packing]
-    opens: bool = True
 
     def became(self, inputs: int, outputs: int) -> str:
         """Return the new channels for reports, with rank and groups if they changed."""
@@ -56,12 +53,15 @@ class WindowedForm(Reformulation):
         return self.output.steps(digit_major=self.fold.digit_major, inverse=True)
 
     @property
-    def moves(self) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
-        """Both as they are written."""
-        (first, last), digit_major = self.written, self.fold.digit_major
-        return first.steps(digit_major=digit_major), last.steps(
-            digit_major=digit_major, inverse=True
-        )
+    def rests(self) -> tuple[int, ...]:
+        """Digits of every axis."""
+        return self.fold.in_state.factors
+
+    def exact(self, site: LinearSite) -> Mapping[int, int]:
+        """Return the extents that the Reshapes state or the pads depend on."""
+        assert isinstance(site, WindowedSite)
+        stated = {i for i, extent in enumerate(self.input.shape) if extent is not None}
+        return {i: site.planned[i] or 0 for i in stated | {i + 2 for i in site.sized_pads}}
 
     def ends(self, site: LinearSite) -> Ends:
         """Return the states at both ends.

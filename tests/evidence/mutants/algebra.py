@@ -20,7 +20,7 @@ from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.fold.layout import Packing, pack
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules import assumed, conv_transpose, forms, windowed
+from widthfold_onnx.rules import conv_transpose, forms, legality, windowed
 from widthfold_onnx.rules.conv_transpose import CONV_TRANSPOSE
 
 Planted = Callable[[], Any]
@@ -114,7 +114,7 @@ def packing(alter: Callable[[dict[str, Any]], dict[str, Any]], *, output_only: b
             return pack(shape, digits, **others)
         return pack(**alter({"shape": shape, "digits": digits, **others}))
 
-    return code((assumed, "pack"), by=wrong)
+    return code((legality, "pack"), by=wrong)
 
 
 def inverted(arguments: dict[str, Any]) -> dict[str, Any]:
