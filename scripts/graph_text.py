@@ -55,10 +55,10 @@ class Net:
         strides = [stride] * len(shape[2:])
         return self.node("ConvTranspose", x, *weights, strides=strides, **attributes)
 
-    def prelu(self, x: str, channels: int, axes: int = 2) -> str:
-        """Add a PRelu of one slope per channel, all between 0 and 0.5 as trained ones are."""
-        slopes = [0.25 + number / 200 for number in spread(channels)]
-        return self.node("PRelu", x, self.constant(slopes, channels, *[1] * axes))
+    def prelu(self, x: str, channels: int) -> str:
+        """Add a PRelu of one slope per channel of an image: small ones, none is 0."""
+        slopes = [0.26 + number / 200 for number in spread(channels)]
+        return self.node("PRelu", x, self.constant(slopes, channels, 1, 1))
 
     def dense(self, x: str, shape: tuple[int, int]) -> str:
         """Add a product of matrices and its bias."""
