@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
 """Fold models in every way, time them in pairs, and write a table, a plot and all numbers.
 
-usage: bench.py [--budget 20] [--search 150] [--store PATH] [--out DIR] [--readme] [MODEL ...]
+usage: bench.py [--suite suite] [--budget 20] [--search 150] [--store PATH] [--out DIR]
+                [--readme] [MODEL ...]
+       bench.py --report [--suite suite] [--out DIR] [--readme]
 
-Without MODEL: models/, and the real models beside the repository where there are any. Every model
+Without MODEL: models/, and the real models beside the repository where there are any, at one
+thread; or, with --suite architectures, the nets of architectures.py at one and at two. Every model
 runs as it is, folded at factor 8, folded by auto, with the channels of every Conv padded to
 multiples of 8, and, as it is, in OpenVINO where that is installed (extra `bench`). Each of these
-alternates with the original in one process, with a second copy of the original as control (A/A);
-one thread, each side at the better of the runtime's levels. The forms that auto measured are
+alternates with the original in one process, with a second copy of the original as control (A/A),
+each side at the better of the runtime's levels. The forms that auto measured at one thread are
 compared with their predictions (rank correlation).
 
-The folder --out (benchmarks/) gets suite.json, suite.md and suite.svg; --readme puts the table
-into README.md.
+The folder --out (benchmarks/) gets <suite>.json after every model, then <suite>.md and <suite>.svg,
+which --report makes again of the numbers; --readme puts the table of `suite` into README.md.
 """
 
 from __future__ import annotations
@@ -20,31 +23,30 @@ import argparse
 import statistics
 import sys
 import tempfile
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import msgspec
+from architectures import NETS, OUT
 from bench_openvino import against_openvino
-from bench_report import Cell, Ranks, Row, Suite, draw, table
+from bench_pad import pad_channels
+from bench_report import Cell, Ranks, Row, Suite, draw, read, table
+from make_models import write
 from ranking import Compared, compare, rank_correlation
 
 from widthfold_onnx import FoldOptions, VerifyOptions, WidthfoldError, optimize, verify
+from widthfold_onnx.errors import UsageError
 from widthfold_onnx.evidence.timing.environment import Before, environment
-from widthfold_onnx.fold.channels import Grouping
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import Provider, SearchOptions, Shapes
-from widthfold_onnx.plan.decisions import plan, rewriting
 from widthfold_onnx.plan.identity import machine_identity, setting_identity
 from widthfold_onnx.plan.layers import Layers
 from widthfold_onnx.plan.store import Key, Store
 from widthfold_onnx.plan.targets import target
-from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import SearchReport
-from widthfold_onnx.rules.base import LinearSite, Reformulation
-from widthfold_onnx.rules.forms import forms
-from widthfold_onnx.rules.windowed import WindowedSite
 from widthfold_onnx.runtime.session import Level
-from widthfold_onnx.survey import TILE
 
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared" / "models"
@@ -54,10 +56,37 @@ SHAPES: dict[str, Shapes] = {"swift-f0__model": {"input_audio": (1, 16000)}}
 """Of models that run at many sizes: one second of audio."""
 
 
+def ours() -> list[Path]:
+    """The models of the repository and those beside it."""
+    if not SHARED.is_dir():
+        print(f"no real models in {SHARED}", file=sys.stderr)
+    return [*sorted((ROOT / "models").glob("*.onnx")), *sorted(SHARED.glob("*.onnx"))]
+
+
+def published() -> list[Path]:
+    """The nets of architectures.py, written again."""
+    return write({name: net() for name, net in NETS.items()}, OUT)
+
+
+SUITES: dict[str, tuple[Callable[[], list[Path]], tuple[int, ...]]] = {
+    "suite": (ours, (1,)),
+    "architectures": (published, (1, 2)),
+}
+"""The models of a suite, and at how many threads each of them runs."""
+
+
 def measure(model: Path, search: SearchOptions, budget: float) -> tuple[Row, list[Compared]]:
     """All columns of one model, and what prediction and measurement say of its layers."""
     shapes = SHAPES.get(model.stem, {})
-    row, ranks = Row(model=model.stem, layers=0), []
+    timing = VerifyOptions(
+        seeds=1,
+        exact=False,
+        thorough=False,
+        threads=search.threads,
+        time_budget=budget,
+        input_shapes=shapes,
+    )
+    row, ranks = Row(model=model.stem, layers=0, threads=search.threads), []
     with tempfile.TemporaryDirectory() as folder:
         for name, factor in ((f"factor {FACTOR}", FACTOR), ("auto", None)):
             options = FoldOptions(factor=factor, input_shapes=shapes)
@@ -67,50 +96,29 @@ def measure(model: Path, search: SearchOptions, budget: float) -> tuple[Row, lis
                 row = msgspec.structs.replace(row, layers=len(report.sites))
                 folded = report.summary.folded
                 wrong = folded and report.written is None
-                cell = timed(model, out, None if wrong else folded, budget, shapes)
+                cell = timed(model, out, None if wrong else folded, timing)
             except WidthfoldError as error:
                 cell, report = Cell(note=str(error)), None
             row.cells[name] = cell
             if report is not None and report.search is not None:
                 ranks = list(compared(model, report.search, search))
         out = Path(folder) / "padded.onnx"
-        row.cells["channel pad"] = timed(model, out, pad_channels(model, out), budget, shapes)
-    try:
-        row.cells["OpenVINO"] = against_openvino(model, shapes, budget)
-    except WidthfoldError as error:
-        row.cells["OpenVINO"] = Cell(note=str(error))
+        rivals: dict[str, Callable[[], Cell]] = {
+            "channel pad": lambda: timed(model, out, pad_channels(model, out, shapes), timing),
+            "OpenVINO": lambda: against_openvino(model, shapes, budget, search.threads),
+        }
+        for name, rival in rivals.items():
+            try:
+                row.cells[name] = rival()
+            except WidthfoldError as error:
+                row.cells[name] = Cell(note=str(error))
     return row, ranks
 
 
-def pad_channels(model: Path, out: Path) -> int:
-    """Write a model with all channels padded to multiples of a tile; returns of how many Conv.
-
-    That is the advice of NVIDIA's convolution guide, the rival of every fold.
-    """
-
-    def choose(site: LinearSite) -> Reformulation | Refusal:
-        if not isinstance(site, WindowedSite) or site.op != "Conv" or site.group > 1:
-            return Refusal("no-rival", "only a Conv of one group is padded")
-        grouping = Grouping(*(-(-channels // TILE) * TILE for channels in site.channels))
-        unlimited = FoldOptions(ragged=True, max_flops_growth=1e9, max_bytes_growth=1e9)
-        found = forms(site, unlimited, (1,) * (1 + len(site.axes)), grouping=grouping)
-        return next((form for _, form in found), Refusal("aligned", "nothing is missing"))
-
-    loaded = load(model)
-    document = Document(loaded.proto, loaded.folder)
-    options = FoldOptions(input_shapes=SHAPES.get(model.stem, {}))
-    decisions = plan(document, options, choose)
-    out.write_bytes(rewriting(document, decisions, options).carry_out().SerializeToString())
-    return sum(isinstance(decision.outcome, Reformulation) for decision in decisions)
-
-
-def timed(model: Path, out: Path, folded: int | None, budget: float, shapes: Shapes) -> Cell:
+def timed(model: Path, out: Path, folded: int | None, options: VerifyOptions) -> Cell:
     """A model of which so many layers were changed, against the original; None: it is wrong."""
     if not folded:
         return Cell(note="did not pass" if folded is None else "as it is")
-    options = VerifyOptions(
-        seeds=1, exact=False, thorough=False, time_budget=budget, input_shapes=shapes
-    )
     timing = verify(model, out, options).timing
     if timing is None:
         return Cell(folded=folded, note="not timed")
@@ -159,40 +167,59 @@ def ranked(layers: list[Compared]) -> Ranks:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("models", nargs="*", type=Path)
+    parser.add_argument("--suite", choices=SUITES, default="suite")
     parser.add_argument("--budget", type=float, default=20.0, help="seconds per timing")
     parser.add_argument("--search", type=float, default=150.0, help="seconds of auto per model")
     parser.add_argument("--store", type=Path, help="measurements to start from and to keep")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks")
     parser.add_argument("--readme", action="store_true", help="put the table into README.md")
+    parser.add_argument("--report", action="store_true", help="only make table and picture")
     arguments = parser.parse_args()
-    models = [*sorted((ROOT / "models").glob("*.onnx")), *sorted(SHARED.glob("*.onnx"))]
-    if not SHARED.is_dir():
-        print(f"no real models in {SHARED}", file=sys.stderr)
-    before, layers = Before(), []
-    suite = Suite(rows=[], ranks=None, environment=None)
-    with tempfile.TemporaryDirectory() as folder:
-        store = arguments.store or Path(folder) / "store.sqlite"
-        search = SearchOptions(time_budget=arguments.search, store=store)
-        for model in arguments.models or models:
-            row, found = measure(model, search, arguments.budget)
-            suite.rows.append(row)
-            layers += found
-            print(table([row])[-1], flush=True)
-    suite = msgspec.structs.replace(
-        suite,
-        ranks=ranked(layers),
-        environment=environment(VerifyOptions(provider=Provider.CPU), before),
-    )
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    text = suite.markdown()
-    (arguments.out / "suite.json").write_bytes(msgspec.json.format(msgspec.json.encode(suite)))
-    (arguments.out / "suite.md").write_text(text)
-    draw(suite, arguments.out / "suite.svg")
+    if arguments.readme and arguments.suite != "suite":
+        parser.error("README.md shows the table of `suite`")
+    if not arguments.report:
+        run(arguments)
+    try:
+        text = publish(arguments.out, arguments.suite)
+    except UsageError as error:
+        sys.exit(f"bench: {error}")
     print(text)
     if arguments.readme:
         readme = ROOT / "README.md"
         head, _, rest = readme.read_text().partition(BEGIN)
         readme.write_text(f"{head}{BEGIN}\n{text}{END}{rest.partition(END)[2]}")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Measure all models; what was found so far is in the file after each one."""
+    models, threads = SUITES[arguments.suite]
+    before, rows, layers = Before(), [], []
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        store = arguments.store or Path(folder) / "store.sqlite"
+        for model, count in product(arguments.models or models(), threads):
+            search = SearchOptions(time_budget=arguments.search, store=store, threads=count)
+            row, found = measure(model, search, arguments.budget)
+            rows.append(row)
+            layers += found if count == 1 else []  # predictions are of one core
+            where = environment(VerifyOptions(provider=Provider.CPU), before)
+            suite = Suite(rows=rows, ranks=ranked(layers), environment=msgspec.to_builtins(where))
+            path = arguments.out / f"{arguments.suite}.json"
+            path.write_bytes(msgspec.json.format(msgspec.json.encode(suite)))
+            print(table([row])[-1], flush=True)
+
+
+def publish(out: Path, name: str) -> str:
+    """Write table and picture of the numbers in a folder; returns the table.
+
+    Raises:
+        UsageError: there are none that this code reads.
+    """
+    suite = read(out / f"{name}.json")
+    text = suite.markdown()
+    (out / f"{name}.md").write_text(text)
+    draw(suite, out / f"{name}.svg")
+    return text
 
 
 if __name__ == "__main__":

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from widthfold_onnx.results import Environment
+from widthfold_onnx.errors import UsageError
 
 COLUMNS = ("factor 8", "auto", "channel pad", "OpenVINO")
 HEAD = [
@@ -36,12 +37,20 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.ratio:.2f}x [{self.low:.2f}, {self.high:.2f}]"
 
 
+NOT_RUN = Cell(note="not run")
+"""Of a column that the code which ran did not have."""
+
+
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One model: how many layers it has, and a cell per column."""
+    """One model at so many threads: how many layers it has, and a cell per column."""
 
     model: str
     layers: int
+    threads: int = 1
     cells: dict[str, Cell] = {}
+
+    def __str__(self) -> str:
+        return self.model if self.threads == 1 else f"{self.model}, {self.threads} threads"
 
 
 class Ranks(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,11 +70,14 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Suite(msgspec.Struct, frozen=True, kw_only=True):
-    """All that one run found, and where."""
+    """All that one run found, and where.
+
+    `environment` is the `results.Environment` of the code that ran: its fields change.
+    """
 
     rows: list[Row]
     ranks: Ranks | None
-    environment: Environment | None
+    environment: dict[str, Any] | None
     schema: str = "widthfold.bench/1"
 
     def markdown(self) -> str:
@@ -73,9 +85,11 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True):
         lines = [*HEAD, *table(self.rows), ""]
         if self.environment is not None:
             where = self.environment
+            threads = " and ".join(map(str, sorted({row.threads for row in self.rows})))
             lines.append(
-                f"`scripts/bench.py`: {where.machine}, {where.cores} cores, ONNX Runtime "
-                f"{where.onnxruntime}, 1 thread, load {where.load_before} to {where.load_after}."
+                f"`scripts/bench.py`: {where['machine']}, {where['cores']} cores, ONNX Runtime "
+                f"{where['onnxruntime']}, {threads} thread{'s' * (threads != '1')}, load "
+                f"{where['load_before']} to {where['load_after']}."
             )
         if self.ranks is not None and self.ranks.overall is not None:
             each = [rho for rho in self.ranks.layers.values() if rho is not None]
@@ -88,11 +102,23 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(lines) + "\n"
 
 
+def read(path: Path) -> Suite:
+    """What an earlier run wrote, also one of older code.
+
+    Raises:
+        UsageError: there is none, or its rows are not like those of today.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Suite)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise UsageError(f"{path.name} is stale or broken, measure again: {error}") from error
+
+
 def table(rows: list[Row]) -> list[str]:
     """A line of Markdown per model."""
     lines = []
     for row in rows:
-        cells = [row.cells[name] for name in COLUMNS]
+        cells = [row.cells.get(name, NOT_RUN) for name in COLUMNS]
         times = [cell.original_ms for cell in cells if cell.original_ms is not None]
         noise = [cell.control for cell in cells if cell.control is not None]
         figures = [
@@ -100,7 +126,7 @@ def table(rows: list[Row]) -> list[str]:
             *map(str, cells),
             f"{1 + max(noise):.2f}" if noise else "",
         ]
-        lines.append(f"| {row.model} | {row.layers} | {' | '.join(figures)} |")
+        lines.append(f"| {row} | {row.layers} | {' | '.join(figures)} |")
     return lines
 
 
@@ -114,7 +140,7 @@ def draw(suite: Suite, path: Path) -> None:
     mpl.rcParams["svg.hashsalt"] = "widthfold"
     figure, axes = plt.subplots(figsize=(7, 1 + 0.45 * len(suite.rows)), layout="constrained")
     for offset, name in enumerate(COLUMNS):
-        shown = [(i, row.cells[name]) for i, row in enumerate(suite.rows)]
+        shown = [(i, row.cells.get(name, NOT_RUN)) for i, row in enumerate(suite.rows)]
         place = 0.2 * (offset - (len(COLUMNS) - 1) / 2)
         points = [(i + place, cell) for i, cell in shown if cell.ratio is not None]
         if not points:
@@ -135,7 +161,7 @@ def draw(suite: Suite, path: Path) -> None:
     axes.xaxis.set_major_formatter(
         lambda ratio, _: f"{ratio:g}x" if ratio >= 1 else f"1/{1 / ratio:g}x"
     )
-    axes.set_yticks(range(len(suite.rows)), [row.model for row in suite.rows])
+    axes.set_yticks(range(len(suite.rows)), list(map(str, suite.rows)))
     axes.invert_yaxis()
     axes.set_xlabel("original / this (right of 1 is faster)")
     figure.legend(loc="outside upper center", ncols=len(COLUMNS))

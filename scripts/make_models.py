@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -57,16 +58,21 @@ def build(name: str, source: Source) -> onnx.ModelProto:
     return model
 
 
+def write(sources: Mapping[str, Source], out: Path) -> list[Path]:
+    """Write the model of every source into a folder, and print a line for each."""
+    out.mkdir(parents=True, exist_ok=True)
+    for name, source in sources.items():
+        content = build(name, source).SerializeToString(deterministic=True)
+        (out / f"{name}.onnx").write_bytes(content)
+        print(f"{f'{name}.onnx':24} {len(content):8,} bytes  {source.shows}")
+    return [out / f"{name}.onnx" for name in sources]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     default = Path(__file__).resolve().parent.parent / "models"
     parser.add_argument("out", nargs="?", type=Path, default=default, help="folder to write into")
-    out: Path = parser.parse_args().out
-    out.mkdir(parents=True, exist_ok=True)
-    for name, source in SOURCES.items():
-        content = build(name, source).SerializeToString(deterministic=True)
-        (out / f"{name}.onnx").write_bytes(content)
-        print(f"{name + '.onnx':20} {len(content):8,} bytes  {source.shows}")
+    write(SOURCES, parser.parse_args().out)
 
 
 if __name__ == "__main__":

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import msgspec
 import pytest
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+from widthfold_onnx.errors import UsageError
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def report(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(SCRIPTS)
+def report(scripts: Path) -> ModuleType:
     return importlib.import_module("bench_report")
+
+
+@pytest.fixture
+def bench(scripts: Path) -> ModuleType:
+    return importlib.import_module("bench")
 
 
 def suite(report: ModuleType):
@@ -63,3 +70,100 @@ def test_without_openvino_the_column_says_so(
     assert rival.against_openvino(Path("no.onnx"), {}, 1.0).note == "not installed"
     assert "OpenVINO is NOT compared" in capsys.readouterr().err
     rival.installed.cache_clear()
+
+
+def test_openvino_runs_at_as_many_threads_as_the_runtime(
+    scripts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rival, asked, threads = importlib.import_module("bench_openvino"), {}, []
+    request = SimpleNamespace(set_tensor=lambda *_: None, infer=lambda: None)
+
+    def compile_model(graph: object, device: str, options: dict[str, object]) -> SimpleNamespace:
+        asked.update(options)
+        return SimpleNamespace(create_infer_request=lambda: request)
+
+    def open_session(model: Path, provider: object, level: object, count: int):
+        threads.append(count)
+        return opened(model, provider, level, count)
+
+    opened = rival.open_session
+    graph = SimpleNamespace(reshape=lambda shapes: None)
+    core = SimpleNamespace(read_model=lambda path: graph, compile_model=compile_model)
+    fake = SimpleNamespace(Core=lambda: core, Tensor=lambda array: array)
+    monkeypatch.setitem(sys.modules, "openvino", fake)
+    monkeypatch.setattr(rival, "installed", lambda: True)
+    monkeypatch.setattr(rival, "open_session", open_session)
+    cell = rival.against_openvino(ROOT / "models/ragged.onnx", {}, 0.05, 2)
+    assert cell.ratio is not None
+    assert asked["INFERENCE_NUM_THREADS"] == 2
+    assert threads == [2] * 4
+
+
+def test_figures_of_older_code_are_still_read(report: ModuleType, tmp_path: Path) -> None:
+    old = json.loads((ROOT / "benchmarks/suite.json").read_bytes())
+    old["environment"].pop("session_options", None)
+    for row in old["rows"]:
+        row.pop("threads", None)
+    (tmp_path / "suite.json").write_text(json.dumps(old))
+    found = report.read(tmp_path / "suite.json")
+    assert found.markdown() == (ROOT / "benchmarks/suite.md").read_text()
+
+
+def test_a_column_that_older_code_did_not_have_was_not_run(
+    report: ModuleType, tmp_path: Path
+) -> None:
+    found = suite(report)
+    del found.rows[0].cells["OpenVINO"]
+    assert found.markdown().splitlines()[2].endswith("| not run | 1.01 |")
+    report.draw(found, tmp_path / "old.svg")
+
+
+def test_figures_that_cannot_be_read_are_named_in_one_line(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "suite.json").write_text('{"rows": [{"model": "chain"}], "ranks": null}')
+    monkeypatch.setattr(sys, "argv", ["bench.py", "--report", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit, match=r"bench: suite\.json is stale or broken, .*`layers`.*"):
+        bench.main()
+    with pytest.raises(UsageError, match=r"architectures\.json is stale or broken"):
+        bench.publish(tmp_path, "architectures")
+
+
+def test_a_suite_runs_at_each_number_of_threads_and_is_kept_after_every_model(
+    bench: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    kept = tmp_path / "architectures.json"
+    seen: list[tuple[str, int, int]] = []
+
+    def measure(model: Path, search: bench.SearchOptions, budget: float):
+        rows = len(bench.read(kept).rows) if kept.exists() else 0
+        seen.append((model.stem, search.threads, rows))
+        cells = {"auto": bench.Cell(note="faster", ratio=2.0, low=1.9, high=2.1)}
+        row = bench.Row(model=model.stem, layers=2, threads=search.threads, cells=cells)
+        found = bench.Compared(f"{model.stem} at {search.threads}", 1.5, [1.0, 2.0], [2.0, 3.0])
+        return row, [found]
+
+    monkeypatch.setattr(bench, "measure", measure)
+    command = f"bench.py --suite architectures --out {tmp_path} one.onnx two.onnx"
+    monkeypatch.setattr(sys, "argv", command.split())
+    bench.main()
+    assert seen == [("one", 1, 0), ("one", 2, 1), ("two", 1, 2), ("two", 2, 3)]
+    text = (tmp_path / "architectures.md").read_text()
+    assert "| one, 2 threads | 2 |" in text
+    assert ", 1 and 2 threads, load " in text
+    assert text in capsys.readouterr().out
+    assert (tmp_path / "architectures.svg").exists()
+    assert list(bench.read(kept).ranks.layers) == ["one at 1", "two at 1"]
+
+
+def test_the_readme_shows_no_other_suite(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = "bench.py --report --readme --suite architectures"
+    monkeypatch.setattr(sys, "argv", command.split())
+    with pytest.raises(SystemExit, match="2"):
+        bench.main()
+    assert "README.md shows the table of `suite`" in capsys.readouterr().err
