@@ -42,7 +42,6 @@ from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import SearchReport
 from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.forms import forms
-from widthfold_onnx.rules.windowed import WindowedSite
 from widthfold_onnx.runtime.session import Level
 
 ROOT = Path(__file__).parents[1]
@@ -90,7 +89,7 @@ def pad_channels(model: Path, out: Path) -> int:
     """
 
     def choose(site: LinearSite) -> Reformulation | Refusal:
-        if not isinstance(site, WindowedSite) or site.op != "Conv" or site.group > 1:
+        if site.op != "Conv" or site.group > 1:
             return Refusal("no-rival", "only a Conv of one group is padded")
         grouping = Grouping(*(-(-channels // TILE) * TILE for channels in site.channels))
         unlimited = FoldOptions(ragged=True, max_flops_growth=1e9, max_bytes_growth=1e9)

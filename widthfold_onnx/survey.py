@@ -17,7 +17,6 @@ from widthfold_onnx.rewrite.record import FOLD_KEY, read_record
 from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.conv import PROGRESS, cost, furthest, is_wide, reformulate
 from widthfold_onnx.rules.outcomes import candidates
-from widthfold_onnx.rules.windowed import WindowedSite
 
 LANES = 8
 """Channels of one tensor-core tile in half precision (NVIDIA convolution guide)."""
@@ -122,7 +121,7 @@ def _outcomes(
 
 def _falls(conv: LinearSite) -> str:
     """Say how many groups the weight falls into, if not `group`; not called for wide layers."""
-    if not isinstance(conv, WindowedSite) or conv.groups == conv.group:
+    if conv.groups == conv.group:
         return ""
     return f", falls into {conv.groups} groups"
 

@@ -20,8 +20,7 @@ from widthfold_onnx.plan.layers import Layers
 from widthfold_onnx.plan.reform import reformed
 from widthfold_onnx.plan.targets import target
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.matmul import MatMulForm
-from widthfold_onnx.rules.matmul_site import MatMulSite
+from widthfold_onnx.rules.base import LinearSite, Reformulation
 
 LAYERS = {
     "rows": Product(shape=[96, 3], weight=[3, 5]),
@@ -71,10 +70,10 @@ def test_every_form_is_the_layer_bit_for_bit(name: str) -> None:
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_form_is_found_again_by_its_key(name: str) -> None:
     ((_, site),) = read_sites(Document(LAYERS[name].model(), None), FOLD)
-    assert isinstance(site, MatMulSite)
+    assert isinstance(site, LinearSite)
     for form in every_form(site, FOLD):
         again = form_of(site, form_key(site, form), FOLD)
-        assert isinstance(again, MatMulForm)
+        assert isinstance(again, Reformulation)
         assert (again.fold, again.folding, again.unfolding) == (
             form.fold,
             form.folding,

@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.evidence.patterns import patterns, sentence
 from widthfold_onnx.fold.channels import Grouping
+from widthfold_onnx.model.domain import operator_of
 from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.model.messages import Scope
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import AxisPattern, FoldedNode
 from widthfold_onnx.rewrite.record import (
@@ -24,10 +26,8 @@ from widthfold_onnx.rewrite.record import (
     fold_again,
     read_record,
 )
-from widthfold_onnx.rules import LINEAR
 from widthfold_onnx.rules.base import LinearSite, Site
-from widthfold_onnx.rules.matmul_site import MatMulSite
-from widthfold_onnx.rules.windowed import WindowedSite
+from widthfold_onnx.rules.reading import read_site
 
 MOST = 1 << 20
 """Largest number of a record that is accepted: whoever edits a model can write any number."""
@@ -54,7 +54,7 @@ def recorded_folds(old: Document, new: Document) -> list[FoldedNode]:
     }
     found: list[FoldedNode] = []
     left = MOST_TAPS
-    for _, node in new.nodes(LINEAR):
+    for _, node in new.nodes(OPERATORS):
         if FOLD_KEY in node.metadata_props:
             origin = node.metadata_props.get(ORIGIN_KEY) or node.outputs[0].name or ""
             name = node.name or f"{node.op_type} -> {origin}"
@@ -75,7 +75,7 @@ def _described(
 ) -> FoldedNode:
     record = read_record(node.metadata_props[FOLD_KEY])
     scope, original = originals.get(node.metadata_props.get(ORIGIN_KEY), (None, None))
-    if scope is None or original is None or original.op_type not in LINEAR:
+    if scope is None or original is None or operator_of(original) not in OPERATORS:
         raise InvalidModelError("the original has no such node")
     if max(_numbers(record)) > MOST:
         raise InvalidModelError("a number is out of range")
@@ -96,14 +96,14 @@ def _numbers(record: FoldRecord | ProductRecord) -> Iterator[int]:
 
 
 def _read(old: Document, place: Site, dims: tuple[int | None, ...]) -> LinearSite:
-    site = LINEAR[place.op](old, place, lambda _: dims, lambda _: dims)
+    site = read_site(old, place, lambda _: dims, lambda _: dims)
     if isinstance(site, Refusal):
         raise InvalidModelError(f"the fold cannot be repeated on the original: {site.reason}")
     return site
 
 
 def _convolution(site: LinearSite, record: FoldRecord, most: int) -> FoldedNode:
-    if not isinstance(site, WindowedSite) or len(record.axes) != len(site.axes):
+    if site.is_product or len(record.axes) != len(site.axes):
         raise InvalidModelError("it is the record of another operator")
     axes = zip(site.axes, record.axes, strict=True)
     _check_size(record.batch + sum(axis.kernel * entry.out_digits for axis, entry in axes), most)
@@ -128,12 +128,12 @@ def _check_size(count: int, most: int) -> None:
 
 
 def _product(site: LinearSite, record: ProductRecord, most: int) -> FoldedNode:
-    if not isinstance(site, MatMulSite):
+    if not site.is_product:
         raise InvalidModelError("it is the record of another operator")
     _check_size(record.factor, most)
     (inputs, outputs), f = site.channels, record.factor
     side = "blocks" if site.left else "neighbours"
-    filled = "its zero point" if site.is_integer else "zero"
+    filled = "its zero point" if site.operator.integers else "zero"
     return FoldedNode(
         node=site.name,
         channels=f"{inputs} -> {outputs}, folded {inputs * f} -> {outputs * f}",

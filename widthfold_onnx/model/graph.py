@@ -8,7 +8,7 @@ carry: sparse tensors, training_info, map types (`model.reduced`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import numpy.typing as npt
 import onnx
 
 from widthfold_onnx.model.constants import Constant, Constants
-from widthfold_onnx.model.domain import is_default
+from widthfold_onnx.model.domain import operator_of
 from widthfold_onnx.model.evaluate import evaluated
 from widthfold_onnx.model.inlining import inlined
 from widthfold_onnx.model.library import ir
@@ -86,14 +86,14 @@ class Document:
         """Extents of every value as the model itself fixes them, before anything is written."""
         return ShapeTable(self.proto, {})
 
-    def nodes(self, op_types: Iterable[str]) -> Iterator[tuple[Scope, Node]]:
-        """Yield all nodes of some operators of the default domain, each with its scope."""
+    def nodes(self, operators: Collection[tuple[str, str]]) -> Iterator[tuple[Scope, Node]]:
+        """Yield all nodes of some operators, by domain and type, each with its scope."""
         for scope in self.scopes:
             inside = (
                 scope.graph if scope.proto else ir.traversal.RecursiveGraphIterator(scope.graph)
             )
             for node in inside:
-                if is_default(node, *op_types):
+                if operator_of(node) in operators:
                     yield scope, node
 
     def constant(self, value: Value) -> Constant | Refusal:

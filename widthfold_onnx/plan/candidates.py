@@ -7,26 +7,16 @@ from dataclasses import replace
 
 import msgspec
 
-from widthfold_onnx.fold.matmul import MatMulFold
+from widthfold_onnx.fold.row_state import RowState
 from widthfold_onnx.options import FACTORS, AxisName, FoldOptions, Layout
 from widthfold_onnx.plan.identity import canonical
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rewrite.record import (
-    ProductRecord,
-    fold_again,
-    product_record,
-    read_record,
-    record_of,
-)
+from widthfold_onnx.rewrite.record import ProductRecord, fold_again, read_record, record_of
 from widthfold_onnx.rules import matmul
 from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.forms import forms, splits
 from widthfold_onnx.rules.legality import judge
-from widthfold_onnx.rules.matmul import MatMulForm
-from widthfold_onnx.rules.matmul_site import MatMulSite
 from widthfold_onnx.rules.regrouped import groupings
-from widthfold_onnx.rules.windowed import WindowedSite
-from widthfold_onnx.rules.windowed_form import WindowedForm
 
 MAX_WHOLE = 64
 """Largest number of positions of an axis that may become channels as a whole."""
@@ -42,12 +32,10 @@ LIFTED_RANK = 2
 
 def form_key(site: LinearSite, form: Reformulation) -> str:
     """Return a form as canonical JSON, without the fields that differ within one subject."""
-    if isinstance(site, MatMulSite) and isinstance(form, MatMulForm):
-        product = msgspec.structs.replace(product_record(site, form), shape=[], form=form.kind)
-        return canonical(msgspec.to_builtins(product))
-    assert isinstance(site, WindowedSite)
-    assert isinstance(form, WindowedForm)
     record = record_of(site, form)
+    if isinstance(record, ProductRecord):
+        product = msgspec.structs.replace(record, shape=[], form=form.kind)
+        return canonical(msgspec.to_builtins(product))
     axes = [msgspec.structs.replace(axis, length=None) for axis in record.axes]
     bare = msgspec.structs.replace(record, samples=None, axes=axes, form=form.kind, flops_ratio=0.0)
     return canonical(msgspec.to_builtins(bare))
@@ -63,10 +51,7 @@ def form_of(site: LinearSite, key: str, options: FoldOptions) -> Reformulation |
     """
     record = read_record(key)
     if isinstance(record, ProductRecord):
-        assert isinstance(site, MatMulSite)
-        again = MatMulFold(factor=record.factor, left=site.left, merged=record.merged)
-        return matmul.judge(site, options, again)
-    assert isinstance(site, WindowedSite)
+        return matmul.judge(site, options, RowState(record.factor, site.left, record.merged))
     fold = fold_again(record, site.axes, site.grouping)
     if isinstance(fold, Refusal):
         return fold
@@ -79,10 +64,9 @@ def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation
     Extents need not be divisible: the cost of extending and cutting is measured with the form. If
     the options name an axis, channels and groups stay as they are.
     """
-    if isinstance(site, MatMulSite):
+    if site.is_product:
         yield from matmul.every_form(site, options)
         return
-    assert isinstance(site, WindowedSite)
     options = replace(options, ragged=True)
     extents = site.positions
     whole = [n for n in extents[1:] if n is not None and n <= MAX_WHOLE]

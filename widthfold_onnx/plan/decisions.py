@@ -12,6 +12,7 @@ import onnx
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.model.shapes import ShapeTable
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.plan.guardable import guard_problem
 from widthfold_onnx.plan.hints import Hints
@@ -22,7 +23,7 @@ from widthfold_onnx.rewrite.emit import FOLDED_OUTPUT
 from widthfold_onnx.rewrite.engine import Engine
 from widthfold_onnx.rewrite.guards import is_original
 from widthfold_onnx.rewrite.record import FOLD_KEY
-from widthfold_onnx.rules import LINEAR
+from widthfold_onnx.rules import reading
 from widthfold_onnx.rules.base import Extents, LinearSite, Reformulation, Site
 from widthfold_onnx.rules.guarding import EXTENTS, needed_extents
 from widthfold_onnx.text import quoted
@@ -163,7 +164,7 @@ def read_site(
     def extents(table: ShapeTable) -> Extents:
         return lambda value: table.get(site.scope.path, value.name or "")
 
-    return LINEAR[site.op](document, site, extents(static), extents(planned))
+    return reading.read_site(document, site, extents(static), extents(planned))
 
 
 def was_folded(node: Node) -> bool:
@@ -184,7 +185,7 @@ def find_sites(document: Document, options: FoldOptions) -> list[Site]:
     """
     sites = [
         Site(node, scope, node.name or f"{node.op_type} -> {node.outputs[0].name}", node.op_type)
-        for scope, node in document.nodes(LINEAR)
+        for scope, node in document.nodes(OPERATORS)
         if scope.proto is None or not is_original(scope.proto.name)
     ]
     for pattern in (*options.nodes, *options.skip):

@@ -17,6 +17,7 @@ from onnx import TensorProto
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.shapes import ShapeTable
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.plan.candidates import form_key, form_of
 from widthfold_onnx.plan.cost import form_seconds, layer_seconds
@@ -26,7 +27,6 @@ from widthfold_onnx.plan.identity import canonical
 from widthfold_onnx.plan.targets import Target
 from widthfold_onnx.plan.work import Work
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules import LINEAR
 from widthfold_onnx.rules.base import LinearSite, Reformulation, Site
 
 Array = npt.NDArray[Any]
@@ -136,7 +136,7 @@ def cut(
 def only_site(document: Document) -> LinearSite | Refusal:
     """Return the site of a unit."""
     table = document.shapes
-    scope, node = next(document.nodes(LINEAR))
+    scope, node = next(document.nodes(OPERATORS))
     return read_site(document, Site(node, scope, node.name or "", node.op_type), table, table)
 
 
@@ -152,7 +152,6 @@ def _subject(site: LinearSite, shape: Sequence[int], layer: onnx.GraphProto, beh
         "op": site.op,
         "dtype": site.weight.dtype,
         "input": list(shape),
-        "weight": list(site.weight_shape),
         **site.signature,
         **({"integers": _integers(layer)} if site.is_finite else {}),
         "behind": [

@@ -22,19 +22,16 @@ from widthfold_onnx.model.assumed import assumed_record
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Graph, Node, Value
 from widthfold_onnx.model.order import nodes_of
-from widthfold_onnx.rewrite.convolution import append_conv
 from widthfold_onnx.rewrite.emit import Chain, base_name
+from widthfold_onnx.rewrite.folded import append_folded
 from widthfold_onnx.rewrite.guard_groups import GuardGroups, Plans
 from widthfold_onnx.rewrite.guards import Guard
 from widthfold_onnx.rewrite.parameters import Parameters
-from widthfold_onnx.rewrite.product import append_product
-from widthfold_onnx.rewrite.record import ORIGIN_KEY, PACKED
+from widthfold_onnx.rewrite.record import ORIGIN_KEY, PACKED, encoded, record_of
 from widthfold_onnx.rewrite.regions import Passenger
+from widthfold_onnx.rules.assumed import guessed
 from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.dequantized import exact_dequantizer
-from widthfold_onnx.rules.matmul import MatMulForm
-from widthfold_onnx.rules.matmul_site import MatMulSite
-from widthfold_onnx.rules.windowed import WindowedSite
 from widthfold_onnx.rules.windowed_form import WindowedForm
 
 Array = npt.NDArray[Any]
@@ -104,15 +101,13 @@ class Emission:
         ends = self._region.sites[node]
         start = self._read(site.data, ends.reads, node)
         chain = Chain(self._document, start, node, node.outputs[0].name or "")
-        if isinstance(site, WindowedSite) and isinstance(plan, WindowedForm):
-            moves = plan.moves
+        moves, free = plan.moves, frozenset[int]()
+        if isinstance(plan, WindowedForm):
             if not (self._open or self._alone(node)):
                 moves = plan.folding, plan.unfolding
-            new = append_conv(chain, site, plan, ends, moves, self._parameters)
-        else:
-            assert isinstance(site, MatMulSite)
-            assert isinstance(plan, MatMulForm)
-            new = append_product(chain, site, plan, ends, self._parameters)
+            free = guessed(site, plan.fold) if plan.opens and moves == plan.moves else free
+        record = encoded(record_of(site, plan, free))
+        new = append_folded(chain, site, plan, ends, moves, record, self._parameters)
         _take_over(node, new)
         self._chains[node] += chain.nodes
         self._return(node, [chain.value], ends.returns)

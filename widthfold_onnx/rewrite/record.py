@@ -19,10 +19,8 @@ from widthfold_onnx.fold.channels import Grouping, regroup
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.matmul import MatMulForm
-from widthfold_onnx.rules.matmul_site import MatMulSite
-from widthfold_onnx.rules.windowed import WindowedSite
-from widthfold_onnx.rules.windowed_form import WindowedForm
 
 FOLD_KEY = "widthfold.fold"
 ORIGIN_KEY = "widthfold.origin"
@@ -80,23 +78,20 @@ class FoldRecord(msgspec.Struct, frozen=True, tag="conv", tag_field="kind"):
     axes: list[AxisRecord]
 
 
-def product_record(site: MatMulSite, form: MatMulForm) -> ProductRecord:
-    """Return the record of a plan for a product."""
-    *leading, rows, columns = form.shape
-    return ProductRecord(
-        axis=form.axis,
-        factor=form.factor,
-        form=form.form,
-        flops_ratio=round(form.flops_ratio, 6),
-        merged=form.fold.merged,
-        shape=[*leading, *((columns, rows) if form.transposed else (rows, columns))],
-    )
-
-
 def record_of(
-    site: WindowedSite, plan: WindowedForm, free: Collection[int] = frozenset()
-) -> FoldRecord:
+    site: LinearSite, plan: Reformulation, free: Collection[int] = frozenset()
+) -> FoldRecord | ProductRecord:
     """Return the record of a plan; `free`: data axes whose extent no emitted node states."""
+    if isinstance(plan, MatMulForm):
+        *leading, rows, columns = plan.shape
+        return ProductRecord(
+            axis=plan.axis,
+            factor=plan.factor,
+            form=plan.form,
+            flops_ratio=round(plan.flops_ratio, 6),
+            merged=plan.state.merged,
+            shape=[*leading, *((columns, rows) if plan.transposed else (rows, columns))],
+        )
     return FoldRecord(
         axis=plan.axis,
         factor=plan.factor,

@@ -15,11 +15,11 @@ from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.layout import Packing, can_stand_for, pack
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.windowed import WindowedSite
+from widthfold_onnx.rules.base import LinearSite
 from widthfold_onnx.rules.windowed_form import WindowedForm
 
 
-def guessed(site: WindowedSite, fold: ConvFold) -> frozenset[int]:
+def guessed(site: LinearSite, fold: ConvFold) -> frozenset[int]:
     """Return the folded axes whose extent is only assumed."""
     return frozenset(
         i
@@ -29,7 +29,7 @@ def guessed(site: WindowedSite, fold: ConvFold) -> frozenset[int]:
     )
 
 
-def opened(site: WindowedSite, form: WindowedForm, shapes: Sequence[Dims]) -> WindowedForm:
+def opened(site: LinearSite, form: WindowedForm, shapes: Sequence[Dims]) -> WindowedForm:
     """Return the form with open extents in its Reshapes, where it is right for other extents too.
 
     Args:
@@ -49,7 +49,7 @@ def opened(site: WindowedSite, form: WindowedForm, shapes: Sequence[Dims]) -> Wi
     return replace(result if fits else form, opens=fits and not form.bound)
 
 
-def _is_bound(site: WindowedSite, form: WindowedForm, axis: int) -> bool:
+def _is_bound(site: LinearSite, form: WindowedForm, axis: int) -> bool:
     """Check whether a form is right only for the planned extent of an axis."""
     before, after = (site.planned[axis], site.output[axis]), (form.in_shape, form.out_shape)
     if before != tuple(shape[axis] for shape in after) or axis - 2 in site.sized_pads:

@@ -1,7 +1,7 @@
 """List all equivalent forms of a Conv or ConvTranspose at a given factor.
 
 Rule: replaces it with fold - Conv - unfold.
-Requires: a WindowedSite; the factor divides the folded extents, unless `ragged`.
+Requires: a LinearSite; the factor divides the folded extents, unless `ragged`.
 Rewrites: batch folds (grouped, no structural zeros); axis folds, blocked, interleaved or of the
     whole axis; combined folds of several axes; with `one_sided`, folds of the output alone
     (sub-pixel), and at factor 1 of the input alone along strided axes (space-to-depth); all of
@@ -23,10 +23,9 @@ from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import Reformulation
+from widthfold_onnx.rules.base import LinearSite, Reformulation, axis_names
 from widthfold_onnx.rules.legality import judge
 from widthfold_onnx.rules.regrouped import words
-from widthfold_onnx.rules.windowed import FOLDED_OPS, WindowedSite, axis_names
 
 Split = tuple[int, ...]
 """Factor per axis: the batch first, then every spatial axis; their product is the factor."""
@@ -34,7 +33,7 @@ Split = tuple[int, ...]
 Outcome = tuple[str, Reformulation | Refusal]
 
 
-def candidates(site: WindowedSite, options: FoldOptions, factor: int) -> Iterator[Outcome]:
+def candidates(site: LinearSite, options: FoldOptions, factor: int) -> Iterator[Outcome]:
     """Yield every form at a factor, legal or refused, each with the names of its axes.
 
     Args:
@@ -48,7 +47,7 @@ def candidates(site: WindowedSite, options: FoldOptions, factor: int) -> Iterato
 
 
 def forms(
-    site: WindowedSite,
+    site: LinearSite,
     options: FoldOptions,
     split: Split,
     *,
@@ -83,7 +82,7 @@ def forms(
     for kinds, axes in _axis_forms(site.axes, split[1:], one_sided=one_sided):
         batch, lifted = ["batch"] if split[0] > 1 else [], ["lifted"] if lift else []
         kind = [*batch, *kinds, *lifted, *regrouped]
-        if not kind and site.op in FOLDED_OPS.values():
+        if not kind and site.operator.folded is None:
             continue  # the node as it is
         if isinstance(axes, Refusal):
             yield label, axes
@@ -107,7 +106,7 @@ def forms(
             )
 
 
-def _too_short(site: WindowedSite, split: Split) -> Refusal | None:
+def _too_short(site: LinearSite, split: Split) -> Refusal | None:
     """Refuse an axis with fewer positions than are to become channels."""
     for factor, extent in zip(split, site.positions, strict=True):
         if extent is not None and 1 < factor > extent:

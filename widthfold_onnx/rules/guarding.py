@@ -11,8 +11,6 @@ from typing import NamedTuple
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.matmul import MatMulForm
-from widthfold_onnx.rules.matmul_site import MatMulSite
-from widthfold_onnx.rules.windowed import WindowedSite
 from widthfold_onnx.rules.windowed_form import WindowedForm
 
 EXTENTS = "extents"
@@ -35,13 +33,12 @@ def needed_extents(
     """Return the conditions on the extents of the data, by axis of the data as it is stored."""
     if not options.guard_shapes:
         return {}
-    if isinstance(site, WindowedSite) and isinstance(plan, WindowedForm):
+    if isinstance(plan, WindowedForm):
         written, rest = plan.input.shape, plan.fold.in_state.factors
         tested = {i for i, extent in enumerate(written) if extent is not None}
         planned = site.planned
         tested |= {i + 2 for i in site.sized_pads}
     else:
-        assert isinstance(site, MatMulSite)
         assert isinstance(plan, MatMulForm)
         planned, rest = plan.shape, plan.rests
         tested = {i for i, extent in enumerate(planned) if extent is not None}
@@ -57,6 +54,6 @@ def needed_extents(
 def stored(site: LinearSite) -> list[int]:
     """Return the axis of the stored data for every axis that the site reads."""
     axes = list(range(len(site.static)))
-    if isinstance(site, MatMulSite) and site.transposed:
+    if site.transposed:
         axes[-2:] = axes[:-3:-1]
     return axes

@@ -14,8 +14,7 @@ from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.assumed import guessed, opened, packings_of
-from widthfold_onnx.rules.base import LinearSite, Reformulation
-from widthfold_onnx.rules.windowed import WindowedSite, axis_names
+from widthfold_onnx.rules.base import LinearSite, Reformulation, axis_names
 from widthfold_onnx.rules.windowed_form import WindowedForm
 
 MAX_WEIGHT_BYTES = 256 << 20
@@ -24,7 +23,7 @@ NOMINAL_EXTENT = 64
 
 
 def judge(
-    site: WindowedSite, options: FoldOptions, fold: ConvFold, label: str, factor: int, kind: str
+    site: LinearSite, options: FoldOptions, fold: ConvFold, label: str, factor: int, kind: str
 ) -> WindowedForm | Refusal:
     """Check divisibility, non-finite policy and limits; predict sizes before building anything.
 
@@ -84,7 +83,7 @@ def judge(
     return problem or too_large(site, options, result) or result
 
 
-def _unknown(site: WindowedSite, fold: ConvFold) -> Refusal | None:
+def _unknown(site: LinearSite, fold: ConvFold) -> Refusal | None:
     """Refuse a fold that needs to divide an unknown extent."""
     names = axis_names(len(site.axes))
     for axis, digits in enumerate(fold.in_state.factors):
@@ -97,7 +96,7 @@ def _unknown(site: WindowedSite, fold: ConvFold) -> Refusal | None:
 
 
 def _form(
-    site: WindowedSite,
+    site: LinearSite,
     fold: ConvFold,
     label: str,
     factor: int,
@@ -131,7 +130,7 @@ def _form(
     return opened(site, form, shapes)
 
 
-def _extended(site: WindowedSite, fold: ConvFold, *, output: bool) -> Dims:
+def _extended(site: LinearSite, fold: ConvFold, *, output: bool) -> Dims:
     """Return the shape of the input or output after extension to the extents of the fold."""
     shape = site.output if output else site.planned
     lengths = [a.out_length if output else a.in_length for a in fold.axes]
@@ -140,7 +139,7 @@ def _extended(site: WindowedSite, fold: ConvFold, *, output: bool) -> Dims:
     return (batch, fold.regrouping.channels(*site.channels)[output], *spatial)
 
 
-def _kept(site: WindowedSite, shape: Dims, fold: ConvFold, *, assumed: bool) -> Dims:
+def _kept(site: LinearSite, shape: Dims, fold: ConvFold, *, assumed: bool) -> Dims:
     """Return the shape to write into the graph: of kept axes only static extents, or `assumed`."""
     batch = shape[0] if assumed or fold.batch > 1 or site.static[0] is not None else None
     spatial = (
@@ -150,9 +149,7 @@ def _kept(site: WindowedSite, shape: Dims, fold: ConvFold, *, assumed: bool) -> 
     return (batch, shape[1], *spatial)
 
 
-def _unexpressible(
-    site: WindowedSite, options: FoldOptions, result: WindowedForm
-) -> Refusal | None:
+def _unexpressible(site: LinearSite, options: FoldOptions, result: WindowedForm) -> Refusal | None:
     """Refuse a form that constant Reshapes cannot express.
 
     A Reshape copies dimensions and infers one. If an assumed extent is folded without a guard, the
@@ -210,7 +207,7 @@ def too_large(site: LinearSite, options: FoldOptions, result: Reformulation) -> 
     return None
 
 
-def _bytes_growth(site: WindowedSite, fold: ConvFold, in_shape: Dims, out_shape: Dims) -> float:
+def _bytes_growth(site: LinearSite, fold: ConvFold, in_shape: Dims, out_shape: Dims) -> float:
     weight = math.prod(site.weight_shape)
     before = elements(site.planned) + weight + elements(site.output)
     after = elements(in_shape) + weight * fold.weight_growth() + elements(out_shape)

@@ -1,7 +1,7 @@
 """Find the equivalent form of a product of matrices at a given factor, or why there is none.
 
 Rule: replaces MatMul, Gemm, MatMulInteger and QLinearMatMul with Reshape - the same - Reshape.
-Requires: a MatMulSite; the factor divides the positions, or their product with axes of batches
+Requires: a LinearSite; the factor divides the positions, or their product with axes of batches
     before them.
 Rewrites: the weight becomes block-diagonal, with its zero point as structural zero; C, and scales
     and zero points per output channel, are repeated; alpha, beta and the orientation of the weight
@@ -16,15 +16,17 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from widthfold_onnx.fold.layout import Reshape, Step
-from widthfold_onnx.fold.matmul import MatMulFold
+from widthfold_onnx.fold.axis import fold_axis
+from widthfold_onnx.fold.conv import ConvFold
+from widthfold_onnx.fold.conv_axis import ConvAxis
+from widthfold_onnx.fold.layout import Reshape, Step, Transpose
+from widthfold_onnx.fold.row_state import RowState
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.options import FACTORS, AxisName, FoldOptions, NonFinite
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import Ends, LinearSite, Reformulation
 from widthfold_onnx.rules.forms import Outcome
 from widthfold_onnx.rules.legality import elements, too_large
-from widthfold_onnx.rules.matmul_site import MatMulSite
 
 ROWS, COLUMNS = "rows", "columns"
 
@@ -34,7 +36,7 @@ class MatMulForm(Reformulation):
     """A folded product that replaces a product.
 
     Attributes:
-        fold: the folded product.
+        state: how data and result are packed.
         shape: extents of the data that the form is planned for, as the product reads it; None
             for any extent.
         transposed: the data is stored with its two last axes exchanged.
@@ -43,7 +45,7 @@ class MatMulForm(Reformulation):
         flat: the result has no axis of channels.
     """
 
-    fold: MatMulFold
+    state: RowState
     shape: Dims
     transposed: bool
     result: Dims
@@ -53,48 +55,90 @@ class MatMulForm(Reformulation):
     @property
     def rests(self) -> tuple[int, ...]:
         """Per axis of the data the number that must divide its extent if it is open; 1 for any."""
-        end = len(self.shape) - (0 if self.fold.left else 1)
-        span = range(end - self.fold.merged, end)
+        span, factor = self.state.folded(len(self.shape)), self.factor
         known = math.prod(self.shape[i] or 1 for i in span)
-        rest = self.fold.factor // math.gcd(self.fold.factor, known)
+        rest = factor // math.gcd(factor, known)
         return tuple(rest if i in span else 1 for i in range(len(self.shape)))
 
     @property
     def folding(self) -> tuple[Step, ...]:
         """The Reshapes and Transposes of the data."""
-        return self.fold.folding(self.shape, transposed=self.transposed)
+        return folding(self.state, self.shape, transposed=self.transposed)
 
     @property
     def unfolding(self) -> tuple[Step, ...]:
         """The Reshape of the result."""
-        return self.fold.unfolding(self.result, flat=self.flat)
+        return unfolding(self.state, self.result, flat=self.flat)
+
+    @property
+    def extended(self) -> tuple[Dims, Dims]:
+        """Extents of input and output, which are never extended."""
+        return self.shape, self.result
 
     @property
     def moves(self) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
         """Both as they are written."""
         data, result = self.written
-        folding = self.fold.folding(data, transposed=self.transposed)
-        return folding, self.fold.unfolding(result, flat=self.flat)
+        before = folding(self.state, data, transposed=self.transposed)
+        return before, unfolding(self.state, result, flat=self.flat)
 
     def ends(self, site: LinearSite) -> Ends:
         """Return the states at both ends; none for transposed data or a result without channels.
 
         A product of dequantized operands has none: it has Reshapes of its own.
         """
-        assert isinstance(site, MatMulSite)
         result = self.result
         if self.flat:
-            result = (*result[:-2], result[-1 if self.fold.left else -2])
+            result = (*result[:-2], result[-1 if self.state.left else -2])
         if site.is_dequantized:
             return Ends(site.data_index, None, None, self.shape, result)
-        state = self.fold.state
+        state = self.state
         reads = state if state.fits(self.shape) and not self.transposed else None
         returns = state if state.fits(self.result) and not self.flat else None
         why = Refusal("no-channels", "its result has no axis of channels") if self.flat else None
         return Ends(site.data_index, reads, returns, self.shape, result, why)
 
 
-def every_form(site: MatMulSite, options: FoldOptions) -> Iterator[MatMulForm]:
+def fold_of(site: LinearSite, factor: int) -> ConvFold:
+    """Return the fold of a product: a Conv of kernel 1, every matrix a group."""
+    axis = fold_axis(ConvAxis(length=None, kernel=1), factor, factor, blocked=site.left)
+    assert not isinstance(axis, Refusal)
+    return ConvFold(axes=(axis,), group=site.group, digit_major=not site.left)
+
+
+def folding(state: RowState, shape: Dims, *, transposed: bool = False) -> tuple[Step, ...]:
+    """Return the moves that fold the data.
+
+    Args:
+        state: how it is packed.
+        shape: natural extents; None where they may not be written into the graph.
+        transposed: the data is stored with its two last axes exchanged.
+    """
+    steps = state.steps(shape)
+    if transposed and 1 not in shape[-2:]:  # else both are the same in memory
+        order = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
+        return (Transpose(order, tuple(shape[i] for i in order)), *steps)
+    return steps
+
+
+def unfolding(state: RowState, shape: Dims, *, flat: bool = False) -> tuple[Step, ...]:
+    """Return the move that unfolds the result.
+
+    Args:
+        state: how it is packed.
+        shape: natural extents; None where they may not be written into the graph.
+        flat: the weight has one axis, so the result has no axis of channels.
+    """
+    (step,) = state.steps(shape, inverse=True)
+    if not flat:
+        return (step,)
+    axis = state.channel_axis % len(shape)
+    others = [i for i in range(len(shape)) if i != axis]
+    extents = tuple(step.extents[i] for i in others)
+    return (Reshape(step.rank, extents, tuple(step.keep[i] for i in others)),)
+
+
+def every_form(site: LinearSite, options: FoldOptions) -> Iterator[MatMulForm]:
     """Yield the legal forms at the usual factors, or if there are none at any factor up to them."""
     for factors in (FACTORS, range(2, FACTORS[-1] + 1)):
         outcomes = [o for factor in factors for _, o in candidates(site, options, factor)]
@@ -104,7 +148,7 @@ def every_form(site: MatMulSite, options: FoldOptions) -> Iterator[MatMulForm]:
             return
 
 
-def candidates(site: MatMulSite, options: FoldOptions, factor: int) -> Iterator[Outcome]:
+def candidates(site: LinearSite, options: FoldOptions, factor: int) -> Iterator[Outcome]:
     """Yield the form at a factor, or its refusal; nothing for an axis that a product does not have.
 
     Args:
@@ -114,11 +158,11 @@ def candidates(site: MatMulSite, options: FoldOptions, factor: int) -> Iterator[
     """
     if options.axis is AxisName.AUTO:
         merged = _fewest(site, options, factor)
-        fold = MatMulFold(factor=factor, left=site.left, merged=merged)
-        yield COLUMNS if site.left else ROWS, judge(site, options, fold)
+        state = RowState(factor, site.left, merged)
+        yield COLUMNS if site.left else ROWS, judge(site, options, state)
 
 
-def _fewest(site: MatMulSite, options: FoldOptions, factor: int) -> int:
+def _fewest(site: LinearSite, options: FoldOptions, factor: int) -> int:
     """Return the fewest axes of positions that the factor divides; 1 if it divides none."""
     for merged in range(1, _most(site) + 1):
         if _positions(site, options, factor, merged) is not None:
@@ -126,18 +170,20 @@ def _fewest(site: MatMulSite, options: FoldOptions, factor: int) -> int:
     return 1
 
 
-def judge(site: MatMulSite, options: FoldOptions, fold: MatMulFold) -> MatMulForm | Refusal:
+def judge(site: LinearSite, options: FoldOptions, state: RowState) -> MatMulForm | Refusal:
     """Check divisibility, samples, non-finite policy and limits."""
-    span, what = _span(site, fold.merged), COLUMNS if site.left else ROWS
-    planned = _positions(site, options, fold.factor, fold.merged)
+    span, what = _span(site, state.merged), COLUMNS if site.left else ROWS
+    factor, fold = state.factor, fold_of(site, state.factor)
+    planned = _positions(site, options, factor, state.merged)
     if planned is None:
-        return _indivisible(site, fold.factor, what)
+        return _indivisible(site, factor, what)
     assumed = zip(planned, site.static[span], strict=True)
     if not options.guard_shapes and sum(w is not None and e is None for w, e in assumed) > 1:
         return Refusal(
             "unguarded-extent", f"more than one of the extents of the {what} is only assumed"
         )
-    mixed = site.samples.mixed(site.planned, span, fold.factor) and not site.is_finite
+    assert site.samples is not None
+    mixed = site.samples.mixed(site.planned, span, factor) and not site.is_finite
     if mixed and not options.mix_samples:
         return Refusal(
             "mixes-samples",
@@ -151,28 +197,29 @@ def judge(site: MatMulSite, options: FoldOptions, fold: MatMulFold) -> MatMulFor
         )
     shape = (*site.static[: span.start], *planned, *site.static[span.stop :])
     shape = tuple(site.channels[0] if i == _channel(site) else e for i, e in enumerate(shape))
-    written = fold.state.opened(shape, site.static)
-    moves = fold.folding(written, transposed=site.transposed)
+    written = state.opened(shape, site.static)
+    moves = folding(state, written, transposed=site.transposed)
     weight = math.prod(site.weight_shape)
     kept = elements(site.planned) + elements(site.output)
     result = MatMulForm(
         fold=fold,
+        state=state,
         shape=shape,
         transposed=site.transposed,
         result=site.result(shape),
         written=(written, site.result(written)),
         flat=site.flat,
         axis=what,
-        factor=fold.factor,
+        factor=factor,
         is_view=all(isinstance(step, Reshape) for step in moves),
         kind="blocked" if site.left else "interleaved",
         flops_ratio=fold.flops_growth(),
-        bytes_ratio=(kept + weight * fold.factor**2) / (kept + weight),
+        bytes_ratio=(kept + weight * fold.weight_growth()) / (kept + weight),
     )
     return too_large(site, options, result) or result
 
 
-def _positions(site: MatMulSite, options: FoldOptions, factor: int, merged: int) -> Dims | None:
+def _positions(site: LinearSite, options: FoldOptions, factor: int, merged: int) -> Dims | None:
     """Return the extents of the positions that a form is planned for; None if it cannot be.
 
     The extents that the model fixes are enough if the factor divides their product and at most one
@@ -190,30 +237,30 @@ def _positions(site: MatMulSite, options: FoldOptions, factor: int, merged: int)
     return unknown if guarded and not _varies(site) else None
 
 
-def _varies(site: MatMulSite) -> bool:
+def _varies(site: LinearSite) -> bool:
     """Check whether C differs between positions: then it fixes their number."""
-    if site.addend is None:
+    if site.bias is None:
         return False
-    extents = (1, 1, *site.addend.shape)[-2:]
+    extents = (1, 1, *site.bias.shape)[-2:]
     return extents[-1 if site.left else -2] > 1
 
 
-def _span(site: MatMulSite, merged: int) -> slice:
+def _span(site: LinearSite, merged: int) -> slice:
     """Return the axes of the data that make up the positions."""
     end = len(site.planned) - (0 if site.left else 1)
     return slice(end - merged, end)
 
 
-def _channel(site: MatMulSite) -> int:
+def _channel(site: LinearSite) -> int:
     return len(site.planned) - (2 if site.left else 1)
 
 
-def _most(site: MatMulSite) -> int:
+def _most(site: LinearSite) -> int:
     """Return how many axes can be positions: axes before the rows too, if one matrix serves all."""
     return 1 if site.left or site.batches else len(site.planned) - 1
 
 
-def _indivisible(site: MatMulSite, factor: int, what: str) -> Refusal:
+def _indivisible(site: LinearSite, factor: int, what: str) -> Refusal:
     extents = site.planned[_span(site, _most(site))]
     shown = " x ".join("?" if e is None else str(e) for e in extents)
     if None in extents:

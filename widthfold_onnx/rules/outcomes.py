@@ -8,8 +8,6 @@ from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rules import forms, matmul
 from widthfold_onnx.rules.base import LinearSite
 from widthfold_onnx.rules.forms import Outcome
-from widthfold_onnx.rules.matmul_site import MatMulSite
-from widthfold_onnx.rules.windowed import WindowedSite
 
 
 def candidates(site: LinearSite, options: FoldOptions, factor: int) -> Iterator[Outcome]:
@@ -20,7 +18,5 @@ def candidates(site: LinearSite, options: FoldOptions, factor: int) -> Iterator[
         options: axis, layout and limits are used.
         factor: positions that become channels, F >= 2.
     """
-    if isinstance(site, WindowedSite):
-        yield from forms.candidates(site, options, factor)
-    if isinstance(site, MatMulSite):
-        yield from matmul.candidates(site, options, factor)
+    family = matmul if site.is_product else forms
+    yield from family.candidates(site, options, factor)

@@ -56,6 +56,11 @@ class WindowedForm(Reformulation):
         return self.output.steps(digit_major=self.fold.digit_major, inverse=True)
 
     @property
+    def extended(self) -> tuple[Dims, Dims]:
+        """Extents of input and output after extension, before the cut."""
+        return self.in_shape, self.out_shape
+
+    @property
     def moves(self) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
         """Both as they are written."""
         (first, last), digit_major = self.written, self.fold.digit_major

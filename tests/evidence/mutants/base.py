@@ -19,7 +19,6 @@ from widthfold_onnx.rewrite.engine import Engine
 from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.conv import reformulate
 from widthfold_onnx.rules.forms import candidates, forms
-from widthfold_onnx.rules.windowed import WindowedSite
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -118,7 +117,6 @@ def chosen(base: Base, site: LinearSite) -> Reformulation | Refusal:
     factor = base.options.factor
     if factor is not None and not base.dense:
         return reformulate(site, base.options, factor)
-    assert isinstance(site, WindowedSite)
     outcomes = candidates(site, base.options, factor or 1)
     if base.grouping is not None:
         outcomes = forms(site, base.options, (1,) * len(base.shape[1:]), grouping=base.grouping)

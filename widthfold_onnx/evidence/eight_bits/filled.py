@@ -37,7 +37,7 @@ def filling(model: Path, like: InputSet) -> InputSet | None:
         return None
     document = Document(loaded.proto, loaded.folder)
     ranges: dict[str, tuple[float, float]] = {}
-    for _, node in document.nodes(["QuantizeLinear"]):
+    for _, node in document.nodes({("", "QuantizeLinear")}):
         name, found = _source(node.inputs[0]), _range(document, node)
         if name in like.feeds and found is not None:
             low, high = ranges.get(name, found)

@@ -1,4 +1,4 @@
-"""Read a ConvTranspose as a Conv over its input with zeros between the positions.
+"""Describe ConvTranspose as a Conv over its input with zeros between the positions.
 
     y[j] = sum of W[k] * x[i] over all i, k with j = s*i + d*k - p
 
@@ -8,26 +8,18 @@ a Conv of stride 1, base dilation s and pads d*(K - 1) - p, its kernel mirrored 
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.model.declared import Dims
-from widthfold_onnx.model.graph import Document, Node
+from widthfold_onnx.model.graph import Node
+from widthfold_onnx.operators.base import Array, integers
+from widthfold_onnx.operators.conv import CONV, auto_pad_of, group_of
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import Extents, LinearSite, Site
-from widthfold_onnx.rules.reading import Operator, auto_pad_of, integers, read_windowed
 
 Pads = tuple[int, int]
-
-
-def read_conv_transpose(
-    document: Document, site: Site, static: Extents, planned: Extents
-) -> LinearSite | Refusal:
-    """Read a ConvTranspose; see `reading.read_windowed`."""
-    return read_windowed(document, site, static, planned, CONV_TRANSPOSE)
 
 
 def _axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis, ...] | Refusal:
@@ -120,16 +112,20 @@ def _pads(
     return (less, larger) if auto_pad == "SAME_UPPER" else (larger, less)
 
 
-def _mirrored(weight: npt.NDArray[Any], group: int) -> npt.NDArray[Any]:
+def _mirrored(weight: Array, node: Node) -> Array:
     """Return [C, O/group, *kernel] as [O, C/group, *kernel], mirrored along every spatial axis."""
     channels, outputs, *kernel = weight.shape
+    group = group_of(node)
     grouped = weight.reshape(group, channels // group, outputs, *kernel).swapaxes(1, 2)
     ordered = grouped.reshape(group * outputs, channels // group, *kernel)
     return np.flip(ordered, tuple(range(2, weight.ndim)))
 
 
-def _sized(node: Node, axis: ConvAxis) -> bool:
-    return bool(integers(node, "output_shape", []))
-
-
-CONV_TRANSPOSE = Operator(out_axis=1, axes=_axes, canonical=_mirrored, sized=_sized)
+CONV_TRANSPOSE = replace(
+    CONV,
+    axes=_axes,
+    canonical=_mirrored,
+    out_axis=lambda node, rank: 1,
+    sized=lambda node, axis: bool(integers(node, "output_shape", [])),
+    folded="Conv",
+)
