@@ -1,8 +1,7 @@
 """Folds graphs of onnx-graphsurgeon; no other module uses that library.
 
 graphsurgeon itself drops metadata, documentation and more when it exports a graph, independent of
-the fold. It also drops the metadata by which a second run knows a folded Conv,
-so `plan.decisions.was_folded` looks at the name of its output as well.
+the fold. So a folded graph carries no sign of its folds, and is folded like any other.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.plan.decisions import KEPT, Decision, plan, read_site, was_folded
+from widthfold_onnx.plan.decisions import KEPT, Decision, plan, read_site
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Choice, InspectReport, InspectSite
 from widthfold_onnx.rewrite.record import FOLD_KEY, read_record
@@ -67,7 +67,7 @@ def _describe(
     """Describe a site; `conv` is a refusal if the site cannot be read."""
     site = decision.site
     place = {"node": site.name, "graph": site.scope.path, "op": site.op, "hint": decision.hint}
-    folded_as = _folded_as(site.node) if was_folded(site.node) else None
+    folded_as = _folded_as(site.node) if FOLD_KEY in site.node.metadata_props else None
     legal, refusals = ({}, {}) if folded_as is not None else _outcomes(decision, options, factor)
     reasons = {axis: f"{r.code}: {r.reason}" for axis, r in refusals.items()}
     if isinstance(conv, Refusal):
@@ -128,9 +128,9 @@ def _falls(conv: LinearSite) -> str:
 
 def _folded_as(node: Node) -> str:
     try:
-        record = read_record(node.metadata_props.get(FOLD_KEY, ""))
+        record = read_record(node.metadata_props[FOLD_KEY])
     except InvalidModelError:
-        return "how is not known: its record is missing or cannot be read"
+        return "how is not known: its record cannot be read"
     times = f" by {record.factor}" if record.factor > 1 else ""
     return f"{record.axis}{times}, {record.form}"
 

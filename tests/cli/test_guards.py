@@ -40,7 +40,6 @@ def test_reports_name_the_guards(model: Path, tmp_path: Path) -> None:
     assert second.code == 0
     assert (tmp_path / "again.onnx").read_bytes() == out.read_bytes()
     assert "already-folded" in second.out
-    assert "original" not in second.out
 
 
 def test_a_refusal_names_what_unlocks_it(model: Path, tmp_path: Path) -> None:

@@ -173,7 +173,9 @@ def test_a_folded_node_shows_how(model: Path, tmp_path: Path) -> None:
     for site in inspect(out)["sites"]:
         assert " by 8, " in site["folded_as"]
         assert site["choices"] == []
-    assert widthfold("inspect", out).out.count("folded: ") == 2
+    shown = widthfold("inspect", out).out
+    assert shown.count("folded: ") == 2
+    assert shown.count("out.onnx carries folds of an earlier run and is not folded again") == 1
 
 
 def test_a_layer_that_falls_into_groups_says_so(tmp_path: Path) -> None:

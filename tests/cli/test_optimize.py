@@ -147,12 +147,25 @@ def test_a_second_run_folds_nothing_and_gives_the_same_bytes(model: Path, out: P
     assert widthfold("optimize", model, out, "--factor", 8, *FAST).code == 0
     run = widthfold("optimize", out, again, "--factor", 8, "--report", report)
     assert run.code == 0
+    said = "out.onnx carries folds of an earlier run and is not folded again; fold the original"
+    assert run.out.count(said) == 1
     assert again.read_bytes() == out.read_bytes()
     assert [(s["status"], s["code"]) for s in optimize_report(report)["sites"]] == [
         ("kept", "already-folded"),
         ("kept", "already-folded"),
     ]
     assert widthfold("optimize", out, "--factor", 4, "--check").code == 0
+    assert widthfold("optimize", out, again, "--factor", 4, "--require-fold").code == 5
+
+
+def test_a_fold_anywhere_leaves_the_whole_model_alone(model: Path, out: Path) -> None:
+    """One layer was skipped by the earlier run; it is left alone as well, at `auto` too."""
+    again = out.with_name("again.onnx")
+    assert widthfold("optimize", model, out, "--factor", 8, "--skip", "second", *FAST).code == 0
+    for factor in (8, "auto"):
+        run = widthfold("optimize", out, again, "--factor", factor, *FAST)
+        assert (run.code, run.out.count("already-folded")) == (0, 2)
+        assert again.read_bytes() == out.read_bytes()
 
 
 def test_where_nothing_folds_the_output_is_the_input_byte_for_byte(tmp_path: Path) -> None:

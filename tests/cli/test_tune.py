@@ -78,6 +78,17 @@ def test_the_report_as_json(tmp_path: Path) -> None:
     assert json.loads(printed.out)["models"][0]["known"] == report["models"][0]["measured"]
 
 
+def test_a_model_that_carries_folds_is_not_tuned(tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    assert widthfold("optimize", SIGNAL, out, "--factor", 8, "--no-verify").code == 0
+    run = widthfold("tune", out, SIGNAL, "--provider", "cpu", "--format", "json")
+    assert run.code == 0
+    first, second = json.loads(run.out)["models"]
+    assert (first["layers"], first["measured"], first["code"]) == (0, 0, 0)
+    assert first["reason"] == "the model carries folds of an earlier run; fold the original instead"
+    assert second["layers"] == 1
+
+
 def test_the_first_broken_model_decides_the_exit_code(tmp_path: Path) -> None:
     broken, gone = tmp_path / "broken\x1b[2J.onnx", tmp_path / "gone.onnx"
     broken.write_bytes(b"no model")

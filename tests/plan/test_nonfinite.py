@@ -67,22 +67,15 @@ def test_the_factor_is_the_mean_over_all_inputs(name: str, bad: float) -> None:
     assert noted == ({"widthfold.nonfinite": f"spread:{factor:g}"} if factor > 1 else {})
 
 
-def test_the_model_keeps_the_largest_factor_of_all_runs() -> None:
-    text = """<ir_version: 8, opset_import: ["" : 17]> main (float[1, 3, 16] x) => (float y) {
-      [one] c = Conv (x, w)
-      d = Asinh (c)
-      [two] y = Conv (d, w)
-    }"""
-    proto = onnx.parser.parse_model(text)
-    weight = RNG.uniform(0.5, 1, (3, 3, 1)).astype(np.float32)
-    proto.graph.initializer.append(numpy_helper.from_array(weight, "w"))
-    once, _ = fold_model(proto, FoldOptions(factor=4, nodes=("one",)))
-    for factor, noted in ((8, "spread:8"), (2, "spread:4")):
-        twice, _ = fold_model(once, FoldOptions(factor=factor))
-        assert [(e.key, e.value) for e in twice.metadata_props] == [("widthfold.nonfinite", noted)]
-    once.metadata_props[0].value = "spread:nonsense"
-    twice, _ = fold_model(once, FoldOptions(factor=2))
-    assert twice.metadata_props[0].value == "spread:2"
+def test_a_note_of_another_run_is_replaced() -> None:
+    proto = model((4, 3, 16, 4), (4, 3, 1, 1))
+    proto.metadata_props.add(key="widthfold.nonfinite", value="spread:nonsense")
+    proto.metadata_props.add(key="author", value="somebody")
+    for axis, noted in ((2, {"widthfold.nonfinite": "spread:4"}), (0, {})):
+        folded, (site,) = fold_model(proto, FoldOptions(factor=4, axis=axis))
+        assert site.status == "folded"
+        found = {entry.key: entry.value for entry in folded.metadata_props}
+        assert found == {"author": "somebody", **noted}
 
 
 def test_the_policy_is_asked_for_and_reported(tmp_path: Path) -> None:

@@ -279,7 +279,7 @@ def test_a_second_run_changes_nothing() -> None:
         result = folded(model, options, 1)
         again, sites = fold_model(result, options)
         assert again == result
-        assert [site.code for site in sites] == ["already-folded"]
+        assert [site.code for site in sites] == ["already-folded"] * 2  # in either branch
 
 
 def test_in_a_loop_and_in_a_function() -> None:

@@ -1,10 +1,12 @@
-"""A second run changes nothing: what the first one assumed is no fact for it.
+"""A model that carries folds is not folded again; without metadata it is a model like any other.
 
-Behind a fold of an open extent stands a product whose rows may be samples as long as their number
-is open. If the first run wrote the assumed number, the second would mix them.
+Its folds state extents that were only assumed. They fail at any other, so that a fold that takes
+them for facts is right or fails as well.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -16,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.rewrite.proved import assert_proved, proof
 from widthfold_onnx import FoldOptions, fold_model
+from widthfold_onnx.model.walk import all_nodes
 
 # Nodes between "x" and "m" of rank 2, extents of x, those that are assumed, and others that fit.
 CASES = {
@@ -102,6 +105,15 @@ def run(proto: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
     return y
 
 
+def stripped(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model as a tool hands it on that keeps no metadata."""
+    result = onnx.ModelProto.FromString(proto.SerializeToString())
+    del result.metadata_props[:]
+    for node in all_nodes(result.graph.node):
+        del node.metadata_props[:]
+    return result
+
+
 @pytest.mark.parametrize("ragged", [False, True])
 @pytest.mark.parametrize("case", CASES)
 def test_nothing_is_left_for_a_second_run(case: str, ragged: bool) -> None:
@@ -111,8 +123,49 @@ def test_nothing_is_left_for_a_second_run(case: str, ragged: bool) -> None:
     assert sites[-1].code == "mixes-samples"
     assert {site.status for site in sites[:-1]} == {"folded"}
     assert_proved(original, folded, len(sites) - 1, options.input_shapes)
-    again, _ = fold_model(folded, options)
+    again, sites = fold_model(folded, replace(options, mix_samples=True))
     assert again.SerializeToString() == folded.SerializeToString()
+    assert {site.code for site in sites} == {"already-folded"}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_without_its_metadata_it_is_folded_again_and_right(case: str) -> None:
+    original, (_, _, assumed, other) = model(case), CASES[case]
+    options = FoldOptions(factor=2, mix_samples=True, input_shapes={"x": tuple(assumed)})
+    folded, _ = fold_model(original, options)
+    again, sites = fold_model(stripped(folded), options)
+    assert "already-folded" not in {site.code for site in sites}
+    x = np.random.default_rng(1).integers(-9, 10, assumed).astype(np.float32)
+    np.testing.assert_array_equal(run(again, x), run(original, x))
+    x = np.random.default_rng(1).integers(-9, 10, other).astype(np.float32)
+    try:
+        found = run(again, x)
+    except REFUSALS:
+        return
+    np.testing.assert_array_equal(found, run(original, x))
+
+
+def test_a_fold_in_a_body_or_function_counts() -> None:
+    """The function holds no site, so that it is not inlined."""
+    text = """<ir_version: 10, opset_import: ["" : 17, "loc" : 1]>
+    main (float[16, 3] x, bool go) => (float[16, 3] y, float[16, 3] z) {
+      c = MatMul (x, w)
+      y = loc.f (c)
+      z = If (go) <
+        then_branch = then () => (float[16, 3] t) { t = Neg (c) },
+        else_branch = other () => (float[16, 3] e) { e = Abs (c) }>
+    }
+    <opset_import: ["" : 17], domain: "loc"> f (p) => (q) { q = Relu (p) }"""
+    plain = onnx.parser.parse_model(text)
+    plain.graph.initializer.append(numpy_helper.from_array(np.eye(3, dtype=np.float32), "w"))
+    _, (site,) = fold_model(plain, FoldOptions(factor=8, mix_samples=True))
+    assert site.code == "folded"
+    for nodes in (lambda m: m.functions[0].node, lambda m: m.graph.node[2].attribute[1].g.node):
+        marked = onnx.ModelProto.FromString(plain.SerializeToString())
+        nodes(marked)[0].metadata_props.add(key="widthfold.fold", value="of another version")
+        result, (site,) = fold_model(marked, FoldOptions(factor=8, mix_samples=True))
+        assert (site.status, site.code) == ("kept", "already-folded")
+        assert result == marked
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -212,15 +265,17 @@ def test_another_extent_is_refused_by_the_runtime_or_right(
 ) -> None:
     original, length, options = case
     folded, _ = fold_model(original, options)
+    again, _ = fold_model(stripped(folded), options)
     for other in (length, length + 1, length - 1, length + (options.factor or 0), 2 * length):
         x = np.random.default_rng(other).integers(-3, 4, (1, 2, other)).astype(np.float32)
         try:
             wanted = run(original, x)
         except REFUSALS:
             continue
-        try:
-            found = run(folded, x)
-        except REFUSALS:
-            assert other != length
-            continue
-        np.testing.assert_array_equal(found, wanted)
+        for rewritten in (folded, again):
+            try:
+                found = run(rewritten, x)
+            except REFUSALS:
+                assert other != length
+                continue
+            np.testing.assert_array_equal(found, wanted)

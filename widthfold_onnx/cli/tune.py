@@ -87,7 +87,7 @@ def tune_command(
     if result.interrupted:
         kept = UNKEPT if result.store_read_only else "kept"
         leave(f"interrupted; what was measured is {kept}", INTERRUPTED)
-    broken = [model for model in result.models if model.reason]
+    broken = [model for model in result.models if model.code]
     if broken:
         first = f"{len(broken)} of {len(models)} models could not be read; {broken[0].reason}"
         leave(first, broken[0].code)

@@ -1,8 +1,7 @@
 """Infers the extents and element type of every value of a model.
 
 A dimension is a number, or None where the model leaves it open. With `pins` the given input
-shapes are assumed: that table serves planning only, the model itself is never changed. Without
-them, what an earlier run assumed is open as well (`model.assumed`).
+shapes are assumed: that table serves planning only, the model itself is never changed.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from collections.abc import Collection, Mapping
 import onnx
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.model.assumed import open_assumed
 from widthfold_onnx.model.declared import Dims, dims_of, elements_of, shapes_of
 from widthfold_onnx.model.loops import settle_loops
 from widthfold_onnx.model.propagate import infer
@@ -28,14 +26,11 @@ class ShapeTable:
 
     Raises:
         UsageError: a pin names no input, or contradicts the model.
-        InvalidModelError: as `open_assumed`.
     """
 
     def __init__(self, proto: onnx.ModelProto, pins: Shapes) -> None:
         outline = skeleton(proto)
         pin_inputs(outline.graph, pins, {value.name for value in proto.graph.input})
-        if not pins:
-            open_assumed(outline)
         self._tables: dict[str, Mapping[str, Dims]] = {}
         self._elements: dict[str, Mapping[str, int]] = {}
         settle_loops(outline)

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.model.graph import Document, Node
+from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
@@ -19,10 +19,8 @@ from widthfold_onnx.plan.hints import Hints
 from widthfold_onnx.plan.nonfinite import note_spread, spread_of
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Gain, SiteReport
-from widthfold_onnx.rewrite.emit import FOLDED_OUTPUT
 from widthfold_onnx.rewrite.engine import Engine
-from widthfold_onnx.rewrite.guards import is_original
-from widthfold_onnx.rewrite.record import FOLD_KEY
+from widthfold_onnx.rewrite.record import carries_folds
 from widthfold_onnx.rules import reading
 from widthfold_onnx.rules.base import Extents, LinearSite, Reformulation, Site
 from widthfold_onnx.rules.guarding import EXTENTS, needed_extents
@@ -30,6 +28,9 @@ from widthfold_onnx.text import quoted
 
 Choose = Callable[[LinearSite], Reformulation | Refusal]
 
+ALREADY_FOLDED = Refusal(
+    "already-folded", "the model carries folds of an earlier run; fold the original instead"
+)
 KEPT = frozenset({"already-folded", "not-selected", "no-gain"})
 """Codes of sites that are left alone without a fault."""
 
@@ -142,14 +143,18 @@ def read_sites(
 ) -> Iterator[tuple[Site, LinearSite | Refusal]]:
     """Yield every site in graph order, read or refused.
 
+    All sites of a model that carries folds are refused: its moves between packed tensors look like
+    any others, and what was assumed for planning looks like a fact.
+
     Raises:
         UsageError: a node pattern matches no site, or an assumed input shape does not fit.
     """
     static = document.shapes
     planned = ShapeTable(document.proto, options.input_shapes) if options.input_shapes else static
+    is_folded = carries_folds(document.proto)
     for site in find_sites(document, options):
-        if was_folded(site.node):
-            yield site, Refusal("already-folded", "an earlier run folded this node")
+        if is_folded:
+            yield site, ALREADY_FOLDED
         elif not _selected(site.name, options):
             yield site, Refusal("not-selected", "left alone by --nodes or --skip")
         else:
@@ -167,18 +172,8 @@ def read_site(
     return reading.read_site(document, site, extents(static), extents(planned))
 
 
-def was_folded(node: Node) -> bool:
-    """Check whether an earlier run folded a node.
-
-    Its metadata says so, or the name of its output where another tool dropped the metadata.
-    """
-    return FOLD_KEY in node.metadata_props or bool(FOLDED_OUTPUT.search(node.outputs[0].name or ""))
-
-
 def find_sites(document: Document, options: FoldOptions) -> list[Site]:
     """Return every linear node of the main graph, bodies and functions; nameless ones get a name.
-
-    The originals that guards keep are left out: the nodes that replace them are folded.
 
     Raises:
         UsageError: a node pattern matches none.
@@ -186,7 +181,6 @@ def find_sites(document: Document, options: FoldOptions) -> list[Site]:
     sites = [
         Site(node, scope, node.name or f"{node.op_type} -> {node.outputs[0].name}", node.op_type)
         for scope, node in document.nodes(OPERATORS)
-        if scope.proto is None or not is_original(scope.proto.name)
     ]
     for pattern in (*options.nodes, *options.skip):
         if not any(fnmatchcase(site.name, pattern) for site in sites):

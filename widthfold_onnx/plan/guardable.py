@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from widthfold_onnx.model.graph import Value
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rewrite.record import ORIGIN_KEY
 from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.dequantized import is_dequantized_anew
 from widthfold_onnx.rules.guarding import needed_extents
-from widthfold_onnx.rules.parameter import dequantizer
 
 LEAST_OPSET = 10
 """First operator set with a Mod (ONNX changelog)."""
@@ -25,16 +22,10 @@ def guard_problem(
         return Refusal(
             "opset-too-old", f"opset {opset} is below {LEAST_OPSET}, which the guard needs"
         )
-    if is_dequantized_anew(site.data) or _was_requantized(site.data):
+    if is_dequantized_anew(site.data):
         return Refusal(
             "guard-not-loadable",
             "it needs a guard, and its data comes from a DequantizeLinear through moves: "
             "ONNX Runtime dies while it loads an If that reads that",
         )
     return None
-
-
-def _was_requantized(value: Value) -> bool:
-    """Check whether an earlier run put a quantizer pair behind the moves of a value."""
-    maker = dequantizer(value)
-    return maker is not None and ORIGIN_KEY in maker.metadata_props

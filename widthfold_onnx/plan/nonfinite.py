@@ -21,20 +21,9 @@ def spread_of(site: LinearSite, form: Reformulation) -> float:
 
 
 def note_spread(model: onnx.ModelProto, largest: float) -> None:
-    """Write into a model how far its folds may spread at most, including folds of earlier runs."""
-    for entry in model.metadata_props:
-        if entry.key == NONFINITE_KEY:
-            entry.value = _larger(entry.value, largest)
-            return
+    """Write into a model how far its folds may spread at most, in place of any other such note."""
+    others = [entry for entry in model.metadata_props if entry.key != NONFINITE_KEY]
+    del model.metadata_props[:]
+    model.metadata_props.extend(others)
     if largest > 1.0:
         model.metadata_props.add(key=NONFINITE_KEY, value=f"spread:{largest:g}")
-
-
-def _larger(known: str, factor: float) -> str:
-    """Return the record of the larger factor; the record of another tool is replaced."""
-    word, _, number = known.partition(":")
-    try:
-        before = float(number) if word == "spread" else 1.0
-    except ValueError:
-        before = 1.0
-    return f"spread:{max(before, factor):g}"

@@ -13,6 +13,7 @@ from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 from widthfold_onnx.plan.cluster import Cluster
 from widthfold_onnx.plan.crew import Crew
+from widthfold_onnx.plan.decisions import ALREADY_FOLDED
 from widthfold_onnx.plan.layers import Layers
 from widthfold_onnx.plan.local import Local
 from widthfold_onnx.plan.measure import AS_IS, Bench
@@ -20,7 +21,9 @@ from widthfold_onnx.plan.store import Store
 from widthfold_onnx.plan.targets import target, usual
 from widthfold_onnx.plan.units import Unit
 from widthfold_onnx.progress import Progress, Step, silent
+from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import TunedMachine, TunedModel, TuneReport
+from widthfold_onnx.rewrite.record import carries_folds
 from widthfold_onnx.runtime.running import running
 from widthfold_onnx.runtime.worker import isolated
 
@@ -104,9 +107,13 @@ def _crew(
         yield Crew(cluster, options, fold, store)
 
 
-def _layers(model: Path, provider: Provider, options: FoldOptions) -> Layers | WidthfoldError:
+def _layers(
+    model: Path, provider: Provider, options: FoldOptions
+) -> Layers | Refusal | WidthfoldError:
     try:
         loaded = load(model)
+        if carries_folds(loaded.proto):
+            return ALREADY_FOLDED
         used, shapes = isolated(running, model, provider, dict(options.input_shapes))
         aim = target(usual(used))
         document = Document(loaded.proto, loaded.folder)
@@ -115,9 +122,13 @@ def _layers(model: Path, provider: Provider, options: FoldOptions) -> Layers | W
         return error
 
 
-def _row(name: str, layers: Layers | WidthfoldError, benches: Sequence[Bench]) -> TunedModel:
+def _row(
+    name: str, layers: Layers | Refusal | WidthfoldError, benches: Sequence[Bench]
+) -> TunedModel:
     if isinstance(layers, WidthfoldError):
         return TunedModel(model=name, reason=str(layers), code=layers.exit_code)
+    if isinstance(layers, Refusal):
+        return TunedModel(model=name, reason=layers.reason)
     units = layers.in_order()
     keys = [(unit.subject, AS_IS) for unit in units]
     keys += [(unit.subject, form.key) for unit in units for form in unit.forms]

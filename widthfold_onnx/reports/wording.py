@@ -71,6 +71,11 @@ def kinds(sites: Sequence[SiteReport | InspectSite]) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
+def carries_folds(model: str) -> str:
+    """Say that a model is not folded again."""
+    return f"{model} carries folds of an earlier run and is not folded again; fold the original"
+
+
 def short(name: str, limit: int) -> str:
     """Shorten a name to both ends, escaped; exporters write long names that start alike."""
     shown = printable(name, 10_000)

@@ -21,8 +21,8 @@ class TunedModel(Result, kw_only=True, frozen=True):
         failed: those among both that were run and gave no time: it crashed, hung, ran out of
             memory, or the runtime has no kernel for it.
         left: layers of which something is still not known, on some machine.
-        reason: why the model could not be read, "" where it could.
-        code: exit code that belongs to the reason, 0 where there is none.
+        reason: why the model was not tuned, "" where it was.
+        code: exit code of the error that is the reason, 0 where there is none.
     """
 
     model: str

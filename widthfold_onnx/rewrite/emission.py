@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from widthfold_onnx.fold.conv_state import ConvState
 from widthfold_onnx.fold.state import State
-from widthfold_onnx.model.assumed import assumed_record
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Graph, Node, Value
 from widthfold_onnx.model.order import nodes_of
@@ -29,7 +28,6 @@ from widthfold_onnx.rewrite.guards import Guard
 from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rewrite.record import ORIGIN_KEY, PACKED, encoded, record_of
 from widthfold_onnx.rewrite.regions import Passenger
-from widthfold_onnx.rules.assumed import guessed
 from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.dequantized import exact_dequantizer
 from widthfold_onnx.rules.windowed_form import WindowedForm
@@ -101,18 +99,14 @@ class Emission:
         ends = self._region.sites[node]
         start = self._read(site.data, ends.reads, node)
         chain = Chain(self._document, start, node, node.outputs[0].name or "")
-        moves, free = plan.moves, frozenset[int]()
-        if isinstance(plan, WindowedForm):
-            if not (self._open or self._alone(node)):
-                moves = plan.folding, plan.unfolding
-            free = guessed(site, plan.fold) if plan.opens and moves == plan.moves else free
-        record = encoded(record_of(site, plan, free))
+        moves = plan.moves
+        if isinstance(plan, WindowedForm) and not (self._open or self._alone(node)):
+            moves = plan.folding, plan.unfolding
+        record = encoded(record_of(site, plan))
         new = append_folded(chain, site, plan, ends, moves, record, self._parameters)
         _take_over(node, new)
         self._chains[node] += chain.nodes
         self._return(node, [chain.value], ends.returns)
-        if ends.returns is None:
-            self._note_assumed(node.outputs[0], ends.out_shape)
 
     def _carry(self, node: Node, passenger: Passenger) -> None:
         """Emit the op on packed tensors."""
@@ -166,16 +160,6 @@ class Emission:
             self._made[value, state] = result
             if self._region.needed(value) - {state}:
                 self._natural[value] = self._convert(value, result, state, node, inverse=True)
-                self._note_assumed(value, self._region.shapes[value, state])
-
-    def _note_assumed(self, value: Value, shape: Dims) -> None:
-        """Mark on the maker of a natural value which of its extents the model leaves open."""
-        maker = self._natural[value].producer()
-        assert maker is not None
-        fixed = self._fixed(value, len(shape))
-        pairs = enumerate(zip(shape, fixed, strict=True))
-        assumed = [i for i, (extent, known) in pairs if extent is not None and known is None]
-        maker.metadata_props.update(assumed_record(assumed))
 
     def _convert(
         self, value: Value, start: Value, state: State, owner: Node, *, inverse: bool

@@ -7,7 +7,6 @@ constants with 0 for a copied and -1 for an inferred dimension, never computed a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -17,10 +16,6 @@ from widthfold_onnx.fold.layout import Reshape, Step, pixel_shuffle
 from widthfold_onnx.model.graph import Attributes, Document, Node, Value, graph_of
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.record import ORIGIN_KEY
-
-FOLDED_OUTPUT = re.compile(r"/widthfold/(conv|product)(_\d+)?$")
-"""Pattern of the output name of every folded node."""
-
 
 SHUFFLED = frozenset(
     {

@@ -61,11 +61,6 @@ def put_guards(model: onnx.ModelProto, guards: Iterable[Guard], fresh: Fresh) ->
                 _move_constants(graph)
 
 
-def is_original(graph_name: str) -> bool:
-    """Check whether a body with this name is the original that a guard keeps."""
-    return graph_name.endswith("/widthfold/original")
-
-
 def _put(graph: GraphProto, guards: Sequence[Guard], fresh: Fresh) -> None:
     """Replace the folded nodes of a graph by guards."""
     owner = {name: guard for guard in guards for name in guard.new}

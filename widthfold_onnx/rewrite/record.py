@@ -1,23 +1,23 @@
 """Describe new nodes in their metadata, as text.
 
 Each names the output of the original that it computes (`ORIGIN_KEY`). A folded node records its
-fold (`FOLD_KEY`): a second run leaves such a node alone, and reports show the record. A node whose
-outputs are packed tensors is marked (`PACKED`). A node that returns a tensor of the original lists
-the extents that were only assumed (`model.assumed`). No proof reads any of this.
+fold (`FOLD_KEY`): reports show the record, and a model with such a node is not folded again. A node
+whose outputs are packed tensors is marked (`PACKED`). No proof reads any of this.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Annotated
 
 import msgspec
+import onnx
 
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.fold.axis import fold_axis, keep_axis
 from widthfold_onnx.fold.channels import Grouping, regroup
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv_axis import ConvAxis
+from widthfold_onnx.model.walk import all_nodes
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.matmul import MatMulForm
@@ -78,10 +78,8 @@ class FoldRecord(msgspec.Struct, frozen=True, tag="conv", tag_field="kind"):
     axes: list[AxisRecord]
 
 
-def record_of(
-    site: LinearSite, plan: Reformulation, free: Collection[int] = frozenset()
-) -> FoldRecord | ProductRecord:
-    """Return the record of a plan; `free`: data axes whose extent no emitted node states."""
+def record_of(site: LinearSite, plan: Reformulation) -> FoldRecord | ProductRecord:
+    """Return the record of a plan."""
     if isinstance(plan, MatMulForm):
         *leading, rows, columns = plan.shape
         return ProductRecord(
@@ -105,15 +103,17 @@ def record_of(
         channels=plan.fold.regrouping.channels(*site.channels),
         group=plan.fold.group,
         axes=[
-            AxisRecord(
-                folded.out_digits,
-                folded.in_digits,
-                folded.blocked,
-                None if i in free and folded.in_digits * folded.stride == 1 else axis.length,
-            )
-            for i, (folded, axis) in enumerate(zip(plan.fold.axes, site.axes, strict=True), start=2)
+            AxisRecord(folded.out_digits, folded.in_digits, folded.blocked, axis.length)
+            for folded, axis in zip(plan.fold.axes, site.axes, strict=True)
         ],
     )
+
+
+def carries_folds(model: onnx.ModelProto) -> bool:
+    """Check whether a node of a model, its bodies or its functions is a fold of an earlier run."""
+    graphs = (model.graph, *model.functions)
+    nodes = (node for graph in graphs for node in all_nodes(graph.node))
+    return any(entry.key == FOLD_KEY for node in nodes for entry in node.metadata_props)
 
 
 def encoded(record: msgspec.Struct) -> str:
