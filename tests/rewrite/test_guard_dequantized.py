@@ -152,17 +152,12 @@ def test_a_group_that_would_read_it_is_guarded_node_by_node() -> None:
             assert bool(chosen) == taken
 
 
-def test_what_an_earlier_run_quantized_again_behind_its_moves_is_refused_still() -> None:
-    """The first fold carries the MaxPool; behind that stands a pair of its own."""
+def test_moves_behind_the_dequantizer_of_another_layer_are_refused() -> None:
     body = "a = Conv (x, w) q = QuantizeLinear (a, s, z) d = DequantizeLinear (q, s, z)"
     more = "m = MaxPool <kernel_shape = [1, 2]> (d) y = Conv (m, v)"
     plain = model(f"{body} {more}", dims="2, 2, H, 13")
-    once = folded(plain, FoldOptions(factor=2, axis="batch", nodes=("Conv -> a",)), 1)
-    (maker,) = (node for node in once.graph.node if "m" in node.output)
-    assert maker.op_type == "DequantizeLinear"
-    for state in (plain, once):
-        *_, site = fold_model(state, replace(OPEN, nodes=("Conv -> y",)))[1]
-        assert site.code == "guard-not-loadable"
+    *_, site = fold_model(plain, replace(OPEN, nodes=("Conv -> y",)))[1]
+    assert site.code == "guard-not-loadable"
 
 
 def test_no_guard_is_suggested_that_would_be_refused() -> None:

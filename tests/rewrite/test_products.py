@@ -190,16 +190,12 @@ def test_merged_rows_may_have_one_open_extent() -> None:
 
 
 @pytest.mark.parametrize("rows", [8, 9, 15, 17, 20, 24])
-def test_another_size_than_the_assumed_one_fails_or_divides(rows: int) -> None:
+def test_another_size_than_the_assumed_one_fails(rows: int) -> None:
     product = Product(shape=(16, 3), weight=[3, 5], dims=["n", 3])
     options = FoldOptions(factor=8, mix_samples=True, input_shapes={"x": (16, 3)})
     folded, (site,) = fold_model(product.model(), options)
     assert site.status == "folded"
     x = np.random.default_rng(0).integers(-9, 10, (rows, 3)).astype(np.float32)
-    if rows % 8 == 0:
-        product.shape = x.shape
-        np.testing.assert_array_equal(run(folded, x, "ORT_ENABLE_ALL"), product.expected(x))
-        return
     with pytest.raises(Exception, match=r"[Rr]eshape"):
         run(folded, x, "ORT_ENABLE_ALL")
 

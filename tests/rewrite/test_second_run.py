@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.rewrite.proved import assert_proved, proof
-from widthfold_onnx import FoldOptions, fold_model
+from widthfold_onnx import AxisName, FoldOptions, fold_model
 from widthfold_onnx.model.walk import all_nodes
 
-# Nodes between "x" and "m" of rank 2, extents of x, those that are assumed, and others that fit.
+# Nodes between "x" and "m" of rank 2, extents of x, those that are assumed, and others that the
+# factor divides as well.
 CASES = {
     "rows": ("s = MatMul(x, w35) m = Squeeze(s, zero)", [1, "n", 3], [1, 14, 3], [1, 22, 3]),
     "region": (
@@ -169,15 +170,34 @@ def test_a_fold_in_a_body_or_function_counts() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_rows_and_samples_may_be_another_multiple(case: str) -> None:
+def test_what_was_assumed_is_right_and_anything_else_fails(case: str) -> None:
     original, (_, dims, assumed, other) = model(case), CASES[case]
     folded, _ = fold_model(original, FoldOptions(factor=2, input_shapes={"x": tuple(assumed)}))
-    for shape in (assumed, other):
-        x = np.random.default_rng(1).integers(-9, 10, shape).astype(np.float32)
-        np.testing.assert_array_equal(run(folded, x), run(original, x))
+    x = np.random.default_rng(1).integers(-9, 10, assumed).astype(np.float32)
+    np.testing.assert_array_equal(run(folded, x), run(original, x))
     odd = [extent + (dim == "n") for dim, extent in zip(dims, other, strict=True)]
-    with pytest.raises(REFUSALS, match="cannot be reshaped"):
-        run(folded, np.zeros(odd, np.float32))
+    for shape in (other, odd):
+        with pytest.raises(REFUSALS, match="cannot be reshaped"):
+            run(folded, np.zeros(shape, np.float32))
+
+
+# Nodes between "x" and "y" whose folds infer an extent, the extents of x, and two that fit.
+INFERRED = {
+    "batches and rows": ("y = MatMul(x, w35)", ["2", "n", "3", "3"], [2, 5, 3, 3], [2, 2, 3, 3]),
+    "width": (
+        "y = Conv <pads = [1, 1, 1, 1]> (x, k33)",
+        *(["1", "1", "6", "n"], [1, 1, 6, 5], [1, 1, 6, 8]),
+    ),
+    "width of a region": (
+        "c = Conv <pads = [1, 1, 1, 1]> (x, k33) r = Relu(c) "
+        "y = Conv <pads = [1, 1, 1, 1]> (r, k33)",
+        *(["1", "1", "6", "n"], [1, 1, 6, 5], [1, 1, 6, 8]),
+    ),
+    "batch and width": (
+        "y = Conv <pads = [1, 1, 1, 1]> (x, k33)",
+        *(["m", "1", "6", "n"], [2, 1, 6, 5], [3, 1, 6, 8]),
+    ),
+}
 
 
 def alike(original: onnx.ModelProto, mutant: onnx.ModelProto, shape: list[int]) -> bool:
@@ -188,12 +208,21 @@ def alike(original: onnx.ModelProto, mutant: onnx.ModelProto, shape: list[int]) 
         return False
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", INFERRED)
 def test_the_proof_sees_an_inferred_extent_that_is_wrong(case: str) -> None:
     """A number beside the inferred one becomes 1, in each Reshape in turn."""
-    original, (_, _, assumed, other) = model(case), CASES[case]
-    options = FoldOptions(factor=2, input_shapes={"x": tuple(assumed)})
-    folded, _ = fold_model(original, options)
+    nodes, dims, *sizes = INFERRED[case]
+    original = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 17]> g (float[{", ".join(dims)}] x) => '
+        f"(float[a, b, c, d] y) {{ {nodes} }}"
+    )
+    rng = np.random.default_rng(0)
+    for name, shape in {"w35": (3, 5), "k33": (1, 1, 3, 3)}.items():
+        if name in nodes:
+            array = rng.integers(1, 9, shape).astype(np.float32)
+            original.graph.initializer.append(numpy_helper.from_array(array, name))
+    axis = AxisName.HEIGHT if "Conv" in nodes else AxisName.AUTO
+    folded, _ = fold_model(original, FoldOptions(factor=2, axis=axis, mix_samples=True))
     planted = 0
     for index, tensor in enumerate(folded.graph.initializer):
         numbers = numpy_helper.to_array(tensor)
@@ -203,7 +232,7 @@ def test_the_proof_sees_an_inferred_extent_that_is_wrong(case: str) -> None:
         wrong[numbers.argmax()] = 1
         mutant = onnx.ModelProto.FromString(folded.SerializeToString())
         mutant.graph.initializer[index].CopyFrom(numpy_helper.from_array(wrong, tensor.name))
-        for shape in (assumed, other):
+        for shape in sizes:
             found = proof(original, mutant, {"x": tuple(shape)})
             # The next Reshape may mend the value: the runtime says whether this is a fault.
             assert (found.verdict == "equal") == alike(original, mutant, shape), tensor.name

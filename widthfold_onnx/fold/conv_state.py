@@ -57,7 +57,8 @@ class ConvState(State):
 
     def involved(self, rank: int) -> frozenset[int]:
         """Return the folded axes and the channels; all axes if a lift renumbers them."""
-        return frozenset(range(rank)) if self.lift else self.folded(rank) | {1}
+        folded = {i for i, factor in enumerate(self.factors) if factor > 1}
+        return frozenset(range(rank)) if self.lift else frozenset(folded | {1})
 
     def fits(self, shape: Dims) -> bool:
         """Check whether all folded extents are known and divisible, and something is packed."""
@@ -71,10 +72,6 @@ class ConvState(State):
     def least(self, channels: int) -> tuple[int, ...]:
         """Return the extents with one position per digit."""
         return (self.batch, channels, *self.factors[2:])
-
-    def folded(self, rank: int) -> frozenset[int]:
-        """Return the axes with more than one digit."""
-        return frozenset(i for i, factor in enumerate(self.factors) if factor > 1)
 
     def steps(self, shape: Dims, *, inverse: bool = False) -> tuple[Step, ...]:
         """Return the moves that pack, or with `inverse` unpack, natural extents `shape`."""

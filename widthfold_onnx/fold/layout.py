@@ -53,16 +53,6 @@ class Transpose:
 Step = Reshape | Transpose
 
 
-def can_stand_for(steps: Sequence[Step], planned: Sequence[Step]) -> bool:
-    """Check whether moves of open extents can replace those of planned ones.
-
-    No Reshape may infer more than one extent, and there must be as many moves: an axis that is
-    planned with extent 1 moves no element, but may need a move where its extent is open.
-    """
-    inferred = (step.inferred for step in steps if isinstance(step, Reshape))
-    return len(steps) == len(planned) and max(inferred, default=0) <= 1
-
-
 def pixel_shuffle(steps: Sequence[Step]) -> int | None:
     """Return the block of the DepthToSpace that equals some steps; None if there is none.
 

@@ -72,11 +72,6 @@ class RowState(State):
         kept = shape[: len(shape) - 1 - self.merged]
         return (*kept, channels, length) if self.left else (*kept, length, channels)
 
-    def folded(self, rank: int) -> frozenset[int]:
-        """Return the axes of the positions."""
-        end = rank if self.left else rank - 1
-        return frozenset(range(end - self.merged, end))
-
     def steps(self, shape: Dims, *, inverse: bool = False) -> tuple[Reshape]:
         """Return the Reshape that packs a tensor of natural extents `shape`, or unpacks it."""
         packed, kept = self.extents(shape), len(shape) - 1 - self.merged

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from widthfold_onnx.fold.layout import Reshape, Step, can_stand_for
+from widthfold_onnx.fold.layout import Reshape, Step
 
 Array = npt.NDArray[Any]
 Dims = Sequence[int | None]
@@ -53,35 +53,6 @@ class State(ABC):
     @abstractmethod
     def least(self, channels: int) -> tuple[int, ...]:
         """Return the smallest natural extents that it fits, for a number of channels."""
-
-    @abstractmethod
-    def folded(self, rank: int) -> frozenset[int]:
-        """Return the natural axes whose extents the digits must divide."""
-
-    def opened(self, shape: Dims, fixed: Dims) -> tuple[int | None, ...]:
-        """Return natural extents for Reshapes: None for assumed extents, if they can be inferred.
-
-        A Reshape infers one extent, and fails if the digits do not divide it. So shape inference
-        does not take an assumed extent for a fact.
-
-        Args:
-            shape: the planned natural extents.
-            fixed: those that the model itself fixes.
-        """
-        return self._wanted(shape, fixed) if self.opens(shape, fixed) else tuple(shape)
-
-    def opens(self, shape: Dims, fixed: Dims) -> bool:
-        """Check whether all assumed extents can be inferred by fold and unfold; see `opened`."""
-        wanted = self._wanted(shape, fixed)
-        return all(
-            can_stand_for(self.steps(wanted, inverse=way), self.steps(shape, inverse=way))
-            for way in (False, True)
-        )
-
-    def _wanted(self, shape: Dims, fixed: Dims) -> tuple[int | None, ...]:
-        folded = self.folded(len(shape))
-        pairs = enumerate(zip(shape, fixed, strict=True))
-        return tuple(None if i in folded and f is None else e for i, (e, f) in pairs)
 
     @abstractmethod
     def steps(self, shape: Dims, *, inverse: bool = False) -> tuple[Step, ...]:

@@ -16,9 +16,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from widthfold_onnx.fold.conv_state import ConvState
 from widthfold_onnx.fold.state import State
-from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Graph, Node, Value
 from widthfold_onnx.model.order import nodes_of
 from widthfold_onnx.rewrite.emit import Chain, base_name
@@ -30,7 +28,6 @@ from widthfold_onnx.rewrite.record import ORIGIN_KEY, PACKED, encoded, record_of
 from widthfold_onnx.rewrite.regions import Passenger
 from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.dequantized import exact_dequantizer
-from widthfold_onnx.rules.windowed_form import WindowedForm
 
 Array = npt.NDArray[Any]
 
@@ -59,7 +56,6 @@ class Emission:
         self._plans = plans
         self._parameters = parameters
         self._region, self._groups = groups.region, groups.groups
-        self._open = self._opens()
         self._made: dict[tuple[Value, State | None], Value] = {}
         self._natural: dict[Value, Value] = {}
         self._constants: dict[tuple[Value, State, tuple[int, ...]], Value] = {}
@@ -99,11 +95,8 @@ class Emission:
         ends = self._region.sites[node]
         start = self._read(site.data, ends.reads, node)
         chain = Chain(self._document, start, node, node.outputs[0].name or "")
-        moves = plan.moves
-        if isinstance(plan, WindowedForm) and not (self._open or self._alone(node)):
-            moves = plan.folding, plan.unfolding
         record = encoded(record_of(site, plan))
-        new = append_folded(chain, site, plan, ends, moves, record, self._parameters)
+        new = append_folded(chain, site, plan, ends, record, self._parameters)
         _take_over(node, new)
         self._chains[node] += chain.nodes
         self._return(node, [chain.value], ends.returns)
@@ -172,10 +165,7 @@ class Emission:
         again = {} if signed is None else dict(zip(("scale", "zero"), signed, strict=True))
         if again:
             chain.add("DequantizeLinear", f"{what}_dequantize", again, {})
-        written = shape
-        if self._open or not isinstance(state, ConvState):
-            written = state.opened(shape, self._fixed(value, len(shape)))
-        chain.steps(state.steps(written, inverse=inverse), what)
+        chain.steps(state.steps(shape, inverse=inverse), what)
         if again:
             chain.add("QuantizeLinear", f"{what}_quantize", again, {})
         chain.requantize(exact_dequantizer(self._document, value))
@@ -183,33 +173,6 @@ class Emission:
             chain.nodes[-1].metadata_props.update(PACKED)
         self._chains[owner] += chain.nodes
         return chain.value
-
-    def _fixed(self, value: Value, rank: int) -> Dims:
-        """Return the extents of a value that the model itself fixes."""
-        fixed = self._document.shapes.get(self._document.path_of(self._graph), value.name or "")
-        # A shape that the model declares may have another rank: the runtime warns, and runs it.
-        return fixed if fixed and len(fixed) == rank else (None,) * rank
-
-    def _opens(self) -> bool:
-        """Check whether the moves of all tensors packed for Convs can infer the assumed extents.
-
-        All of them or none: a move that infers an extent accepts one that a stated extent refuses.
-        """
-        packed = (p for n, (_, p) in self._plans.items() if not self._alone(n))
-        sized = any(passenger.form.is_sized for passenger in self._region.carried.values())
-        return (
-            not sized
-            and all(plan.opens for plan in packed if isinstance(plan, WindowedForm))
-            and all(
-                state.opens(shape, self._fixed(value, len(shape)))
-                for (value, state), shape in self._region.shapes.items()
-                if isinstance(state, ConvState)
-            )
-        )
-
-    def _alone(self, node: Node) -> bool:
-        ends = self._region.sites[node]
-        return ends.reads is None and ends.returns is None
 
     def _constant(self, value: Value, state: State, array: Array) -> Value:
         """Add the packed constant of a carried op; ops that read the same one share it."""

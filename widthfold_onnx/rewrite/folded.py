@@ -6,9 +6,6 @@ a quantizer pair, for the reason given in `rules.dequantized`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from widthfold_onnx.fold.layout import Step
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Node, Value
 from widthfold_onnx.rewrite.emit import Chain
@@ -22,7 +19,6 @@ def append_folded(
     site: LinearSite,
     form: Reformulation,
     ends: Ends,
-    moves: Sequence[Sequence[Step]],
     record: str,
     parameters: Parameters,
 ) -> Node:
@@ -33,7 +29,6 @@ def append_folded(
         site: the site.
         form: the form that replaces it.
         ends: the states in which it reads and returns.
-        moves: its own moves before and behind it.
         record: describes the fold.
         parameters: the folded weights of the model.
 
@@ -42,7 +37,7 @@ def append_folded(
     """
     if ends.reads is None:
         _extend(chain, site, form)
-        chain.steps(moves[0], "fold")
+        chain.steps(form.folding, "fold")
         chain.requantize(site.dequantizer)
     metadata = {FOLD_KEY: record}
     if ends.returns is not None:
@@ -60,7 +55,7 @@ def append_folded(
         first=inputs[: site.data_index],
     )
     if ends.returns is None:
-        chain.steps(moves[1], "unfold")
+        chain.steps(form.unfolding, "unfold")
         surplus = _differing(form.extended[1], site.output)
         if surplus:
             chain.cut({i: actual for i, (_, actual) in surplus.items()})

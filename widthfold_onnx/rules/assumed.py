@@ -1,25 +1,58 @@
-"""Leave extents open that are only assumed: if a form is right for others, the Reshapes infer them.
+"""Refuse forms that would go wrong unnoticed at other extents than the assumed ones.
 
-Otherwise any reader of the model, such as a second run, would take an assumed extent for a fact. A
-form that is extended, has SAME padding or folds a whole axis may be right for the assumed extent
-only.
+The Reshapes state every assumed extent that is folded, so that a fold fails at any other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from widthfold_onnx.fold.axis import fold_axis
 from widthfold_onnx.fold.conv import ConvFold
-from widthfold_onnx.fold.layout import Packing, can_stand_for, pack
-from widthfold_onnx.model.declared import Dims
+from widthfold_onnx.fold.layout import Reshape, pixel_shuffle
+from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.base import LinearSite
 from widthfold_onnx.rules.windowed_form import WindowedForm
 
 
-def guessed(site: LinearSite, fold: ConvFold) -> frozenset[int]:
+def wrong_elsewhere(site: LinearSite, options: FoldOptions, form: WindowedForm) -> Refusal | None:
+    """Refuse a form that constant Reshapes cannot express, or whose Reshapes miss another extent.
+
+    A Reshape copies dimensions and infers one. If an assumed extent is folded without a guard, the
+    first Reshape must fail when the real extent differs, and so may not infer. If the output alone
+    is folded, no Reshape sees the input: at a stride the Conv has the same number of outputs for
+    several extents, and a pixel shuffle accepts any number of them, which is right unless the form
+    is bound to the assumed extent.
+    """
+    fold, guarded = form.fold, options.guard_shapes
+    if not guarded and any(not fold.axes[i].folded for i in site.sized_pads):
+        return Refusal(
+            "unguarded-extent",
+            "SAME padding at a stride depends on an assumed extent that is not folded",
+        )
+    inferred = [s.inferred for s in (*form.folding, *form.unfolding) if isinstance(s, Reshape)]
+    if max(inferred, default=0) > 1:
+        return Refusal(
+            "several-unknown-extents",
+            "more than one extent beside the folded axis is not known; a Reshape infers one",
+        )
+    assumed = _assumed(site, fold)
+    is_shuffled = pixel_shuffle(form.unfolding) is not None
+    unseen = any(
+        fold.axes[i - 2].in_digits == 1
+        and (fold.axes[i - 2].stride > 1 or (is_shuffled and _is_bound(site, form, i)))
+        for i in assumed - {0}
+    )
+    if assumed and not guarded and (len(assumed) > 1 or inferred[0] or unseen):
+        return Refusal(
+            "unguarded-extent",
+            "at another size than the assumed one the fold would go wrong unnoticed",
+        )
+    return None
+
+
+def _assumed(site: LinearSite, fold: ConvFold) -> frozenset[int]:
     """Return the folded axes whose extent is only assumed."""
     return frozenset(
         i
@@ -29,43 +62,10 @@ def guessed(site: LinearSite, fold: ConvFold) -> frozenset[int]:
     )
 
 
-def opened(site: LinearSite, form: WindowedForm, shapes: Sequence[Dims]) -> WindowedForm:
-    """Return the form with open extents in its Reshapes, where it is right for other extents too.
-
-    Args:
-        site: the site that is folded.
-        form: its form with all extents written.
-        shapes: extents of its input and output that may be written.
-    """
-    assumed = guessed(site, form.fold)
-    if not assumed:
-        return form
-    form = replace(form, bound=frozenset(i for i in assumed if _is_bound(site, form, i)))
-    free = assumed - form.bound
-    wanted = (tuple(None if i in free else e for i, e in enumerate(shape)) for shape in shapes)
-    result = replace(form, written=packings_of(form.fold, *wanted))
-    pairs = zip(result.moves, form.moves, strict=True)
-    fits = all(can_stand_for(*pair) for pair in pairs)
-    return replace(result if fits else form, opens=fits and not form.bound)
-
-
 def _is_bound(site: LinearSite, form: WindowedForm, axis: int) -> bool:
-    """Check whether a form is right only for the planned extent of an axis."""
-    before, after = (site.planned[axis], site.output[axis]), (form.in_shape, form.out_shape)
-    if before != tuple(shape[axis] for shape in after) or axis - 2 in site.sized_pads:
-        return True
-    if axis == 0:
-        return False
+    """Check whether a form is right only for the planned extent of a spatial axis."""
     known = form.fold.axes[axis - 2]
     free = replace(site.axes[axis - 2], length=None)
     every = fold_axis(free, known.out_digits, known.in_digits, blocked=known.blocked)
-    return isinstance(every, Refusal) or every.geometry != known.geometry
-
-
-def packings_of(fold: ConvFold, in_shape: Dims, out_shape: Dims) -> tuple[Packing, Packing]:
-    """Return how input and output of these extents are packed."""
-    digits = [(axis.in_digits, axis.blocked) for axis in fold.axes]
-    before = pack(in_shape, digits, group=fold.group, batch=fold.batch, lift=fold.lift)
-    digits = [(axis.out_digits, axis.blocked) for axis in fold.axes]
-    after = pack(out_shape, digits, group=fold.group, batch=fold.batch, lift=fold.lift)
-    return before, after
+    is_same = not isinstance(every, Refusal) and every.geometry == known.geometry
+    return axis - 2 in site.sized_pads or not is_same

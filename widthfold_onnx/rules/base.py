@@ -359,8 +359,6 @@ class Reformulation(ABC):
         kind: how each axis is folded, joined by "+".
         flops_ratio: multiply-adds after / before.
         bytes_ratio: bytes of input, weight and output after / before.
-        bound: folded axes of the data whose extent is only assumed, and for which the form would
-            be wrong at another extent even if the factor divides it.
     """
 
     fold: ConvFold
@@ -370,7 +368,6 @@ class Reformulation(ABC):
     kind: str
     flops_ratio: float
     bytes_ratio: float
-    bound: frozenset[int] = frozenset()
 
     @property
     @abstractmethod
@@ -386,11 +383,6 @@ class Reformulation(ABC):
     @abstractmethod
     def extended(self) -> tuple[Dims, Dims]:
         """Extents of input and output after extension, before the cut."""
-
-    @property
-    @abstractmethod
-    def moves(self) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
-        """Both as they are written: an assumed extent is inferred where it may differ."""
 
     @abstractmethod
     def ends(self, site: LinearSite) -> Ends:

@@ -77,8 +77,7 @@ def along(op: Op) -> Carried | Refusal:
     if op.state.involved(len(shape)) & changed.keys():
         return Refusal("along-folded-axis", f"it acts along the axes {sorted(changed)}")
     after = tuple(changed.get(axis, extent) for axis, extent in enumerate(shape))
-    sizes = _sizes(op, after)
-    return Carried((after,), sizes, is_sized=bool(sizes))
+    return Carried((after,), _sizes(op, after))
 
 
 def _sizes(op: Op, after: Dims) -> Mapping[int, Array]:

@@ -121,6 +121,8 @@ def element_type(document: Document, data: Value | None, zero: Value | None) -> 
         maker = None if value is None else value.producer()
         if maker is not None and _makes_bytes(maker):
             return "UINT8"
+        if maker is not None and is_default(maker, "QuantizeLinear"):
+            return element_type(document, None, input_of(maker, 2))
     return Refusal("unknown-type", "the element type of the data is not known")
 
 

@@ -9,11 +9,11 @@ import math
 from dataclasses import replace
 
 from widthfold_onnx.fold.conv import ConvFold
-from widthfold_onnx.fold.layout import Reshape, pixel_shuffle
+from widthfold_onnx.fold.layout import Packing, pack
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.assumed import guessed, opened, packings_of
+from widthfold_onnx.rules.assumed import wrong_elsewhere
 from widthfold_onnx.rules.base import LinearSite, Reformulation, axis_names
 from widthfold_onnx.rules.windowed_form import WindowedForm
 
@@ -75,11 +75,11 @@ def judge(
     if fold.regrouping.leaves_out and options.nonfinite is NonFinite.REFUSE:
         return Refusal("zeros-left-out", "zeros that spread Inf and NaN would be left out")
     result = _form(site, fold, label, factor, kind, in_shape, out_shape, assumed=False)
-    problem = _unexpressible(site, options, result)
+    problem = wrong_elsewhere(site, options, result)
     if problem is not None and options.guard_shapes:
         # With all assumed extents written and tested, Reshapes have fewer to infer.
         result = _form(site, fold, label, factor, kind, in_shape, out_shape, assumed=True)
-        problem = _unexpressible(site, options, result)
+        problem = wrong_elsewhere(site, options, result)
     return problem or too_large(site, options, result) or result
 
 
@@ -107,19 +107,20 @@ def _form(
     assumed: bool,
 ) -> WindowedForm:
     """Return the form of a fold; with `assumed` extents that are only assumed are written too."""
-    shapes = [_kept(site, shape, fold, assumed=assumed) for shape in (in_shape, out_shape)]
-    packings = packings_of(fold, *shapes)
+    packings = [
+        _packed(fold, _kept(site, shape, fold, assumed=assumed), output=output)
+        for shape, output in ((in_shape, False), (out_shape, True))
+    ]
     fits = (in_shape, out_shape) == (site.planned, site.output)
     views = all(p.is_view for p in packings)
     produced = (out_shape[0], 1, *out_shape[2:])
     multiplied = (site.positions[0], 1, *site.positions[1:])
-    form = WindowedForm(
+    return WindowedForm(
         fold=replace(fold, digit_major=fold.digit_major and not views),
         input=packings[0],
         output=packings[1],
         in_shape=in_shape,
         out_shape=out_shape,
-        written=packings,
         axis=label,
         factor=factor,
         is_view=views and fits,
@@ -127,7 +128,12 @@ def _form(
         flops_ratio=fold.flops_growth(elements(produced) / elements(multiplied)),
         bytes_ratio=_bytes_growth(site, fold, in_shape, out_shape),
     )
-    return opened(site, form, shapes)
+
+
+def _packed(fold: ConvFold, shape: Dims, *, output: bool) -> Packing:
+    """Return how the input or output of these extents is packed."""
+    digits = [(a.out_digits if output else a.in_digits, a.blocked) for a in fold.axes]
+    return pack(shape, digits, group=fold.group, batch=fold.batch, lift=fold.lift)
 
 
 def _extended(site: LinearSite, fold: ConvFold, *, output: bool) -> Dims:
@@ -147,41 +153,6 @@ def _kept(site: LinearSite, shape: Dims, fold: ConvFold, *, assumed: bool) -> Di
         for extent, axis, fixed in zip(shape[2:], fold.axes, site.static[2:], strict=True)
     )
     return (batch, shape[1], *spatial)
-
-
-def _unexpressible(site: LinearSite, options: FoldOptions, result: WindowedForm) -> Refusal | None:
-    """Refuse a form that constant Reshapes cannot express.
-
-    A Reshape copies dimensions and infers one. If an assumed extent is folded without a guard, the
-    first Reshape must fail when the real extent differs, and so may not infer. If the output alone
-    is folded, no Reshape sees the input: at a stride the Conv has the same number of outputs for
-    several extents, and a pixel shuffle accepts any number of them, which is right unless the form
-    is bound to the assumed extent.
-    """
-    fold, guarded = result.fold, options.guard_shapes
-    if not guarded and any(not fold.axes[i].folded for i in site.sized_pads):
-        return Refusal(
-            "unguarded-extent",
-            "SAME padding at a stride depends on an assumed extent that is not folded",
-        )
-    assumed = guessed(site, fold)
-    folding = result.input.steps(digit_major=fold.digit_major)
-    unfolding = result.output.steps(digit_major=fold.digit_major, inverse=True)
-    inferred = [s.inferred for s in (*folding, *unfolding) if isinstance(s, Reshape)]
-    if max(inferred, default=0) > 1:
-        return Refusal(
-            "several-unknown-extents",
-            "more than one extent beside the folded axis is not known; a Reshape infers one",
-        )
-    spatial = {i: fold.axes[i - 2] for i in assumed if i > 1}
-    wrong = result.bound if pixel_shuffle(unfolding) is not None else frozenset()
-    unseen = any(a.in_digits == 1 and (i in wrong or a.stride > 1) for i, a in spatial.items())
-    if assumed and not guarded and (len(assumed) > 1 or inferred[0] or unseen):
-        return Refusal(
-            "unguarded-extent",
-            "at another size than the assumed one the fold would go wrong unnoticed",
-        )
-    return None
 
 
 def too_large(site: LinearSite, options: FoldOptions, result: Reformulation) -> Refusal | None:

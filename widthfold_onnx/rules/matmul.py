@@ -41,7 +41,6 @@ class MatMulForm(Reformulation):
             for any extent.
         transposed: the data is stored with its two last axes exchanged.
         result: extents of the result for data of `shape`.
-        written: both as the Reshapes state them: an extent that is only assumed is inferred.
         flat: the result has no axis of channels.
     """
 
@@ -49,13 +48,13 @@ class MatMulForm(Reformulation):
     shape: Dims
     transposed: bool
     result: Dims
-    written: tuple[Dims, Dims]
     flat: bool
 
     @property
     def rests(self) -> tuple[int, ...]:
         """Per axis of the data the number that must divide its extent if it is open; 1 for any."""
-        span, factor = self.state.folded(len(self.shape)), self.factor
+        end, factor = len(self.shape) - (0 if self.state.left else 1), self.factor
+        span = range(end - self.state.merged, end)
         known = math.prod(self.shape[i] or 1 for i in span)
         rest = factor // math.gcd(factor, known)
         return tuple(rest if i in span else 1 for i in range(len(self.shape)))
@@ -74,13 +73,6 @@ class MatMulForm(Reformulation):
     def extended(self) -> tuple[Dims, Dims]:
         """Extents of input and output, which are never extended."""
         return self.shape, self.result
-
-    @property
-    def moves(self) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
-        """Both as they are written."""
-        data, result = self.written
-        before = folding(self.state, data, transposed=self.transposed)
-        return before, unfolding(self.state, result, flat=self.flat)
 
     def ends(self, site: LinearSite) -> Ends:
         """Return the states at both ends; none for transposed data or a result without channels.
@@ -197,8 +189,7 @@ def judge(site: LinearSite, options: FoldOptions, state: RowState) -> MatMulForm
         )
     shape = (*site.static[: span.start], *planned, *site.static[span.stop :])
     shape = tuple(site.channels[0] if i == _channel(site) else e for i, e in enumerate(shape))
-    written = state.opened(shape, site.static)
-    moves = folding(state, written, transposed=site.transposed)
+    moves = folding(state, shape, transposed=site.transposed)
     weight = math.prod(site.weight_shape)
     kept = elements(site.planned) + elements(site.output)
     result = MatMulForm(
@@ -207,7 +198,6 @@ def judge(site: LinearSite, options: FoldOptions, state: RowState) -> MatMulForm
         shape=shape,
         transposed=site.transposed,
         result=site.result(shape),
-        written=(written, site.result(written)),
         flat=site.flat,
         axis=what,
         factor=factor,

@@ -87,12 +87,10 @@ class Carried:
         shapes: natural extents of every output.
         constants: new numbers for inputs, by index; packed tensors replace the data, and all other
             inputs stay.
-        is_sized: a constant states extents, so that the op is right for these only.
     """
 
     shapes: tuple[Dims, ...]
     constants: Mapping[int, Array] = field(default_factory=dict)
-    is_sized: bool = False
 
 
 def pointwise(op: Op) -> Carried | Refusal:

@@ -21,9 +21,6 @@ class WindowedForm(Reformulation):
         output: packing of its output, before the cut to the site's own output.
         in_shape: input extents after zero-extension.
         out_shape: output extents before the cut.
-        opens: whether its own moves infer all extents that are only assumed, if there are any.
-        written: both packings as the Reshapes state them: an assumed extent is inferred if the
-            form is right for every multiple.
     """
 
     fold: ConvFold
@@ -31,8 +28,6 @@ class WindowedForm(Reformulation):
     output: Packing
     in_shape: Dims
     out_shape: Dims
-    written: tuple[Packing, Packing]
-    opens: bool = True
 
     def became(self, inputs: int, outputs: int) -> str:
         """Return the new channels for reports, with rank and groups if they changed."""
@@ -59,14 +54,6 @@ class WindowedForm(Reformulation):
     def extended(self) -> tuple[Dims, Dims]:
         """Extents of input and output after extension, before the cut."""
         return self.in_shape, self.out_shape
-
-    @property
-    def moves(self) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
-        """Both as they are written."""
-        (first, last), digit_major = self.written, self.fold.digit_major
-        return first.steps(digit_major=digit_major), last.steps(
-            digit_major=digit_major, inverse=True
-        )
 
     def ends(self, site: LinearSite) -> Ends:
         """Return the states at both ends.

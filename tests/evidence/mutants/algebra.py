@@ -23,7 +23,7 @@ from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.operators.base import Operator
 from widthfold_onnx.operators.conv_transpose import CONV_TRANSPOSE
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules import assumed, base, forms, reading
+from widthfold_onnx.rules import base, forms, legality, reading
 
 Planted = Callable[[], Any]
 """A context inside which the package folds wrongly."""
@@ -120,7 +120,7 @@ def packing(alter: Callable[[dict[str, Any]], dict[str, Any]], *, output_only: b
             return pack(shape, digits, **others)
         return pack(**alter({"shape": shape, "digits": digits, **others}))
 
-    return code((assumed, "pack"), by=wrong)
+    return code((legality, "pack"), by=wrong)
 
 
 def inverted(arguments: dict[str, Any]) -> dict[str, Any]:
