@@ -40,8 +40,9 @@ from widthfold_onnx.plan.store import Key, Store
 from widthfold_onnx.plan.targets import target
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import SearchReport
-from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.rules.form import Reformulation
 from widthfold_onnx.rules.forms import forms
+from widthfold_onnx.rules.site import LinearSite
 from widthfold_onnx.runtime.session import Level
 
 ROOT = Path(__file__).parents[1]

@@ -14,9 +14,10 @@ from widthfold_onnx.plan.decisions import KEPT, Decision, plan, read_site
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Choice, InspectReport, InspectSite
 from widthfold_onnx.rewrite.record import FOLD_KEY, read_record
-from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.conv import PROGRESS, cost, furthest, is_wide, reformulate
-from widthfold_onnx.rules.outcomes import candidates
+from widthfold_onnx.rules.form import Reformulation
+from widthfold_onnx.rules.forms import candidates
+from widthfold_onnx.rules.site import LinearSite
 
 LANES = 8
 """Channels of one tensor-core tile in half precision (NVIDIA convolution guide)."""

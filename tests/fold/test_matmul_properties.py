@@ -20,8 +20,8 @@ from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.fold.layout import Reshape
 from widthfold_onnx.fold.row_state import RowState
 from widthfold_onnx.operators.matmul import GEMM
-from widthfold_onnx.rules.base import LinearSite
-from widthfold_onnx.rules.matmul import fold_of, folding, unfolding
+from widthfold_onnx.rules.rows import fold_of, folding, unfolding
+from widthfold_onnx.rules.site import LinearSite
 
 EXTENT = st.integers(1, 4)
 

@@ -20,7 +20,8 @@ from widthfold_onnx.plan.layers import Layers
 from widthfold_onnx.plan.reform import reformed
 from widthfold_onnx.plan.targets import target
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.rules.form import Reformulation
+from widthfold_onnx.rules.site import LinearSite
 
 LAYERS = {
     "rows": Product(shape=[96, 3], weight=[3, 5]),

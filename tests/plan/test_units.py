@@ -21,7 +21,8 @@ from widthfold_onnx.plan.decisions import read_sites
 from widthfold_onnx.plan.reform import reformed
 from widthfold_onnx.plan.units import Form, Unit
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.rules.form import Reformulation
+from widthfold_onnx.rules.site import LinearSite
 
 LAYERS = {
     "same": conv([1, 2, 6, 16], (3, 2, 3, 3), pads=[1, 1, 1, 1]),

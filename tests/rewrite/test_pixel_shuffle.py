@@ -14,8 +14,9 @@ from tests.rewrite.regions import LEVELS
 from widthfold_onnx import FoldOptions, fold_model
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.plan.decisions import applied, plan
-from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.rules.form import Reformulation
 from widthfold_onnx.rules.forms import candidates
+from widthfold_onnx.rules.site import LinearSite
 
 LOOSE = FoldOptions(factor=4, max_flops_growth=1e3, max_bytes_growth=1e3)
 

@@ -14,8 +14,9 @@ from widthfold_onnx.model.graph import Document
 from widthfold_onnx.plan.candidates import every_form
 from widthfold_onnx.plan.decisions import applied, plan
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.rules.form import Reformulation
 from widthfold_onnx.rules.forms import forms
+from widthfold_onnx.rules.site import LinearSite
 
 ASSUMED = FoldOptions(ragged=True, input_shapes={"x": (2, 3, 5, 7)})
 

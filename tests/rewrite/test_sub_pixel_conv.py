@@ -25,7 +25,8 @@ from widthfold_onnx.model.graph import Document
 from widthfold_onnx.plan.candidates import every_form
 from widthfold_onnx.plan.decisions import applied, plan
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.rules.form import Reformulation
+from widthfold_onnx.rules.site import LinearSite
 
 OPTIONS = FoldOptions()
 SMALLEST = 14

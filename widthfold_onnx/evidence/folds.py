@@ -26,8 +26,8 @@ from widthfold_onnx.rewrite.record import (
     fold_again,
     read_record,
 )
-from widthfold_onnx.rules.base import LinearSite, Site
 from widthfold_onnx.rules.reading import read_site
+from widthfold_onnx.rules.site import LinearSite, Site
 
 MOST = 1 << 20
 """Largest number of a record that is accepted: whoever edits a model can write any number."""

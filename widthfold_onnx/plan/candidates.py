@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import msgspec
 
-from widthfold_onnx.fold.row_state import RowState
 from widthfold_onnx.options import FACTORS, AxisName, FoldOptions, Layout
 from widthfold_onnx.plan.identity import canonical
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.record import ProductRecord, fold_again, read_record, record_of
-from widthfold_onnx.rules import matmul
-from widthfold_onnx.rules.base import LinearSite, Reformulation
-from widthfold_onnx.rules.forms import forms, splits
+from widthfold_onnx.rules import rows
+from widthfold_onnx.rules.form import Reformulation
+from widthfold_onnx.rules.forms import candidates, forms, splits
 from widthfold_onnx.rules.legality import judge
 from widthfold_onnx.rules.regrouped import groupings
+from widthfold_onnx.rules.site import LinearSite
 
 MAX_WHOLE = 64
 """Largest number of positions of an axis that may become channels as a whole."""
@@ -51,7 +51,8 @@ def form_of(site: LinearSite, key: str, options: FoldOptions) -> Reformulation |
     """
     record = read_record(key)
     if isinstance(record, ProductRecord):
-        return matmul.judge(site, options, RowState(record.factor, site.left, record.merged))
+        again, factor = rows.fold_of(site, record.factor), record.factor
+        return judge(site, options, again, record.axis, factor, record.form, record.merged)
     fold = fold_again(record, site.axes, site.grouping)
     if isinstance(fold, Refusal):
         return fold
@@ -65,7 +66,7 @@ def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation
     the options name an axis, channels and groups stay as they are.
     """
     if site.is_product:
-        yield from matmul.every_form(site, options)
+        yield from _of_product(site, options)
         return
     options = replace(options, ragged=True)
     extents = site.positions
@@ -89,3 +90,13 @@ def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation
         for _, form in forms(site, options, (1,) * len(extents), grouping=grouping):
             if isinstance(form, Reformulation):
                 yield form
+
+
+def _of_product(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation]:
+    """Yield the legal forms at the usual factors, or if there are none at any factor up to them."""
+    for factors in (FACTORS, range(2, FACTORS[-1] + 1)):
+        outcomes = (form for factor in factors for _, form in candidates(site, options, factor))
+        legal = [form for form in outcomes if isinstance(form, Reformulation)]
+        if legal:
+            yield from legal
+            return

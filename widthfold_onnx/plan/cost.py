@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from widthfold_onnx.fold.layout import Step, Transpose
 from widthfold_onnx.plan.targets import Target
 from widthfold_onnx.plan.work import Work
-from widthfold_onnx.rules.base import Reformulation
+from widthfold_onnx.rules.form import Reformulation
 
 CHANNEL_ALIGNMENT = 4
 """Multiple of the channel count that ReorderInput requires (nchwc_transformer.cc)."""

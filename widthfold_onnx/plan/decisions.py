@@ -22,8 +22,9 @@ from widthfold_onnx.results import Gain, SiteReport
 from widthfold_onnx.rewrite.engine import Engine
 from widthfold_onnx.rewrite.record import carries_folds
 from widthfold_onnx.rules import reading
-from widthfold_onnx.rules.base import Extents, LinearSite, Reformulation, Site
+from widthfold_onnx.rules.form import Reformulation
 from widthfold_onnx.rules.guarding import EXTENTS, needed_extents
+from widthfold_onnx.rules.site import Extents, LinearSite, Site
 from widthfold_onnx.text import quoted
 
 Choose = Callable[[LinearSite], Reformulation | Refusal]

@@ -20,9 +20,9 @@ from onnx import TensorProto, helper, numpy_helper
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import LinearSite
 from widthfold_onnx.rules.dequantized import data_dequantizer
 from widthfold_onnx.rules.parameter import dequantizer
+from widthfold_onnx.rules.site import LinearSite
 
 Array = npt.NDArray[Any]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.dequantized import is_dequantized_anew
+from widthfold_onnx.rules.form import Reformulation
 from widthfold_onnx.rules.guarding import needed_extents
+from widthfold_onnx.rules.site import LinearSite
 
 LEAST_OPSET = 10
 """First operator set with a Mod (ONNX changelog)."""

@@ -16,9 +16,9 @@ from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.plan.guardable import guard_problem
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import LinearSite, Site
 from widthfold_onnx.rules.conv import PROGRESS, reformulate
 from widthfold_onnx.rules.reading import read_site
+from widthfold_onnx.rules.site import LinearSite, Site
 from widthfold_onnx.text import printable
 
 UNREAD = frozenset({"unknown-extent", "unknown-shape"})

@@ -16,8 +16,9 @@ from widthfold_onnx.plan.links import Link, links
 from widthfold_onnx.plan.targets import Target
 from widthfold_onnx.plan.units import Unit, cut
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import LinearSite, Reformulation, Site
 from widthfold_onnx.rules.conv import is_wide, reformulate
+from widthfold_onnx.rules.form import Reformulation
+from widthfold_onnx.rules.site import LinearSite, Site
 
 SMALLEST_FACTOR = 2
 

@@ -13,7 +13,7 @@ from widthfold_onnx.plan.units import Unit, only_site
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.engine import Engine
 from widthfold_onnx.rewrite.record import FOLD_KEY, STATE_KEY
-from widthfold_onnx.rules.base import LinearSite
+from widthfold_onnx.rules.site import LinearSite
 
 
 def reformed(unit: Unit, key: str, options: FoldOptions) -> bytes | None:

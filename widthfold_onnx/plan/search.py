@@ -34,8 +34,9 @@ from widthfold_onnx.plan.trials import Choice, Trials
 from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Gain, SearchReport
-from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.conv import is_wide
+from widthfold_onnx.rules.form import Reformulation
+from widthfold_onnx.rules.site import LinearSite
 from widthfold_onnx.runtime.clock import judge
 
 WEAK_SHARE = 0.1

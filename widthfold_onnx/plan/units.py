@@ -27,7 +27,8 @@ from widthfold_onnx.plan.identity import canonical
 from widthfold_onnx.plan.targets import Target
 from widthfold_onnx.plan.work import Work
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import LinearSite, Reformulation, Site
+from widthfold_onnx.rules.form import Reformulation
+from widthfold_onnx.rules.site import LinearSite, Site
 
 Array = npt.NDArray[Any]
 
@@ -121,7 +122,7 @@ def cut(
     work = Work.of(site, shape, output)
 
     def known(form: Reformulation) -> Form:
-        ends = form.ends(site)
+        ends = form.ends
         alone = len(behind) if ends.returns is None else 0  # else they are carried
         seconds = form_seconds(work, form, work.folded(form, shape, output), alone, target)
         return Form(

@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.rules.form import Reformulation
+from widthfold_onnx.rules.site import LinearSite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +77,8 @@ class Work:
             group=fold.new_group,
             taps=math.prod(fold.kernel),
             rank=self.rank + fold.lift,
-            inputs=_extended(form.extended[0], shape),
-            outputs=_extended(form.extended[1], out_shape),
+            inputs=_extended(form.in_shape, shape),
+            outputs=_extended(form.out_shape, out_shape),
             transposed=False,
             strided=any(axis.stride > 1 for axis in fold.axes),
         )

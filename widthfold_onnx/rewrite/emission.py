@@ -26,8 +26,9 @@ from widthfold_onnx.rewrite.guards import Guard
 from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rewrite.record import ORIGIN_KEY, PACKED, encoded, record_of
 from widthfold_onnx.rewrite.regions import Passenger
-from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.dequantized import exact_dequantizer
+from widthfold_onnx.rules.form import Reformulation
+from widthfold_onnx.rules.site import LinearSite
 
 Array = npt.NDArray[Any]
 

@@ -12,7 +12,8 @@ from widthfold_onnx.rewrite.guard_groups import GuardGroups, Plans
 from widthfold_onnx.rewrite.guards import put_guards
 from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rewrite.regions import Region
-from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.rules.form import Reformulation
+from widthfold_onnx.rules.site import LinearSite
 
 
 class Engine:
@@ -50,5 +51,5 @@ class Engine:
 
     def _groups(self, graph: Graph, plans: Plans) -> GuardGroups:
         nodes = list(nodes_of(graph))
-        ends = {node: plan.ends(site) for node, (site, plan) in plans.items()}
+        ends = {node: plan.ends for node, (_, plan) in plans.items()}
         return GuardGroups(self._document, nodes, plans, ends, self._options)

@@ -11,7 +11,8 @@ from widthfold_onnx.model.graph import Node, Value
 from widthfold_onnx.rewrite.emit import Chain
 from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rewrite.record import FOLD_KEY, PACKED
-from widthfold_onnx.rules.base import Ends, LinearSite, Reformulation
+from widthfold_onnx.rules.form import Ends, Reformulation
+from widthfold_onnx.rules.site import LinearSite
 
 
 def append_folded(
@@ -56,7 +57,7 @@ def append_folded(
     )
     if ends.returns is None:
         chain.steps(form.unfolding, "unfold")
-        surplus = _differing(form.extended[1], site.output)
+        surplus = _differing(form.out_shape, site.output)
         if surplus:
             chain.cut({i: actual for i, (_, actual) in surplus.items()})
     return new
@@ -64,7 +65,7 @@ def append_folded(
 
 def _extend(chain: Chain, site: LinearSite, form: Reformulation) -> None:
     """Extend the data as the fold needs by zeros, or by the zero point of quantized data."""
-    missing = _differing(form.extended[0], site.planned)
+    missing = _differing(form.in_shape, site.planned)
     if missing:
         ends = {i: wanted - actual for i, (wanted, actual) in missing.items()}
         known = site.quantization

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.graph import Document, Value
-from widthfold_onnx.rules.base import LinearSite
 from widthfold_onnx.rules.parameter import Parameter, is_single
+from widthfold_onnx.rules.site import LinearSite
 
 Array = npt.NDArray[Any]
 

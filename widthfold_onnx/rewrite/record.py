@@ -19,8 +19,8 @@ from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.model.walk import all_nodes
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import LinearSite, Reformulation
-from widthfold_onnx.rules.matmul import MatMulForm
+from widthfold_onnx.rules.form import Reformulation
+from widthfold_onnx.rules.site import LinearSite
 
 FOLD_KEY = "widthfold.fold"
 ORIGIN_KEY = "widthfold.origin"
@@ -80,15 +80,15 @@ class FoldRecord(msgspec.Struct, frozen=True, tag="conv", tag_field="kind"):
 
 def record_of(site: LinearSite, plan: Reformulation) -> FoldRecord | ProductRecord:
     """Return the record of a plan."""
-    if isinstance(plan, MatMulForm):
-        *leading, rows, columns = plan.shape
+    if site.is_product:
+        *leading, rows, columns = plan.stated
         return ProductRecord(
             axis=plan.axis,
             factor=plan.factor,
             form=plan.form,
             flops_ratio=round(plan.flops_ratio, 6),
-            merged=plan.state.merged,
-            shape=[*leading, *((columns, rows) if plan.transposed else (rows, columns))],
+            merged=plan.merged,
+            shape=[*leading, *((columns, rows) if site.transposed else (rows, columns))],
         )
     return FoldRecord(
         axis=plan.axis,

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.rules.form import Reformulation
+from widthfold_onnx.rules.forms import candidates
 from widthfold_onnx.rules.guarding import EXACT, needed_extents
-from widthfold_onnx.rules.outcomes import candidates
+from widthfold_onnx.rules.site import LinearSite
 
 # Refusal codes by how far a candidate got, earliest first: a site reports the one that got
 # furthest.

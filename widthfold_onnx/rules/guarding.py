@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.rules.base import LinearSite, Reformulation
-from widthfold_onnx.rules.matmul import MatMulForm
-from widthfold_onnx.rules.windowed_form import WindowedForm
+from widthfold_onnx.rules.form import Reformulation
+from widthfold_onnx.rules.site import LinearSite
 
 EXTENTS = "extents"
 """Name of the property that a guard tests, in models and reports."""
@@ -33,18 +32,10 @@ def needed_extents(
     """Return the conditions on the extents of the data, by axis of the data as it is stored."""
     if not options.guard_shapes:
         return {}
-    if isinstance(plan, WindowedForm):
-        written, rest = plan.input.shape, plan.fold.in_state.factors
-        tested = {i for i, extent in enumerate(written) if extent is not None}
-        planned = site.planned
-        tested |= {i + 2 for i in site.sized_pads}
-    else:
-        assert isinstance(plan, MatMulForm)
-        planned, rest = plan.shape, plan.rests
-        tested = {i for i, extent in enumerate(planned) if extent is not None}
+    ends = enumerate(zip(site.static, plan.stated, plan.rests, strict=True))
     needed = {
-        i: Extent(planned[i] or 0, EXACT) if i in tested else Extent(0, rest[i])
-        for i, fixed in enumerate(site.static)
+        i: Extent(0, rest) if stated is None else Extent(stated, EXACT)
+        for i, (fixed, stated, rest) in ends
         if fixed is None
     }
     axes = stored(site)

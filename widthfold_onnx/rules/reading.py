@@ -16,7 +16,6 @@ from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.operators.base import MIN_OPSET, Array, Operator, Positions
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import ITEMSIZE, Extents, LinearSite, Site
 from widthfold_onnx.rules.dequantized import data_dequantizer, exact_dequantizer, is_finite
 from widthfold_onnx.rules.parameter import Parameter, read_parameter
 from widthfold_onnx.rules.quantized import (
@@ -28,6 +27,7 @@ from widthfold_onnx.rules.quantized import (
     read_quantization,
 )
 from widthfold_onnx.rules.samples import samples_of
+from widthfold_onnx.rules.site import ITEMSIZE, Extents, LinearSite, Site
 
 
 def read_site(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from widthfold_onnx.fold.channels import Grouping
-from widthfold_onnx.rules.base import LinearSite
+from widthfold_onnx.rules.site import LinearSite
 
 ALIGNMENTS = (4, 8, 16)
 """Multiples that kernels ask for: 4 channels of ONNX Runtime's blocked kernels on the CPU

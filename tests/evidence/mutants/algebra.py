@@ -23,7 +23,7 @@ from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.operators.base import Operator
 from widthfold_onnx.operators.conv_transpose import CONV_TRANSPOSE
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules import base, forms, legality, reading
+from widthfold_onnx.rules import forms, reading, site, windows
 
 Planted = Callable[[], Any]
 """A context inside which the package folds wrongly."""
@@ -48,7 +48,7 @@ def weights(alter: Alter) -> Planted:
         altered = alter(right.copy())
         return right if altered is None else altered.astype(right.dtype)
 
-    return code((base, "fold_weight"), by=wrong)
+    return code((site, "fold_weight"), by=wrong)
 
 
 def biases(alter: Alter) -> Planted:
@@ -57,7 +57,7 @@ def biases(alter: Alter) -> Planted:
         altered = alter(right.copy())
         return right if altered is None else altered.astype(right.dtype)
 
-    return code((base, "fold_per_channel"), by=wrong)
+    return code((site, "fold_per_channel"), by=wrong)
 
 
 def regrouped(alter: Callable[[Array, Regrouping], Array]) -> Planted:
@@ -120,7 +120,7 @@ def packing(alter: Callable[[dict[str, Any]], dict[str, Any]], *, output_only: b
             return pack(shape, digits, **others)
         return pack(**alter({"shape": shape, "digits": digits, **others}))
 
-    return code((legality, "pack"), by=wrong)
+    return code((windows, "pack"), by=wrong)
 
 
 def inverted(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -16,9 +16,10 @@ from widthfold_onnx.model.graph import Document
 from widthfold_onnx.plan.decisions import plan
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.engine import Engine
-from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.conv import reformulate
+from widthfold_onnx.rules.form import Reformulation
 from widthfold_onnx.rules.forms import candidates, forms
+from widthfold_onnx.rules.site import LinearSite
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 import onnx
@@ -24,9 +23,9 @@ from tests.evidence.mutants.products import (
 from widthfold_onnx import FoldOptions, fold_model
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.row_state import RowState
-from widthfold_onnx.rules import matmul
-from widthfold_onnx.rules.base import LinearSite
-from widthfold_onnx.rules.matmul import MatMulForm, fold_of
+from widthfold_onnx.rules import rows
+from widthfold_onnx.rules.rows import fold_of
+from widthfold_onnx.rules.site import LinearSite
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -276,10 +275,10 @@ def other_side(right: RowState) -> RowState:
 def in_state(alter: Callable[[RowState], RowState]) -> Planted:
     """Data and result are packed otherwise than the weight is folded."""
 
-    def wrong(*, state: RowState, **others: Any) -> MatMulForm:
-        return MatMulForm(state=alter(state), **others)
+    def wrong(site: LinearSite, factor: int, merged: int) -> RowState:
+        return alter(RowState(factor, site.left, merged))
 
-    return code((matmul, "MatMulForm"), by=wrong)
+    return code((rows, "_state"), by=wrong)
 
 
 IN_CODE: dict[str, Planted] = {
@@ -287,7 +286,7 @@ IN_CODE: dict[str, Planted] = {
     "code.channels_rolled": code(
         (RowState, "channels"), by=lambda state, count: np.arange(state.factor * count) % count - 1
     ),
-    "code.weight_of_the_other_side": code((matmul, "fold_of"), by=other_weight),
+    "code.weight_of_the_other_side": code((rows, "fold_of"), by=other_weight),
     "code.merged_otherwise": in_state(merged_otherwise),
     "code.other_side": in_state(other_side),
 }

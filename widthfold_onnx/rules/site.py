@@ -1,9 +1,8 @@
-"""Define sites, reformulations and their ends: the types that all rules share."""
+"""Define sites: nodes that could be folded, read as a Conv."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,16 +14,13 @@ import numpy.typing as npt
 from widthfold_onnx.fold.channels import Grouping, most_groups
 from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.fold.conv_axis import ConvAxis
-from widthfold_onnx.fold.layout import Step
 from widthfold_onnx.fold.row_state import RowState
-from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Node, Value
 from widthfold_onnx.model.messages import Scope
 from widthfold_onnx.operators.base import Operator, Positions
 from widthfold_onnx.operators.matmul import matrix_shape
-from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.parameter import Parameter, is_single
 from widthfold_onnx.rules.quantized import Quantization
 from widthfold_onnx.rules.samples import Samples
@@ -325,78 +321,6 @@ def axis_names(rank: int) -> tuple[str, ...]:
     ('batch', 'channel', 'height', 'width')
     """
     return ("batch", "channel", *("depth", "height", "width")[3 - rank :])
-
-
-@dataclass(frozen=True)
-class Ends:
-    """The input and output of a folded node; a state is None for the natural tensor.
-
-    Attributes:
-        data: index of the input that it reads.
-        in_shape: extents of the input as far as they are fixed; `out_shape` likewise.
-        natural_because: why the folded result is unfolded at once; None where it is not, or
-            nothing was folded.
-    """
-
-    data: int
-    reads: State | None
-    returns: State | None
-    in_shape: Dims
-    out_shape: Dims
-    natural_because: Refusal | None = None
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Reformulation(ABC):
-    """An equivalent replacement for a site, and its predicted cost.
-
-    Attributes:
-        fold: how the weight is folded.
-        axis: folded axes by name, joined by "+".
-        factor: positions per original channel that became channels: of the output, or of the
-            input where that is the coarser one (`ConvAxis.positions`).
-        is_view: both ends are pure Reshapes, so that nothing is copied.
-        kind: how each axis is folded, joined by "+".
-        flops_ratio: multiply-adds after / before.
-        bytes_ratio: bytes of input, weight and output after / before.
-    """
-
-    fold: ConvFold
-    axis: str
-    factor: int
-    is_view: bool
-    kind: str
-    flops_ratio: float
-    bytes_ratio: float
-
-    @property
-    @abstractmethod
-    def folding(self) -> tuple[Step, ...]:
-        """The Reshapes and Transposes of the data."""
-
-    @property
-    @abstractmethod
-    def unfolding(self) -> tuple[Step, ...]:
-        """The Reshapes and Transposes of the result."""
-
-    @property
-    @abstractmethod
-    def extended(self) -> tuple[Dims, Dims]:
-        """Extents of input and output after extension, before the cut."""
-
-    @abstractmethod
-    def ends(self, site: LinearSite) -> Ends:
-        """Return the states at both ends; None where no state describes the tensor."""
-
-    def became(self, inputs: int, outputs: int) -> str:
-        """Return the new channels for reports, and the rank if that changed."""
-        text = "{} -> {}".format(*self.fold.channels(inputs, outputs))
-        return f"{text}, with one more axis" if self.fold.lift else text
-
-    @property
-    def form(self) -> str:
-        """View or move, and the kind of fold, for reports."""
-        return f"{'view' if self.is_view else 'move'} {self.kind}"
 
 
 def product(extents: Dims) -> int | None:
