@@ -31,6 +31,7 @@ from widthfold_onnx.evidence.timing.environment import Before, environment
 from widthfold_onnx.fold.channels import Grouping
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.loader import load
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Provider, SearchOptions, Shapes
 from widthfold_onnx.plan.decisions import applied, plan
 from widthfold_onnx.plan.identity import machine_identity, setting_identity
@@ -98,7 +99,7 @@ def pad_channels(model: Path, out: Path) -> int:
         return next((form for _, form in found), Refusal("aligned", "nothing is missing"))
 
     loaded = load(model)
-    document = Document(loaded.proto, loaded.folder)
+    document = Document(loaded.proto, loaded.folder, OPERATORS)
     options = FoldOptions(input_shapes=SHAPES.get(model.stem, {}))
     decisions = plan(document, options, choose)
     out.write_bytes(applied(document, decisions, options).SerializeToString())
@@ -132,7 +133,7 @@ def compared(model: Path, found: SearchReport, search: SearchOptions) -> list[Co
     shapes = {name: tuple(dims) for name, dims in found.shapes.items()}
     fold = FoldOptions(input_shapes=SHAPES.get(model.stem, {}))
     layers = Layers.of(
-        Document(load(model).proto, model.parent), fold, shapes, target(found.target)
+        Document(load(model).proto, model.parent, OPERATORS), fold, shapes, target(found.target)
     )
     provider = Provider(found.provider)
     setting = setting_identity(provider, {}, {}, Level.ALL, search.threads)

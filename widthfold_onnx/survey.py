@@ -9,6 +9,7 @@ from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.model.shapes import ShapeTable
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.plan.decisions import KEPT, Decision, plan, read_site
 from widthfold_onnx.refusal import Refusal
@@ -33,7 +34,7 @@ def survey(loaded: LoadedModel, options: FoldOptions, factor: int) -> InspectRep
     Raises:
         UsageError: a node pattern matches no site, or an assumed input shape does not fit.
     """
-    document = Document(loaded.proto, loaded.folder)
+    document = Document(loaded.proto, loaded.folder, OPERATORS)
     return InspectReport(
         model=loaded.path.name,
         opset=document.opset,

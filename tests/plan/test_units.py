@@ -15,6 +15,7 @@ import pytest
 from tests import oracle
 from tests.plan.tool import FOLD, conv, integers, layers, run, unit
 from widthfold_onnx.model.graph import Document
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Layout, NonFinite
 from widthfold_onnx.plan.candidates import every_form, form_key, form_of
 from widthfold_onnx.plan.decisions import read_sites
@@ -55,7 +56,7 @@ LAYERS = {
 
 
 def site_of(model: onnx.ModelProto, fold: FoldOptions = FOLD) -> LinearSite:
-    ((_, found),) = read_sites(Document(model, None), fold)
+    ((_, found),) = read_sites(Document(model, None, OPERATORS), fold)
     assert isinstance(found, LinearSite)
     return found
 

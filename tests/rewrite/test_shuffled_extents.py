@@ -11,6 +11,7 @@ from tests.rewrite.proved import assert_proved, proof
 from tests.rewrite.regions import LEVELS
 from widthfold_onnx import FoldOptions
 from widthfold_onnx.model.graph import Document
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.plan.candidates import every_form
 from widthfold_onnx.plan.decisions import applied, plan
 from widthfold_onnx.refusal import Refusal
@@ -41,7 +42,7 @@ def sub_pixel(
         found.extend(outcome for _, outcome in forms(site, options, (1, 1, 1)))
         return found[0]
 
-    document = Document(onnx.ModelProto.FromString(model.SerializeToString()), None)
+    document = Document(onnx.ModelProto.FromString(model.SerializeToString()), None, OPERATORS)
     return applied(document, plan(document, options, choose), options), found
 
 
@@ -93,7 +94,7 @@ def test_what_states_extents_is_recorded_with_them(dims: list[int | str]) -> Non
         return [form for form in every_form(site, options) if form.factor == 1]
 
     def opened() -> Document:
-        return Document(onnx.ModelProto.FromString(model.SerializeToString()), None)
+        return Document(onnx.ModelProto.FromString(model.SerializeToString()), None, OPERATORS)
 
     every: list[Reformulation] = []
     plan(opened(), options, lambda site: every.extend(sub_pixels(site)) or Refusal("no", "later"))

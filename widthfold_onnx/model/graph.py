@@ -30,7 +30,7 @@ from widthfold_onnx.refusal import Refusal
 Node = ir.Node
 Value = ir.Value
 Graph = ir.Graph
-Attributes = Mapping[str, int | float | str | Sequence[int]]
+Attributes = Mapping[str, int | float | str | Sequence[int] | Sequence[float]]
 
 
 class Document:
@@ -41,13 +41,16 @@ class Document:
     Args:
         proto: a checked model.
         folder: where external data lies; None if the model has none.
+        sites: the operators that may be folded, by domain and type.
 
     Raises:
         InvalidModelError: the model uses something that the graph library cannot read.
     """
 
-    def __init__(self, proto: onnx.ModelProto, folder: Path | None) -> None:
-        proto, self.why_not_inlined = inlined(proto)
+    def __init__(
+        self, proto: onnx.ModelProto, folder: Path | None, sites: Collection[tuple[str, str]]
+    ) -> None:
+        proto, self.why_not_inlined = inlined(proto, sites)
         self.proto = proto
         self.folder = folder
         self.external_names: set[str] = set()
@@ -147,10 +150,11 @@ class Document:
         name: str,
         metadata: Mapping[str, str],
         outputs: int = 1,
+        domain: str = "",
     ) -> Node:
-        """Create a node of the default domain; it and its outputs get fresh names from `name`."""
+        """Create a node; it and its outputs get fresh names from `name`."""
         node = ir.Node(
-            "",
+            domain,
             op_type,
             inputs,
             ir.convenience.convert_attributes(dict(attributes)),

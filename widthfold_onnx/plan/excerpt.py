@@ -17,6 +17,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from widthfold_onnx.model.domain import operator_of
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.refusal import Refusal
@@ -101,8 +102,10 @@ def excerpt(
         [helper.make_tensor_value_info(end, kind, None)],
         [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
-    opset = helper.make_opsetid("", document.opset)
-    return helper.make_model(graph, opset_imports=[opset], ir_version=8)
+    domain, _ = operator_of(site.node)
+    opsets = [helper.make_opsetid("", document.opset)]
+    opsets += [o for o in document.proto.opset_import if domain and o.domain == domain]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
 def _dequantizer(site: LinearSite) -> Node | None:

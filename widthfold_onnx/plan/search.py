@@ -21,6 +21,7 @@ import onnx
 
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.loader import LoadedModel
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.plan.assign import assign
 from widthfold_onnx.plan.candidates import form_of
@@ -233,4 +234,4 @@ class Search:
     def _document(self) -> Document:
         copy = onnx.ModelProto()
         copy.CopyFrom(self._loaded.proto)
-        return Document(copy, self._loaded.folder)
+        return Document(copy, self._loaded.folder, OPERATORS)

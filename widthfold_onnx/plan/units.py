@@ -109,7 +109,7 @@ def cut(
     shape = [int(d) for d in dims if d is not None]
     behind = fused_behind(document, site)
     proto = excerpt(document, site, behind, shape, measured)
-    site_again = only_site(Document(proto, None))
+    site_again = only_site(Document(proto, None, OPERATORS))
     if isinstance(site_again, Refusal):
         return site_again
     if options.guard_shapes and None in site.planned:  # a guarded form may not fit these extents

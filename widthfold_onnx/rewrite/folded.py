@@ -7,6 +7,7 @@ a quantizer pair, for the reason given in `rules.dequantized`.
 from __future__ import annotations
 
 from widthfold_onnx.model.declared import Dims
+from widthfold_onnx.model.domain import operator_of
 from widthfold_onnx.model.graph import Node, Value
 from widthfold_onnx.rewrite.emit import Chain
 from widthfold_onnx.rewrite.parameters import Parameters
@@ -54,6 +55,7 @@ def append_folded(
         site.operator.attributes(site.node, form.fold),
         metadata,
         first=inputs[: site.data_index],
+        domain=operator_of(site.node)[0] if site.operator.folded is None else "",
     )
     if ends.returns is None:
         chain.steps(form.unfolding, "unfold")

@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 from widthfold_onnx import AxisName, FoldOptions
 from widthfold_onnx.fold.channels import Grouping
 from widthfold_onnx.model.graph import Document
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.plan.decisions import plan
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.engine import Engine
@@ -100,7 +101,7 @@ def original(base: Base) -> onnx.ModelProto:
 
 def folded(base: Base, model: onnx.ModelProto | None = None) -> onnx.ModelProto:
     """A model, by default the original, with every node folded as the base says."""
-    document = Document(original(base) if model is None else model, None)
+    document = Document(original(base) if model is None else model, None, OPERATORS)
     engine, count = Engine(document, base.options), 0
     for decision in plan(document, base.options, partial(chosen, base)):
         if decision.conv is None:
