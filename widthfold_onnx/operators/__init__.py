@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from widthfold_onnx.operators.base import Operator
 from widthfold_onnx.operators.conv import CONV, CONV_INTEGER, QLINEAR_CONV
 from widthfold_onnx.operators.conv_transpose import CONV_TRANSPOSE
+from widthfold_onnx.operators.fused_conv import FUSED_CONV
 from widthfold_onnx.operators.matmul import GEMM, MATMUL, MATMUL_INTEGER, QLINEAR_MATMUL
 
 OPERATORS: Mapping[tuple[str, str], tuple[Operator, ...]] = {
@@ -26,5 +27,6 @@ OPERATORS: Mapping[tuple[str, str], tuple[Operator, ...]] = {
     ("", "MatMulInteger"): MATMUL_INTEGER,
     ("", "QLinearConv"): (QLINEAR_CONV,),
     ("", "QLinearMatMul"): QLINEAR_MATMUL,
+    ("com.microsoft", "FusedConv"): (FUSED_CONV,),
 }
 """Descriptions by domain and type, one for each operand that may be the weight."""
