@@ -33,7 +33,7 @@ from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Provider, SearchOptions, Shapes
-from widthfold_onnx.plan.decisions import applied, plan
+from widthfold_onnx.plan.decisions import plan, rewriting
 from widthfold_onnx.plan.identity import machine_identity, setting_identity
 from widthfold_onnx.plan.layers import Layers
 from widthfold_onnx.plan.ranking import Compared, compare, rank_correlation
@@ -102,7 +102,7 @@ def pad_channels(model: Path, out: Path) -> int:
     document = Document(loaded.proto, loaded.folder, OPERATORS)
     options = FoldOptions(input_shapes=SHAPES.get(model.stem, {}))
     decisions = plan(document, options, choose)
-    out.write_bytes(applied(document, decisions, options).SerializeToString())
+    out.write_bytes(rewriting(document, decisions, options).carry_out().SerializeToString())
     return sum(isinstance(decision.outcome, Reformulation) for decision in decisions)
 
 

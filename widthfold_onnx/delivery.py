@@ -14,7 +14,6 @@ from widthfold_onnx.evidence.parity.outputs import meaningless
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.model.writer import write_model
 from widthfold_onnx.options import FoldOptions, VerifyOptions
-from widthfold_onnx.plan.decisions import applied
 from widthfold_onnx.planning import Planned
 from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.results import OptimizeReport, SiteReport, VerifyReport
@@ -59,7 +58,7 @@ def write_verified(
             if not _suffices(result, planned.options):
                 raise CheckFailedError(result.verdict)
 
-    proto = applied(planned.document, planned.decisions, planned.options)
+    proto = planned.rewriting.carry_out()
     on_progress(Step("writing"))
     try:
         write_model(
@@ -68,7 +67,7 @@ def write_verified(
             source_folder=planned.loaded.folder,
             check=check,
             protected=protected,
-            externalize=planned.document.external_names,
+            externalize=planned.rewriting.document.external_names,
         )
     except CheckFailedError:
         return _rejected(planned, out, verification[0])

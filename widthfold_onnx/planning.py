@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,13 +17,15 @@ from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.model.writer import copy_model
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, SearchOptions
-from widthfold_onnx.plan.decisions import Decision, applied, plan
+from widthfold_onnx.plan.decisions import Decision, plan, rewriting
+from widthfold_onnx.plan.hints import Hints
 from widthfold_onnx.plan.layouts import settled
 from widthfold_onnx.plan.outline import outline
 from widthfold_onnx.plan.search import Search
 from widthfold_onnx.plan.store import Store
 from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.results import OptimizeReport, OptimizeSummary, SiteReport
+from widthfold_onnx.rewrite.engine import Rewriting
 from widthfold_onnx.rules.conv import reformulate
 
 
@@ -33,16 +35,14 @@ class Planned:
 
     Attributes:
         loaded: the model.
-        document: its graph, unchanged.
         options: those of the caller, with the layout settled.
-        decisions: one for every site.
-        report: the report on these decisions.
+        rewriting: what is to be done with its graph, which is unchanged.
+        report: the report on all sites.
     """
 
     loaded: LoadedModel
-    document: Document
     options: FoldOptions
-    decisions: Sequence[Decision]
+    rewriting: Rewriting
     report: OptimizeReport
 
     def copy(self, out: Path) -> None:
@@ -79,15 +79,17 @@ def planned_of(
             search = Search(loaded, options, search_options, store, on_progress)
             found = search.run(search_options.time_budget)
             decisions = plan(document, options, search.choose)
-            sites = [one.report(options, search.gain(one.conv)) for one in decisions]
+            hints = Hints(document, options)
+            sites = [one.report(options, hints.of(one), search.gain(one.conv)) for one in decisions]
     else:
         decisions, sites = _at_factor(document, options, options.factor)
     sites = [msgspec.structs.replace(s, reason=left.get(s.node, s.reason)) for s in sites]
     size = loaded.path.stat().st_size
+    whole = rewriting(document, decisions, options)
     report = OptimizeReport(
         model=loaded.path.name,
         sites=sites,
-        regions=outline(document, decisions, options),
+        regions=outline(whole, decisions),
         summary=OptimizeSummary(
             folded=sum(site.status == "folded" for site in sites),
             kept=sum(site.status == "kept" for site in sites),
@@ -99,7 +101,7 @@ def planned_of(
         written=None,
         verification=None,
     )
-    return Planned(loaded, document, options, decisions, report)
+    return Planned(loaded, options, whole, report)
 
 
 def _at_factor(
@@ -108,7 +110,8 @@ def _at_factor(
     """Return the decisions at a fixed factor, and their lines of the report."""
     choose = functools.partial(reformulate, options=options, factor=factor)
     decisions = plan(document, options, choose)
-    return decisions, [decision.report(options) for decision in decisions]
+    hints = Hints(document, options)
+    return decisions, [one.report(options, hints.of(one)) for one in decisions]
 
 
 def fold_model(
@@ -137,4 +140,4 @@ def fold_model(
     decisions, sites = _at_factor(document, options, options.factor)
     if not any(site.status == "folded" for site in sites):
         return copy, sites
-    return applied(document, decisions, options), sites
+    return rewriting(document, decisions, options).carry_out(), sites

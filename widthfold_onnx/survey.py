@@ -12,6 +12,7 @@ from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.plan.decisions import KEPT, Decision, plan, read_site
+from widthfold_onnx.plan.hints import Hints
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Choice, InspectReport, InspectSite
 from widthfold_onnx.rewrite.record import FOLD_KEY, read_record
@@ -57,18 +58,23 @@ def _sites(document: Document, options: FoldOptions, factor: int) -> list[Inspec
             return read_site(document, decision.site, document.shapes, planned())
         return decision.outcome
 
+    hints = Hints(document, options)
     return [
-        _describe(decision, read(decision), options, factor)
+        _describe(decision, read(decision), hints.of(decision), options, factor)
         for decision in plan(document, options, choose)
     ]
 
 
 def _describe(
-    decision: Decision, conv: LinearSite | Refusal, options: FoldOptions, factor: int
+    decision: Decision,
+    conv: LinearSite | Refusal,
+    hint: str,
+    options: FoldOptions,
+    factor: int,
 ) -> InspectSite:
     """Describe a site; `conv` is a refusal if the site cannot be read."""
     site = decision.site
-    place = {"node": site.name, "graph": site.scope.path, "op": site.op, "hint": decision.hint}
+    place = {"node": site.name, "graph": site.scope.path, "op": site.op, "hint": hint}
     folded_as = _folded_as(site.node) if FOLD_KEY in site.node.metadata_props else None
     legal, refusals = ({}, {}) if folded_as is not None else _outcomes(decision, options, factor)
     reasons = {axis: f"{r.code}: {r.reason}" for axis, r in refusals.items()}

@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 
 from widthfold_onnx.model.domain import operator_of
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.plan.nonfinite import NONFINITE_KEY
+from widthfold_onnx.rewrite.nonfinite import NONFINITE_KEY
 from widthfold_onnx.rewrite.record import ORIGIN_KEY
 from widthfold_onnx.rules.carry import CARRY
 

@@ -74,8 +74,8 @@ def test_a_guard_that_would_read_what_was_moved_is_refused(move: str) -> None:
     result, (site,) = fold_model(plain, OPEN)
     assert (site.status, site.code) == ("refused", "guard-not-loadable")
     assert site.reason == (
-        "it needs a guard, and its data comes from a DequantizeLinear through moves: ONNX Runtime "
-        "dies while it loads an If that reads that"
+        "height: it needs a guard, and its data comes from a DequantizeLinear through moves: ONNX "
+        "Runtime dies while it loads an If that reads that"
     )
     assert result == plain
 
@@ -85,6 +85,20 @@ def test_without_a_guard_it_is_folded(move: str) -> None:
     plain = model(f"{QUANTIZED} {MOVES[move]} y = Conv (m, w)")
     assumed = replace(OPEN, guard_shapes=False, input_shapes={"x": (1, 2, 6, 13)})
     same(plain, folded(plain, assumed, 1), (1, 2, 6, 13))
+
+
+def test_an_axis_that_needs_no_guard_is_folded_instead() -> None:
+    """By height the fold would be a view, so that it comes first where a guard may stand."""
+    assumed = FoldOptions(factor=2, guard_shapes=True, input_shapes={"x": (1, 2, 6, 12)})
+    direct = model("y = Conv (x, w)", dims="1, 2, H, 12")
+    moved = model(f"{QUANTIZED} m = Reshape (d, shape) y = Conv (m, w)", dims="1, 2, H, 12")
+    for plain, axis in ((direct, "height"), (moved, "width")):
+        _, (site,) = fold_model(plain, assumed)
+        assert (site.status, site.axis) == ("folded", axis)
+    result = folded(moved, assumed, 1)
+    assert not guards(result)
+    for height in (6, 7):
+        same(moved, result, (1, 2, height, 12))
 
 
 @pytest.mark.parametrize("between", ["Relu", "Neg"])

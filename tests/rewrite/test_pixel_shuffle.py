@@ -14,7 +14,7 @@ from tests.rewrite.regions import LEVELS
 from widthfold_onnx import FoldOptions, fold_model
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.plan.decisions import applied, plan
+from widthfold_onnx.plan.decisions import plan, rewriting
 from widthfold_onnx.rules.form import Reformulation
 from widthfold_onnx.rules.forms import candidates
 from widthfold_onnx.rules.site import LinearSite
@@ -39,7 +39,7 @@ def sub_pixel_and_square(site: LinearSite) -> Reformulation:
 
 def folded(model: onnx.ModelProto, count: int) -> onnx.ModelProto:
     document = Document(onnx.ModelProto.FromString(model.SerializeToString()), None, OPERATORS)
-    result = applied(document, plan(document, LOOSE, sub_pixel_and_square), LOOSE)
+    result = rewriting(document, plan(document, LOOSE, sub_pixel_and_square), LOOSE).carry_out()
     onnx.checker.check_model(result, full_check=True)
     dims = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
     x = np.random.default_rng(0).integers(-3, 4, dims).astype(np.float32)
@@ -89,7 +89,7 @@ def test_odd_extents_are_cut_and_so_shuffled_at_once() -> None:
     g = Builder([1, 3, 5, 7], np.random.default_rng(5))
     value = upsampling(g, "x", 2, pads=[1, 1, 2, 2])
     document = Document(g.model([g.op("Relu", value)]), None, OPERATORS)
-    result = applied(document, plan(document, ragged, first), ragged)
+    result = rewriting(document, plan(document, ragged, first), ragged).carry_out()
     assert ops(result) == ["Conv", "DepthToSpace", "Slice", "Relu"]
 
 

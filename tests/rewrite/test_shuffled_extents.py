@@ -13,7 +13,7 @@ from widthfold_onnx import FoldOptions
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.plan.candidates import every_form
-from widthfold_onnx.plan.decisions import applied, plan
+from widthfold_onnx.plan.decisions import plan, rewriting
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.form import Reformulation
 from widthfold_onnx.rules.forms import forms
@@ -43,7 +43,7 @@ def sub_pixel(
         return found[0]
 
     document = Document(onnx.ModelProto.FromString(model.SerializeToString()), None, OPERATORS)
-    return applied(document, plan(document, options, choose), options), found
+    return rewriting(document, plan(document, options, choose), options).carry_out(), found
 
 
 @pytest.mark.parametrize("dims", [[2, 3, "h", 7], [2, 3, 5, "w"]])
@@ -102,4 +102,6 @@ def test_what_states_extents_is_recorded_with_them(dims: list[int | str]) -> Non
     for index in range(len(every)):
         document = opened()
         decisions = plan(document, options, lambda site, i=index: sub_pixels(site)[i])
-        assert_proved(model, applied(document, decisions, options), 1, options.input_shapes)
+        assert_proved(
+            model, rewriting(document, decisions, options).carry_out(), 1, options.input_shapes
+        )

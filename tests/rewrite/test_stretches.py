@@ -13,7 +13,7 @@ from tests.rewrite.quantized_models import qdq_chain
 from widthfold_onnx import AxisName, FoldOptions
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.plan.decisions import plan
+from widthfold_onnx.plan.decisions import plan, rewriting
 from widthfold_onnx.plan.outline import outline
 from widthfold_onnx.results import RegionReport
 from widthfold_onnx.rules.conv import reformulate
@@ -33,7 +33,7 @@ def regions(model: onnx.ModelProto, options: FoldOptions = WIDTH) -> list[Region
     decisions = plan(
         document, options, functools.partial(reformulate, options=options, factor=factor)
     )
-    found = outline(document, decisions, options)
+    found = outline(rewriting(document, decisions, options), decisions)
     assert model.SerializeToString() == before
     return found
 

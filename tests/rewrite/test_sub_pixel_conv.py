@@ -24,7 +24,7 @@ from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.plan.candidates import every_form
-from widthfold_onnx.plan.decisions import applied, plan
+from widthfold_onnx.plan.decisions import plan, rewriting
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.form import Reformulation
 from widthfold_onnx.rules.site import LinearSite
@@ -44,7 +44,7 @@ def folded(
     options: FoldOptions = OPTIONS,
 ) -> onnx.ModelProto:
     document = Document(onnx.ModelProto.FromString(model.SerializeToString()), None, OPERATORS)
-    return applied(document, plan(document, options, choose), options)
+    return rewriting(document, plan(document, options, choose), options).carry_out()
 
 
 def in_sub_pixels(model: onnx.ModelProto, options: FoldOptions) -> list[onnx.ModelProto]:

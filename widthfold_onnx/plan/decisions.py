@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-
-import numpy as np
-import onnx
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.plan.guardable import guard_problem
-from widthfold_onnx.plan.hints import Hints
-from widthfold_onnx.plan.nonfinite import note_spread, spread_of
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Gain, SiteReport
-from widthfold_onnx.rewrite.engine import Engine
+from widthfold_onnx.rewrite.engine import Rewriting
+from widthfold_onnx.rewrite.nonfinite import spread_of
 from widthfold_onnx.rewrite.record import carries_folds
 from widthfold_onnx.rules import reading
 from widthfold_onnx.rules.form import Reformulation
@@ -42,20 +37,18 @@ class Decision:
 
     Attributes:
         conv: the same site as it was read; None where it could not or need not be read.
-        hint: options that would fold a refused site (`plan.hints`), "" where none that was tried
-            does.
     """
 
     site: Site
     conv: LinearSite | None
     outcome: Reformulation | Refusal
-    hint: str = ""
 
-    def report(self, options: FoldOptions, gain: Gain | None = None) -> SiteReport:
+    def report(self, options: FoldOptions, hint: str, gain: Gain | None = None) -> SiteReport:
         """Return the line of the report.
 
         Args:
             options: tell which extents were to be guarded.
+            hint: options that would fold the site if it is refused (`plan.hints`), or "".
             gain: the measured gain of the site alone.
         """
         node, graph, op = self.site.name, self.site.scope.path, self.site.op
@@ -66,7 +59,7 @@ class Decision:
                 op=op,
                 status="kept" if self.outcome.code in KEPT else "refused",
                 code=self.outcome.code,
-                reason="; ".join(filter(None, (self.outcome.reason, self.hint))),
+                reason="; ".join(filter(None, (self.outcome.reason, hint))),
                 gain=gain,
             )
         assert self.conv is not None
@@ -101,42 +94,22 @@ def plan(document: Document, options: FoldOptions, choose: Choose) -> list[Decis
     Raises:
         UsageError: a node pattern matches no site, or an assumed input shape does not fit.
     """
-    decisions = []
-    hints = Hints(document, options)
-    for site, conv in read_sites(document, options):
-        if isinstance(conv, Refusal):
-            decisions.append(Decision(site, None, conv, hints.of(site, None, conv)))
-            continue
-        outcome = choose(conv)
-        if isinstance(outcome, Refusal):
-            decisions.append(Decision(site, conv, outcome, hints.of(site, conv, outcome)))
-            continue
-        problem = guard_problem(conv, outcome, options, document.opset)
-        decisions.append(Decision(site, conv, _finite(document, conv) or problem or outcome))
-    return decisions
-
-
-def applied(
-    document: Document, decisions: Sequence[Decision], options: FoldOptions
-) -> onnx.ModelProto:
-    """Return the model with every decision applied, guarded as asked; the document is consumed."""
-    model = engine_of(document, decisions, options).finish()
-    spreads = [
-        spread_of(d.conv, d.outcome)
-        for d in decisions
-        if d.conv is not None and isinstance(d.outcome, Reformulation)
+    return [
+        Decision(site, None, conv)
+        if isinstance(conv, Refusal)
+        else Decision(site, conv, choose(conv))
+        for site, conv in read_sites(document, options)
     ]
-    note_spread(model, max(spreads, default=1.0))
-    return model
 
 
-def engine_of(document: Document, decisions: Sequence[Decision], options: FoldOptions) -> Engine:
-    """Return an engine that holds every decision; the graph is not changed yet."""
-    engine = Engine(document, options)
-    for decision in decisions:
-        if decision.conv is not None and isinstance(decision.outcome, Reformulation):
-            engine.apply(decision.conv, decision.outcome)
-    return engine
+def rewriting(document: Document, decisions: Iterable[Decision], options: FoldOptions) -> Rewriting:
+    """Return what the decisions do with a document, which is not changed yet."""
+    chosen = [
+        (decision.conv, decision.outcome)
+        for decision in decisions
+        if decision.conv is not None and isinstance(decision.outcome, Reformulation)
+    ]
+    return Rewriting.of(document, chosen, options)
 
 
 def read_sites(
@@ -187,17 +160,6 @@ def find_sites(document: Document, options: FoldOptions) -> list[Site]:
         if not any(fnmatchcase(site.name, pattern) for site in sites):
             raise UsageError(f"no linear node is named {quoted(pattern)}; `inspect` lists them")
     return sites
-
-
-def _finite(document: Document, conv: LinearSite) -> Refusal | None:
-    """Refuse a weight with NaN or Inf.
-
-    Such a weight turns padding into NaN, and kernels of a runtime differ in which products with
-    padding they form, as do a Conv and its fold.
-    """
-    if np.isfinite(document.read(conv.weight)).all():
-        return None
-    return Refusal("weight-not-finite", "the weight holds NaN or Inf")
 
 
 def _selected(name: str, options: FoldOptions) -> bool:

@@ -14,11 +14,11 @@ from widthfold_onnx.model.declared import Dims, dims_of
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.plan.guardable import guard_problem
+from widthfold_onnx.plan.decisions import Decision
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.conv import PROGRESS, reformulate
 from widthfold_onnx.rules.reading import read_site
-from widthfold_onnx.rules.site import LinearSite, Site
+from widthfold_onnx.rules.site import Site
 from widthfold_onnx.text import printable
 
 UNREAD = frozenset({"unknown-extent", "unknown-shape"})
@@ -51,14 +51,11 @@ class Hints:
         self._factor = options.factor or SMALLEST_FACTOR
         self._tables: dict[_Suggested, ShapeTable] = {}
 
-    def of(self, site: Site, conv: LinearSite | None, refusal: Refusal) -> str:
-        """Return the options that would fold a refused site; "" where none that was tried does.
-
-        Args:
-            site: the site.
-            conv: the same, if it could be read.
-            refusal: why it is refused.
-        """
+    def of(self, decision: Decision) -> str:
+        """Return the options that would fold a refused site; "" where none that was tried does."""
+        site, conv, refusal = decision.site, decision.conv, decision.outcome
+        if not isinstance(refusal, Refusal):
+            return ""
         if refusal.code not in (UNREAD if conv is None else PROGRESS):
             return ""
         found = self._openings(site) if conv is None or None in conv.planned else []
@@ -96,10 +93,7 @@ class Hints:
         )
         if isinstance(read, Refusal):
             return False
-        form = reformulate(read, options, self._factor)
-        if isinstance(form, Refusal):
-            return False
-        return guard_problem(read, form, options, self._document.opset) is None
+        return not isinstance(reformulate(read, options, self._factor), Refusal)
 
     @cached_property
     def _planned(self) -> ShapeTable:

@@ -16,8 +16,9 @@ from widthfold_onnx.plan.links import Link, links
 from widthfold_onnx.plan.targets import Target
 from widthfold_onnx.plan.units import Unit, cut
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.conv import is_wide, reformulate
+from widthfold_onnx.rules.conv import reformulate, unfit
 from widthfold_onnx.rules.form import Reformulation
+from widthfold_onnx.rules.guarding import unguardable
 from widthfold_onnx.rules.site import LinearSite, Site
 
 SMALLEST_FACTOR = 2
@@ -58,11 +59,11 @@ class Layers:
         known: dict[object, list[Reformulation]] = {}
         nodes: dict[Node, str] = {}
         for _, conv in read_sites(document, options):
-            if isinstance(conv, Refusal) or is_wide(conv, options):
+            if isinstance(conv, Refusal) or unfit(conv, options):
                 continue
             geometry = (
                 *(conv.op, conv.static, conv.planned, conv.weight_shape, conv.geometry),
-                conv.itemsize,
+                *(conv.itemsize, unguardable(conv)),
             )
             if geometry not in known:
                 known[geometry] = list(every_form(conv, options))

@@ -4,26 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from widthfold_onnx.model.graph import Document, Node
-from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.plan.decisions import Decision, engine_of
+from widthfold_onnx.model.graph import Node
+from widthfold_onnx.plan.decisions import Decision
 from widthfold_onnx.results import RegionReport, Stop
+from widthfold_onnx.rewrite.engine import Rewriting
 from widthfold_onnx.rewrite.stretches import stretches
 
 
-def outline(
-    document: Document,
-    decisions: Sequence[Decision],
-    options: FoldOptions,
-) -> list[RegionReport]:
-    """Return the regions of all graphs; the document is not changed.
-
-    Args:
-        document: the model.
-        decisions: the decisions for it.
-        options: tell which extents are to be guarded.
-    """
-    paths = {scope.graph: scope.path for scope in document.scopes}
+def outline(rewriting: Rewriting, decisions: Sequence[Decision]) -> list[RegionReport]:
+    """Return the regions of all graphs; the decisions name the nodes."""
+    paths = {scope.graph: scope.path for scope in rewriting.document.scopes}
     names = {d.site.node: d.site.name for d in decisions}
 
     def name(node: Node) -> str:
@@ -39,6 +29,6 @@ def outline(
                 for node, why in found.stops
             ],
         )
-        for graph, region in engine_of(document, decisions, options).regions().items()
-        for found in stretches(region)
+        for graph, groups in rewriting.groups.items()
+        for found in stretches(groups.region)
     ]

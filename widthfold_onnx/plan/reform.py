@@ -12,7 +12,7 @@ from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.plan.candidates import form_of
 from widthfold_onnx.plan.units import Unit, only_site
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rewrite.engine import Engine
+from widthfold_onnx.rewrite.engine import Rewriting
 from widthfold_onnx.rewrite.record import FOLD_KEY, STATE_KEY
 from widthfold_onnx.rules.site import LinearSite
 
@@ -34,9 +34,7 @@ def reformed(unit: Unit, key: str, options: FoldOptions) -> bytes | None:
     form = form_of(site, key, options) if isinstance(site, LinearSite) else site
     if isinstance(site, Refusal) or isinstance(form, Refusal):
         return None
-    engine = Engine(document, options)
-    engine.apply(site, form)
-    result = engine.finish()
+    result = Rewriting.of(document, [(site, form)], options).carry_out()
     if unit.inside:
         result = _core(result)
     end.input[0] = result.graph.output[0].name

@@ -25,7 +25,7 @@ from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.plan.assign import assign
 from widthfold_onnx.plan.candidates import form_of
-from widthfold_onnx.plan.decisions import applied, plan
+from widthfold_onnx.plan.decisions import plan, rewriting
 from widthfold_onnx.plan.gains import PREDICTED_GAIN, Gains, gain_of, pays
 from widthfold_onnx.plan.ground import ground_elsewhere, ground_here
 from widthfold_onnx.plan.layers import Layers
@@ -35,7 +35,7 @@ from widthfold_onnx.plan.trials import Choice, Trials
 from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Gain, SearchReport
-from widthfold_onnx.rules.conv import is_wide
+from widthfold_onnx.rules.conv import unfit
 from widthfold_onnx.rules.form import Reformulation
 from widthfold_onnx.rules.site import LinearSite
 from widthfold_onnx.runtime.clock import judge
@@ -125,7 +125,7 @@ class Search:
 
     def gain(self, site: LinearSite | None) -> Gain | None:
         """Return the gain of a site's form alone: the chosen one, or the best if there is none."""
-        subject = None if site is None or is_wide(site, self._fold) else self._layers.subject(site)
+        subject = None if site is None or unfit(site, self._fold) else self._layers.subject(site)
         if subject is None or isinstance(subject, Refusal):
             return None
         if subject in self._accepted:
@@ -208,12 +208,13 @@ class Search:
     def _built(self, choice: Choice) -> tuple[onnx.ModelProto, set[str]]:
         document = self._document()
         decisions = plan(document, self._fold, lambda site: self._form(site, choice))
-        return applied(document, decisions, self._fold), document.external_names
+        model = rewriting(document, decisions, self._fold).carry_out()
+        return model, document.external_names
 
     def _form(self, site: LinearSite, choice: Choice) -> Reformulation | Refusal:
-        wide = is_wide(site, self._fold)
-        if wide is not None:
-            return wide
+        problem = unfit(site, self._fold)
+        if problem is not None:
+            return problem
         subject = self._layers.subject(site)
         if isinstance(subject, Refusal):
             return subject

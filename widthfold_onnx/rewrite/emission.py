@@ -62,8 +62,8 @@ class Emission:
         self._constants: dict[tuple[Value, State, tuple[int, ...]], Value] = {}
         self._chains: dict[Node, list[Node]] = {}
 
-    def run(self) -> list[Guard]:
-        """Replace the old nodes by the new ones; return the guards to put around them."""
+    def emit(self) -> None:
+        """Make the new nodes; the graph still holds the old ones only."""
         for node in list(nodes_of(self._graph)):
             passenger = self._region.carried.get(node)
             if node in self._plans:
@@ -74,6 +74,9 @@ class Emission:
                 self._carry(node, passenger)
             elif self._region.is_superseded(node):
                 self._chains[node] = []
+
+    def put(self) -> list[Guard]:
+        """Replace the old nodes by the new ones; return the guards to put around them."""
         kept = [node for group in self._groups for node in group.nodes]
         originals = {node: self._document.message(node) for node in kept}
         self._document.replace(self._graph, self._chains, self._natural, kept)

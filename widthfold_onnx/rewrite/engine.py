@@ -1,6 +1,13 @@
-"""Apply reformulations to a document."""
+"""Plan and carry out the replacement of sites by their forms, all at once.
+
+Neighbours share states, so that what is carried between sites and what one guard covers depend on
+all forms together. Both are settled before anything is changed.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import onnx
 
@@ -10,46 +17,62 @@ from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rewrite.emission import Emission
 from widthfold_onnx.rewrite.guard_groups import GuardGroups, Plans
 from widthfold_onnx.rewrite.guards import put_guards
+from widthfold_onnx.rewrite.nonfinite import note_spread, spread_of
 from widthfold_onnx.rewrite.parameters import Parameters
-from widthfold_onnx.rewrite.regions import Region
 from widthfold_onnx.rules.form import Reformulation
 from widthfold_onnx.rules.site import LinearSite
 
 
-class Engine:
-    """Applies reformulations to a document, all at once, so that neighbours can share states.
+@dataclass(frozen=True)
+class Rewriting:
+    """What is to be done with a document, which is unchanged so far.
 
-    Args:
+    Attributes:
         document: the model.
-        options: tell which extents are to be guarded.
+        plans: the forms of the sites that are replaced, by graph.
+        groups: the regions and guarded groups that they make, by graph.
     """
 
-    def __init__(self, document: Document, options: FoldOptions) -> None:
-        self._document = document
-        self._options = options
-        self._plans: dict[Graph, Plans] = {}
+    document: Document
+    plans: Mapping[Graph, Plans]
+    groups: Mapping[Graph, GuardGroups]
 
-    def apply(self, site: LinearSite, plan: Reformulation) -> None:
-        """Register a site's node to be replaced by `finish`."""
-        self._plans.setdefault(graph_of(site.node), {})[site.node] = (site, plan)
+    @classmethod
+    def of(
+        cls,
+        document: Document,
+        chosen: Iterable[tuple[LinearSite, Reformulation]],
+        options: FoldOptions,
+    ) -> Rewriting:
+        """Settle regions and guards for the chosen forms; the options tell what is guarded."""
+        plans: dict[Graph, Plans] = {}
+        for site, form in chosen:
+            plans.setdefault(graph_of(site.node), {})[site.node] = (site, form)
+        groups = {
+            graph: GuardGroups(
+                document,
+                list(nodes_of(graph)),
+                found,
+                {node: form.ends for node, (_, form) in found.items()},
+                options,
+            )
+            for graph, found in plans.items()
+        }
+        return cls(document, plans, groups)
 
-    def regions(self) -> dict[Graph, Region]:
-        """Return the region of every graph that has sites to replace; the graph is unchanged."""
-        return {graph: self._groups(graph, plans).region for graph, plans in self._plans.items()}
-
-    def finish(self) -> onnx.ModelProto:
+    def carry_out(self) -> onnx.ModelProto:
         """Replace all sites and the ops between them; the document is consumed."""
-        document = self._document
+        document = self.document
         parameters = Parameters(document)
-        guards = []
-        for graph, plans in self._plans.items():
-            groups = self._groups(graph, plans)  # now, as earlier graphs may have changed values
-            guards += Emission(document, graph, plans, groups, parameters).run()
+        emissions = [
+            Emission(document, graph, plans, self.groups[graph], parameters)
+            for graph, plans in self.plans.items()
+        ]
+        for emission in emissions:
+            emission.emit()  # all before any is put in place: bodies read values of graphs around
+        guards = [guard for emission in emissions for guard in emission.put()]
         model = document.finish()
         put_guards(model, guards, document.fresh)
+        spreads = [spread_of(*found) for plans in self.plans.values() for found in plans.values()]
+        note_spread(model, max(spreads, default=1.0))
         return model
-
-    def _groups(self, graph: Graph, plans: Plans) -> GuardGroups:
-        nodes = list(nodes_of(graph))
-        ends = {node: plan.ends for node, (_, plan) in plans.items()}
-        return GuardGroups(self._document, nodes, plans, ends, self._options)

@@ -124,7 +124,7 @@ class GuardGroups:
         made = {value for node in nodes for value in node.outputs}
         border = list(dict.fromkeys(v for node in nodes for v in self._data(node) if v not in made))
         if len(nodes) > 1 and any(map(is_dequantized_anew, border)):
-            return None  # a site alone is not planned with a guard there (`plan.guardable`)
+            return None  # a site alone is not planned with a guard there (`rules.guarding`)
         extents = self._group_extents(nodes, border)
         return None if extents is None else Group(nodes, extents)
 

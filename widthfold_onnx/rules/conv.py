@@ -27,10 +27,14 @@ PROGRESS = (
     "extension-unsupported",
     "several-unknown-extents",
     "mixes-samples",
+    "joined-channels",
     "structural-zeros",
+    "zeros-left-out",
     "weight-too-large",
     "bytes-growth",
     "flops-growth",
+    "opset-too-old",
+    "guard-not-loadable",
 )
 
 
@@ -41,9 +45,9 @@ def reformulate(site: LinearSite, options: FoldOptions, factor: int) -> Reformul
     and of the guarded ones one that leaves the batch alone, which mostly is 1; a view before a
     move; one axis before several; the fewest multiply-adds; the fewest copies.
     """
-    wide = is_wide(site, options)
-    if wide is not None:
-        return wide
+    problem = unfit(site, options)
+    if problem is not None:
+        return problem
     outcomes = list(candidates(site, options, factor))
     legal = [r for _, r in outcomes if isinstance(r, Reformulation)]
     if legal:
@@ -60,6 +64,18 @@ def _untold(site: LinearSite, form: Reformulation, options: FoldOptions) -> int:
     """Return the rank of the unknown extent that a guard must test: 0 none, 1 spatial, 2 batch."""
     needed = needed_extents(site, form, options)
     return max((2 - min(axis, 1) for axis, e in needed.items() if e.modulus != EXACT), default=0)
+
+
+def unfit(site: LinearSite, options: FoldOptions) -> Refusal | None:
+    """Refuse a site that is wide enough, or whose weight holds NaN or Inf.
+
+    Such a weight turns padding into NaN, and kernels of a runtime differ in which products with
+    padding they form, as do a Conv and its fold.
+    """
+    wide = is_wide(site, options)
+    if wide is not None or site.has_finite_weight:
+        return wide
+    return Refusal("weight-not-finite", "the weight holds NaN or Inf")
 
 
 def is_wide(site: LinearSite, options: FoldOptions) -> Refusal | None:

@@ -9,11 +9,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.dequantized import is_dequantized_anew
 from widthfold_onnx.rules.form import Reformulation
 from widthfold_onnx.rules.site import LinearSite
 
 EXTENTS = "extents"
 """Name of the property that a guard tests, in models and reports."""
+
+LEAST_OPSET = 10
+"""First operator set with a Mod (ONNX changelog)."""
 
 EXACT = 1 << 62
 """A modulus that no extent reaches, so that only the offset itself passes."""
@@ -32,14 +37,33 @@ def needed_extents(
     """Return the conditions on the extents of the data, by axis of the data as it is stored."""
     if not options.guard_shapes:
         return {}
-    ends = enumerate(zip(site.static, plan.stated, plan.rests, strict=True))
+    axes, extents = stored(site), zip(site.static, plan.stated, plan.rests, strict=True)
     needed = {
-        i: Extent(0, rest) if stated is None else Extent(stated, EXACT)
-        for i, (fixed, stated, rest) in ends
+        axis: Extent(0, rest) if stated is None else Extent(stated, EXACT)
+        for axis, (fixed, stated, rest) in zip(axes, extents, strict=True)
         if fixed is None
     }
-    axes = stored(site)
-    return {axes[i]: extent for i, extent in needed.items() if extent.modulus > 1}
+    return {axis: extent for axis, extent in needed.items() if extent.modulus > 1}
+
+
+def guard_problem(site: LinearSite, plan: Reformulation, options: FoldOptions) -> Refusal | None:
+    """Refuse a form that needs a guard, where none can stand."""
+    return unguardable(site) if needed_extents(site, plan, options) else None
+
+
+def unguardable(site: LinearSite) -> Refusal | None:
+    """Return why no guard can stand around a site: its operator set, or data no If can read."""
+    if site.opset < LEAST_OPSET:
+        return Refusal(
+            "opset-too-old", f"opset {site.opset} is below {LEAST_OPSET}, which the guard needs"
+        )
+    if is_dequantized_anew(site.data):
+        return Refusal(
+            "guard-not-loadable",
+            "it needs a guard, and its data comes from a DequantizeLinear through moves: "
+            "ONNX Runtime dies while it loads an If that reads that",
+        )
+    return None
 
 
 def stored(site: LinearSite) -> list[int]:

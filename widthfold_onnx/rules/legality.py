@@ -14,6 +14,7 @@ from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules import rows, windows
 from widthfold_onnx.rules.assumed import wrong_elsewhere
 from widthfold_onnx.rules.form import Reformulation
+from widthfold_onnx.rules.guarding import guard_problem
 from widthfold_onnx.rules.site import LinearSite
 
 MAX_WEIGHT_BYTES = 256 << 20
@@ -52,7 +53,8 @@ def judge(
         form = moves.form(site, options, fold, label, factor, kind, shapes, merged, assumed=assumed)
         problem = wrong_elsewhere(site, options, form)
         if problem is None:
-            return _too_large(site, options, form) or form
+            problem = _too_large(site, options, form) or guard_problem(site, form, options)
+            return problem or form
     assert problem is not None
     return problem
 

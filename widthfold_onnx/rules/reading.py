@@ -86,6 +86,7 @@ def read_site(
         operator=operator,
         static=fixed,
         planned=assumed,
+        opset=document.opset,
         weight=weight,
         weight_shape=shape,
         group=group,

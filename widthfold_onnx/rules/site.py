@@ -54,6 +54,7 @@ class LinearSite(Site):
         static: extents of the data as the operator reads it, that the model itself fixes; None
             where open.
         planned: the same with the assumed input shapes.
+        opset: version of the default operator set of the model.
         weight: the numbers of the weight as they are stored.
         weight_shape: extents of the weight as [O, C/group, *kernel].
         group: groups; of a product of matrices one for every matrix in the weight.
@@ -76,6 +77,7 @@ class LinearSite(Site):
     operator: Operator
     static: Dims
     planned: Dims
+    opset: int
     weight: Constant
     weight_shape: tuple[int, ...]
     group: int
@@ -100,6 +102,11 @@ class LinearSite(Site):
     def data_index(self) -> int:
         """Index of the data among the inputs of the node."""
         return self.operator.inputs.data
+
+    @cached_property
+    def has_finite_weight(self) -> bool:
+        """True if the weight holds neither Inf nor NaN; it is read for this."""
+        return bool(np.isfinite(self.stored()).all())
 
     @property
     def bias(self) -> Constant | None:

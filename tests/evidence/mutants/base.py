@@ -16,7 +16,7 @@ from widthfold_onnx.model.graph import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.plan.decisions import plan
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rewrite.engine import Engine
+from widthfold_onnx.rewrite.engine import Rewriting
 from widthfold_onnx.rules.conv import reformulate
 from widthfold_onnx.rules.form import Reformulation
 from widthfold_onnx.rules.forms import candidates, forms
@@ -102,16 +102,15 @@ def original(base: Base) -> onnx.ModelProto:
 def folded(base: Base, model: onnx.ModelProto | None = None) -> onnx.ModelProto:
     """A model, by default the original, with every node folded as the base says."""
     document = Document(original(base) if model is None else model, None, OPERATORS)
-    engine, count = Engine(document, base.options), 0
+    forms_of = []
     for decision in plan(document, base.options, partial(chosen, base)):
         if decision.conv is None:
             continue
         outcome = decision.outcome
         assert isinstance(outcome, Reformulation), outcome
-        engine.apply(decision.conv, outcome)
-        count += 1
-    assert count == base.sites
-    return engine.finish()
+        forms_of.append((decision.conv, outcome))
+    assert len(forms_of) == base.sites
+    return Rewriting.of(document, forms_of, base.options).carry_out()
 
 
 def chosen(base: Base, site: LinearSite) -> Reformulation | Refusal:
