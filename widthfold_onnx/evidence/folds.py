@@ -10,14 +10,15 @@ import math
 from collections.abc import Iterator
 
 from widthfold_onnx.errors import InvalidModelError
-from widthfold_onnx.evidence.patterns import patterns, sentence
+from widthfold_onnx.evidence.patterns import pattern, patterns, sentence
 from widthfold_onnx.fold.channels import Grouping
+from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.model.domain import operator_of
 from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.model.messages import Scope
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.results import AxisPattern, FoldedNode
+from widthfold_onnx.results import FoldedNode
 from widthfold_onnx.rewrite.record import (
     FOLD_KEY,
     ORIGIN_KEY,
@@ -27,6 +28,7 @@ from widthfold_onnx.rewrite.record import (
     read_record,
 )
 from widthfold_onnx.rules.reading import read_site
+from widthfold_onnx.rules.rows import fold_of
 from widthfold_onnx.rules.site import LinearSite, Site
 
 MOST = 1 << 20
@@ -134,22 +136,11 @@ def _product(site: LinearSite, record: ProductRecord, most: int) -> FoldedNode:
     (inputs, outputs), f = site.channels, record.factor
     side = "blocks" if site.left else "neighbours"
     filled = "its zero point" if site.operator.integers else "zero"
+    axis = ConvAxis(length=None, kernel=1)
     return FoldedNode(
         node=site.name,
         channels=f"{inputs} -> {outputs}, folded {inputs * f} -> {outputs * f}",
         fold=f"every {f} {record.axis} ({side}) became channels of a block-diagonal weight; "
         f"{1 - 1 / f:.0%} of the new weight is {filled} by structure",
-        axes=[
-            AxisPattern(
-                axis=record.axis,
-                in_digits=f,
-                out_digits=f,
-                blocked=site.left,
-                in_length=None,
-                original_kernel=1,
-                kernel=1,
-                stride=1,
-                taps=[(digit, digit, 0, 0) for digit in range(f)],
-            )
-        ],
+        axes=[pattern(record.axis, axis, fold_of(site, f).axes[0])],
     )

@@ -60,25 +60,19 @@ def read_site(
     if isinstance(shapes, Refusal):
         return shapes
     group = operator.group(node, weight.shape)
-    shape = _canonical_shape(node, operator, weight, group, shapes[1], parameters)
-    if isinstance(shape, Refusal):
-        return shape
+    spatial = operator.positions is Positions.SPATIAL
+    # The groups divide the first axis of the weight, both of a Conv and of a ConvTranspose.
+    if spatial and (group < 1 or weight.shape[0] % group):
+        return _misfit(shapes[1], weight, f" and group {group}")
+    shape = operator.canonical(np.broadcast_to(np.int8(0), weight.shape), node).shape
     fixed, assumed = (_with_channels(dims, operator, shape, group) for dims in shapes)
     axes = _axes(node, assumed, shape, operator)
     if isinstance(axes, Refusal):
         return axes
-    zero = _zero(document, parameter, shape)
-    if quantization is not None:
-        bias = _bias(operator, parameters)
-        numbers = operator.canonical(document.read(weight), node)
-        added = None if bias is None else document.read(bias.constant)
-        problem = accumulator_overflow(document, quantization, numbers, zero, added)
-        if problem is not None:
-            return problem
     maker = exact_dequantizer(document, data)
     integers_only = quantization is not None and not quantization.dequantized
-    spatial = operator.positions is Positions.SPATIAL
-    return LinearSite(
+    turned = operator.transposed(node)
+    result = LinearSite(
         node=node,
         scope=site.scope,
         name=site.name,
@@ -94,14 +88,13 @@ def read_site(
         sized_pads=_sized_pads(node, axes, fixed[2:], operator) if spatial else frozenset(),
         parameters=parameters,
         quantization=quantization,
-        zero=zero,
+        zero=_zero(document, parameter, shape),
         is_finite=integers_only or is_finite(document, data),
         dequantizer=maker if isinstance(maker, Node) else None,
-        samples=None
-        if spatial
-        else samples_of(document, fixed, transposed=operator.transposed(node)),
+        samples=None if spatial else samples_of(document, fixed, transposed=turned),
         stored=lambda: document.read(weight),
     )
+    return _shape_problem(result) or _overflow(document, result) or result
 
 
 def _place_problem(document: Document, site: Site) -> Refusal | None:
@@ -180,10 +173,6 @@ def _parameters(
     return {**parameters, **beside}, quantization
 
 
-def _bias(operator: Operator, parameters: Mapping[int, Parameter]) -> Parameter | None:
-    return None if operator.inputs.bias is None else parameters.get(operator.inputs.bias)
-
-
 def _extents(
     node: Node, operator: Operator, weight: Constant, static: Dims | None, planned: Dims | None
 ) -> tuple[Dims, Dims] | Refusal:
@@ -210,79 +199,56 @@ def _extents(
     return static, planned
 
 
-def _canonical_shape(
-    node: Node,
-    operator: Operator,
-    weight: Constant,
-    group: int,
-    dims: Dims,
-    parameters: Mapping[int, Parameter],
-) -> tuple[int, ...] | Refusal:
-    """Return the extents of the weight as [O, C/group, *kernel], if all others fit to them."""
-    bias = _bias(operator, parameters)
-    spatial = operator.positions is Positions.SPATIAL
-    # The groups divide the first axis of the weight, both of a Conv and of a ConvTranspose.
-    if not spatial or (group >= 1 and weight.shape[0] % group == 0):
-        shape = operator.canonical(np.broadcast_to(np.int8(0), weight.shape), node).shape
-        fits = _channels_fit if spatial else _matrices_fit
-        if fits(node, operator, shape, group, dims, parameters):
-            return shape
-    if spatial:
-        text = f"input {list(dims)}, weight {list(weight.shape)} and group {group} do not fit"
-    else:
-        added = "" if bias is None else f" and C {list(bias.constant.shape)}"
-        text = f"data {list(dims)}, weight {list(weight.shape)}{added} do not fit"
-    return Refusal("inconsistent-shapes", text)
-
-
-def _channels_fit(
-    node: Node,
-    operator: Operator,
-    shape: tuple[int, ...],
-    group: int,
-    dims: Dims,
-    parameters: Mapping[int, Parameter],
-) -> bool:
-    bias, weight = _bias(operator, parameters), parameters[operator.inputs.weight]
-    axis = operator.out_axis(node, len(shape))
-    assert axis is not None
-    known = {1, shape[0], weight.constant.shape[axis]}
-    vectors = [v for p in (weight, bias) if p is not None for v in p.vectors]
-    return (
-        dims[1] in (None, shape[1] * group)
-        and (bias is None or bias.constant.shape == (shape[0],))
-        and all(math.prod(vector.shape) in known for vector in vectors)
+def _misfit(dims: Dims, weight: Constant, more: str) -> Refusal:
+    return Refusal(
+        "inconsistent-shapes", f"input {list(dims)}, weight {list(weight.shape)}{more} do not fit"
     )
 
 
-def _matrices_fit(
-    node: Node,
-    operator: Operator,
-    shape: tuple[int, ...],
-    group: int,
-    dims: Dims,
-    parameters: Mapping[int, Parameter],
-) -> bool:
-    bias, weight = _bias(operator, parameters), parameters[operator.inputs.weight].constant
-    left = operator.positions is Positions.COLUMNS
-    pairs = zip(reversed(dims[:-2]), reversed(weight.shape[:-2]), strict=False)
-    fits = dims[-2 if left else -1] in (None, shape[1])
+def _shape_problem(site: LinearSite) -> Refusal | None:
+    """Refuse a site whose data, weight and bias do not fit together."""
+    bias = "" if site.bias is None else f" and C {list(site.bias.shape)}"
+    if site.is_product:
+        return None if _matrices_fit(site) else _misfit(site.planned, site.weight, bias)
+    outputs, rank = site.channels[1], len(site.weight_shape)
+    axis = site.operator.out_axis(site.node, rank)
+    assert axis is not None
+    known = {1, outputs, site.weight.shape[axis]}
+    vectors = [v for parameter in site.parameters.values() for v in parameter.vectors]
+    fits = (
+        site.planned[1] == site.channels[0]
+        and (site.bias is None or site.bias.shape == (outputs,))
+        and all(math.prod(vector.shape) in known for vector in vectors)
+    )
+    return None if fits else _misfit(site.planned, site.weight, f" and group {site.group}")
+
+
+def _matrices_fit(site: LinearSite) -> bool:
+    data, (channels, _) = site.planned, site.channels
+    pairs = zip(reversed(data[:-2]), reversed(site.batches), strict=False)
+    fits = data[-2 if site.left else -1] in (None, channels)
     fits = fits and all(a in (None, b) or 1 in (a, b) for a, b in pairs)
-    if operator.inputs.bias is not None:
-        fits = fits and len(dims) == len(weight.shape) == 2
-    if bias is not None and fits:
-        positions = dims[-1 if left else -2]
-        wanted = (shape[0], positions) if left else (positions, shape[0])
-        extents = (1,) * (2 - len(bias.constant.shape)) + bias.constant.shape
-        fits = len(extents) == 2
-        fits = fits and all(e in (1, w) or w is None for e, w in zip(extents, wanted, strict=True))
-    return fits
+    if site.operator.inputs.bias is not None:
+        fits = fits and len(data) == len(site.weight.shape) == 2
+    if site.bias is None or not fits:
+        return fits
+    wanted, extents = site.output, (1,) * (2 - len(site.bias.shape)) + site.bias.shape
+    ends = zip(extents, wanted, strict=False)
+    return len(extents) == 2 and all(e in (1, w) or w is None for e, w in ends)
+
+
+def _overflow(document: Document, site: LinearSite) -> Refusal | None:
+    if site.quantization is None:
+        return None
+    numbers = site.operator.canonical(site.stored(), site.node)
+    added = None if site.bias is None else document.read(site.bias)
+    return accumulator_overflow(document, site.quantization, numbers, site.zero, added)
 
 
 def _with_channels(dims: Dims, operator: Operator, shape: tuple[int, ...], group: int) -> Dims:
     """Return the extents of the data of a Conv with its channels, which the weight tells."""
-    spatial = operator.positions is Positions.SPATIAL
-    return (dims[0], shape[1] * group, *dims[2:]) if spatial else dims
+    known = operator.positions is not Positions.SPATIAL or dims[1] is not None
+    return dims if known else (dims[0], shape[1] * group, *dims[2:])
 
 
 def _axes(
