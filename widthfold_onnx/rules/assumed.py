@@ -11,7 +11,7 @@ from widthfold_onnx.fold.axis import fold_axis
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.layout import Reshape, pixel_shuffle
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.windowed import WindowedSite
 from widthfold_onnx.rules.windowed_form import WindowedForm
 
@@ -28,13 +28,13 @@ def wrong_elsewhere(site: WindowedSite, options: FoldOptions, form: WindowedForm
     fold, guarded = form.fold, options.guard_shapes
     if not guarded and any(not fold.axes[i].folded for i in site.sized_pads):
         return Refusal(
-            "unguarded-extent",
+            Code.UNGUARDED_EXTENT,
             "SAME padding at a stride depends on an assumed extent that is not folded",
         )
     inferred = [s.inferred for s in (*form.folding, *form.unfolding) if isinstance(s, Reshape)]
     if max(inferred, default=0) > 1:
         return Refusal(
-            "several-unknown-extents",
+            Code.SEVERAL_UNKNOWN_EXTENTS,
             "more than one extent beside the folded axis is not known; a Reshape infers one",
         )
     assumed = _assumed(site, fold)
@@ -46,7 +46,7 @@ def wrong_elsewhere(site: WindowedSite, options: FoldOptions, form: WindowedForm
     )
     if assumed and not guarded and (len(assumed) > 1 or inferred[0] or unseen):
         return Refusal(
-            "unguarded-extent",
+            Code.UNGUARDED_EXTENT,
             "at another size than the assumed one the fold would go wrong unnoticed",
         )
     return None

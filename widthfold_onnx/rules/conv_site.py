@@ -10,7 +10,7 @@ import numpy.typing as npt
 from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Node
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.base import Extents, LinearSite, Site
 from widthfold_onnx.rules.reading import Operator, auto_pad_of, integers, read_windowed
 
@@ -47,7 +47,7 @@ def _conv_axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxi
     )
     if not fits:
         return Refusal(
-            "inconsistent-attributes",
+            Code.INCONSISTENT_ATTRIBUTES,
             f"kernel {kernel}, strides {strides}, dilations {dilations}, pads {pads} for weight "
             f"{list(weight)}",
         )
@@ -76,7 +76,7 @@ def _same_pads(axis: ConvAxis, auto_pad: str) -> tuple[int, int] | Refusal:
     span = axis.dilation * (axis.kernel - 1) + 1
     if length is None and stride > 1:
         return Refusal(
-            "unknown-extent",
+            Code.UNKNOWN_EXTENT,
             f"{auto_pad} at stride {stride} pads by the input's extent, which is not known",
         )
     # At stride 1 the total is span - 1 at any extent.
@@ -86,7 +86,7 @@ def _same_pads(axis: ConvAxis, auto_pad: str) -> tuple[int, int] | Refusal:
     begin = int(total / 2) if auto_pad == "SAME_UPPER" else int((total + 1) / 2)
     if begin < 0:
         return Refusal(
-            "negative-same-pads", f"{auto_pad} of {length} positions at stride {stride} crops"
+            Code.NEGATIVE_SAME_PADS, f"{auto_pad} of {length} positions at stride {stride} crops"
         )
     return begin, max(0, total - begin)
 

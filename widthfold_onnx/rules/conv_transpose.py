@@ -16,7 +16,7 @@ import numpy.typing as npt
 from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Node
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.base import Extents, LinearSite, Site
 from widthfold_onnx.rules.reading import Operator, auto_pad_of, integers, read_windowed
 
@@ -48,7 +48,7 @@ def _axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis, ..
     )
     if not fits:
         return Refusal(
-            "inconsistent-attributes",
+            Code.INCONSISTENT_ATTRIBUTES,
             f"kernel {kernel}, strides {strides}, dilations {dilations}, pads {pads}, output "
             f"padding {more}, output shape {wanted} for weight of kernel {list(weight[2:])}",
         )
@@ -66,7 +66,7 @@ def _axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis, ..
             return found
         if found[1] < 0 and more[i] - found[1] >= s:
             return Refusal(
-                "output-too-large",
+                Code.OUTPUT_TOO_LARGE,
                 f"an output of {wanted[i]} positions is a stride or more beyond the kernel's reach",
             )
         axes.append(
@@ -99,7 +99,7 @@ def _pads(
     if wanted is not None:
         if full is None:
             return Refusal(
-                "unknown-extent",
+                Code.UNKNOWN_EXTENT,
                 "output_shape pads by the input's extent, which is not known",
             )
         total = full - wanted
@@ -113,7 +113,7 @@ def _pads(
     if total < 0:
         # The runtime leaves these positions out, against the operator's text.
         return Refusal(
-            "negative-same-pads",
+            Code.NEGATIVE_SAME_PADS,
             f"{auto_pad} wants {-total} positions more than the kernel reaches",
         )
     less, larger = total // 2, total - total // 2

@@ -22,7 +22,7 @@ from widthfold_onnx.fold.channels import Grouping, regroup
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.base import Reformulation
 from widthfold_onnx.rules.legality import judge
 from widthfold_onnx.rules.regrouped import words
@@ -111,7 +111,9 @@ def _too_short(site: WindowedSite, split: Split) -> Refusal | None:
     """Refuse an axis with fewer positions than are to become channels."""
     for factor, extent in zip(split, site.positions, strict=True):
         if extent is not None and 1 < factor > extent:
-            return Refusal("too-short", f"of {factor} positions {factor - extent} would be added")
+            return Refusal(
+                Code.TOO_SHORT, f"of {factor} positions {factor - extent} would be added"
+            )
     return None
 
 

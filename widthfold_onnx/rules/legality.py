@@ -12,7 +12,7 @@ from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.layout import Packing, pack
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.options import FoldOptions, NonFinite
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.assumed import wrong_elsewhere
 from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.guarding import guard_problem
@@ -46,16 +46,16 @@ def judge(
         if actual != extended and not options.ragged:
             axis = next(i for i, (a, e) in enumerate(zip(actual, extended, strict=True)) if a != e)
             return Refusal(
-                "factor-does-not-divide",
+                Code.FACTOR_DOES_NOT_DIVIDE,
                 f"{'input' if actual is site.planned else 'output'} extent {actual[axis]} would "
                 f"have to be {extended[axis]}",
             )
     known = site.quantization
     if known is not None and not known.extends and in_shape != site.planned:
-        return Refusal("extension-unsupported", "the operator set has no Pad of integers")
+        return Refusal(Code.EXTENSION_UNSUPPORTED, "the operator set has no Pad of integers")
     if known is not None and not known.cuts and out_shape != site.output:
         return Refusal(
-            "quantized",
+            Code.QUANTIZED,
             "its result would be cut, and it is not quantized right behind that: the runtime would "
             "no longer compute in integers",
         )
@@ -63,19 +63,20 @@ def judge(
         fold = replace(fold, digit_major=False)  # no state describes digit-major groups
     if fold.dense and not (options.mix_samples or site.is_finite):
         return Refusal(
-            "mixes-samples",
+            Code.MIXES_SAMPLES,
             "one dense group lets a NaN of one sample reach others (--mix-samples allows it)",
         )
     after = fold.regrouping.after
     if fold.regrouping.leaves_out and site.groups % after.group:
-        return Refusal("joined-channels", f"the weight is not zero between {after.group} groups")
+        return Refusal(Code.JOINED_CHANNELS, f"the weight is not zero between {after.group} groups")
     zeros = fold.structural_zeros()
     if zeros and options.nonfinite is NonFinite.REFUSE and not site.is_finite:
         return Refusal(
-            "structural-zeros", f"{zeros:.0%} of the weight would be zeros that spread Inf and NaN"
+            Code.STRUCTURAL_ZEROS,
+            f"{zeros:.0%} of the weight would be zeros that spread Inf and NaN",
         )
     if fold.regrouping.leaves_out and options.nonfinite is NonFinite.REFUSE:
-        return Refusal("zeros-left-out", "zeros that spread Inf and NaN would be left out")
+        return Refusal(Code.ZEROS_LEFT_OUT, "zeros that spread Inf and NaN would be left out")
     result = _form(site, fold, label, factor, kind, in_shape, out_shape, assumed=False)
     problem = wrong_elsewhere(site, options, result)
     if problem is not None and options.guard_shapes:
@@ -92,7 +93,7 @@ def _unknown(site: WindowedSite, fold: ConvFold) -> Refusal | None:
     for axis, digits in enumerate(fold.in_state.factors):
         if digits > 1 and site.planned[axis] is None:
             return Refusal(
-                "unknown-extent",
+                Code.UNKNOWN_EXTENT,
                 f"the extent of the {names[axis]} is not known; {digits} would have to divide it",
             )
     return None
@@ -163,18 +164,18 @@ def too_large(site: LinearSite, options: FoldOptions, result: Reformulation) -> 
     size = math.prod(result.fold.weight_shape(site.weight_shape)) * site.itemsize
     if size > MAX_WEIGHT_BYTES:
         return Refusal(
-            "weight-too-large",
+            Code.WEIGHT_TOO_LARGE,
             f"the weight would have {size >> 20} MiB; the limit is {MAX_WEIGHT_BYTES >> 20} MiB",
         )
     if result.bytes_ratio > options.max_bytes_growth:
         return Refusal(
-            "bytes-growth",
+            Code.BYTES_GROWTH,
             f"input, weight and output would grow {result.bytes_ratio:.1f}x; "
             f"--max-bytes-growth is {options.max_bytes_growth:g}",
         )
     if result.flops_ratio > options.max_flops_growth:
         return Refusal(
-            "flops-growth",
+            Code.FLOPS_GROWTH,
             f"multiply-adds would grow {result.flops_ratio:.1f}x; "
             f"--max-flops-growth is {options.max_flops_growth:g}",
         )

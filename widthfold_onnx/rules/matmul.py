@@ -20,7 +20,7 @@ from widthfold_onnx.fold.layout import Reshape, Step
 from widthfold_onnx.fold.matmul import MatMulFold
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.options import FACTORS, AxisName, FoldOptions, NonFinite
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.base import Ends, LinearSite, Reformulation
 from widthfold_onnx.rules.forms import Outcome
 from widthfold_onnx.rules.guarding import guard_problem
@@ -86,7 +86,7 @@ class MatMulForm(Reformulation):
         state = self.fold.state
         reads = state if state.fits(self.shape) and not self.transposed else None
         returns = state if state.fits(self.result) and not self.flat else None
-        why = Refusal("no-channels", "its result has no axis of channels") if self.flat else None
+        why = Refusal(Code.NO_CHANNELS, "its result has no axis of channels") if self.flat else None
         return Ends(site.data_index, reads, returns, self.shape, result, why)
 
 
@@ -131,18 +131,18 @@ def judge(site: MatMulSite, options: FoldOptions, fold: MatMulFold) -> MatMulFor
     assumed = zip(planned, site.static[span], strict=True)
     if not options.guard_shapes and sum(w is not None and e is None for w, e in assumed) > 1:
         return Refusal(
-            "unguarded-extent", f"more than one of the extents of the {what} is only assumed"
+            Code.UNGUARDED_EXTENT, f"more than one of the extents of the {what} is only assumed"
         )
     mixed = site.samples.mixed(site.planned, span, fold.factor) and not site.is_finite
     if mixed and not options.mix_samples:
         return Refusal(
-            "mixes-samples",
+            Code.MIXES_SAMPLES,
             f"the {what} may be samples of a batch, and a NaN of one would reach others "
             "(--mix-samples allows it)",
         )
     if options.nonfinite is NonFinite.REFUSE and not site.is_finite:
         return Refusal(
-            "structural-zeros",
+            Code.STRUCTURAL_ZEROS,
             f"{fold.structural_zeros():.0%} of the weight would be zeros that spread Inf and NaN",
         )
     shape = (*site.static[: span.start], *planned, *site.static[span.stop :])
@@ -213,10 +213,12 @@ def _indivisible(site: MatMulSite, factor: int, what: str) -> Refusal:
     shown = " x ".join("?" if e is None else str(e) for e in extents)
     if None in extents:
         return Refusal(
-            "unknown-extent",
+            Code.UNKNOWN_EXTENT,
             f"{shown} {what}: whether {factor} divides their number is not known",
         )
     count = math.prod(e for e in extents if e is not None)
     if count == 1:
-        return Refusal("one-position", f"the data has one of its {what}, so there is none to move")
-    return Refusal("factor-does-not-divide", f"{count} {what} are not a multiple of {factor}")
+        return Refusal(
+            Code.ONE_POSITION, f"the data has one of its {what}, so there is none to move"
+        )
+    return Refusal(Code.FACTOR_DOES_NOT_DIVIDE, f"{count} {what} are not a multiple of {factor}")

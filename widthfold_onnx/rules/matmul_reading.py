@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Node, Value
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.base import Extents, Site
 from widthfold_onnx.rules.dequantized import exact_dequantizer, is_finite
 from widthfold_onnx.rules.dequantized_product import ADDEND, problem_of
@@ -103,7 +103,9 @@ def matrix_shape(shape: tuple[int, ...], *, left: bool) -> tuple[int, ...]:
 
 def _opset_problem(document: Document, *, gemm: bool) -> Refusal | None:
     if gemm and document.opset < GEMM_MIN_OPSET:
-        return Refusal("opset-too-old", f"Gemm at opset {document.opset} is below {GEMM_MIN_OPSET}")
+        return Refusal(
+            Code.OPSET_TOO_OLD, f"Gemm at opset {document.opset} is below {GEMM_MIN_OPSET}"
+        )
     return None
 
 
@@ -114,24 +116,24 @@ def _operands(document: Document, node: Node) -> tuple[Value, Constant, bool] | 
     assert b is not None
     one, other = document.constant(a), document.constant(b)
     if isinstance(one, Refusal) and isinstance(other, Refusal):
-        code = other.code if one.code == "not-constant" else one.code
+        code = other.code if one.code == Code.NOT_CONSTANT else one.code
         reason = f"neither operand is a constant weight: {one.reason}; {other.reason}"
-        return Refusal(f"weight-{code}", reason)
+        return Refusal(Code(f"weight-{code}"), reason)
     if isinstance(one, Refusal):
         assert isinstance(other, Constant)
         return a, other, False
     if isinstance(other, Refusal):
         return b, one, True
-    return Refusal("constant-product", "both operands are constant: no data flows through it")
+    return Refusal(Code.CONSTANT_PRODUCT, "both operands are constant: no data flows through it")
 
 
 def _data_extents(data: Value, static: Extents, planned: Extents) -> tuple[Dims, Dims] | Refusal:
     """Return the extents of the data as the model fixes them, and as the plan assumes them."""
     fixed, assumed = static(data), planned(data)
     if fixed is None or assumed is None:
-        return Refusal("unknown-shape", "the rank of the data is not known")
+        return Refusal(Code.UNKNOWN_SHAPE, "the rank of the data is not known")
     if len(fixed) < 2:
-        return Refusal("one-position", "the data is a vector: there are no positions to fold")
+        return Refusal(Code.ONE_POSITION, "the data is a vector: there are no positions to fold")
     return fixed, assumed
 
 
@@ -139,11 +141,15 @@ def _weight_problem(
     document: Document, node: Node, weight: Constant, sizes: Mapping[str, int]
 ) -> Refusal | None:
     if any(value is not None and document.is_annotated(value) for value in node.inputs):
-        return Refusal("weight-annotated", "a quantization annotation describes an operand")
+        return Refusal(Code.WEIGHT_ANNOTATED, "a quantization annotation describes an operand")
     if weight.dtype not in sizes:
-        return Refusal("dtype-unsupported", f"elements are {weight.dtype}; {', '.join(sizes)} fold")
+        return Refusal(
+            Code.DTYPE_UNSUPPORTED, f"elements are {weight.dtype}; {', '.join(sizes)} fold"
+        )
     if len(weight.shape) == 0:
-        return Refusal("inconsistent-shapes", "the weight is a single number: no product has one")
+        return Refusal(
+            Code.INCONSISTENT_SHAPES, "the weight is a single number: no product has one"
+        )
     return None
 
 
@@ -153,7 +159,7 @@ def _addend(document: Document, node: Node) -> Constant | Refusal | None:
         return None
     constant = document.constant(value)
     if isinstance(constant, Refusal):
-        return Refusal(f"bias-{constant.code}", f"C {constant.reason}")
+        return Refusal(Code(f"bias-{constant.code}"), f"C {constant.reason}")
     return constant
 
 
@@ -165,7 +171,7 @@ def _seen(stored: Dims, *, transposed: bool) -> Dims:
 def _shape_problem(site: MatMulSite, *, gemm: bool) -> Refusal | None:
     data, weight = site.planned, site.weight_shape
     if 0 in data or 0 in weight:
-        return Refusal("empty-tensor", f"data {list(data)} or weight {list(weight)} is empty")
+        return Refusal(Code.EMPTY_TENSOR, f"data {list(data)} or weight {list(weight)} is empty")
     channels, outputs = site.channels
     fits = data[-2 if site.left else -1] in (None, channels)
     pairs = zip(reversed(data[:-2]), reversed(site.batches), strict=False)
@@ -182,7 +188,7 @@ def _shape_problem(site: MatMulSite, *, gemm: bool) -> Refusal | None:
         return None
     added = "" if addend is None else f" and C {list(addend.shape)}"
     return Refusal(
-        "inconsistent-shapes", f"data {list(data)}, weight {list(weight)}{added} do not fit"
+        Code.INCONSISTENT_SHAPES, f"data {list(data)}, weight {list(weight)}{added} do not fit"
     )
 
 

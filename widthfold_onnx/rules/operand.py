@@ -12,7 +12,7 @@ import numpy.typing as npt
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Node
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules import LINEAR
 
 Array = npt.NDArray[Any]
@@ -95,5 +95,5 @@ def pointwise(op: Op) -> Carried | Refusal:
     """Carry an op of data at input 0; all others are scalars by the definition of the operator."""
     shape, *others = op.shapes
     if shape is None or any(other is not None for other in others):
-        return Refusal("not-packed", "the input is not there in the state")
+        return Refusal(Code.NOT_PACKED, "the input is not there in the state")
     return Carried((shape,))

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.graph import Document, Node, Value
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.dequantized import data_dequantizer, element_type
 from widthfold_onnx.rules.parameter import INPUTS, Parameter, dequantizer, input_of
 
@@ -98,11 +98,11 @@ def problem_of(
     """
     if not quantization.dequantized and weight.constant.dtype not in BYTES:
         return Refusal(
-            "dtype-unsupported", f"ONNX has no {node.op_type} of {weight.constant.dtype}"
+            Code.DTYPE_UNSUPPORTED, f"ONNX has no {node.op_type} of {weight.constant.dtype}"
         )
     if weight.vectors and quantization.dequantized and weight.axis != out_axis:
         return Refusal(
-            "quantized",
+            Code.QUANTIZED,
             f"scale or zero point of the weight differ along axis {weight.axis}, which counts no "
             "output channels",
         )
@@ -110,7 +110,7 @@ def problem_of(
         scale = None if parameter is None or parameter.scale is None else parameter.scale[1]
         numbers = np.ones(1) if scale is None else document.read(scale).astype(np.float64)
         if not (np.isfinite(numbers).all() and (numbers > 0).all()):
-            return Refusal("quantized", "a scale is not a positive number")
+            return Refusal(Code.QUANTIZED, "a scale is not a positive number")
     return None
 
 
@@ -147,6 +147,6 @@ def accumulator_overflow(
     if sums.max(initial=0) <= ACCUMULATOR:
         return None
     return Refusal(
-        "accumulator-overflow",
+        Code.ACCUMULATOR_OVERFLOW,
         f"a sum may reach {int(sums.max())}, more than the {ACCUMULATOR} that int32 holds",
     )

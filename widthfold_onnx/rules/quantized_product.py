@@ -19,7 +19,7 @@ from widthfold_onnx.fold.matmul import MatMulFold, fold_per_channel
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Node
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.base import Extents, product
 from widthfold_onnx.rules.quantized import ACCUMULATOR
 
@@ -113,7 +113,7 @@ def quantization(
         mine = given.index == of_weight
         if isinstance(constant, Refusal) and mine:
             return Refusal(
-                "weight-zero-point-computed",
+                Code.WEIGHT_ZERO_POINT_COMPUTED,
                 f"{given.name} {constant.reason}: what fills the gaps of the weight is not known",
             )
         problem = _problem(given, constant, shape, matrix, left=left)
@@ -169,7 +169,7 @@ def accumulator_overflow(weight: Array, zero: Array, *, left: bool) -> Refusal |
     if largest <= ACCUMULATOR:
         return None
     return Refusal(
-        "accumulator-overflow", f"a sum could reach {largest}, which is more than {ACCUMULATOR}"
+        Code.ACCUMULATOR_OVERFLOW, f"a sum could reach {largest}, which is more than {ACCUMULATOR}"
     )
 
 
@@ -199,17 +199,17 @@ def _problem(
     given: _Input, constant: Constant | Refusal, shape: Dims | None, matrix: Dims, *, left: bool
 ) -> Refusal | None:
     if shape is None or None in shape:
-        return Refusal("unknown-shape", f"how many numbers {given.name} has is not known")
+        return Refusal(Code.UNKNOWN_SHAPE, f"how many numbers {given.name} has is not known")
     if is_single(shape):
         return None
     if not given.of_channels:
         return Refusal(
-            "quantized-per-position",
+            Code.QUANTIZED_PER_POSITION,
             f"{given.name} has the extents {list(shape)}, so it differs between positions that "
             "become one",
         )
     if isinstance(constant, Refusal):
-        return Refusal("quantized-not-constant", f"{given.name} {constant.reason}")
+        return Refusal(Code.QUANTIZED_NOT_CONSTANT, f"{given.name} {constant.reason}")
     # Input channels share one number; all other axes have the extents of the weight.
     natural = (*shape, 1) if left and len(shape) == 1 else shape
     wanted = (*matrix[:-1], 1) if left else (*matrix[:-2], 1, matrix[-1])
@@ -217,6 +217,6 @@ def _problem(
     if len(natural) <= len(wanted) and all(n == w for n, w in pairs):
         return None
     return Refusal(
-        "inconsistent-shapes",
+        Code.INCONSISTENT_SHAPES,
         f"{given.name} has the extents {list(shape)}, the weight {list(matrix)}",
     )

@@ -14,7 +14,7 @@ from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Node, Value
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.base import Extents, Site
 from widthfold_onnx.rules.dequantized import data_dequantizer, exact_dequantizer, is_finite
 from widthfold_onnx.rules.parameter import INPUTS, Parameter, read_parameter
@@ -122,11 +122,13 @@ def read_windowed(
 def common_problem(document: Document, site: Site) -> Refusal | None:
     """Refuse a node that no rule can replace, for its place, its devices or the operator set."""
     if site.scope.proto is None:
-        return Refusal("in-function", f"the function cannot be inlined: {document.why_not_inlined}")
+        return Refusal(
+            Code.IN_FUNCTION, f"the function cannot be inlined: {document.why_not_inlined}"
+        )
     if document.opset < MIN_OPSET:
-        return Refusal("opset-too-old", f"opset {document.opset} is below {MIN_OPSET}")
+        return Refusal(Code.OPSET_TOO_OLD, f"opset {document.opset} is below {MIN_OPSET}")
     if site.node.device_configurations:
-        return Refusal("sharded", "the node is configured to run on several devices")
+        return Refusal(Code.SHARDED, "the node is configured to run on several devices")
     return None
 
 
@@ -143,9 +145,9 @@ def _parameters(
     between = data_dequantizer(node.inputs[0]) is not None
     bias = read_parameter(document, node, inputs.bias, dequantized=between)
     if isinstance(weight, Refusal):
-        return Refusal(f"weight-{weight.code}", f"the weight {weight.reason}")
+        return Refusal(Code(f"weight-{weight.code}"), f"the weight {weight.reason}")
     if isinstance(bias, Refusal):
-        return Refusal(f"bias-{bias.code}", f"the bias {bias.reason}")
+        return Refusal(Code(f"bias-{bias.code}"), f"the bias {bias.reason}")
     assert weight is not None
     if quantization is not None:
         problem = problem_of(document, node, quantization, weight, bias, operator.out_axis)
@@ -153,10 +155,10 @@ def _parameters(
             return problem
     annotated = [v for v in node.inputs[1:] if v is not None and document.is_annotated(v)]
     if annotated or document.is_annotated(weight.value):
-        return Refusal("weight-annotated", "a quantization annotation describes the weight")
+        return Refusal(Code.WEIGHT_ANNOTATED, "a quantization annotation describes the weight")
     dtype = weight.constant.dtype
     if quantization is None and dtype not in ITEMSIZE:
-        return Refusal("dtype-unsupported", f"ONNX has no {node.op_type} of {dtype}")
+        return Refusal(Code.DTYPE_UNSUPPORTED, f"ONNX has no {node.op_type} of {dtype}")
     return weight, bias, quantization
 
 
@@ -168,7 +170,7 @@ def _axes(
         return axes
     lengths = [axis.out_length for axis in axes]
     if any(length is not None and length < 1 for length in lengths):
-        return Refusal("empty-tensor", f"the output would have the extents {lengths}")
+        return Refusal(Code.EMPTY_TENSOR, f"the output would have the extents {lengths}")
     return axes
 
 
@@ -206,14 +208,14 @@ def _shape_problem(
 ) -> Refusal | None:
     weight = parameter.constant.shape
     if dims is None:
-        return Refusal("unknown-shape", "the rank of the input is not known")
+        return Refusal(Code.UNKNOWN_SHAPE, "the rank of the input is not known")
     if len(dims) != len(weight) or not 3 <= len(dims) <= 5:
         return Refusal(
-            "rank-unsupported",
+            Code.RANK_UNSUPPORTED,
             f"input of rank {len(dims)} and weight of rank {len(weight)}: 1 to 3 spatial axes fold",
         )
     if 0 in dims or 0 in weight:
-        return Refusal("empty-tensor", f"input {list(dims)} or weight {list(weight)} is empty")
+        return Refusal(Code.EMPTY_TENSOR, f"input {list(dims)} or weight {list(weight)} is empty")
     # The groups divide the first axis of the weight, both of a Conv and of a ConvTranspose.
     consistent = group >= 1 and weight[0] % group == 0
     if consistent:
@@ -225,7 +227,7 @@ def _shape_problem(
         consistent = consistent and all(math.prod(vector.shape) in known for vector in vectors)
     if not consistent:
         return Refusal(
-            "inconsistent-shapes",
+            Code.INCONSISTENT_SHAPES,
             f"input {list(dims)}, weight {list(weight)} and group {group} do not fit",
         )
     return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.layout import Packing, Step
 from widthfold_onnx.model.declared import Dims
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.base import Ends, LinearSite, Reformulation
 from widthfold_onnx.rules.windowed import WindowedSite
 
@@ -80,7 +80,7 @@ class WindowedForm(Reformulation):
         )
         why = None
         if self.out_shape != site.output:
-            why = Refusal("cut", f"{list(self.out_shape)} is cut to {list(site.output)}")
+            why = Refusal(Code.CUT, f"{list(self.out_shape)} is cut to {list(site.output)}")
         elif fold.digit_major and fold.group > 1:
-            why = Refusal("grouped-channels-last", "groups lie apart in the NHWC form")
+            why = Refusal(Code.GROUPED_CHANNELS_LAST, "groups lie apart in the NHWC form")
         return Ends(site.data_index, reads, returns, self.input.shape, self.output.shape, why)
