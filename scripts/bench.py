@@ -39,7 +39,7 @@ from widthfold_onnx.plan.layers import Layers
 from widthfold_onnx.plan.ranking import Compared, compare, rank_correlation
 from widthfold_onnx.plan.store import Key, Store
 from widthfold_onnx.plan.targets import target
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import SearchReport
 from widthfold_onnx.rules.form import Reformulation
 from widthfold_onnx.rules.forms import forms
@@ -92,11 +92,11 @@ def pad_channels(model: Path, out: Path) -> int:
 
     def choose(site: LinearSite) -> Reformulation | Refusal:
         if site.op != "Conv" or site.group > 1:
-            return Refusal("no-rival", "only a Conv of one group is padded")
+            return Refusal(Code.NO_GAIN, "only a Conv of one group is padded")
         grouping = Grouping(*(-(-channels // TILE) * TILE for channels in site.channels))
         unlimited = FoldOptions(ragged=True, max_flops_growth=1e9, max_bytes_growth=1e9)
         found = forms(site, unlimited, (1,) * (1 + len(site.axes)), grouping=grouping)
-        return next((form for _, form in found), Refusal("aligned", "nothing is missing"))
+        return next((form for _, form in found), Refusal(Code.NO_GAIN, "nothing is missing"))
 
     loaded = load(model)
     document = Document(loaded.proto, loaded.folder, OPERATORS)

@@ -16,7 +16,7 @@ from widthfold_onnx.plan.hints import Hints
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Choice, InspectReport, InspectSite
 from widthfold_onnx.rewrite.record import FOLD_KEY, read_record
-from widthfold_onnx.rules.conv import PROGRESS, cost, furthest, is_wide, reformulate
+from widthfold_onnx.rules.conv import cost, furthest, is_wide, reformulate
 from widthfold_onnx.rules.form import Reformulation
 from widthfold_onnx.rules.forms import candidates
 from widthfold_onnx.rules.site import LinearSite
@@ -114,7 +114,7 @@ def _outcomes(
 ) -> tuple[dict[str, Reformulation], dict[str, Refusal]]:
     """Return the cheapest form by axis, and the refusal of each axis without one."""
     conv, found = decision.conv, decision.outcome
-    if isinstance(found, Refusal) and (conv is None or found.code not in PROGRESS):
+    if isinstance(found, Refusal) and (conv is None or not found.code.is_of_a_form):
         return {}, {ANY: found}
     assert conv is not None
     legal: dict[str, Reformulation] = {}

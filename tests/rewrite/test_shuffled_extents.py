@@ -14,7 +14,7 @@ from widthfold_onnx.model.graph import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.plan.candidates import every_form
 from widthfold_onnx.plan.decisions import plan, rewriting
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.form import Reformulation
 from widthfold_onnx.rules.forms import forms
 from widthfold_onnx.rules.site import LinearSite
@@ -97,7 +97,11 @@ def test_what_states_extents_is_recorded_with_them(dims: list[int | str]) -> Non
         return Document(onnx.ModelProto.FromString(model.SerializeToString()), None, OPERATORS)
 
     every: list[Reformulation] = []
-    plan(opened(), options, lambda site: every.extend(sub_pixels(site)) or Refusal("no", "later"))
+    plan(
+        opened(),
+        options,
+        lambda site: every.extend(sub_pixels(site)) or Refusal(Code.NO_GAIN, "later"),
+    )
     assert every
     for index in range(len(every)):
         document = opened()

@@ -25,7 +25,7 @@ from widthfold_onnx.model.graph import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.plan.candidates import every_form
 from widthfold_onnx.plan.decisions import plan, rewriting
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.form import Reformulation
 from widthfold_onnx.rules.site import LinearSite
 
@@ -210,7 +210,7 @@ def test_an_open_extent_does_not_fold_alone(stride: int, axis: AxisName) -> None
 
     def none(site: LinearSite) -> Refusal:
         forms.extend(sub_pixels(site, options))
-        return Refusal("not-selected", "only counted")
+        return Refusal(Code.NOT_SELECTED, "only counted")
 
     plan(Document(model, None, OPERATORS), options, none)
     assert all(form.axis == "height" for form in forms)

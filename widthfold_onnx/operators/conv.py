@@ -9,7 +9,7 @@ from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Attributes, Node
 from widthfold_onnx.operators.base import Array, Inputs, Operator, integers
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 
 
 def _conv_axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis, ...] | Refusal:
@@ -37,7 +37,7 @@ def _conv_axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxi
     )
     if not fits:
         return Refusal(
-            "inconsistent-attributes",
+            Code.INCONSISTENT_ATTRIBUTES,
             f"kernel {kernel}, strides {strides}, dilations {dilations}, pads {pads} for weight "
             f"{list(weight)}",
         )
@@ -66,7 +66,7 @@ def _same_pads(axis: ConvAxis, auto_pad: str) -> tuple[int, int] | Refusal:
     span = axis.dilation * (axis.kernel - 1) + 1
     if length is None and stride > 1:
         return Refusal(
-            "unknown-extent",
+            Code.UNKNOWN_EXTENT,
             f"{auto_pad} at stride {stride} pads by the input's extent, which is not known",
         )
     # At stride 1 the total is span - 1 at any extent.
@@ -76,7 +76,7 @@ def _same_pads(axis: ConvAxis, auto_pad: str) -> tuple[int, int] | Refusal:
     begin = int(total / 2) if auto_pad == "SAME_UPPER" else int((total + 1) / 2)
     if begin < 0:
         return Refusal(
-            "negative-same-pads", f"{auto_pad} of {length} positions at stride {stride} crops"
+            Code.NEGATIVE_SAME_PADS, f"{auto_pad} of {length} positions at stride {stride} crops"
         )
     return begin, max(0, total - begin)
 

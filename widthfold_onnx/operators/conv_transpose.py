@@ -17,7 +17,7 @@ from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Node
 from widthfold_onnx.operators.base import Array, integers
 from widthfold_onnx.operators.conv import CONV, auto_pad_of, group_of
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 
 Pads = tuple[int, int]
 
@@ -40,7 +40,7 @@ def _axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis, ..
     )
     if not fits:
         return Refusal(
-            "inconsistent-attributes",
+            Code.INCONSISTENT_ATTRIBUTES,
             f"kernel {kernel}, strides {strides}, dilations {dilations}, pads {pads}, output "
             f"padding {more}, output shape {wanted} for weight of kernel {list(weight[2:])}",
         )
@@ -58,7 +58,7 @@ def _axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis, ..
             return found
         if found[1] < 0 and more[i] - found[1] >= s:
             return Refusal(
-                "output-too-large",
+                Code.OUTPUT_TOO_LARGE,
                 f"an output of {wanted[i]} positions is a stride or more beyond the kernel's reach",
             )
         axes.append(
@@ -91,7 +91,7 @@ def _pads(
     if wanted is not None:
         if full is None:
             return Refusal(
-                "unknown-extent",
+                Code.UNKNOWN_EXTENT,
                 "output_shape pads by the input's extent, which is not known",
             )
         total = full - wanted
@@ -105,7 +105,7 @@ def _pads(
     if total < 0:
         # The runtime leaves these positions out, against the operator's text.
         return Refusal(
-            "negative-same-pads",
+            Code.NEGATIVE_SAME_PADS,
             f"{auto_pad} wants {-total} positions more than the kernel reaches",
         )
     less, larger = total // 2, total - total // 2

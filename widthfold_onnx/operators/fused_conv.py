@@ -13,7 +13,7 @@ from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Attributes, Node
 from widthfold_onnx.operators.conv import CONV
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 
 ADDED = 3
 """Index of Z."""
@@ -21,7 +21,7 @@ ADDED = 3
 
 def _axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis, ...] | Refusal:
     if len(node.inputs) > ADDED and node.inputs[ADDED] is not None:
-        return Refusal("adds-a-tensor", "it adds another tensor before its activation")
+        return Refusal(Code.ADDS_A_TENSOR, "it adds another tensor before its activation")
     return CONV.axes(node, dims, weight)
 
 

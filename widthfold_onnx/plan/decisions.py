@@ -11,7 +11,7 @@ from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import Gain, SiteReport
 from widthfold_onnx.rewrite.engine import Rewriting
 from widthfold_onnx.rewrite.nonfinite import spread_of
@@ -25,9 +25,9 @@ from widthfold_onnx.text import quoted
 Choose = Callable[[LinearSite], Reformulation | Refusal]
 
 ALREADY_FOLDED = Refusal(
-    "already-folded", "the model carries folds of an earlier run; fold the original instead"
+    Code.ALREADY_FOLDED, "the model carries folds of an earlier run; fold the original instead"
 )
-KEPT = frozenset({"already-folded", "not-selected", "no-gain"})
+KEPT = frozenset({Code.ALREADY_FOLDED, Code.NOT_SELECTED, Code.NO_GAIN})
 """Codes of sites that are left alone without a fault."""
 
 
@@ -58,7 +58,7 @@ class Decision:
                 graph=graph,
                 op=op,
                 status="kept" if self.outcome.code in KEPT else "refused",
-                code=self.outcome.code,
+                code=self.outcome.code.value,
                 reason="; ".join(filter(None, (self.outcome.reason, hint))),
                 gain=gain,
             )
@@ -130,7 +130,7 @@ def read_sites(
         if is_folded:
             yield site, ALREADY_FOLDED
         elif not _selected(site.name, options):
-            yield site, Refusal("not-selected", "left alone by --nodes or --skip")
+            yield site, Refusal(Code.NOT_SELECTED, "left alone by --nodes or --skip")
         else:
             yield site, read_site(document, site, static, planned)
 

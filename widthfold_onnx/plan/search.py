@@ -33,7 +33,7 @@ from widthfold_onnx.plan.measure import AS_IS, Bench
 from widthfold_onnx.plan.store import Store
 from widthfold_onnx.plan.trials import Choice, Trials
 from widthfold_onnx.progress import Progress, Step
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import Gain, SearchReport
 from widthfold_onnx.rules.conv import unfit
 from widthfold_onnx.rules.form import Reformulation
@@ -223,14 +223,16 @@ class Search:
         count = len(self._layers.units[subject].forms)
         best = self._gains.best(subject)
         if best is None:
-            return Refusal("no-gain", f"none of its {count} forms {self._gains.unknown(subject)}")
+            return Refusal(
+                Code.NO_GAIN, f"none of its {count} forms {self._gains.unknown(subject)}"
+            )
         ratio, low, high = best[1].ratio, best[1].low, best[1].high
         if best[1].predicted:
             why = f"is predicted at {ratio:.2f}x; {PREDICTED_GAIN}x would be folded unmeasured"
         else:
             why = f"ran at {ratio:.2f}x [{low:.2f}, {high:.2f}]"
         where = ", but not in the whole model" if pays(best[1]) else ""
-        return Refusal("no-gain", f"the best of its {count} forms {why}{where}")
+        return Refusal(Code.NO_GAIN, f"the best of its {count} forms {why}{where}")
 
     def _document(self) -> Document:
         copy = onnx.ModelProto()

@@ -26,7 +26,7 @@ from widthfold_onnx.plan.excerpt import excerpt, fused_behind
 from widthfold_onnx.plan.identity import canonical
 from widthfold_onnx.plan.targets import Target
 from widthfold_onnx.plan.work import Work
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.form import Reformulation
 from widthfold_onnx.rules.site import LinearSite, Site
 
@@ -100,10 +100,10 @@ def cut(
     """
     dims = measured.get(site.scope.path, site.data.name or "")
     if dims is None or None in dims:
-        return Refusal("unknown-extent", "an extent is not known, so it cannot be measured")
+        return Refusal(Code.UNKNOWN_EXTENT, "an extent is not known, so it cannot be measured")
     if site.weight.dtype not in target.rate:
         return Refusal(
-            "dtype-unmeasured",
+            Code.DTYPE_UNMEASURED,
             f"{target.name} has no figures for {site.weight.dtype}; a fixed factor needs none",
         )
     shape = [int(d) for d in dims if d is not None]
@@ -116,7 +116,9 @@ def cut(
         forms = [form for form in forms if _exists(form_key(site, form), site_again, options)]
     if not forms:
         sizes = " x ".join(map(str, shape))
-        return Refusal("unknown-extent", f"at {sizes}, where it would be measured, it has no form")
+        return Refusal(
+            Code.UNKNOWN_EXTENT, f"at {sizes}, where it would be measured, it has no form"
+        )
     output = [int(d) for d in site_again.output if d is not None]
     macs = site_again.macs or 0
     work = Work.of(site, shape, output)

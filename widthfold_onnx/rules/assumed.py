@@ -10,7 +10,7 @@ from dataclasses import replace
 from widthfold_onnx.fold.axis import fold_axis
 from widthfold_onnx.fold.layout import Reshape, pixel_shuffle
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.form import Reformulation
 from widthfold_onnx.rules.site import LinearSite
 
@@ -27,13 +27,13 @@ def wrong_elsewhere(site: LinearSite, options: FoldOptions, form: Reformulation)
     fold, guarded = form.fold, options.guard_shapes
     if not guarded and any(not fold.axes[i].folded for i in site.sized_pads):
         return Refusal(
-            "unguarded-extent",
+            Code.UNGUARDED_EXTENT,
             "SAME padding at a stride depends on an assumed extent that is not folded",
         )
     inferred = [s.inferred for s in (*form.folding, *form.unfolding) if isinstance(s, Reshape)]
     if max(inferred, default=0) > 1:
         return Refusal(
-            "several-unknown-extents",
+            Code.SEVERAL_UNKNOWN_EXTENTS,
             "more than one extent beside the folded axis is not known; a Reshape infers one",
         )
     assumed = {i for i in form.folded if site.static[i] is None and form.stated[i] is not None}
@@ -45,7 +45,7 @@ def wrong_elsewhere(site: LinearSite, options: FoldOptions, form: Reformulation)
     )
     if assumed and not guarded and (len(assumed) > 1 or inferred[0] or unseen):
         return Refusal(
-            "unguarded-extent",
+            Code.UNGUARDED_EXTENT,
             "at another size than the assumed one the fold would go wrong unnoticed",
         )
     return None

@@ -23,7 +23,7 @@ from widthfold_onnx.fold.channels import Grouping, regroup
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules import rows
 from widthfold_onnx.rules.form import Reformulation
 from widthfold_onnx.rules.legality import judge
@@ -119,7 +119,9 @@ def _too_short(site: LinearSite, split: Split) -> Refusal | None:
     """Refuse an axis with fewer positions than are to become channels."""
     for factor, extent in zip(split, site.positions, strict=True):
         if extent is not None and 1 < factor > extent:
-            return Refusal("too-short", f"of {factor} positions {factor - extent} would be added")
+            return Refusal(
+                Code.TOO_SHORT, f"of {factor} positions {factor - extent} would be added"
+            )
     return None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.dequantized import is_dequantized_anew
 from widthfold_onnx.rules.form import Reformulation
 from widthfold_onnx.rules.site import LinearSite
@@ -55,11 +55,11 @@ def unguardable(site: LinearSite) -> Refusal | None:
     """Return why no guard can stand around a site: its operator set, or data no If can read."""
     if site.opset < LEAST_OPSET:
         return Refusal(
-            "opset-too-old", f"opset {site.opset} is below {LEAST_OPSET}, which the guard needs"
+            Code.OPSET_TOO_OLD, f"opset {site.opset} is below {LEAST_OPSET}, which the guard needs"
         )
     if is_dequantized_anew(site.data):
         return Refusal(
-            "guard-not-loadable",
+            Code.GUARD_NOT_LOADABLE,
             "it needs a guard, and its data comes from a DequantizeLinear through moves: "
             "ONNX Runtime dies while it loads an If that reads that",
         )

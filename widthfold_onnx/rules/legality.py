@@ -10,7 +10,7 @@ import math
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.options import FoldOptions, NonFinite
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules import rows, windows
 from widthfold_onnx.rules.assumed import wrong_elsewhere
 from widthfold_onnx.rules.form import Reformulation
@@ -63,10 +63,10 @@ def _integers_problem(site: LinearSite, shapes: tuple[Dims, Dims]) -> Refusal | 
     """Refuse what cannot be extended, or would no longer be computed in integers."""
     known = site.quantization
     if known is not None and not known.extends and shapes[0] != site.planned:
-        return Refusal("extension-unsupported", "the operator set has no Pad of integers")
+        return Refusal(Code.EXTENSION_UNSUPPORTED, "the operator set has no Pad of integers")
     if known is not None and not known.cuts and shapes[1] != site.output:
         return Refusal(
-            "quantized",
+            Code.QUANTIZED,
             "its result would be cut, and it is not quantized right behind that: the runtime would "
             "no longer compute in integers",
         )
@@ -81,12 +81,12 @@ def _mixes_samples(
         return None
     if fold.dense:
         return Refusal(
-            "mixes-samples",
+            Code.MIXES_SAMPLES,
             "one dense group lets a NaN of one sample reach others (--mix-samples allows it)",
         )
     if site.is_product and rows.mixes_samples(site, fold.in_factor, merged):
         return Refusal(
-            "mixes-samples",
+            Code.MIXES_SAMPLES,
             f"the {label} may be samples of a batch, and a NaN of one would reach others "
             "(--mix-samples allows it)",
         )
@@ -97,14 +97,15 @@ def _spread_problem(site: LinearSite, options: FoldOptions, fold: ConvFold) -> R
     """Refuse zeros that spread Inf and NaN or are left out, and a weight that is not zero there."""
     strict, after = options.nonfinite is NonFinite.REFUSE, fold.regrouping.after
     if fold.regrouping.leaves_out and site.groups % after.group:
-        return Refusal("joined-channels", f"the weight is not zero between {after.group} groups")
+        return Refusal(Code.JOINED_CHANNELS, f"the weight is not zero between {after.group} groups")
     zeros = fold.structural_zeros()
     if zeros and strict and not site.is_finite:
         return Refusal(
-            "structural-zeros", f"{zeros:.0%} of the weight would be zeros that spread Inf and NaN"
+            Code.STRUCTURAL_ZEROS,
+            f"{zeros:.0%} of the weight would be zeros that spread Inf and NaN",
         )
     if fold.regrouping.leaves_out and strict:
-        return Refusal("zeros-left-out", "zeros that spread Inf and NaN would be left out")
+        return Refusal(Code.ZEROS_LEFT_OUT, "zeros that spread Inf and NaN would be left out")
     return None
 
 
@@ -113,18 +114,18 @@ def _too_large(site: LinearSite, options: FoldOptions, result: Reformulation) ->
     size = math.prod(result.fold.weight_shape(site.weight_shape)) * site.itemsize
     if size > MAX_WEIGHT_BYTES:
         return Refusal(
-            "weight-too-large",
+            Code.WEIGHT_TOO_LARGE,
             f"the weight would have {size >> 20} MiB; the limit is {MAX_WEIGHT_BYTES >> 20} MiB",
         )
     if result.bytes_ratio > options.max_bytes_growth:
         return Refusal(
-            "bytes-growth",
+            Code.BYTES_GROWTH,
             f"input, weight and output would grow {result.bytes_ratio:.1f}x; "
             f"--max-bytes-growth is {options.max_bytes_growth:g}",
         )
     if result.flops_ratio > options.max_flops_growth:
         return Refusal(
-            "flops-growth",
+            Code.FLOPS_GROWTH,
             f"multiply-adds would grow {result.flops_ratio:.1f}x; "
             f"--max-flops-growth is {options.max_flops_growth:g}",
         )

@@ -14,7 +14,7 @@ from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.domain import operator_of
 from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 
 Array = npt.NDArray[Any]
 
@@ -97,5 +97,5 @@ def pointwise(op: Op) -> Carried | Refusal:
     """Carry an op of data at input 0; all others are scalars by the definition of the operator."""
     shape, *others = op.shapes
     if shape is None or any(other is not None for other in others):
-        return Refusal("not-packed", "the input is not there in the state")
+        return Refusal(Code.NOT_PACKED, "the input is not there in the state")
     return Carried((shape,))

@@ -30,7 +30,7 @@ from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.operators.base import Operator, Positions
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.dequantized import (
     data_dequantizer,
     element_type,
@@ -134,12 +134,12 @@ def read_beside(
             constant = document.constant(value)
             if isinstance(constant, Refusal) and index == inputs.zero:
                 return Refusal(
-                    "weight-zero-point-computed",
+                    Code.WEIGHT_ZERO_POINT_COMPUTED,
                     f"{name} {constant.reason}: what fills the gaps of the weight is not known",
                 )
             shape = constant.shape if isinstance(constant, Constant) else extents(value)
             if shape is None or None in shape:
-                return Refusal("unknown-shape", f"how many numbers {name} has is not known")
+                return Refusal(Code.UNKNOWN_SHAPE, f"how many numbers {name} has is not known")
             if not is_single(shape):
                 fits = axis is not None and _is_of_channels(shape, weight, axis)
                 problem = _vector_problem(name, constant, shape, of_channels=of_channels, fits=fits)
@@ -165,16 +165,16 @@ def _vector_problem(
     """Refuse several numbers that are not those of constant output channels."""
     if not of_channels:
         return Refusal(
-            "quantized-per-position",
+            Code.QUANTIZED_PER_POSITION,
             f"{name} has the extents {list(shape)}, so it differs between positions that become "
             "one",
         )
     if isinstance(constant, Refusal):
-        return Refusal("quantized-not-constant", f"{name} {constant.reason}")
+        return Refusal(Code.QUANTIZED_NOT_CONSTANT, f"{name} {constant.reason}")
     if fits:
         return None
     return Refusal(
-        "inconsistent-shapes",
+        Code.INCONSISTENT_SHAPES,
         f"{name} has the extents {list(shape)}, which are not those of output channels",
     )
 
@@ -199,13 +199,13 @@ def problem_of(
     weight = parameters[inputs.weight]
     if not quantization.dequantized and weight.constant.dtype not in BYTES:
         return Refusal(
-            "dtype-unsupported", f"ONNX has no {node.op_type} of {weight.constant.dtype}"
+            Code.DTYPE_UNSUPPORTED, f"ONNX has no {node.op_type} of {weight.constant.dtype}"
         )
     bias = None if inputs.bias is None else parameters.get(inputs.bias)
     rank = len(weight.constant.shape)
     if any(weight.vectors) and weight.axis != operator.out_axis(node, rank):
         return Refusal(
-            "quantized",
+            Code.QUANTIZED,
             f"scale or zero point of the weight differ along axis {weight.axis}, which counts no "
             "output channels",
         )
@@ -215,7 +215,7 @@ def problem_of(
     for scale in (*scales, *((known,) if isinstance(known, Constant) else ())):
         numbers = document.read(scale).astype(np.float64)
         if not (np.isfinite(numbers).all() and (numbers > 0).all()):
-            return Refusal("quantized", "a scale is not a positive number")
+            return Refusal(Code.QUANTIZED, "a scale is not a positive number")
     if operator.positions is Positions.SPATIAL or not quantization.dequantized:
         return None
     # With a Reshape of integers before the DequantizeLinear ONNX Runtime 1.31.1 multiplies int8 in
@@ -264,6 +264,6 @@ def accumulator_overflow(
     if sums.max(initial=0) <= ACCUMULATOR:
         return None
     return Refusal(
-        "accumulator-overflow",
+        Code.ACCUMULATOR_OVERFLOW,
         f"a sum may reach {int(sums.max())}, more than the {ACCUMULATOR} that int32 holds",
     )

@@ -15,7 +15,7 @@ from widthfold_onnx.model.domain import operator_of
 from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.operators.base import MIN_OPSET, Array, Operator, Positions
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.dequantized import data_dequantizer, exact_dequantizer, is_finite
 from widthfold_onnx.rules.parameter import Parameter, read_parameter
 from widthfold_onnx.rules.quantized import (
@@ -100,9 +100,11 @@ def read_site(
 def _place_problem(document: Document, site: Site) -> Refusal | None:
     """Refuse a node that no rule can replace, for its place or its devices."""
     if site.scope.proto is None:
-        return Refusal("in-function", f"the function cannot be inlined: {document.why_not_inlined}")
+        return Refusal(
+            Code.IN_FUNCTION, f"the function cannot be inlined: {document.why_not_inlined}"
+        )
     if site.node.device_configurations:
-        return Refusal("sharded", "the node is configured to run on several devices")
+        return Refusal(Code.SHARDED, "the node is configured to run on several devices")
     return None
 
 
@@ -112,7 +114,7 @@ def _operator(document: Document, node: Node) -> Operator | Refusal:
     least = descriptions[0].min_opset
     if document.opset < least:
         what = "opset" if least == MIN_OPSET else f"{node.op_type} at opset"
-        return Refusal("opset-too-old", f"{what} {document.opset} is below {least}")
+        return Refusal(Code.OPSET_TOO_OLD, f"{what} {document.opset} is below {least}")
     if len(descriptions) == 1:
         return descriptions[0]
     found = {}
@@ -124,11 +126,13 @@ def _operator(document: Document, node: Node) -> Operator | Refusal:
     if len(constant) == 1:
         return constant[0]
     if constant:
-        return Refusal("constant-product", "both operands are constant: no data flows through it")
+        return Refusal(
+            Code.CONSTANT_PRODUCT, "both operands are constant: no data flows through it"
+        )
     other, one = (c for c in found.values() if isinstance(c, Refusal))
-    code = other.code if one.code == "not-constant" else one.code
+    code = other.code if one.code == Code.NOT_CONSTANT else one.code
     reason = f"neither operand is a constant weight: {one.reason}; {other.reason}"
-    return Refusal(f"weight-{code}", reason)
+    return Refusal(Code(f"weight-{code}"), reason)
 
 
 def _parameters(
@@ -145,17 +149,17 @@ def _parameters(
     weight = read_parameter(document, node, inputs.weight, dequantized=integers)
     bias = read_parameter(document, node, inputs.bias, dequantized=integers or between)
     if isinstance(weight, Refusal):
-        return Refusal(f"weight-{weight.code}", f"the weight {weight.reason}")
+        return Refusal(Code(f"weight-{weight.code}"), f"the weight {weight.reason}")
     if isinstance(bias, Refusal):
-        return Refusal(f"bias-{bias.code}", f"the bias {bias.reason}")
+        return Refusal(Code(f"bias-{bias.code}"), f"the bias {bias.reason}")
     assert weight is not None
     others = [v for i, v in enumerate(node.inputs) if v is not None and i != inputs.data]
     if any(map(document.is_annotated, (*others, weight.constant.value))):
-        return Refusal("weight-annotated", "a quantization annotation describes the weight")
+        return Refusal(Code.WEIGHT_ANNOTATED, "a quantization annotation describes the weight")
     dtype = weight.constant.dtype
     wanted = BYTES if operator.integers else tuple(ITEMSIZE)
     if not integers and dtype not in wanted:
-        return Refusal("dtype-unsupported", f"elements are {dtype}; {', '.join(wanted)} fold")
+        return Refusal(Code.DTYPE_UNSUPPORTED, f"elements are {dtype}; {', '.join(wanted)} fold")
     parameters = {inputs.weight: weight}
     if bias is not None and inputs.bias is not None:
         parameters[inputs.bias] = bias
@@ -178,21 +182,23 @@ def _extents(
 ) -> tuple[Dims, Dims] | Refusal:
     """Return the extents of the data as the operator reads it: fixed, and as planned."""
     if static is None or planned is None:
-        return Refusal("unknown-shape", "the rank of the input is not known")
+        return Refusal(Code.UNKNOWN_SHAPE, "the rank of the input is not known")
     rank, weight_rank = len(planned), len(weight.shape)
     if operator.positions is Positions.SPATIAL:
         if rank != weight_rank or not 3 <= rank <= 5:
             return Refusal(
-                "rank-unsupported",
+                Code.RANK_UNSUPPORTED,
                 f"input of rank {rank} and weight of rank {weight_rank}: 1 to 3 spatial axes fold",
             )
     elif not weight_rank:
-        return Refusal("inconsistent-shapes", "the weight is a single number: no product has one")
+        return Refusal(
+            Code.INCONSISTENT_SHAPES, "the weight is a single number: no product has one"
+        )
     elif rank < 2:
-        return Refusal("one-position", "the data is a vector: there are no positions to fold")
+        return Refusal(Code.ONE_POSITION, "the data is a vector: there are no positions to fold")
     if 0 in planned or 0 in weight.shape:
         return Refusal(
-            "empty-tensor", f"input {list(planned)} or weight {list(weight.shape)} is empty"
+            Code.EMPTY_TENSOR, f"input {list(planned)} or weight {list(weight.shape)} is empty"
         )
     if operator.transposed(node):
         return (*static[:-2], static[-1], static[-2]), (*planned[:-2], planned[-1], planned[-2])
@@ -201,7 +207,8 @@ def _extents(
 
 def _misfit(dims: Dims, weight: Constant, more: str) -> Refusal:
     return Refusal(
-        "inconsistent-shapes", f"input {list(dims)}, weight {list(weight.shape)}{more} do not fit"
+        Code.INCONSISTENT_SHAPES,
+        f"input {list(dims)}, weight {list(weight.shape)}{more} do not fit",
     )
 
 
@@ -259,7 +266,7 @@ def _axes(
         return axes
     lengths = [axis.out_length for axis in axes]
     if any(length is not None and length < 1 for length in lengths):
-        return Refusal("empty-tensor", f"the output would have the extents {lengths}")
+        return Refusal(Code.EMPTY_TENSOR, f"the output would have the extents {lengths}")
     return axes
 
 

@@ -15,7 +15,7 @@ from widthfold_onnx.fold.layout import Reshape, Step, Transpose
 from widthfold_onnx.fold.row_state import RowState
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.form import Ends, Reformulation, bytes_growth
 from widthfold_onnx.rules.site import LinearSite
 
@@ -51,13 +51,15 @@ def extended(
     shown = " x ".join("?" if e is None else str(e) for e in extents)
     if None in extents:
         return Refusal(
-            "unknown-extent",
+            Code.UNKNOWN_EXTENT,
             f"{shown} {what}: whether {factor} divides their number is not known",
         )
     count = math.prod(e for e in extents if e is not None)
     if count == 1:
-        return Refusal("one-position", f"the data has one of its {what}, so there is none to move")
-    return Refusal("factor-does-not-divide", f"{count} {what} are not a multiple of {factor}")
+        return Refusal(
+            Code.ONE_POSITION, f"the data has one of its {what}, so there is none to move"
+        )
+    return Refusal(Code.FACTOR_DOES_NOT_DIVIDE, f"{count} {what} are not a multiple of {factor}")
 
 
 def mixes_samples(site: LinearSite, factor: int, merged: int) -> bool:
@@ -137,7 +139,7 @@ def _ends(site: LinearSite, state: RowState, shape: Dims) -> Ends:
     returns = state if state.fits(result) and not site.flat else None
     if site.flat:
         result = (*result[:-2], result[-1 if site.left else -2])
-        why = Refusal("no-channels", "its result has no axis of channels")
+        why = Refusal(Code.NO_CHANNELS, "its result has no axis of channels")
     if site.is_dequantized:
         return Ends(site.data_index, None, None, shape, result)
     return Ends(site.data_index, reads, returns, shape, result, why)

@@ -8,7 +8,7 @@ from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.layout import Packing, pack
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.form import Ends, Reformulation, bytes_growth, elements
 from widthfold_onnx.rules.site import LinearSite, axis_names
 
@@ -22,7 +22,7 @@ def extended(
         open_ = digits > 1 and site.planned[axis] is None
         if open_ and not (options.guard_shapes and site.quantization is None):
             return Refusal(
-                "unknown-extent",
+                Code.UNKNOWN_EXTENT,
                 f"the extent of the {names[axis]} is not known; {digits} would have to divide it",
             )
     in_shape = _extended(site, fold, output=False)
@@ -31,7 +31,7 @@ def extended(
         if actual != wanted and not options.ragged:
             axis = next(i for i, (a, w) in enumerate(zip(actual, wanted, strict=True)) if a != w)
             return Refusal(
-                "factor-does-not-divide",
+                Code.FACTOR_DOES_NOT_DIVIDE,
                 f"{'input' if actual is site.planned else 'output'} extent {actual[axis]} would "
                 f"have to be {wanted[axis]}",
             )
@@ -106,9 +106,9 @@ def _ends(
     )
     why = None
     if shapes[1] != site.output:
-        why = Refusal("cut", f"{list(shapes[1])} is cut to {list(site.output)}")
+        why = Refusal(Code.CUT, f"{list(shapes[1])} is cut to {list(site.output)}")
     elif apart:
-        why = Refusal("grouped-channels-last", "groups lie apart in the NHWC form")
+        why = Refusal(Code.GROUPED_CHANNELS_LAST, "groups lie apart in the NHWC form")
     return Ends(site.data_index, reads, returns, in_shape, out_shape, why)
 
 

@@ -15,7 +15,7 @@ from widthfold_onnx.fold.channels import Grouping
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.plan.decisions import plan
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.engine import Rewriting
 from widthfold_onnx.rules.conv import reformulate
 from widthfold_onnx.rules.form import Reformulation
@@ -126,4 +126,4 @@ def chosen(base: Base, site: LinearSite) -> Reformulation | Refusal:
         every = forms(site, base.options, (1, *base.alone), one_sided=True)
         kinds = {"sub-pixel", "sub-pixel+sub-pixel"}
         legal = [r for _, r in every if isinstance(r, Reformulation) and r.kind in kinds]
-    return next((r for r in legal if r.fold.dense == base.dense), Refusal("none", "no form"))
+    return next((r for r in legal if r.fold.dense == base.dense), Refusal(Code.NO_GAIN, "no form"))
