@@ -13,8 +13,9 @@ from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.evidence.patterns import pattern, patterns, sentence
 from widthfold_onnx.fold.channels import Grouping
 from widthfold_onnx.fold.conv_axis import ConvAxis
+from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.domain import operator_of
-from widthfold_onnx.model.graph import Document, Node
+from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.messages import Scope
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.refusal import Refusal
@@ -97,8 +98,13 @@ def _numbers(record: FoldRecord | ProductRecord) -> Iterator[int]:
         yield from (axis.out_digits * axis.in_digits, axis.length or 1)
 
 
-def _read(old: Document, place: Site, dims: tuple[int | None, ...]) -> LinearSite:
-    site = read_site(old, place, lambda _: dims, lambda _: dims)
+def _read(old: Document, place: Site, dims: Dims) -> LinearSite:
+    def extents(value: Value) -> Dims:
+        """Return the extents that the model fixes; of open ones those that the record has."""
+        fixed = old.shapes.get(place.scope.path, value.name or "")
+        return dims if fixed is None or None in fixed else fixed
+
+    site = read_site(old, place, extents, extents)
     if isinstance(site, Refusal):
         raise InvalidModelError(f"the fold cannot be repeated on the original: {site.reason}")
     return site
