@@ -40,6 +40,7 @@ from widthfold_onnx.errors import UsageError
 from widthfold_onnx.evidence.timing.environment import Before, environment
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.loader import load
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Provider, SearchOptions, Shapes
 from widthfold_onnx.plan.identity import machine_identity, setting_identity
 from widthfold_onnx.plan.layers import Layers
@@ -139,7 +140,7 @@ def compared(model: Path, found: SearchReport, search: SearchOptions) -> list[Co
     shapes = {name: tuple(dims) for name, dims in found.shapes.items()}
     fold = FoldOptions(input_shapes=SHAPES.get(model.stem, {}))
     layers = Layers.of(
-        Document(load(model).proto, model.parent), fold, shapes, target(found.target)
+        Document(load(model).proto, model.parent, OPERATORS), fold, shapes, target(found.target)
     )
     provider = Provider(found.provider)
     setting = setting_identity(provider, {}, {}, Level.ALL, search.threads)

@@ -8,31 +8,32 @@ from widthfold_onnx import FoldOptions
 from widthfold_onnx.fold.channels import Grouping
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.loader import load
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Shapes
 from widthfold_onnx.plan.decisions import plan, rewriting
-from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rules.form import Reformulation
 from widthfold_onnx.rules.forms import forms
-from widthfold_onnx.rules.windowed import WindowedSite
+from widthfold_onnx.rules.site import LinearSite
 from widthfold_onnx.survey import TILE
 
 
 def pad_channels(model: Path, out: Path, shapes: Shapes) -> int:
-    """Write a model with all channels padded to multiples of a tile; returns of how many Conv.
+    """Write a model with all channels padded to multiples of a tile; return of how many Conv.
 
     That is the advice of NVIDIA's convolution guide, the rival of every fold.
     """
 
     def choose(site: LinearSite) -> Reformulation | Refusal:
-        if not isinstance(site, WindowedSite) or site.op != "Conv" or site.group > 1:
-            return Refusal("no-rival", "only a Conv of one group is padded")
+        if site.op != "Conv" or site.group > 1:
+            return Refusal(Code.NO_GAIN, "only a Conv of one group is padded")
         grouping = Grouping(*(-(-channels // TILE) * TILE for channels in site.channels))
         unlimited = FoldOptions(ragged=True, max_flops_growth=1e9, max_bytes_growth=1e9)
         found = forms(site, unlimited, (1,) * (1 + len(site.axes)), grouping=grouping)
-        return next((form for _, form in found), Refusal("aligned", "nothing is missing"))
+        return next((form for _, form in found), Refusal(Code.NO_GAIN, "nothing is missing"))
 
     loaded = load(model)
-    document = Document(loaded.proto, loaded.folder)
+    document = Document(loaded.proto, loaded.folder, OPERATORS)
     options = FoldOptions(input_shapes=shapes)
     decisions = plan(document, options, choose)
     out.write_bytes(rewriting(document, decisions, options).carry_out().SerializeToString())

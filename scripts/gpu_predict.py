@@ -20,7 +20,6 @@ from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.plan.cost import form_seconds, layer_seconds
 from widthfold_onnx.plan.targets import Target, target
 from widthfold_onnx.plan.work import Work
-from widthfold_onnx.rules.windowed_form import WindowedForm
 
 DEVICES = ("a100", "h100", "h200")
 TITLE = "PREDICTED times of float16 layers, none measured"
@@ -79,21 +78,8 @@ def predicted(layer: Layer, form: Form, device: Target) -> float:
         return layer_seconds(work, device)
     fold = form.fold or ConvFold(axes=tuple(map(keep_axis, layer.axes)), group=layer.group)
     before, after = packings(layer, fold)
-    (in_shape, out_shape) = layer.shapes
-    moved = WindowedForm(
-        fold=fold,
-        axis="",
-        factor=fold.out_factor,
-        is_view=before.is_view and after.is_view,
-        kind=form.name,
-        flops_ratio=form.macs(layer) / layer.macs,
-        bytes_ratio=1.0,
-        input=before,
-        output=after,
-        in_shape=in_shape,
-        out_shape=out_shape,
-    )
-    return form_seconds(work, moved, work_of(layer, form), 0, device)
+    moves = before.steps(digit_major=False), after.steps(digit_major=False, inverse=True)
+    return form_seconds(work, moves, work_of(layer, form), 0, device)
 
 
 def floors(layer: Layer, form: Form, device: Target) -> tuple[float, float]:

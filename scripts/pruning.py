@@ -22,6 +22,7 @@ from bench import SHAPES, SHARED
 from widthfold_onnx import FoldOptions, WidthfoldError
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.loader import load
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Provider
 from widthfold_onnx.plan import race
 from widthfold_onnx.plan.layers import Layers
@@ -74,7 +75,7 @@ def compare(model: Path, seconds: float) -> Row:
     loaded, shapes = load(model), SHAPES.get(model.stem, {})
     _, known = running(model, Provider.CPU, shapes)
     aim = target(usual(Provider.CPU))
-    layers = Layers.of(Document(loaded.proto, loaded.folder), FoldOptions(), known, aim)
+    layers = Layers.of(Document(loaded.proto, loaded.folder, OPERATORS), FoldOptions(), known, aim)
     usually = raced(layers, seconds)
     margin, hopeless = race.PEAK_MARGIN, race.HOPELESS
     race.PEAK_MARGIN = race.HOPELESS = math.inf

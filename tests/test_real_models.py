@@ -18,8 +18,9 @@ from onnx import numpy_helper
 from tests.cli.tool import widthfold
 from tests.shared import MODELS, needs_models
 from widthfold_onnx import FoldOptions, Layout, VerifyOptions, optimize
+from widthfold_onnx.model.domain import operator_of
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.rewrite.record import FOLD_KEY
-from widthfold_onnx.rules import LINEAR
 
 SEEDS = 5
 FOLDED = {  # by 8, with the defaults: fewer would be a loss, more a pleasant surprise
@@ -40,7 +41,7 @@ by_model = pytest.mark.parametrize("model", MODELS, ids=[path.stem for path in M
 def linear(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """Every linear node of a graph and of the graphs inside its nodes."""
     for node in graph.node:
-        if node.op_type in LINEAR and node.domain in ("", "ai.onnx"):
+        if operator_of(node) in OPERATORS:
             yield node
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH:
@@ -50,7 +51,9 @@ def linear(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 
 def all_linear(model: onnx.ModelProto) -> list[onnx.NodeProto]:
-    inside = [n for function in model.functions for n in function.node if n.op_type in LINEAR]
+    inside = [
+        n for function in model.functions for n in function.node if operator_of(n) in OPERATORS
+    ]
     return [*linear(model.graph), *inside]
 
 

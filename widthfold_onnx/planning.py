@@ -15,6 +15,7 @@ from widthfold_onnx.model.check import check_model
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.model.writer import copy_model
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.plan.decisions import Decision, plan, rewriting
 from widthfold_onnx.plan.hints import Hints
@@ -72,7 +73,7 @@ def planned_of(
     """
     options = settled(options, search_options.provider_options)
     on_progress(Step("planning"))
-    document, found = Document(loaded.proto, loaded.folder), None
+    document, found = Document(loaded.proto, loaded.folder, OPERATORS), None
     if options.factor is None:
         with Store(search_options.store) as store:
             search = Search(loaded, options, search_options, store, on_progress)
@@ -135,7 +136,7 @@ def fold_model(
     check_model(proto, folder)
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
-    document = Document(copy, folder)
+    document = Document(copy, folder, OPERATORS)
     decisions, sites = _at_factor(document, options, options.factor)
     if not any(site.status == "folded" for site in sites):
         return copy, sites

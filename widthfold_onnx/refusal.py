@@ -3,6 +3,110 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Code(StrEnum):
+    """Every reason for a refusal; those of forms come last, by how far a form gets."""
+
+    # A constant.
+    NOT_CONSTANT = "not-constant"
+    TRAINED = "trained"
+    OVERRIDABLE = "overridable"
+    TOO_LARGE = "too-large"
+    WEIGHT_NOT_CONSTANT = "weight-not-constant"
+    WEIGHT_TRAINED = "weight-trained"
+    WEIGHT_OVERRIDABLE = "weight-overridable"
+    BIAS_NOT_CONSTANT = "bias-not-constant"
+    BIAS_TRAINED = "bias-trained"
+    BIAS_OVERRIDABLE = "bias-overridable"
+    BIAS_TOO_LARGE = "bias-too-large"
+
+    # A node that is read.
+    IN_FUNCTION = "in-function"
+    SHARDED = "sharded"
+    DTYPE_UNSUPPORTED = "dtype-unsupported"
+    RANK_UNSUPPORTED = "rank-unsupported"
+    UNKNOWN_SHAPE = "unknown-shape"
+    UNKNOWN_TYPE = "unknown-type"
+    WEIGHT_ANNOTATED = "weight-annotated"
+    INCONSISTENT_SHAPES = "inconsistent-shapes"
+    INCONSISTENT_ATTRIBUTES = "inconsistent-attributes"
+    CONSTANT_PRODUCT = "constant-product"
+    ADDS_A_TENSOR = "adds-a-tensor"
+    NEGATIVE_SAME_PADS = "negative-same-pads"
+    OUTPUT_TOO_LARGE = "output-too-large"
+    QUANTIZED_PER_POSITION = "quantized-per-position"
+    QUANTIZED_NOT_CONSTANT = "quantized-not-constant"
+    WEIGHT_ZERO_POINT_COMPUTED = "weight-zero-point-computed"
+    ACCUMULATOR_OVERFLOW = "accumulator-overflow"
+
+    # A site as a whole.
+    ALREADY_FOLDED = "already-folded"
+    NOT_SELECTED = "not-selected"
+    ALREADY_WIDE = "already-wide"
+    WEIGHT_NOT_FINITE = "weight-not-finite"
+    NO_SUCH_AXIS = "no-such-axis"
+    DTYPE_UNMEASURED = "dtype-unmeasured"
+    NO_GAIN = "no-gain"
+
+    # A carried operator, or the end of a region.
+    NOT_CARRIED = "not-carried"
+    MORE_OUTPUTS = "more-outputs"
+    NOT_INFERENCE = "not-inference"
+    NOT_PACKED = "not-packed"
+    SHAPES_DIFFER = "shapes-differ"
+    OTHER_RANK = "other-rank"
+    OTHER_AXIS = "other-axis"
+    CONSTANT_VARIES = "constant-varies"
+    IMPLICIT_EXTENT = "implicit-extent"
+    UNEVEN_PARTS = "uneven-parts"
+    ALONG_FOLDED_AXIS = "along-folded-axis"
+    OVERFLOW = "overflow"
+    OUTPUT = "output"
+    ANOTHER_FOLD = "another-fold"
+    IN_A_BODY = "in-a-body"
+    MOVES_MORE = "moves-more"
+    CUT = "cut"
+    GROUPED_CHANNELS_LAST = "grouped-channels-last"
+    NO_CHANNELS = "no-channels"
+
+    # Channels and groups of a form.
+    CHANNELS_LOST = "channels-lost"
+    GROUPS_DO_NOT_DIVIDE = "groups-do-not-divide"
+
+    # A form of a site.
+    EMPTY_TENSOR = "empty-tensor"
+    ONE_POSITION = "one-position"
+    TOO_SHORT = "too-short"
+    STRIDE_MISMATCH = "stride-mismatch"
+    TAPS_CROSS_BLOCKS = "taps-cross-blocks"
+    BLOCKS_DO_NOT_COVER = "blocks-do-not-cover"
+    FACTOR_DOES_NOT_DIVIDE = "factor-does-not-divide"
+    UNKNOWN_EXTENT = "unknown-extent"
+    UNGUARDED_EXTENT = "unguarded-extent"
+    QUANTIZED = "quantized"
+    EXTENSION_UNSUPPORTED = "extension-unsupported"
+    SEVERAL_UNKNOWN_EXTENTS = "several-unknown-extents"
+    MIXES_SAMPLES = "mixes-samples"
+    JOINED_CHANNELS = "joined-channels"
+    STRUCTURAL_ZEROS = "structural-zeros"
+    ZEROS_LEFT_OUT = "zeros-left-out"
+    WEIGHT_TOO_LARGE = "weight-too-large"
+    BYTES_GROWTH = "bytes-growth"
+    FLOPS_GROWTH = "flops-growth"
+    OPSET_TOO_OLD = "opset-too-old"
+    GUARD_NOT_LOADABLE = "guard-not-loadable"
+
+    @property
+    def rank(self) -> int:
+        """How far a form got that is refused for this."""
+        return list(Code).index(self)
+
+    @property
+    def is_of_a_form(self) -> bool:
+        """True if another form of the same site may be legal."""
+        return self.rank >= Code.EMPTY_TENSOR.rank
 
 
 @dataclass(frozen=True)
@@ -10,9 +114,9 @@ class Refusal:
     """The reason why a fold or a site is not available.
 
     Attributes:
-        code: stable word for programs, e.g. ``factor-does-not-divide``.
+        code: stable word for programs.
         reason: one sentence for people, with the numbers in it.
     """
 
-    code: str
+    code: Code
     reason: str

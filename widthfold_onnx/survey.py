@@ -9,16 +9,17 @@ from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.graph import Document, Node
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.model.shapes import ShapeTable
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.plan.decisions import KEPT, Decision, plan, read_site
 from widthfold_onnx.plan.hints import Hints
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Choice, InspectReport, InspectSite
 from widthfold_onnx.rewrite.record import FOLD_KEY, read_record
-from widthfold_onnx.rules.base import LinearSite, Reformulation
-from widthfold_onnx.rules.conv import PROGRESS, cost, furthest, is_wide, reformulate
-from widthfold_onnx.rules.outcomes import candidates
-from widthfold_onnx.rules.windowed import WindowedSite
+from widthfold_onnx.rules.conv import cost, furthest, is_wide, reformulate
+from widthfold_onnx.rules.form import Reformulation
+from widthfold_onnx.rules.forms import candidates
+from widthfold_onnx.rules.site import LinearSite
 
 TILE = 8
 """Channels of one tensor-core tile in half precision (NVIDIA convolution guide)."""
@@ -34,7 +35,7 @@ def survey(loaded: LoadedModel, options: FoldOptions, factor: int) -> InspectRep
     Raises:
         UsageError: a node pattern matches no site, or an assumed input shape does not fit.
     """
-    document = Document(loaded.proto, loaded.folder)
+    document = Document(loaded.proto, loaded.folder, OPERATORS)
     return InspectReport(
         model=loaded.path.name,
         opset=document.opset,
@@ -113,7 +114,7 @@ def _outcomes(
 ) -> tuple[dict[str, Reformulation], dict[str, Refusal]]:
     """Return the cheapest form by axis, and the refusal of each axis without one."""
     conv, found = decision.conv, decision.outcome
-    if isinstance(found, Refusal) and (conv is None or found.code not in PROGRESS):
+    if isinstance(found, Refusal) and (conv is None or not found.code.is_of_a_form):
         return {}, {ANY: found}
     assert conv is not None
     legal: dict[str, Reformulation] = {}
@@ -128,7 +129,7 @@ def _outcomes(
 
 def _falls(conv: LinearSite) -> str:
     """Say how many groups the weight falls into, if not `group`; not called for wide layers."""
-    if not isinstance(conv, WindowedSite) or conv.groups == conv.group:
+    if conv.groups == conv.group:
         return ""
     return f", falls into {conv.groups} groups"
 

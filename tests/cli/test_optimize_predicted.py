@@ -12,6 +12,7 @@ from tests.cli.tool import MODELS, build, process, save, widthfold
 from tests.plan.test_cost import STRIDED, same
 from tests.plan.world import WHOLE, World, doubled, enter
 from widthfold_onnx.model.graph import Document
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Provider
 from widthfold_onnx.plan.identity import machine_identity, setting_identity
 from widthfold_onnx.plan.layers import Layers
@@ -157,7 +158,7 @@ def test_open_sizes_must_be_given_as_nothing_is_run(tmp_path: Path) -> None:
 
 
 def the_layer() -> Unit:
-    document = Document(onnx.load(WIDE), None)
+    document = Document(onnx.load(WIDE), None, OPERATORS)
     layers = Layers.of(document, FoldOptions(), {"x": (1, 1, 512, 512)}, target("cpu-avx512"))
     (unit,) = layers.units.values()
     return unit

@@ -19,6 +19,7 @@ from widthfold_onnx.evidence.folds import recorded_folds
 from widthfold_onnx.evidence.run import verified
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.walk import all_nodes
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.results import FoldedNode
 from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY
 
@@ -69,7 +70,9 @@ def records(model: onnx.ModelProto, *keys: str) -> list[onnx.StringStringEntryPr
 
 
 def shown(name: str, model: onnx.ModelProto) -> list[FoldedNode]:
-    found = recorded_folds(Document(MODELS[name][0], None), Document(model, None))
+    found = recorded_folds(
+        Document(MODELS[name][0], None, OPERATORS), Document(model, None, OPERATORS)
+    )
     assert all(fold.fold for fold in found)
     return found
 

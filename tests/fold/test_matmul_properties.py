@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,9 +18,32 @@ from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv import fold_weight as fold_conv_weight
 from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.fold.layout import Reshape
-from widthfold_onnx.fold.matmul import MatMulFold, fold_addend, fold_per_channel, fold_weight
+from widthfold_onnx.fold.row_state import RowState
+from widthfold_onnx.operators.matmul import GEMM
+from widthfold_onnx.rules.rows import fold_of, folding, unfolding
+from widthfold_onnx.rules.site import LinearSite
 
 EXTENT = st.integers(1, 4)
+
+
+def site(stored: np.ndarray, *, left: bool, turned: bool = False, zero: object = 0) -> LinearSite:
+    """A Gemm with a stored weight; what its fold does not need is left out."""
+    flag = SimpleNamespace(as_int=lambda: int(turned))
+    node: Any = SimpleNamespace(attributes={"transA" if left else "transB": flag})
+    operator = GEMM[left]
+    canonical = operator.canonical(stored, node)
+    rest: Any = dict.fromkeys(field.name for field in fields(LinearSite))
+    return LinearSite(
+        **rest
+        | {
+            "node": node,
+            "operator": operator,
+            "weight": SimpleNamespace(shape=stored.shape),
+            "weight_shape": canonical.shape,
+            "group": operator.group(node, stored.shape),
+            "zero": np.asarray(zero),
+        }
+    )
 
 
 def integers(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -40,59 +67,73 @@ def products(draw: st.DrawFn):
     if kind == "batched":  # any of the axes may be 1 on one side, or missing
         batches = [draw(st.sampled_from([1, extent])) for extent in leading]
         batches = [draw(EXTENT), *batches] if draw(st.booleans()) else batches
-    fold = MatMulFold(factor=factor, left=left, merged=merged)
-    return fold, leading, length, draw(EXTENT), draw(EXTENT), batches, kind == "flat"
+    return (
+        RowState(factor, left, merged),
+        leading,
+        length,
+        draw(EXTENT),
+        draw(EXTENT),
+        batches,
+        kind == "flat",
+    )
 
 
 @settings(max_examples=400, deadline=None)
 @given(products(), st.integers(0, 1 << 32))
 def test_fold_matmul_unfold_is_the_matmul(case, seed: int) -> None:
-    fold, leading, length, channels, outputs, batches, flat = case
+    state, leading, length, channels, outputs, batches, flat = case
     rng = np.random.default_rng(seed)
-    shape = (*leading, channels, length) if fold.left else (*leading, length, channels)
+    shape = (*leading, channels, length) if state.left else (*leading, length, channels)
     x = integers(rng, *shape)
     outputs = 1 if flat else outputs
-    w = integers(rng, *batches, *((outputs, channels) if fold.left else (channels, outputs)))
+    w = integers(rng, *batches, *((outputs, channels) if state.left else (channels, outputs)))
     stored = w.ravel() if flat else w
-    expected = matmul(stored, x) if fold.left else matmul(x, stored)
+    expected = matmul(stored, x) if state.left else matmul(x, stored)
 
-    folded = fold_weight(w, fold)
-    assert folded.shape == fold.weight_shape(w.shape)
+    of = site(stored, left=state.left)
+    fold = fold_of(of, state.factor)
+    folded = of.folded_weight(stored, fold)
+    assert folded.shape == (*batches, *(n * state.factor for n in w.shape[-2:]))
+    assert folded.size == np.prod(fold.weight_shape(of.weight_shape))
+    assert fold.channels(*of.channels) == tuple(n * state.factor for n in (channels, outputs))
     assert np.count_nonzero(folded) == round(folded.size * (1 - fold.structural_zeros()))
-    packed = run(fold.folding(shape), x)
-    assert packed.shape == fold.state.extents(shape)
-    y = matmul(folded, packed) if fold.left else matmul(packed, folded)
+    assert fold.flops_growth() == fold.spread() == state.factor
+    packed = run(folding(state, shape), x)
+    assert packed.shape == state.extents(shape)
+    y = matmul(folded, packed) if state.left else matmul(packed, folded)
     out = np.broadcast_shapes(tuple(leading), tuple(batches))
-    natural = (*out, outputs, length) if fold.left else (*out, length, outputs)
-    assert y.shape == fold.state.extents(natural)
-    np.testing.assert_array_equal(run(fold.unfolding(natural, flat=flat), y), expected)
+    natural = (*out, outputs, length) if state.left else (*out, length, outputs)
+    assert y.shape == state.extents(natural)
+    np.testing.assert_array_equal(run(unfolding(state, natural, flat=flat), y), expected)
 
 
 @settings(max_examples=100, deadline=None)
 @given(products(), st.integers(0, 1 << 32))
 def test_the_gaps_hold_what_stands_for_zero(case, seed: int) -> None:
     """Less its zero points, which are those of its channels, a folded weight has gaps of 0."""
-    fold, _, _, channels, outputs, batches, _ = case
+    state, _, _, channels, outputs, batches, _ = case
     rng = np.random.default_rng(seed)
-    w = integers(rng, *batches, *((outputs, channels) if fold.left else (channels, outputs)))
-    zero = integers(rng, *batches, *((outputs, 1) if fold.left else (1, outputs)))
-    folded = fold_weight(w, fold, zero)
-    repeated = fold_per_channel(zero, fold, -2 if fold.left else -1)
-    np.testing.assert_array_equal(folded - repeated, fold_weight(w - zero, fold))
+    w = integers(rng, *batches, *((outputs, channels) if state.left else (channels, outputs)))
+    zero = integers(rng, *batches, *((outputs, 1) if state.left else (1, outputs)))
+    of = site(w, left=state.left, zero=zero.reshape(-1, 1, 1))
+    fold = fold_of(of, state.factor)
+    repeated = of.folded_vector(zero, fold)
+    without = site(w, left=state.left).folded_weight(w - zero, fold)
+    np.testing.assert_array_equal(of.folded_weight(w, fold) - repeated, without)
 
 
 @settings(max_examples=200, deadline=None)
 @given(products(), st.sets(st.integers(0, 2)))
 def test_open_extents_are_copied_or_one_merged_one_inferred(case, opened: set[int]) -> None:
-    fold, leading, length, channels, _, _, _ = case
-    actual = (*leading, channels, length) if fold.left else (*leading, length, channels)
-    first = len(leading) + 1 - fold.merged
+    state, leading, length, channels, _, _, _ = case
+    actual = (*leading, channels, length) if state.left else (*leading, length, channels)
+    first = len(leading) + 1 - state.merged
     opened = {i for i in opened if i < len(leading) and i <= first}
     written = tuple(None if i in opened else extent for i, extent in enumerate(actual))
     x = np.arange(np.prod(actual)).reshape(actual)
-    there = run(fold.folding(written), x)
-    np.testing.assert_array_equal(there, run(fold.folding(actual), x))
-    np.testing.assert_array_equal(run(fold.unfolding(written), there), x)
+    there = run(folding(state, written), x)
+    np.testing.assert_array_equal(there, run(folding(state, actual), x))
+    np.testing.assert_array_equal(run(unfolding(state, written), there), x)
 
 
 ADDENDS = {
@@ -120,7 +161,7 @@ def test_gemm(kind, factor, left, trans_data, trans_weight, extents, seed) -> No
     rest, channels, outputs = extents
     length = factor * rest
     rng = np.random.default_rng(seed)
-    fold = MatMulFold(factor=factor, left=left)
+    state = RowState(factor, left)
     oriented = (channels, length) if left else (length, channels)
     x = integers(rng, *oriented[:: -1 if trans_data else 1])
     weight = (outputs, channels) if left else (channels, outputs)
@@ -135,19 +176,23 @@ def test_gemm(kind, factor, left, trans_data, trans_weight, extents, seed) -> No
             pair = {"a": data, "b": weights, "trans_a": turned, "trans_b": trans_weight}
         return gemm(c=addend, alpha=3, beta=5, **pair)
 
-    packed = run(fold.folding(oriented, transposed=trans_data), x)
-    y = product(packed, fold_weight(w, fold), fold_addend(c, fold, shape), turned=False)
-    unfolded = run(fold.unfolding(shape), y)
+    of = site(w, left=left, turned=trans_weight)
+    fold = fold_of(of, factor)
+    packed = run(folding(state, oriented, transposed=trans_data), x)
+    y = product(packed, of.folded_weight(w, fold), of.folded_bias(c, fold), turned=False)
+    unfolded = run(unfolding(state, shape), y)
     np.testing.assert_array_equal(unfolded, product(x, w, c, turned=trans_data))
 
 
 def test_it_is_the_conv_of_kernel_1() -> None:
     """On the right its dense batch fold, on the left its blocked fold."""
     weight = np.arange(1, 16).reshape(5, 3)
-    right = fold_weight(weight.T, MatMulFold(factor=4))
+    of = site(weight.T, left=False)
+    right = of.folded_weight(weight.T, fold_of(of, 4))
     dense = fold_conv_weight(weight, ConvFold(axes=(), batch=4, dense=True))
     np.testing.assert_array_equal(right, dense.T)
-    left = fold_weight(weight, MatMulFold(factor=4, left=True))
+    of = site(weight, left=True)
+    left = of.folded_weight(weight, fold_of(of, 4))
     axis = fold_axis(ConvAxis(length=8, kernel=1), 4, 4, blocked=True)
     blocked = fold_conv_weight(weight[..., None], ConvFold(axes=(axis,)))
     np.testing.assert_array_equal(left, blocked[..., 0])
@@ -157,7 +202,8 @@ def test_it_is_the_conv_of_kernel_1() -> None:
 def test_numbers_are_copied_bit_for_bit(left: bool) -> None:
     weight = np.array([[np.nan, -np.inf], [-0.0, 1e-45]], np.float32)
     weight.view(np.uint32)[0, 0] = 0x7FC12345
-    folded = fold_weight(weight, MatMulFold(factor=3, left=left))
+    of = site(weight, left=left)
+    folded = of.folded_weight(weight, fold_of(of, 3))
     blocks = folded.reshape(2, 3, 2, 3) if left else folded.reshape(3, 2, 3, 2)
     for f in range(3):
         block = blocks[:, f, :, f] if left else blocks[f, :, f]
@@ -166,7 +212,6 @@ def test_numbers_are_copied_bit_for_bit(left: bool) -> None:
 
 def test_only_data_that_lies_across_is_moved() -> None:
     """A transposed operand with an axis of extent 1 is the same in memory."""
-    fold = MatMulFold(factor=2)
     for shape, moves in (((6, 3), True), ((6, 1), False)):
-        steps = fold.folding(shape, transposed=True)
+        steps = folding(RowState(2), shape, transposed=True)
         assert [isinstance(step, Reshape) for step in steps] == [False] * moves + [True]

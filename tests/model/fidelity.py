@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 import onnx
 from google.protobuf.message import Message
 
+from widthfold_onnx.model.domain import operator_of
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.rewrite.nonfinite import NONFINITE_KEY
 from widthfold_onnx.rewrite.record import ORIGIN_KEY
-from widthfold_onnx.rules import LINEAR
 from widthfold_onnx.rules.carry import CARRY
 
 
@@ -141,13 +142,13 @@ def _assert_chain(node: onnx.NodeProto, chain: list[onnx.NodeProto], added: list
     A node that slides a window becomes a Conv.
     """
     (heir,) = [new for new in chain if new.name == node.name]
-    assert node.op_type in (*LINEAR, *CARRY)
+    assert operator_of(node) in OPERATORS or node.op_type in CARRY
     op = "Conv" if node.op_type == "ConvTranspose" else node.op_type
     assert (heir.op_type, heir.doc_string) == (op, node.doc_string)
     assert {p.key: p.value for p in node.metadata_props}.items() <= {
         p.key: p.value for p in heir.metadata_props
     }.items()
-    if node.op_type not in LINEAR:
+    if operator_of(node) not in OPERATORS:
         assert [wire(a) for a in heir.attribute] == [wire(a) for a in node.attribute]
     for new in chain:
         if new is not heir:

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from widthfold_onnx.model import constant_folding, constants
 from widthfold_onnx.model.graph import Document
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.refusal import Refusal
 
 Arrays = Mapping[str, np.ndarray]
@@ -49,7 +50,7 @@ def document(nodes: Sequence[onnx.NodeProto], stored: Arrays, opset: int) -> Doc
         [numpy_helper.from_array(array, name) for name, array in stored.items()],
     )
     opsets = [helper.make_opsetid("", opset)]
-    return Document(helper.make_model(graph, opset_imports=opsets, ir_version=10), None)
+    return Document(helper.make_model(graph, opset_imports=opsets, ir_version=10), None, OPERATORS)
 
 
 def found(made: Document) -> np.ndarray | Refusal:
@@ -232,7 +233,7 @@ def test_sparse_constants(flat: bool) -> None:
     np.testing.assert_array_equal(found(document([node], {}, 21)), full)
     made = document([helper.make_node("Transpose", ["c"], ["o"])], {}, 21)
     made.proto.graph.sparse_initializer.append(tensor)
-    np.testing.assert_array_equal(found(Document(made.proto, None)), full.T)
+    np.testing.assert_array_equal(found(Document(made.proto, None, OPERATORS)), full.T)
 
 
 @pytest.mark.parametrize(
@@ -280,7 +281,7 @@ def test_what_is_evaluated_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_overridable_or_fed_source_is_no_constant() -> None:
     made = document([helper.make_node("Transpose", ["c"], ["o"])], {"c": np.eye(2)}, 21)
     made.proto.graph.input.append(helper.make_tensor_value_info("c", TensorProto.DOUBLE, [2, 2]))
-    ours = found(Document(made.proto, None))
+    ours = found(Document(made.proto, None, OPERATORS))
     assert isinstance(ours, Refusal)
     assert ours.code == "overridable"
 

@@ -10,6 +10,7 @@ from onnx import helper, numpy_helper
 from tests.model.refolded import OPTIONS, SQUARE, B, W, constants, data, parsed, refolded
 from widthfold_onnx import FoldOptions, InvalidModelError, fold_model
 from widthfold_onnx.model.graph import Document
+from widthfold_onnx.operators import OPERATORS
 
 
 def test_two_convs_in_a_row_from_input_to_output():
@@ -221,6 +222,6 @@ def test_what_the_library_cannot_read_at_all_is_one_line():
     model = parsed("(float[1, 2, 8, 8] x) => (float[1, 2, 8, 8] y) { y = Relu (x) }")
     model.graph.input[0].type.tensor_type.elem_type = 99
     with pytest.raises(InvalidModelError) as caught:
-        Document(model, None)
+        Document(model, None, OPERATORS)
     assert "\n" not in str(caught.value)
     assert "99" in str(caught.value)

@@ -12,6 +12,7 @@ from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.declared import dims_of, shapes_of
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.shapes import ShapeTable
+from widthfold_onnx.operators import OPERATORS
 
 
 def test_symbols_missing_and_negative_dims_are_open():
@@ -76,7 +77,7 @@ def test_paths_are_those_of_the_linked_graph():
     model.opset_import.append(helper.make_opsetid("com.acme", 1))
     model.graph.node.append(node)
     table = ShapeTable(model, {})
-    paths = {scope.path for scope in Document(model, None).scopes}
+    paths = {scope.path for scope in Document(model, None, OPERATORS).scopes}
     assert paths >= {"", "y/then_branch/t/else_branch", "m/gs[0]", "m/gs[1]", "m/one"}
     assert table.get("m/gs[1]", "r") == (1,)
     assert table.get("m/gs[0]", "r") is None

@@ -14,6 +14,7 @@ from tests.cli.tool import build
 from tests.plan.tool import conv
 from tests.plan.tool import unit as sole_unit
 from widthfold_onnx.model.graph import Document
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.plan.cost import conv_seconds, layer_seconds
 from widthfold_onnx.plan.layers import Layers
@@ -34,7 +35,7 @@ def unit(shape: list[int], weight: list[int], attributes: str, aim: Target = CPU
         [conv] c = Conv <{attributes}> (x, w, b)
         y = Relu (c)
     }}""".replace("'", "")
-    layers = Layers.of(Document(build(text), None), EVERY, {"x": tuple(shape)}, aim)
+    layers = Layers.of(Document(build(text), None, OPERATORS), EVERY, {"x": tuple(shape)}, aim)
     (found,) = layers.units.values()
     return found
 

@@ -15,6 +15,7 @@ import pytest
 from tests.plan.tool import FOLD, conv
 from tests.rewrite.products import Product
 from widthfold_onnx.model.graph import Document
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Layout, NonFinite, Provider, SearchOptions
 from widthfold_onnx.plan.candidates import KEYED, UNKEYED, every_form, form_key
 from widthfold_onnx.plan.decisions import read_sites
@@ -22,7 +23,8 @@ from widthfold_onnx.plan.measure import Bench
 from widthfold_onnx.plan.store import Store
 from widthfold_onnx.plan.units import _subject
 from widthfold_onnx.rewrite.record import FoldRecord, ProductRecord
-from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.rules.form import Reformulation
+from widthfold_onnx.rules.site import LinearSite
 
 GEOMETRY = "follows from the digits and the layer, which the subject describes"
 EXTENTS = "follows from the fold and the extents, which the subject holds"
@@ -58,7 +60,7 @@ LAYERS = (
 def layers() -> Iterator[tuple[LinearSite, Reformulation]]:
     """A layer of every family, in all its forms."""
     for model in LAYERS:
-        for _, site in read_sites(Document(model, None), FOLD):
+        for _, site in read_sites(Document(model, None, OPERATORS), FOLD):
             assert isinstance(site, LinearSite)
             yield from ((site, form) for form in every_form(site, FOLD))
 

@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 from tests.plan.tool import FOLD, integers, layers, run, unit
 from tests.rewrite.products import Product
 from widthfold_onnx.model.graph import Document
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.plan.candidates import every_form, form_key, form_of
 from widthfold_onnx.plan.decisions import read_sites
@@ -20,8 +21,8 @@ from widthfold_onnx.plan.layers import Layers
 from widthfold_onnx.plan.reform import reformed
 from widthfold_onnx.plan.targets import target
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.matmul import MatMulForm
-from widthfold_onnx.rules.matmul_site import MatMulSite
+from widthfold_onnx.rules.form import Reformulation
+from widthfold_onnx.rules.site import LinearSite
 
 LAYERS = {
     "rows": Product(shape=[96, 3], weight=[3, 5]),
@@ -70,11 +71,11 @@ def test_every_form_is_the_layer_bit_for_bit(name: str) -> None:
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_form_is_found_again_by_its_key(name: str) -> None:
-    ((_, site),) = read_sites(Document(LAYERS[name].model(), None), FOLD)
-    assert isinstance(site, MatMulSite)
+    ((_, site),) = read_sites(Document(LAYERS[name].model(), None, OPERATORS), FOLD)
+    assert isinstance(site, LinearSite)
     for form in every_form(site, FOLD):
         again = form_of(site, form_key(site, form), FOLD)
-        assert isinstance(again, MatMulForm)
+        assert isinstance(again, Reformulation)
         assert (again.fold, again.folding, again.unfolding) == (
             form.fold,
             form.folding,
@@ -170,7 +171,7 @@ TALL = {
 def test_tall_and_skinny_products_are_predicted(shape: tuple[int, int, int]) -> None:
     rows, channels, outputs = shape
     model = Product(shape=[rows, channels], weight=[channels, outputs]).model()
-    found = Layers.of(Document(model, None), FoldOptions(), {}, target("cpu-avx512"))
+    found = Layers.of(Document(model, None, OPERATORS), FoldOptions(), {}, target("cpu-avx512"))
     (layer,) = found.units.values()
     (by_8,) = [form for form in layer.forms if json.loads(form.key)["factor"] == 8]
     assert TALL[shape](layer.predicted / by_8.predicted), layer.predicted / by_8.predicted

@@ -11,6 +11,7 @@ import onnxruntime  # noqa: TID251 - the tests judge by the runtime itself
 from onnx import helper, numpy_helper
 
 from widthfold_onnx.model.graph import Document
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Shapes
 from widthfold_onnx.plan.layers import Layers
 from widthfold_onnx.plan.targets import target
@@ -68,7 +69,7 @@ def layers(
     model: onnx.ModelProto, fold: FoldOptions = FOLD, shapes: Shapes | None = None
 ) -> Layers:
     """The layers of a model, measured at the given shapes of its inputs."""
-    return Layers.of(Document(model, None), fold, shapes or {}, target("cpu-avx512"))
+    return Layers.of(Document(model, None, OPERATORS), fold, shapes or {}, target("cpu-avx512"))
 
 
 def unit(model: onnx.ModelProto, fold: FoldOptions = FOLD, shapes: Shapes | None = None) -> Unit:

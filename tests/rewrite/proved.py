@@ -10,6 +10,7 @@ from widthfold_onnx.evidence.folds import recorded_folds
 from widthfold_onnx.evidence.proof.compare import Proof, prove_at_sizes
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.model.graph import Document
+from widthfold_onnx.operators import OPERATORS
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -33,6 +34,6 @@ def assert_proved(
     """Both are the same function, and `count` nodes of the new one say how they are folded."""
     found = proof(old, new, shapes)
     assert found.verdict == "equal", found
-    folds = recorded_folds(Document(old, None), Document(new, None))
+    folds = recorded_folds(Document(old, None, OPERATORS), Document(new, None, OPERATORS))
     assert len(folds) == count
     assert all(fold.channels for fold in folds), folds

@@ -13,9 +13,11 @@ from tests.rewrite.quantized import Case
 from tests.rewrite.regions import LEVELS
 from widthfold_onnx import FoldOptions, fold_model
 from widthfold_onnx.model.graph import Document
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.plan.decisions import plan, rewriting
-from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.rules.form import Reformulation
 from widthfold_onnx.rules.forms import candidates
+from widthfold_onnx.rules.site import LinearSite
 
 LOOSE = FoldOptions(factor=4, max_flops_growth=1e3, max_bytes_growth=1e3)
 
@@ -36,7 +38,7 @@ def sub_pixel_and_square(site: LinearSite) -> Reformulation:
 
 
 def folded(model: onnx.ModelProto, count: int) -> onnx.ModelProto:
-    document = Document(onnx.ModelProto.FromString(model.SerializeToString()), None)
+    document = Document(onnx.ModelProto.FromString(model.SerializeToString()), None, OPERATORS)
     result = rewriting(document, plan(document, LOOSE, sub_pixel_and_square), LOOSE).carry_out()
     onnx.checker.check_model(result, full_check=True)
     dims = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
@@ -86,7 +88,7 @@ def test_odd_extents_are_cut_and_so_shuffled_at_once() -> None:
 
     g = Builder([1, 3, 5, 7], np.random.default_rng(5))
     value = upsampling(g, "x", 2, pads=[1, 1, 2, 2])
-    document = Document(g.model([g.op("Relu", value)]), None)
+    document = Document(g.model([g.op("Relu", value)]), None, OPERATORS)
     result = rewriting(document, plan(document, ragged, first), ragged).carry_out()
     assert ops(result) == ["Conv", "DepthToSpace", "Slice", "Relu"]
 

@@ -139,3 +139,17 @@ def test_integers_of_no_known_type_are_named() -> None:
     proto.graph.node.insert(0, helper.make_node("Identity", ["x"], ["i"]))
     proto.graph.node[1].input[0] = "i"
     assert refused(proto).code == "unknown-type"
+
+
+@pytest.mark.parametrize(("per_channel", "code"), [(False, "folded"), (True, "unknown-shape")])
+def test_one_scale_of_the_weight_may_be_computed(per_channel: bool, code: str) -> None:
+    """A fold changes numbers per output channel only."""
+    model = Case(op="QLinearConv", per_channel=per_channel, **LINE).model()
+    held = next(t for t in model.graph.initializer if t.name == "ws")
+    model.graph.initializer.remove(held)
+    dims = ["n"] if per_channel else list(held.dims)
+    model.graph.input.append(helper.make_tensor_value_info("ws", TensorProto.FLOAT, dims))
+    folded, (site,) = fold_model(model, FoldOptions(factor=4, axis=AxisName.WIDTH))
+    assert site.code == code
+    if code == "folded":
+        assert_proved(model, folded, 1)

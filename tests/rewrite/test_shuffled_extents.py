@@ -11,11 +11,13 @@ from tests.rewrite.proved import assert_proved, proof
 from tests.rewrite.regions import LEVELS
 from widthfold_onnx import FoldOptions
 from widthfold_onnx.model.graph import Document
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.plan.candidates import every_form
 from widthfold_onnx.plan.decisions import plan, rewriting
-from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rules.form import Reformulation
 from widthfold_onnx.rules.forms import forms
+from widthfold_onnx.rules.site import LinearSite
 
 ASSUMED = FoldOptions(ragged=True, input_shapes={"x": (2, 3, 5, 7)})
 
@@ -40,7 +42,7 @@ def sub_pixel(
         found.extend(outcome for _, outcome in forms(site, options, (1, 1, 1)))
         return found[0]
 
-    document = Document(onnx.ModelProto.FromString(model.SerializeToString()), None)
+    document = Document(onnx.ModelProto.FromString(model.SerializeToString()), None, OPERATORS)
     return rewriting(document, plan(document, options, choose), options).carry_out(), found
 
 
@@ -92,10 +94,14 @@ def test_what_states_extents_is_recorded_with_them(dims: list[int | str]) -> Non
         return [form for form in every_form(site, options) if form.factor == 1]
 
     def opened() -> Document:
-        return Document(onnx.ModelProto.FromString(model.SerializeToString()), None)
+        return Document(onnx.ModelProto.FromString(model.SerializeToString()), None, OPERATORS)
 
     every: list[Reformulation] = []
-    plan(opened(), options, lambda site: every.extend(sub_pixels(site)) or Refusal("no", "later"))
+    plan(
+        opened(),
+        options,
+        lambda site: every.extend(sub_pixels(site)) or Refusal(Code.NO_GAIN, "later"),
+    )
     assert every
     for index in range(len(every)):
         document = opened()

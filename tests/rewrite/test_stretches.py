@@ -12,6 +12,7 @@ from tests.rewrite.graphs import Builder
 from tests.rewrite.quantized_models import qdq_chain
 from widthfold_onnx import AxisName, FoldOptions
 from widthfold_onnx.model.graph import Document
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.plan.decisions import plan, rewriting
 from widthfold_onnx.plan.outline import outline
 from widthfold_onnx.results import RegionReport
@@ -26,7 +27,7 @@ def builder(*shape: int | str) -> Builder:
 
 def regions(model: onnx.ModelProto, options: FoldOptions = WIDTH) -> list[RegionReport]:
     before = model.SerializeToString()
-    document = Document(model, None)
+    document = Document(model, None, OPERATORS)
     factor = options.factor
     assert factor is not None
     decisions = plan(

@@ -22,10 +22,12 @@ from widthfold_onnx.fold.axis import fold_axis
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.model.graph import Document
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.plan.candidates import every_form
 from widthfold_onnx.plan.decisions import plan, rewriting
-from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rules.form import Reformulation
+from widthfold_onnx.rules.site import LinearSite
 
 OPTIONS = FoldOptions()
 SMALLEST = 14
@@ -41,7 +43,7 @@ def folded(
     choose: Callable[[LinearSite], Reformulation],
     options: FoldOptions = OPTIONS,
 ) -> onnx.ModelProto:
-    document = Document(onnx.ModelProto.FromString(model.SerializeToString()), None)
+    document = Document(onnx.ModelProto.FromString(model.SerializeToString()), None, OPERATORS)
     return rewriting(document, plan(document, options, choose), options).carry_out()
 
 
@@ -53,7 +55,7 @@ def in_sub_pixels(model: onnx.ModelProto, options: FoldOptions) -> list[onnx.Mod
         found.extend(sub_pixels(site, options))
         return found[0]
 
-    plan(Document(model, None), options, first)
+    plan(Document(model, None, OPERATORS), options, first)
     return [folded(model, lambda site, form=form: form, options) for form in found[:SMALLEST]]
 
 
@@ -208,9 +210,9 @@ def test_an_open_extent_does_not_fold_alone(stride: int, axis: AxisName) -> None
 
     def none(site: LinearSite) -> Refusal:
         forms.extend(sub_pixels(site, options))
-        return Refusal("not-selected", "only counted")
+        return Refusal(Code.NOT_SELECTED, "only counted")
 
-    plan(Document(model, None), options, none)
+    plan(Document(model, None, OPERATORS), options, none)
     assert all(form.axis == "height" for form in forms)
     assert bool(forms) == (axis is AxisName.AUTO)
 
@@ -263,7 +265,11 @@ def test_what_is_carried_opens_with_the_conv_or_not_at_all(dims, assumed, kernel
         forms.extend(every_form(site, options))
         return forms[0]
 
-    plan(Document(onnx.ModelProto.FromString(model.SerializeToString()), None), options, first)
+    plan(
+        Document(onnx.ModelProto.FromString(model.SerializeToString()), None, OPERATORS),
+        options,
+        first,
+    )
     assert len(forms) >= 30
     for form in forms:
         result = folded(model, lambda site, form=form: form, options)

@@ -91,7 +91,7 @@ REFUSALS: dict[str, tuple[Product, FoldOptions, str, str]] = {
         Product(shape=[4, 6, 3], weight=[3, 5], dims=["n", "m", 3]),
         FoldOptions(factor=8, mix_samples=True, input_shapes={"x": (4, 6, 3)}),
         "unguarded-extent",
-        "rows: more than one of the extents of the rows is only assumed",
+        "rows: at another size than the assumed one the fold would go wrong unnoticed",
     ),
     "strict": (
         Product(shape=[16, 3], weight=[3, 5]),
@@ -223,7 +223,7 @@ def test_rank_that_only_the_assumed_shape_knows() -> None:
     model = Product(shape=[8, 3], weight=[3, 5]).model()
     model.graph.input[0].type.tensor_type.ClearField("shape")
     site = refused(model, FoldOptions(factor=4, input_shapes={"x": (8, 3)}))
-    assert (site.code, site.reason) == ("unknown-shape", "the rank of the data is not known")
+    assert (site.code, site.reason) == ("unknown-shape", "the rank of the input is not known")
 
 
 def test_rows_of_an_input_of_the_model_are_rows() -> None:
@@ -254,7 +254,7 @@ def other_inputs(change: str) -> onnx.ModelProto:
             "weight-not-constant",
             "neither operand is a constant weight: z is computed by Neg; w2 is computed by Abs",
         ),
-        ("c", "bias-not-constant", "C c2 is computed by Abs"),
+        ("c", "bias-not-constant", "the bias c2 is computed by Abs"),
         ("none", "constant-product", "both operands are constant: no data flows through it"),
     ],
 )

@@ -20,17 +20,20 @@ REFUSALS: dict[str, tuple[QuantizedProduct, str, str]] = {
     "zero point per row of the data": (
         QuantizedProduct(**RIGHT, zeros=((8,), ())),
         "quantized-per-position",
-        "the zero point of A has the extents [8], so it differs between positions that become one",
+        "the zero point of the data has the extents [8], so it differs between positions that "
+        "become one",
     ),
     "zero point per column of the data": (
         QuantizedProduct(**LEFT, zeros=((), (8,))),
         "quantized-per-position",
-        "the zero point of B has the extents [8], so it differs between positions that become one",
+        "the zero point of the data has the extents [8], so it differs between positions that "
+        "become one",
     ),
     "scale per row of the data": (
         QuantizedProduct(**RIGHT, op=LINEAR, zeros=((), ()), scales=((8, 1), ())),
         "quantized-per-position",
-        "the scale of A has the extents [8, 1], so it differs between positions that become one",
+        "the scale of the data has the extents [8, 1], so it differs between positions that "
+        "become one",
     ),
     "result per row": (
         QuantizedProduct(**RIGHT, op=LINEAR, result=(8, 1)),
@@ -41,12 +44,13 @@ REFUSALS: dict[str, tuple[QuantizedProduct, str, str]] = {
     "too many zero points": (
         QuantizedProduct(**RIGHT, zeros=((), (4,))),
         "inconsistent-shapes",
-        "the zero point of B has the extents [4], the weight [3, 5]",
+        "the zero point of the weight has the extents [4], which are not those of output channels",
     ),
     "a zero point per input channel": (
         QuantizedProduct(**RIGHT, zeros=((), (3, 1))),
         "inconsistent-shapes",
-        "the zero point of B has the extents [3, 1], the weight [3, 5]",
+        "the zero point of the weight has the extents [3, 1], which are not those of output "
+        "channels",
     ),
     "rows": (
         QuantizedProduct(shape=[9, 3], weight=[3, 5]),
@@ -85,7 +89,8 @@ def test_a_computed_zero_point_of_the_weight() -> None:
     site = folded(fed(QuantizedProduct(**RIGHT), "zb"))
     assert site.code == "weight-zero-point-computed"
     assert site.reason == (
-        "the zero point of B zb is an input: what fills the gaps of the weight is not known"
+        "the zero point of the weight zb is an input: what fills the gaps of the weight is not "
+        "known"
     )
 
 
@@ -99,7 +104,7 @@ def test_a_computed_scale_per_channel() -> None:
     site = folded(fed(product, "sb"))
     assert (site.code, site.reason) == (
         "quantized-not-constant",
-        "the scale of B sb is an input",
+        "the scale of the weight sb is an input",
     )
 
 
@@ -109,7 +114,7 @@ def test_a_zero_point_of_unknown_shape() -> None:
     site = folded(model)
     assert (site.code, site.reason) == (
         "unknown-shape",
-        "how many numbers the zero point of A has is not known",
+        "how many numbers the zero point of the data has is not known",
     )
 
 
@@ -133,7 +138,7 @@ def test_sums_that_may_leave_32_bits() -> None:
     assert folded(large(33025), **limits).status == "folded"
     site = folded(large(33026), **limits)
     assert site.code == "accumulator-overflow"
-    assert site.reason == "a sum could reach 2147515650, which is more than 2147483647"
+    assert site.reason == "a sum may reach 2147515650, more than the 2147483647 that int32 holds"
 
 
 def test_integers_spread_nothing() -> None:

@@ -10,12 +10,16 @@ import math
 from collections.abc import Iterator
 
 from widthfold_onnx.errors import InvalidModelError
-from widthfold_onnx.evidence.patterns import patterns, sentence
+from widthfold_onnx.evidence.patterns import pattern, patterns, sentence
 from widthfold_onnx.fold.channels import Grouping
-from widthfold_onnx.model.graph import Document, Node
+from widthfold_onnx.fold.conv_axis import ConvAxis
+from widthfold_onnx.model.declared import Dims
+from widthfold_onnx.model.domain import operator_of
+from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.messages import Scope
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.results import AxisPattern, FoldedNode
+from widthfold_onnx.results import FoldedNode
 from widthfold_onnx.rewrite.record import (
     FOLD_KEY,
     ORIGIN_KEY,
@@ -24,10 +28,9 @@ from widthfold_onnx.rewrite.record import (
     fold_again,
     read_record,
 )
-from widthfold_onnx.rules import LINEAR
-from widthfold_onnx.rules.base import LinearSite, Site
-from widthfold_onnx.rules.matmul_site import MatMulSite
-from widthfold_onnx.rules.windowed import WindowedSite
+from widthfold_onnx.rules.reading import read_site
+from widthfold_onnx.rules.rows import fold_of
+from widthfold_onnx.rules.site import LinearSite, Site
 
 MOST = 1 << 20
 """Largest number of a record that is accepted: whoever edits a model can write any number."""
@@ -54,7 +57,7 @@ def recorded_folds(old: Document, new: Document) -> list[FoldedNode]:
     }
     found: list[FoldedNode] = []
     left = MOST_TAPS
-    for _, node in new.nodes(LINEAR):
+    for _, node in new.nodes(OPERATORS):
         if FOLD_KEY in node.metadata_props:
             origin = node.metadata_props.get(ORIGIN_KEY) or node.outputs[0].name or ""
             name = node.name or f"{node.op_type} -> {origin}"
@@ -75,7 +78,7 @@ def _described(
 ) -> FoldedNode:
     record = read_record(node.metadata_props[FOLD_KEY])
     scope, original = originals.get(node.metadata_props.get(ORIGIN_KEY), (None, None))
-    if scope is None or original is None or original.op_type not in LINEAR:
+    if scope is None or original is None or operator_of(original) not in OPERATORS:
         raise InvalidModelError("the original has no such node")
     if max(_numbers(record)) > MOST:
         raise InvalidModelError("a number is out of range")
@@ -95,15 +98,20 @@ def _numbers(record: FoldRecord | ProductRecord) -> Iterator[int]:
         yield from (axis.out_digits * axis.in_digits, axis.length or 1)
 
 
-def _read(old: Document, place: Site, dims: tuple[int | None, ...]) -> LinearSite:
-    site = LINEAR[place.op](old, place, lambda _: dims, lambda _: dims)
+def _read(old: Document, place: Site, dims: Dims) -> LinearSite:
+    def extents(value: Value) -> Dims:
+        """Return the extents that the model fixes; of open ones those that the record has."""
+        fixed = old.shapes.get(place.scope.path, value.name or "")
+        return dims if fixed is None or None in fixed else fixed
+
+    site = read_site(old, place, extents, extents)
     if isinstance(site, Refusal):
         raise InvalidModelError(f"the fold cannot be repeated on the original: {site.reason}")
     return site
 
 
 def _convolution(site: LinearSite, record: FoldRecord, most: int) -> FoldedNode:
-    if not isinstance(site, WindowedSite) or len(record.axes) != len(site.axes):
+    if site.is_product or len(record.axes) != len(site.axes):
         raise InvalidModelError("it is the record of another operator")
     axes = zip(site.axes, record.axes, strict=True)
     _check_size(record.batch + sum(axis.kernel * entry.out_digits for axis, entry in axes), most)
@@ -128,28 +136,17 @@ def _check_size(count: int, most: int) -> None:
 
 
 def _product(site: LinearSite, record: ProductRecord, most: int) -> FoldedNode:
-    if not isinstance(site, MatMulSite):
+    if not site.is_product:
         raise InvalidModelError("it is the record of another operator")
     _check_size(record.factor, most)
     (inputs, outputs), f = site.channels, record.factor
     side = "blocks" if site.left else "neighbours"
-    filled = "its zero point" if site.is_integer else "zero"
+    filled = "its zero point" if site.operator.integers else "zero"
+    axis = ConvAxis(length=None, kernel=1)
     return FoldedNode(
         node=site.name,
         channels=f"{inputs} -> {outputs}, folded {inputs * f} -> {outputs * f}",
         fold=f"every {f} {record.axis} ({side}) became channels of a block-diagonal weight; "
         f"{1 - 1 / f:.0%} of the new weight is {filled} by structure",
-        axes=[
-            AxisPattern(
-                axis=record.axis,
-                in_digits=f,
-                out_digits=f,
-                blocked=site.left,
-                in_length=None,
-                original_kernel=1,
-                kernel=1,
-                stride=1,
-                taps=[(digit, digit, 0, 0) for digit in range(f)],
-            )
-        ],
+        axes=[pattern(record.axis, axis, fold_of(site, f).axes[0])],
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.results import AxisPattern
-from widthfold_onnx.rules.windowed import axis_names
+from widthfold_onnx.rules.site import axis_names
 
 
 def patterns(fold: ConvFold, axes: Sequence[ConvAxis], samples: int | None) -> list[AxisPattern]:
@@ -36,11 +36,12 @@ def patterns(fold: ConvFold, axes: Sequence[ConvAxis], samples: int | None) -> l
         )
     for name, axis, folded in zip(names[2:], axes, fold.axes, strict=True):
         if folded.folded:
-            result.append(_pattern(name, axis, folded))
+            result.append(pattern(name, axis, folded))
     return result
 
 
-def _pattern(name: str, axis: ConvAxis, folded: FoldedAxis) -> AxisPattern:
+def pattern(name: str, axis: ConvAxis, folded: FoldedAxis) -> AxisPattern:
+    """Describe one folded axis."""
     columns = (folded.g, folded.f, folded.q, folded.k)
     return AxisPattern(
         axis=name,

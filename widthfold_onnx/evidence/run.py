@@ -21,6 +21,7 @@ from widthfold_onnx.evidence.timing.placement import alarms
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.loader import LoadedModel, load
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
 from widthfold_onnx.results import IntegerRun, Proof, Timing, VerifyReport
 from widthfold_onnx.runtime.saturation import u8s8_error
@@ -43,7 +44,9 @@ def verified(
     if parity.provider:
         options = dataclasses.replace(options, provider=Provider(parity.provider))
     old, new = load(original), load(rewritten)
-    folds = recorded_folds(Document(old.proto, old.folder), Document(new.proto, new.folder))
+    folds = recorded_folds(
+        Document(old.proto, old.folder, OPERATORS), Document(new.proto, new.folder, OPERATORS)
+    )
     proof, integers = _proved(old, new, options, parity, report)
     timing: Timing | None = None
     outcome: Outcome = "pass"

@@ -32,7 +32,7 @@ from functools import lru_cache
 import numpy as np
 
 from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis, Index
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 
 
 def keep_axis(axis: ConvAxis) -> FoldedAxis:
@@ -84,24 +84,26 @@ def fold_axis(
     if length is None or count is None:
         return _fold_any(axis, out_digits, in_digits, blocked=blocked)
     if length < 1 or count < 1:
-        return Refusal("empty-tensor", f"the axis goes from {length} to {count} positions")
+        return Refusal(Code.EMPTY_TENSOR, f"the axis goes from {length} to {count} positions")
     out_rest = -(-count // out_digits)
     in_rest = axis.stride * out_rest if blocked else -(-length // in_digits)
     base = axis.base_dilation
     if in_rest * in_digits < length:
         return Refusal(
-            "blocks-do-not-cover",
+            Code.BLOCKS_DO_NOT_COVER,
             f"{in_digits} blocks of {in_rest} positions do not cover the input's {length}",
         )
     stride = 1 if out_rest == 1 else axis.stride
     if blocked and base > 1:
-        return Refusal("stride-mismatch", f"positions of a block stay {base} apart in the output")
+        return Refusal(
+            Code.STRIDE_MISMATCH, f"positions of a block stay {base} apart in the output"
+        )
     if not blocked and out_rest > 1:
         stride, rest = divmod(axis.stride * out_digits, base * in_digits)
         if rest:
             times = f"input factor {in_digits}" + (f" times {base}" if base > 1 else "")
             reason = f"{times} does not divide stride {axis.stride} times factor {out_digits}"
-            return Refusal("stride-mismatch", reason)
+            return Refusal(Code.STRIDE_MISMATCH, reason)
     g, k = (a.ravel() for a in np.indices((out_digits, axis.kernel)))
     weight_of_g = out_rest if blocked else 1
     t = axis.stride * weight_of_g * g + axis.dilation * k - axis.pad_begin
@@ -111,7 +113,7 @@ def fold_axis(
         live = (f >= 0) & (f < in_digits)
         if np.any(q + last >= in_rest):
             return Refusal(
-                "taps-cross-blocks",
+                Code.TAPS_CROSS_BLOCKS,
                 f"a kernel of {axis.kernel} at stride {axis.stride} and pad {axis.pad_begin} "
                 "reads across the border of a block",
             )
@@ -142,7 +144,7 @@ def _fold_any(
             return fold
         if (fold.in_length, fold.out_length) != (known.length, known.out_length):
             return Refusal(
-                "unknown-extent",
+                Code.UNKNOWN_EXTENT,
                 f"the extent is not known, and {known.length} positions, which {in_digits} "
                 f"divides, become {known.out_length}, which {out_digits} does not",
             )
@@ -150,13 +152,13 @@ def _fold_any(
     shorter, longer = (known.out_length or 0 for known in lengths)
     if longer - shorter != out_digits:
         return Refusal(
-            "unknown-extent",
+            Code.UNKNOWN_EXTENT,
             f"the extent is not known, and where the input grows by {in_digits} the output "
             f"grows by {longer - shorter}, not by {out_digits}",
         )
     first, second = found
     if first.geometry != second.geometry:
-        return Refusal("unknown-extent", "where the taps go depends on the extent")
+        return Refusal(Code.UNKNOWN_EXTENT, "where the taps go depends on the extent")
     return first
 
 

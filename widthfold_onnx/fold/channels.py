@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
@@ -88,10 +88,10 @@ class Regrouping:
 def regroup(before: Grouping, after: Grouping) -> Regrouping | Refusal:
     """Return the change from one grouping to another, or why there is none."""
     if after.inputs < before.inputs or after.outputs < before.outputs:
-        return Refusal("channels-lost", "channels can be added, none can be taken away")
+        return Refusal(Code.CHANNELS_LOST, "channels can be added, none can be taken away")
     if math.gcd(after.inputs, after.outputs) % after.group:
         return Refusal(
-            "groups-do-not-divide",
+            Code.GROUPS_DO_NOT_DIVIDE,
             f"{after.group} groups do not divide {after.inputs} -> {after.outputs} channels",
         )
     return Regrouping(before, after)

@@ -18,7 +18,7 @@ from onnx.reference import ReferenceEvaluator
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.external import is_external
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 
 MAX_ELEMENTS = 1 << 26
 """Most elements of all results in one model: 256 MiB in float32, as the largest folded weight."""
@@ -55,12 +55,14 @@ def _literal(node: onnx.NodeProto) -> Array | Refusal:
                 return np.array(attribute.ints, np.int64)
             case "sparse_value":
                 return dense(attribute.sparse_tensor)
-    return Refusal("not-constant", "a Constant holds no numbers")
+    return Refusal(Code.NOT_CONSTANT, "a Constant holds no numbers")
 
 
 def too_large() -> Refusal:
     """Return the refusal to evaluate more than `MAX_ELEMENTS`."""
-    return Refusal("too-large", f"constants of more than {MAX_ELEMENTS} elements are not evaluated")
+    return Refusal(
+        Code.TOO_LARGE, f"constants of more than {MAX_ELEMENTS} elements are not evaluated"
+    )
 
 
 def dense(sparse: onnx.SparseTensorProto) -> Array | Refusal:
@@ -72,7 +74,7 @@ def dense(sparse: onnx.SparseTensorProto) -> Array | Refusal:
     if math.prod(shape) > MAX_ELEMENTS:
         return too_large()
     if is_external(sparse.values) or is_external(sparse.indices):
-        return Refusal("not-constant", "a sparse tensor lies in another file")
+        return Refusal(Code.NOT_CONSTANT, "a sparse tensor lies in another file")
     try:
         values = numpy_helper.to_array(sparse.values)
         indices = numpy_helper.to_array(sparse.indices)
@@ -82,7 +84,7 @@ def dense(sparse: onnx.SparseTensorProto) -> Array | Refusal:
         array.reshape(-1)[indices] = values
     except (ValueError, IndexError, TypeError):
         reason = "a sparse tensor is broken: its indices or values do not fit its shape"
-        return Refusal("not-constant", reason)
+        return Refusal(Code.NOT_CONSTANT, reason)
     return array
 
 
@@ -98,13 +100,13 @@ def evaluated(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) 
         return _literal(node)
     refused = _refused(node, inputs)
     if refused:
-        return Refusal("not-constant", f"{node.op_type} {refused} is not evaluated")
+        return Refusal(Code.NOT_CONSTANT, f"{node.op_type} {refused} is not evaluated")
     if node.op_type in ("DequantizeLinear", "QuantizeLinear"):
         opset = max(opset, _QUANTIZING_OPSET)
     result = run_node(node, inputs, opset)
     if result is None:
         given = ", ".join(str(list(array.shape)) for array in inputs if array is not None)
-        return Refusal("not-constant", f"{node.op_type} fails on inputs of {given}")
+        return Refusal(Code.NOT_CONSTANT, f"{node.op_type} fails on inputs of {given}")
     return result
 
 

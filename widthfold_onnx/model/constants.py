@@ -19,7 +19,7 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.constant_folding import FOLDABLE, MAX_ELEMENTS, dense, too_large
 from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.library import ir
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.text import printable
 
 Evaluate = Callable[[ir.Node, Sequence[Array | None]], Array | Refusal]
@@ -110,10 +110,12 @@ class Constants:
         what = printable(value.name or "")
         producer = value.producer()
         if value.name in self._trained:
-            return Refusal("trained", f"{what} is what training changes")
+            return Refusal(Code.TRAINED, f"{what} is what training changes")
         if value.is_initializer() and value.const_value is not None:
             if value.is_graph_input() and self._overridable:
-                return Refusal("overridable", f"{what} is an initializer that a caller may replace")
+                return Refusal(
+                    Code.OVERRIDABLE, f"{what} is an initializer that a caller may replace"
+                )
             assert isinstance(value.graph, ir.Graph)
             sparse = self._sparse.get((id(value.graph), value.name or ""))
             if sparse is not None:
@@ -128,7 +130,7 @@ class Constants:
             if sources := computed_from(value):
                 return self._evaluated(value, producer, producer.graph, sources)
         origin = f"computed by {producer.op_type}" if producer else "an input"
-        return Refusal("not-constant", f"{what} is {origin}")
+        return Refusal(Code.NOT_CONSTANT, f"{what} is {origin}")
 
     def _literal(self, value: ir.Value, node: ir.Node, owner: ir.Graph) -> Constant | Refusal:
         """Return the value of a Constant node."""

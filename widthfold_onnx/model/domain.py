@@ -17,3 +17,8 @@ class Operator(Protocol):
 def is_default(node: Operator, *op_types: str) -> bool:
     """Check whether a node is one of these operators of the default domain."""
     return node.op_type in op_types and node.domain in ("", "ai.onnx")
+
+
+def operator_of(node: Operator) -> tuple[str, str]:
+    """Return domain and type of a node's operator; the default domain is ""."""
+    return ("" if node.domain == "ai.onnx" else node.domain, node.op_type)

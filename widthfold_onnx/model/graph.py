@@ -8,7 +8,7 @@ carry: sparse tensors, training_info, map types (`model.reduced`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import onnx
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.constant_folding import evaluated
 from widthfold_onnx.model.constants import Constant, Constants
-from widthfold_onnx.model.domain import is_default
+from widthfold_onnx.model.domain import operator_of
 from widthfold_onnx.model.inlining import inlined
 from widthfold_onnx.model.library import ir
 from widthfold_onnx.model.messages import Scope, linked, message_of, repeat, scopes_of, write_back
@@ -29,7 +29,7 @@ from widthfold_onnx.refusal import Refusal
 Node = ir.Node
 Value = ir.Value
 Graph = ir.Graph
-Attributes = Mapping[str, int | float | str | Sequence[int]]
+Attributes = Mapping[str, int | float | str | Sequence[int] | Sequence[float]]
 
 
 class Document:
@@ -40,13 +40,16 @@ class Document:
     Args:
         proto: a checked model.
         folder: where external data lies; None if the model has none.
+        sites: the operators that may be folded, by domain and type.
 
     Raises:
         InvalidModelError: the model uses something that the graph library cannot read.
     """
 
-    def __init__(self, proto: onnx.ModelProto, folder: Path | None) -> None:
-        proto, self.why_not_inlined = inlined(proto)
+    def __init__(
+        self, proto: onnx.ModelProto, folder: Path | None, sites: Collection[tuple[str, str]]
+    ) -> None:
+        proto, self.why_not_inlined = inlined(proto, sites)
         self.proto = proto
         self.folder = folder
         self.external_names: set[str] = set()
@@ -85,14 +88,14 @@ class Document:
         """Extents of every value as the model itself fixes them, before anything is written."""
         return ShapeTable(self.proto, {})
 
-    def nodes(self, op_types: Iterable[str]) -> Iterator[tuple[Scope, Node]]:
-        """Yield all nodes of some operators of the default domain, each with its scope."""
+    def nodes(self, operators: Collection[tuple[str, str]]) -> Iterator[tuple[Scope, Node]]:
+        """Yield all nodes of some operators, by domain and type, each with its scope."""
         for scope in self.scopes:
             inside = (
                 scope.graph if scope.proto else ir.traversal.RecursiveGraphIterator(scope.graph)
             )
             for node in inside:
-                if is_default(node, *op_types):
+                if operator_of(node) in operators:
                     yield scope, node
 
     def constant(self, value: Value) -> Constant | Refusal:
@@ -146,10 +149,11 @@ class Document:
         name: str,
         metadata: Mapping[str, str],
         outputs: int = 1,
+        domain: str = "",
     ) -> Node:
-        """Create a node of the default domain; it and its outputs get fresh names from `name`."""
+        """Create a node; it and its outputs get fresh names from `name`."""
         node = ir.Node(
-            "",
+            domain,
             op_type,
             inputs,
             ir.convenience.convert_attributes(dict(attributes)),

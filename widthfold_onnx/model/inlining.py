@@ -6,11 +6,13 @@ weights are mostly arguments, which are constant only where the function is call
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import onnx
 from onnx.inliner import inline_selected_functions
 
 from widthfold_onnx.errors import InvalidModelError
-from widthfold_onnx.model.domain import is_default
+from widthfold_onnx.model.domain import operator_of
 from widthfold_onnx.model.functions import (
     call_key,
     check_inlined_size,
@@ -20,28 +22,24 @@ from widthfold_onnx.model.functions import (
 from widthfold_onnx.model.walk import all_nodes
 from widthfold_onnx.text import printable
 
-SITES = frozenset(
-    {
-        *("Conv", "ConvInteger", "ConvTranspose", "Gemm", "MatMul", "MatMulInteger"),
-        *("QLinearConv", "QLinearMatMul"),
-    }
-)
-"""Operators that may be folded."""
+Sites = Collection[tuple[str, str]]
+
 MAX_NODES = 100_000
 MAX_BYTES = 1 << 30
 """Most bytes that all calls together may add to a model; a message holds twice that."""
 
 
-def inlined(model: onnx.ModelProto) -> tuple[onnx.ModelProto, str]:
+def inlined(model: onnx.ModelProto, sites: Sites) -> tuple[onnx.ModelProto, str]:
     """Inline the functions that hold sites, and those that call them.
 
     Args:
         model: a checked model; it stays as it is.
+        sites: the operators of sites, by domain and type.
 
     Returns:
         The model, a new one if anything was inlined, and why nothing could be, else "".
     """
-    holding = _holding_sites(model)
+    holding = _holding_sites(model, sites)
     if not holding:
         return model, ""
     try:
@@ -58,13 +56,13 @@ def inlined(model: onnx.ModelProto) -> tuple[onnx.ModelProto, str]:
         return model, printable(str(error))
 
 
-def _holding_sites(model: onnx.ModelProto) -> set[tuple[str, str]]:
+def _holding_sites(model: onnx.ModelProto, sites: Sites) -> set[tuple[str, str]]:
     """Return domain and name of every function with a site, in itself or in a function it calls."""
     called_by: dict[object, list[onnx.FunctionProto]] = {}
     waiting = []
     for function in model.functions:
         nodes = list(all_nodes(function.node))
-        if any(is_default(node, *SITES) for node in nodes):
+        if any(operator_of(node) in sites for node in nodes):
             waiting.append(function)
         for key in {call_key(node) for node in nodes}:
             called_by.setdefault(key, []).append(function)

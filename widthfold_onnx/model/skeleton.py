@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import onnx
 from onnx import TensorProto, helper
 
-from widthfold_onnx.model.domain import is_default
+from widthfold_onnx.model.domain import is_default, operator_of
 from widthfold_onnx.model.external import is_external
 from widthfold_onnx.model.functions import domain_name
 from widthfold_onnx.model.scope import NameScope, function_scope, graph_scope
@@ -22,6 +22,10 @@ SMALL_BYTES = 1024
 """Constants up to this size keep their data: shape inference reads them."""
 
 _STRING_BYTES = 16  # counted for a string element of any length
+
+FUSED_CONV = ("com.microsoft", "FusedConv")
+ACTIVATION = ("activation", "activation_params")
+"""Attributes that a FusedConv has beside those of a Conv."""
 
 
 def skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -60,6 +64,16 @@ def _spell_domains(copy: onnx.ModelProto) -> None:
     for nodes in (copy.graph.node, *(function.node for function in copy.functions)):
         for node in all_nodes(nodes):
             node.domain = domain_name(node.domain)
+            if operator_of(node) == FUSED_CONV:
+                _leave_activation_out(node)
+
+
+def _leave_activation_out(node: onnx.NodeProto) -> None:
+    """Write a FusedConv, which onnx does not know, as the Conv whose extents it has."""
+    node.domain, node.op_type = "", "Conv"
+    kept = [attribute for attribute in node.attribute if attribute.name not in ACTIVATION]
+    del node.attribute[:], node.input[3:]
+    node.attribute.extend(kept)
 
 
 class _Main:

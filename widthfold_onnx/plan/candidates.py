@@ -7,26 +7,16 @@ from dataclasses import replace
 
 import msgspec
 
-from widthfold_onnx.fold.matmul import MatMulFold
 from widthfold_onnx.options import FACTORS, AxisName, FoldOptions, Layout
 from widthfold_onnx.plan.identity import canonical
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rewrite.record import (
-    ProductRecord,
-    fold_again,
-    product_record,
-    read_record,
-    record_of,
-)
-from widthfold_onnx.rules import matmul
-from widthfold_onnx.rules.base import LinearSite, Reformulation
-from widthfold_onnx.rules.forms import forms, splits
+from widthfold_onnx.rewrite.record import ProductRecord, fold_again, read_record, record_of
+from widthfold_onnx.rules import rows
+from widthfold_onnx.rules.form import Reformulation
+from widthfold_onnx.rules.forms import candidates, forms, splits
 from widthfold_onnx.rules.legality import judge
-from widthfold_onnx.rules.matmul import MatMulForm
-from widthfold_onnx.rules.matmul_site import MatMulSite
 from widthfold_onnx.rules.regrouped import groupings
-from widthfold_onnx.rules.windowed import WindowedSite
-from widthfold_onnx.rules.windowed_form import WindowedForm
+from widthfold_onnx.rules.site import LinearSite
 
 MAX_WHOLE = 64
 """Largest number of positions of an axis that may become channels as a whole."""
@@ -52,13 +42,8 @@ UNKEYED: dict[str, object] = {"samples": None, "length": None, "shape": [], "flo
 
 def form_key(site: LinearSite, form: Reformulation) -> str:
     """Return a form as canonical JSON: a record, of which any new field is left out."""
-    if isinstance(site, MatMulSite) and isinstance(form, MatMulForm):
-        record: msgspec.Struct = product_record(site, form)
-    else:
-        assert isinstance(site, WindowedSite)
-        assert isinstance(form, WindowedForm)
-        record = record_of(site, form)
-    return canonical(_keyed(msgspec.to_builtins(record) | {"form": form.kind}))
+    record = msgspec.to_builtins(record_of(site, form))
+    return canonical(_keyed(record | {"form": form.kind}))
 
 
 def _keyed(told: object) -> object:
@@ -80,10 +65,8 @@ def form_of(site: LinearSite, key: str, options: FoldOptions) -> Reformulation |
     """
     record = read_record(key)
     if isinstance(record, ProductRecord):
-        assert isinstance(site, MatMulSite)
-        again = MatMulFold(factor=record.factor, left=site.left, merged=record.merged)
-        return matmul.judge(site, options, again)
-    assert isinstance(site, WindowedSite)
+        again, factor = rows.fold_of(site, record.factor), record.factor
+        return judge(site, options, again, record.axis, factor, record.form, record.merged)
     fold = fold_again(record, site.axes, site.grouping)
     if isinstance(fold, Refusal):
         return fold
@@ -96,10 +79,9 @@ def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation
     Extents need not be divisible: the cost of extending and cutting is measured with the form. If
     the options name an axis, channels and groups stay as they are.
     """
-    if isinstance(site, MatMulSite):
-        yield from matmul.every_form(site, options)
+    if site.is_product:
+        yield from _of_product(site, options)
         return
-    assert isinstance(site, WindowedSite)
     options = replace(options, ragged=True)
     extents = site.positions
     whole = [n for n in extents[1:] if n is not None and n <= MAX_WHOLE]
@@ -122,3 +104,13 @@ def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation
         for _, form in forms(site, options, (1,) * len(extents), grouping=grouping):
             if isinstance(form, Reformulation):
                 yield form
+
+
+def _of_product(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation]:
+    """Yield the legal forms at the usual factors, or if there are none at any factor up to them."""
+    for factors in (FACTORS, range(2, FACTORS[-1] + 1)):
+        outcomes = (form for factor in factors for _, form in candidates(site, options, factor))
+        legal = [form for form in outcomes if isinstance(form, Reformulation)]
+        if legal:
+            yield from legal
+            return

@@ -25,7 +25,9 @@ from collections.abc import Sequence
 from widthfold_onnx.fold.layout import Step, Transpose
 from widthfold_onnx.plan.targets import Target
 from widthfold_onnx.plan.work import Work
-from widthfold_onnx.rules.base import Reformulation
+
+Moves = tuple[Sequence[Step], Sequence[Step]]
+"""The Reshapes and Transposes before and behind a layer."""
 
 CHANNEL_ALIGNMENT = 4
 """Multiple of the channel count that ReorderInput requires (nchwc_transformer.cc)."""
@@ -78,21 +80,19 @@ def layer_seconds(work: Work, target: Target) -> float:
     return conv_seconds(work, target) + _copy(work, target, 2 * work.outputs)
 
 
-def form_seconds(
-    work: Work, form: Reformulation, folded: Work, alone: int, target: Target
-) -> float:
+def form_seconds(work: Work, moves: Moves, folded: Work, alone: int, target: Target) -> float:
     """Predict a layer in another form.
 
     Args:
         work: work of the layer as it is.
-        form: the other form.
+        moves: the Reshapes and Transposes before and behind the form.
         folded: work of the form.
         alone: number of operators that a runtime fuses into the layer as it is, but not into the
             form, because the unfold stands between.
         target: the device.
     """
-    copied = _moves(form.folding, folded.inputs, work, target)
-    copied += _moves(form.unfolding, folded.outputs, work, target)
+    copied = _moves(moves[0], folded.inputs, work, target)
+    copied += _moves(moves[1], folded.outputs, work, target)
     if folded.inputs > work.inputs:
         copied += _copy(work, target, work.inputs + folded.inputs)
     if folded.outputs > work.outputs:

@@ -9,23 +9,25 @@ from fnmatch import fnmatchcase
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.shapes import ShapeTable
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import Gain, SiteReport
 from widthfold_onnx.rewrite.engine import Rewriting
 from widthfold_onnx.rewrite.nonfinite import spread_of
 from widthfold_onnx.rewrite.record import carries_folds
-from widthfold_onnx.rules import LINEAR
-from widthfold_onnx.rules.base import Extents, LinearSite, Reformulation, Site
+from widthfold_onnx.rules import reading
+from widthfold_onnx.rules.form import Reformulation
 from widthfold_onnx.rules.guarding import EXTENTS, needed_extents
+from widthfold_onnx.rules.site import Extents, LinearSite, Site
 from widthfold_onnx.text import quoted
 
 Choose = Callable[[LinearSite], Reformulation | Refusal]
 
 ALREADY_FOLDED = Refusal(
-    "already-folded", "the model carries folds of an earlier run; fold the original instead"
+    Code.ALREADY_FOLDED, "the model carries folds of an earlier run; fold the original instead"
 )
-KEPT = frozenset({"already-folded", "not-selected", "no-gain"})
+KEPT = frozenset({Code.ALREADY_FOLDED, Code.NOT_SELECTED, Code.NO_GAIN})
 """Codes of sites that are left alone without a fault."""
 
 
@@ -56,7 +58,7 @@ class Decision:
                 graph=graph,
                 op=op,
                 status="kept" if self.outcome.code in KEPT else "refused",
-                code=self.outcome.code,
+                code=self.outcome.code.value,
                 reason="; ".join(filter(None, (self.outcome.reason, hint))),
                 gain=gain,
             )
@@ -128,7 +130,7 @@ def read_sites(
         if is_folded:
             yield site, ALREADY_FOLDED
         elif not _selected(site.name, options):
-            yield site, Refusal("not-selected", "left alone by --nodes or --skip")
+            yield site, Refusal(Code.NOT_SELECTED, "left alone by --nodes or --skip")
         else:
             yield site, read_site(document, site, static, planned)
 
@@ -141,7 +143,7 @@ def read_site(
     def extents(table: ShapeTable) -> Extents:
         return lambda value: table.get(site.scope.path, value.name or "")
 
-    return LINEAR[site.op](document, site, extents(static), extents(planned))
+    return reading.read_site(document, site, extents(static), extents(planned))
 
 
 def find_sites(document: Document, options: FoldOptions) -> list[Site]:
@@ -152,7 +154,7 @@ def find_sites(document: Document, options: FoldOptions) -> list[Site]:
     """
     sites = [
         Site(node, scope, node.name or f"{node.op_type} -> {node.outputs[0].name}", node.op_type)
-        for scope, node in document.nodes(LINEAR)
+        for scope, node in document.nodes(OPERATORS)
     ]
     for pattern in (*options.nodes, *options.skip):
         if not any(fnmatchcase(site.name, pattern) for site in sites):

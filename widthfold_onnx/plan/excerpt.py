@@ -16,12 +16,13 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from widthfold_onnx.arrays import Array
+from widthfold_onnx.model.domain import operator_of
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import LinearSite
 from widthfold_onnx.rules.dequantized import data_dequantizer
 from widthfold_onnx.rules.parameter import dequantizer
+from widthfold_onnx.rules.site import LinearSite
 
 FUSED = frozenset(
     {"Relu", "LeakyRelu", "Sigmoid", "Tanh", "Clip", "HardSigmoid", "BatchNormalization"}
@@ -98,8 +99,10 @@ def excerpt(
         [helper.make_tensor_value_info(end, kind, None)],
         [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
-    opset = helper.make_opsetid("", document.opset)
-    return helper.make_model(graph, opset_imports=[opset], ir_version=8)
+    domain, _ = operator_of(site.node)
+    opsets = [helper.make_opsetid("", document.opset)]
+    opsets += [o for o in document.proto.opset_import if domain and o.domain == domain]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
 def _dequantizer(site: LinearSite) -> Node | None:

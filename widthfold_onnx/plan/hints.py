@@ -15,13 +15,13 @@ from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.options import SMALLEST_FACTOR, FoldOptions
 from widthfold_onnx.plan.decisions import Decision
-from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules import LINEAR
-from widthfold_onnx.rules.base import Site
-from widthfold_onnx.rules.conv import PROGRESS, reformulate
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rules.conv import reformulate
+from widthfold_onnx.rules.reading import read_site
+from widthfold_onnx.rules.site import Site
 from widthfold_onnx.text import printable
 
-UNREAD = frozenset({"unknown-extent", "unknown-shape"})
+UNREAD = frozenset({Code.UNKNOWN_EXTENT, Code.UNKNOWN_SHAPE})
 """Codes of sites that cannot be read because an extent is unknown."""
 
 GUARD = "--guard-shapes"
@@ -53,10 +53,10 @@ class Hints:
         site, conv, refusal = decision.site, decision.conv, decision.outcome
         if not isinstance(refusal, Refusal):
             return ""
-        if refusal.code not in (UNREAD if conv is None else PROGRESS):
+        if not (refusal.code in UNREAD if conv is None else refusal.code.is_of_a_form):
             return ""
         found = self._openings(site) if conv is None or None in conv.planned else []
-        if refusal.code == "factor-does-not-divide":
+        if refusal.code == Code.FACTOR_DOES_NOT_DIVIDE:
             ragged = replace(self._options, ragged=True)
             found += [RAGGED] if self._folds(site, self._planned, ragged) else []
         return f"{' or '.join(found)} folds it" if found else ""
@@ -82,7 +82,7 @@ class Hints:
         def dims(table: ShapeTable, name: str | None) -> Dims | None:
             return table.get(site.scope.path, name or "")
 
-        read = LINEAR[site.op](
+        read = read_site(
             self._document,
             site,
             lambda value: dims(self._document.shapes, value.name),

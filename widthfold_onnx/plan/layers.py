@@ -15,10 +15,11 @@ from widthfold_onnx.plan.inside import inside
 from widthfold_onnx.plan.links import Link, links
 from widthfold_onnx.plan.targets import Target
 from widthfold_onnx.plan.units import Unit, cut
-from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import LinearSite, Reformulation, Site
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.conv import reformulate, unfit
+from widthfold_onnx.rules.form import Reformulation
 from widthfold_onnx.rules.guarding import unguardable
+from widthfold_onnx.rules.site import LinearSite, Site
 
 Place = tuple[str, str]
 """Scope path and first output of a node."""
@@ -108,7 +109,7 @@ def _unit(
     if not forms:
         # Any factor gives the reason: no form is legal, or no axis has enough positions.
         outcome = reformulate(conv, replace(options, ragged=True), SMALLEST_FACTOR)
-        short = Refusal("too-short", f"no axis has {SMALLEST_FACTOR} positions")
+        short = Refusal(Code.TOO_SHORT, f"no axis has {SMALLEST_FACTOR} positions")
         return outcome if isinstance(outcome, Refusal) else short
     return cut(document, conv, measured, forms, options, target)
 

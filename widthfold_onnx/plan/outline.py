@@ -25,7 +25,7 @@ def outline(rewriting: Rewriting, decisions: Sequence[Decision]) -> list[RegionR
             folded=[name(node) for node in found.folded],
             carried=[f"{node.op_type} {name(node)}" for node in found.carried],
             stops=[
-                Stop(node=name(node), op=node.op_type, code=why.code, reason=why.reason)
+                Stop(node=name(node), op=node.op_type, code=why.code.value, reason=why.reason)
                 for node, why in found.stops
             ],
         )

@@ -7,13 +7,14 @@ from onnx.utils import Extractor
 
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.inference import infer_shapes
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.plan.candidates import form_of
 from widthfold_onnx.plan.units import Unit, only_site
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.engine import Rewriting
 from widthfold_onnx.rewrite.record import FOLD_KEY, STATE_KEY
-from widthfold_onnx.rules.base import LinearSite
+from widthfold_onnx.rules.site import LinearSite
 
 
 def reformed(unit: Unit, key: str, options: FoldOptions) -> bytes | None:
@@ -28,7 +29,7 @@ def reformed(unit: Unit, key: str, options: FoldOptions) -> bytes | None:
     # The last node stays outside the region: it stands for any reader of the natural tensor.
     end, output = proto.graph.node.pop(), proto.graph.output.pop()
     proto.graph.output.add().name = end.input[0]
-    document = Document(proto, None)
+    document = Document(proto, None, OPERATORS)
     site = only_site(document)
     form = form_of(site, key, options) if isinstance(site, LinearSite) else site
     if isinstance(site, Refusal) or isinstance(form, Refusal):

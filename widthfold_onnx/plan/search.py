@@ -21,6 +21,7 @@ import onnx
 
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.loader import LoadedModel
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.plan.assign import assign
 from widthfold_onnx.plan.candidates import form_of
@@ -32,10 +33,11 @@ from widthfold_onnx.plan.measure import AS_IS, Bench
 from widthfold_onnx.plan.store import Store
 from widthfold_onnx.plan.trials import Choice, Trials
 from widthfold_onnx.progress import Progress, Step
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import Gain, SearchReport
-from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.conv import unfit
+from widthfold_onnx.rules.form import Reformulation
+from widthfold_onnx.rules.site import LinearSite
 from widthfold_onnx.runtime.clock import judge
 
 WEAK_SHARE = 0.1
@@ -221,16 +223,18 @@ class Search:
         count = len(self._layers.units[subject].forms)
         best = self._gains.best(subject)
         if best is None:
-            return Refusal("no-gain", f"none of its {count} forms {self._gains.unknown(subject)}")
+            return Refusal(
+                Code.NO_GAIN, f"none of its {count} forms {self._gains.unknown(subject)}"
+            )
         ratio, low, high = best[1].ratio, best[1].low, best[1].high
         if best[1].predicted:
             why = f"is predicted at {ratio:.2f}x; {PREDICTED_GAIN}x would be folded unmeasured"
         else:
             why = f"ran at {ratio:.2f}x [{low:.2f}, {high:.2f}]"
         where = ", but not in the whole model" if pays(best[1]) else ""
-        return Refusal("no-gain", f"the best of its {count} forms {why}{where}")
+        return Refusal(Code.NO_GAIN, f"the best of its {count} forms {why}{where}")
 
     def _document(self) -> Document:
         copy = onnx.ModelProto()
         copy.CopyFrom(self._loaded.proto)
-        return Document(copy, self._loaded.folder)
+        return Document(copy, self._loaded.folder, OPERATORS)

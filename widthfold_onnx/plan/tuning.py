@@ -14,6 +14,7 @@ from widthfold_onnx.errors import UsageError, WidthfoldError
 from widthfold_onnx.evidence.timing.environment import cores
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.loader import load
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 from widthfold_onnx.plan.cluster import Cluster
 from widthfold_onnx.plan.crew import Crew
@@ -146,7 +147,7 @@ def _layers(
             return ALREADY_FOLDED
         used, shapes = isolated(running, model, provider, dict(options.input_shapes))
         aim = target(usual(used))
-        document = Document(loaded.proto, loaded.folder)
+        document = Document(loaded.proto, loaded.folder, OPERATORS)
         return Layers.of(document, options, shapes, aim)
     except WidthfoldError as error:
         return error

@@ -16,6 +16,7 @@ from onnx import TensorProto
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.model.shapes import ShapeTable
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.plan.candidates import form_key, form_of
 from widthfold_onnx.plan.cost import form_seconds, layer_seconds
@@ -24,9 +25,9 @@ from widthfold_onnx.plan.excerpt import excerpt, fused_behind
 from widthfold_onnx.plan.identity import canonical
 from widthfold_onnx.plan.targets import Target
 from widthfold_onnx.plan.work import Work
-from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules import LINEAR
-from widthfold_onnx.rules.base import LinearSite, Reformulation, Site
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rules.form import Reformulation
+from widthfold_onnx.rules.site import LinearSite, Site
 
 
 class Form(NamedTuple):
@@ -96,31 +97,35 @@ def cut(
     """
     dims = measured.get(site.scope.path, site.data.name or "")
     if dims is None or None in dims:
-        return Refusal("unknown-extent", "an extent is not known, so it cannot be measured")
+        return Refusal(Code.UNKNOWN_EXTENT, "an extent is not known, so it cannot be measured")
     if site.weight.dtype not in target.rate:
         return Refusal(
-            "dtype-unmeasured",
+            Code.DTYPE_UNMEASURED,
             f"{target.name} has no figures for {site.weight.dtype}; a fixed factor needs none",
         )
     shape = [int(d) for d in dims if d is not None]
     behind = fused_behind(document, site)
     proto = excerpt(document, site, behind, shape, measured)
-    site_again = only_site(Document(proto, None))
+    site_again = only_site(Document(proto, None, OPERATORS))
     if isinstance(site_again, Refusal):
         return site_again
     if options.guard_shapes and None in site.planned:  # a guarded form may not fit these extents
         forms = [form for form in forms if _exists(form_key(site, form), site_again, options)]
     if not forms:
         sizes = " x ".join(map(str, shape))
-        return Refusal("unknown-extent", f"at {sizes}, where it would be measured, it has no form")
+        return Refusal(
+            Code.UNKNOWN_EXTENT, f"at {sizes}, where it would be measured, it has no form"
+        )
     output = [int(d) for d in site_again.output if d is not None]
     macs = site_again.macs or 0
     work = Work.of(site, shape, output)
 
     def known(form: Reformulation) -> Form:
-        ends = form.ends(site)
+        ends = form.ends
         alone = len(behind) if ends.returns is None else 0  # else they are carried
-        seconds = form_seconds(work, form, work.folded(form, shape, output), alone, target)
+        seconds = form_seconds(
+            work, (form.folding, form.unfolding), work.folded(form, shape, output), alone, target
+        )
         return Form(
             form_key(site, form), macs * form.flops_ratio, seconds, ends.reads, ends.returns
         )
@@ -133,7 +138,7 @@ def cut(
 def only_site(document: Document) -> LinearSite | Refusal:
     """Return the site of a unit."""
     table = document.shapes
-    scope, node = next(document.nodes(LINEAR))
+    scope, node = next(document.nodes(OPERATORS))
     return read_site(document, Site(node, scope, node.name or "", node.op_type), table, table)
 
 
@@ -149,7 +154,6 @@ def _subject(site: LinearSite, shape: Sequence[int], layer: onnx.GraphProto, beh
         "op": site.op,
         "dtype": site.weight.dtype,
         "input": list(shape),
-        "weight": list(site.weight_shape),
         **site.signature,
         **({"integers": _integers(layer)} if site.is_finite else {}),
         "behind": [

@@ -6,10 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from widthfold_onnx.fold.conv_axis import ConvAxis
-from widthfold_onnx.rules.base import LinearSite, Reformulation
-from widthfold_onnx.rules.windowed import WindowedSite
-from widthfold_onnx.rules.windowed_form import WindowedForm
+from widthfold_onnx.rules.form import Reformulation
+from widthfold_onnx.rules.site import LinearSite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,27 +52,23 @@ class Work:
     @classmethod
     def of(cls, site: LinearSite, shape: Sequence[int], out_shape: Sequence[int]) -> Work:
         """Return the work of a site as it is, at given shapes of input and output."""
-        group, taps = 1, 1
-        axes: tuple[ConvAxis, ...] = ()
-        if isinstance(site, WindowedSite):
-            group, taps, axes = site.group, math.prod(site.weight_shape[2:]), site.axes
         return cls(
             dtype=site.weight.dtype,
             itemsize=site.itemsize,
             channels=site.channels,
-            group=group,
-            taps=taps,
-            rank=len(axes),
+            group=1 if site.is_product else site.group,
+            taps=math.prod(site.weight_shape[2:]),
+            rank=0 if site.is_product else len(site.axes),
             inputs=math.prod(shape),
             outputs=math.prod(out_shape),
-            transposed=site.op == "ConvTranspose",
-            strided=any(axis.stride > 1 for axis in axes),
+            transposed=site.operator.folded is not None,
+            strided=any(axis.stride > 1 for axis in site.axes),
         )
 
     def folded(self, form: Reformulation, shape: Sequence[int], out_shape: Sequence[int]) -> Work:
         """Return the work of a form at given shapes, which the form may extend."""
         channels = form.fold.channels(*self.channels)
-        if not isinstance(form, WindowedForm):
+        if not self.rank:
             return replace(self, channels=channels)
         fold = form.fold
         return replace(

@@ -19,20 +19,16 @@ import numpy.typing as npt
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.graph import Document, Graph, Node, Value
 from widthfold_onnx.model.order import nodes_of
-from widthfold_onnx.rewrite.convolution import append_conv
 from widthfold_onnx.rewrite.emit import Chain, base_name
+from widthfold_onnx.rewrite.folded import append_folded
 from widthfold_onnx.rewrite.guard_groups import GuardGroups, Plans
 from widthfold_onnx.rewrite.guards import Guard
 from widthfold_onnx.rewrite.parameters import Parameters
-from widthfold_onnx.rewrite.product import append_product
-from widthfold_onnx.rewrite.record import ORIGIN_KEY, PACKED
+from widthfold_onnx.rewrite.record import ORIGIN_KEY, PACKED, encoded, record_of
 from widthfold_onnx.rewrite.regions import Passenger
-from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.dequantized import exact_dequantizer
-from widthfold_onnx.rules.matmul import MatMulForm
-from widthfold_onnx.rules.matmul_site import MatMulSite
-from widthfold_onnx.rules.windowed import WindowedSite
-from widthfold_onnx.rules.windowed_form import WindowedForm
+from widthfold_onnx.rules.form import Reformulation
+from widthfold_onnx.rules.site import LinearSite
 
 Array = npt.NDArray[Any]
 
@@ -103,12 +99,8 @@ class Emission:
         ends = self._region.sites[node]
         start = self._read(site.data, ends.reads, node)
         chain = Chain(self._document, start, node, node.outputs[0].name or "")
-        if isinstance(site, WindowedSite) and isinstance(plan, WindowedForm):
-            new = append_conv(chain, site, plan, ends, self._parameters)
-        else:
-            assert isinstance(site, MatMulSite)
-            assert isinstance(plan, MatMulForm)
-            new = append_product(chain, site, plan, ends, self._parameters)
+        record = encoded(record_of(site, plan))
+        new = append_folded(chain, site, plan, ends, record, self._parameters)
         _take_over(node, new)
         self._chains[node] += chain.nodes
         self._return(node, [chain.value], ends.returns)

@@ -103,6 +103,7 @@ class Chain:
         metadata: Mapping[str, str] | None = None,
         *,
         first: Sequence[Value | None] = (),
+        domain: str = "",
     ) -> Node:
         """Append a node that reads `first`, the end of the chain and `constants`.
 
@@ -122,6 +123,7 @@ class Chain:
             attributes,
             name=name,
             metadata={ORIGIN_KEY: self._origin, **(metadata or {})},
+            domain=domain,
         )
         self.nodes.append(node)
         self.value = node.outputs[0]

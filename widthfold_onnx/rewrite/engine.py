@@ -19,7 +19,8 @@ from widthfold_onnx.rewrite.guard_groups import GuardGroups, Plans
 from widthfold_onnx.rewrite.guards import put_guards
 from widthfold_onnx.rewrite.nonfinite import note_spread, spread_of
 from widthfold_onnx.rewrite.parameters import Parameters
-from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.rules.form import Reformulation
+from widthfold_onnx.rules.site import LinearSite
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Rewriting:
                 document,
                 list(nodes_of(graph)),
                 found,
-                {node: form.ends(site) for node, (site, form) in found.items()},
+                {node: form.ends for node, (_, form) in found.items()},
                 options,
             )
             for graph, found in plans.items()

@@ -17,9 +17,10 @@ from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.order import reads
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rewrite.regions import Region
-from widthfold_onnx.rules.base import Ends, LinearSite, Reformulation
 from widthfold_onnx.rules.dequantized import is_dequantized_anew
+from widthfold_onnx.rules.form import Ends, Reformulation
 from widthfold_onnx.rules.guarding import EXACT, Extent, needed_extents, stored
+from widthfold_onnx.rules.site import LinearSite
 
 Plans = dict[Node, tuple[LinearSite, Reformulation]]
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import onnx
 
-from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.rules.form import Reformulation
+from widthfold_onnx.rules.site import LinearSite
 
 NONFINITE_KEY = "widthfold.nonfinite"
 """Metadata of a model: ``spread:F`` if folds may spread Inf and NaN, F times at most."""

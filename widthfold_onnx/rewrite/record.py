@@ -19,10 +19,8 @@ from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.model.walk import all_nodes
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.matmul import MatMulForm
-from widthfold_onnx.rules.matmul_site import MatMulSite
-from widthfold_onnx.rules.windowed import WindowedSite
-from widthfold_onnx.rules.windowed_form import WindowedForm
+from widthfold_onnx.rules.form import Reformulation
+from widthfold_onnx.rules.site import LinearSite
 
 FOLD_KEY = "widthfold.fold"
 ORIGIN_KEY = "widthfold.origin"
@@ -80,21 +78,18 @@ class FoldRecord(msgspec.Struct, frozen=True, tag="conv", tag_field="kind"):
     axes: list[AxisRecord]
 
 
-def product_record(site: MatMulSite, form: MatMulForm) -> ProductRecord:
-    """Return the record of a plan for a product."""
-    *leading, rows, columns = form.shape
-    return ProductRecord(
-        axis=form.axis,
-        factor=form.factor,
-        form=form.form,
-        flops_ratio=round(form.flops_ratio, 6),
-        merged=form.fold.merged,
-        shape=[*leading, *((columns, rows) if form.transposed else (rows, columns))],
-    )
-
-
-def record_of(site: WindowedSite, plan: WindowedForm) -> FoldRecord:
+def record_of(site: LinearSite, plan: Reformulation) -> FoldRecord | ProductRecord:
     """Return the record of a plan."""
+    if site.is_product:
+        *leading, rows, columns = plan.stated
+        return ProductRecord(
+            axis=plan.axis,
+            factor=plan.factor,
+            form=plan.form,
+            flops_ratio=round(plan.flops_ratio, 6),
+            merged=plan.merged,
+            shape=[*leading, *((columns, rows) if site.transposed else (rows, columns))],
+        )
     return FoldRecord(
         axis=plan.axis,
         factor=plan.factor,

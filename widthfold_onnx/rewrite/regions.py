@@ -21,9 +21,8 @@ from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import Ends
 from widthfold_onnx.rules.carry import carry
-from widthfold_onnx.rules.legality import elements
+from widthfold_onnx.rules.form import Ends, elements
 from widthfold_onnx.rules.operand import Carried, Op
 
 

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.graph import Node, Value
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.regions import Region
 
 Packed = tuple[Value, State]
 
-RETURNED = Refusal("output", "the graph returns what it makes")
-OTHERWISE = Refusal("another-fold", "it is folded in another way")
-IN_A_BODY = Refusal("in-a-body", "it stands in the body of another node")
-NO_GAIN = Refusal("moves-more", "carrying it would copy more elements than it saves")
+RETURNED = Refusal(Code.OUTPUT, "the graph returns what it makes")
+OTHERWISE = Refusal(Code.ANOTHER_FOLD, "it is folded in another way")
+IN_A_BODY = Refusal(Code.IN_A_BODY, "it stands in the body of another node")
+NO_GAIN = Refusal(Code.MOVES_MORE, "carrying it would copy more elements than it saves")
 
 
 @dataclass(frozen=True)

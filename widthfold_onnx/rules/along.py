@@ -11,7 +11,7 @@ import numpy as np
 
 from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.model.declared import Dims
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.operand import Op
 
 Changed = dict[int, int | None]
@@ -21,14 +21,14 @@ Changed = dict[int, int | None]
 def _pool(op: Op, shape: Dims) -> Changed | Refusal:
     """Return the pooled axes: those with several kernel positions, a stride or pads."""
     if op.text("auto_pad", "NOTSET") != "NOTSET" or op.integer("ceil_mode", 0):
-        return Refusal("implicit-extent", "auto_pad or ceil_mode")
+        return Refusal(Code.IMPLICIT_EXTENT, "auto_pad or ceil_mode")
     kernel = op.integers("kernel_shape", [])
     rank = len(kernel)
     strides, dilations = op.integers("strides", [1] * rank), op.integers("dilations", [1] * rank)
     pads = op.integers("pads", [0] * (2 * rank))
     lengths = (rank + 2, len(strides), len(dilations), len(pads))
     if lengths != (len(shape), rank, rank, 2 * rank):
-        return Refusal("inconsistent-attributes", f"{lengths} for an input of rank {len(shape)}")
+        return Refusal(Code.INCONSISTENT_ATTRIBUTES, f"{lengths} for an input of rank {len(shape)}")
     changed: Changed = {}
     for i, extent in enumerate(shape[2:]):
         begin, end = pads[i], pads[rank + i]
@@ -52,10 +52,10 @@ def _pad(op: Op, shape: Dims) -> Changed | Refusal:
         if isinstance(array, Refusal):
             return array
         if len(op.node.inputs) > 3 and op.node.inputs[3] is not None:
-            return Refusal("not-carried", "pads of chosen axes")
+            return Refusal(Code.NOT_CARRIED, "pads of chosen axes")
         pads = array.ravel().tolist()
     if len(pads) != 2 * len(shape):
-        return Refusal("inconsistent-attributes", f"{len(pads)} pads for rank {len(shape)}")
+        return Refusal(Code.INCONSISTENT_ATTRIBUTES, f"{len(pads)} pads for rank {len(shape)}")
     ends = zip(shape, pads[: len(shape)], pads[len(shape) :], strict=True)
     return {
         i: None if extent is None else extent + begin + end
@@ -72,7 +72,7 @@ def _reduce(op: Op, shape: Dims) -> Changed | Refusal:
             return array
         axes = array.ravel().tolist()
     if not axes or not op.integer("keepdims", 1):
-        return Refusal("other-rank", "it reduces all axes, or drops them")
+        return Refusal(Code.OTHER_RANK, "it reduces all axes, or drops them")
     return {axis % len(shape): 1 for axis in axes}
 
 
@@ -92,16 +92,18 @@ def _resize(op: Op, shape: Dims) -> Changed | Refusal:
         if isinstance(sizes, Refusal):
             return sizes
         if sizes.shape != (len(shape),):
-            return Refusal("inconsistent-attributes", f"{sizes.size} sizes for rank {len(shape)}")
+            return Refusal(
+                Code.INCONSISTENT_ATTRIBUTES, f"{sizes.size} sizes for rank {len(shape)}"
+            )
         ends = enumerate(zip(shape, sizes.tolist(), strict=True))
         return {i: size for i, (extent, size) in ends if extent != size}
     if len(op.node.inputs) != index + 1 or not plain:
-        return Refusal("not-carried", "only scales or sizes of all axes are")
+        return Refusal(Code.NOT_CARRIED, "only scales or sizes of all axes are")
     scales = op.constant(index)
     if isinstance(scales, Refusal):
         return scales
     if scales.shape != (len(shape),):
-        return Refusal("inconsistent-attributes", f"{scales.size} scales for rank {len(shape)}")
+        return Refusal(Code.INCONSISTENT_ATTRIBUTES, f"{scales.size} scales for rank {len(shape)}")
     return {
         i: None if extent is None else int(np.floor(np.float32(extent) * scale))
         for i, (extent, scale) in enumerate(zip(shape, scales, strict=True))

@@ -8,15 +8,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from widthfold_onnx.fold.axis import fold_axis
-from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.layout import Reshape, pixel_shuffle
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.windowed import WindowedSite
-from widthfold_onnx.rules.windowed_form import WindowedForm
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rules.form import Reformulation
+from widthfold_onnx.rules.site import LinearSite
 
 
-def wrong_elsewhere(site: WindowedSite, options: FoldOptions, form: WindowedForm) -> Refusal | None:
+def wrong_elsewhere(site: LinearSite, options: FoldOptions, form: Reformulation) -> Refusal | None:
     """Refuse a form that constant Reshapes cannot express, or whose Reshapes miss another extent.
 
     A Reshape copies dimensions and infers one. If an assumed extent is folded without a guard, the
@@ -28,41 +27,31 @@ def wrong_elsewhere(site: WindowedSite, options: FoldOptions, form: WindowedForm
     fold, guarded = form.fold, options.guard_shapes
     if not guarded and any(not fold.axes[i].folded for i in site.sized_pads):
         return Refusal(
-            "unguarded-extent",
+            Code.UNGUARDED_EXTENT,
             "SAME padding at a stride depends on an assumed extent that is not folded",
         )
     inferred = [s.inferred for s in (*form.folding, *form.unfolding) if isinstance(s, Reshape)]
     if max(inferred, default=0) > 1:
         return Refusal(
-            "several-unknown-extents",
+            Code.SEVERAL_UNKNOWN_EXTENTS,
             "more than one extent beside the folded axis is not known; a Reshape infers one",
         )
-    assumed = _assumed(site, fold)
+    assumed = {i for i in form.folded if site.static[i] is None and form.stated[i] is not None}
     is_shuffled = pixel_shuffle(form.unfolding) is not None
-    unseen = any(
+    unseen = not site.is_product and any(
         fold.axes[i - 2].in_digits == 1
         and (fold.axes[i - 2].stride > 1 or (is_shuffled and _is_bound(site, form, i)))
         for i in assumed - {0}
     )
     if assumed and not guarded and (len(assumed) > 1 or inferred[0] or unseen):
         return Refusal(
-            "unguarded-extent",
+            Code.UNGUARDED_EXTENT,
             "at another size than the assumed one the fold would go wrong unnoticed",
         )
     return None
 
 
-def _assumed(site: WindowedSite, fold: ConvFold) -> frozenset[int]:
-    """Return the folded axes whose extent is only assumed."""
-    return frozenset(
-        i
-        for i, (plan, fixed) in enumerate(zip(site.planned, site.static, strict=True))
-        if fixed is None and plan is not None and i != 1
-        if (fold.batch > 1 if i == 0 else fold.axes[i - 2].folded)
-    )
-
-
-def _is_bound(site: WindowedSite, form: WindowedForm, axis: int) -> bool:
+def _is_bound(site: LinearSite, form: Reformulation, axis: int) -> bool:
     """Check whether a form is right only for the planned extent of a spatial axis."""
     known = form.fold.axes[axis - 2]
     free = replace(site.axes[axis - 2], length=None)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from widthfold_onnx.model.declared import Dims
 from widthfold_onnx.model.domain import is_default
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.along import ALONG
 from widthfold_onnx.rules.carry_along import along, concat, split
 from widthfold_onnx.rules.operand import Carried, Op, pointwise
@@ -46,20 +46,20 @@ def carry(op: Op) -> Carried | Refusal:
     """Return the packed form of an op in a state, or why it must read the natural tensor."""
     node, rule = op.node, CARRY.get(op.node.op_type)
     if rule is None or not is_default(node, *CARRY):
-        return Refusal("not-carried", f"no rule carries {node.op_type}")
+        return Refusal(Code.NOT_CARRIED, f"no rule carries {node.op_type}")
     if op.document.opset < MIN_OPSET:
-        return Refusal("opset-too-old", f"opset {op.document.opset} is below {MIN_OPSET}")
+        return Refusal(Code.OPSET_TOO_OLD, f"opset {op.document.opset} is below {MIN_OPSET}")
     if node.device_configurations:
-        return Refusal("sharded", "the node is configured to run on several devices")
+        return Refusal(Code.SHARDED, "the node is configured to run on several devices")
     result = rule(op)
     if isinstance(result, Refusal):
         return result
     if len(result.shapes) != len(node.outputs):
-        return Refusal("more-outputs", f"{node.op_type} has {len(node.outputs)} outputs")
+        return Refusal(Code.MORE_OUTPUTS, f"{node.op_type} has {len(node.outputs)} outputs")
     for shape in result.shapes:
         if any(extent is not None and extent < 1 for extent in shape):
             # A Reshape reads a 0 as "the extent of the input", and infers no -1 beside a 0 extent.
-            return Refusal("empty-tensor", f"its result would have the extents {list(shape)}")
+            return Refusal(Code.EMPTY_TENSOR, f"its result would have the extents {list(shape)}")
     return result
 
 
@@ -67,7 +67,7 @@ def _broadcasting(op: Op) -> Carried | Refusal:
     """Carry an op whose inputs are data of equal extents, or constants, per channel at most."""
     shapes = [shape for shape in op.shapes if shape is not None]
     if any(shape != shapes[0] for shape in shapes):
-        return Refusal("shapes-differ", f"extents {[list(shape) for shape in shapes]}")
+        return Refusal(Code.SHAPES_DIFFER, f"extents {[list(shape) for shape in shapes]}")
     constants = {}
     for index, shape in enumerate(op.shapes):
         if shape is None:
@@ -88,7 +88,7 @@ def _constant(op: Op, array: Array, shape: Dims) -> Array | Refusal | None:
     axes = (1,) * (rank - array.ndim) + array.shape
     others = axes[:channel] + axes[channel + 1 :]
     if len(axes) > rank or set(others) - {1} or axes[channel] not in (1, shape[channel]):
-        return Refusal("constant-varies", f"a constant has the extents {list(axes)}")
+        return Refusal(Code.CONSTANT_VARIES, f"a constant has the extents {list(axes)}")
     if channel >= rank - array.ndim and axes[channel] == shape[channel]:
         return op.state.constant(array, rank)
     return array.reshape(()) if array.ndim > op.state.rank(rank) else None
@@ -111,7 +111,7 @@ def _per_channel(op: Op, axis: int) -> Carried | Refusal:
             if array.shape == (count,):
                 constants[index] = array[op.state.channels(array.size)]
             elif array.size > 1:
-                return Refusal("constant-varies", f"a constant has the extents {array.shape}")
+                return Refusal(Code.CONSTANT_VARIES, f"a constant has the extents {array.shape}")
     return Carried(result.shapes, constants)
 
 
@@ -125,16 +125,16 @@ def _product(op: Op) -> Carried | Refusal:
 
 
 _OVERFLOW = Refusal(
-    "overflow", "the weight of the layer before it would overflow if the runtime merges the two"
+    Code.OVERFLOW, "the weight of the layer before it would overflow if the runtime merges the two"
 )
 
 
 def _normalization(op: Op) -> Carried | Refusal:
     if op.integer("training_mode", 0) or not op.integer("spatial", 1):
-        return Refusal("not-inference", "statistics are computed, or differ per position")
+        return Refusal(Code.NOT_INFERENCE, "statistics are computed, or differ per position")
     result = _per_channel(op, 1)
     if isinstance(result, Carried) and not result.constants:
-        return Refusal("other-axis", "its channels are another axis")
+        return Refusal(Code.OTHER_AXIS, "its channels are another axis")
     scale, variance = op.constant(1), op.constant(4)
     if isinstance(scale, Refusal) or isinstance(variance, Refusal):
         return result
@@ -147,7 +147,7 @@ def _quantization(op: Op) -> Carried | Refusal:
     if op.document.opset < 13:
         return pointwise(op)
     if op.integer("block_size", 0):
-        return Refusal("constant-varies", "the scale differs along blocks")
+        return Refusal(Code.CONSTANT_VARIES, "the scale differs along blocks")
     return _per_channel(op, op.integer("axis", 1))
 
 

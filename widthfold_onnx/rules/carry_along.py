@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from widthfold_onnx.fold.layout import Reshape, Step
 from widthfold_onnx.model.declared import Dims
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.along import ALONG, SIZES
 from widthfold_onnx.rules.operand import Carried, Op, pointwise
 
@@ -21,16 +21,16 @@ def concat(op: Op) -> Carried | Refusal:
     """Carry a Concat of channels, if the packed positions of every channel stay together."""
     shapes = [shape for shape in op.shapes if shape is not None]
     if len(shapes) < len(op.shapes):
-        return Refusal("not-packed", "an input is not there in the state")
+        return Refusal(Code.NOT_PACKED, "an input is not there in the state")
     first = shapes[0]
     joins = op.state.names_channels(op.integer("axis", 0), len(first))
     if not joins or not op.state.channel_major:
-        return Refusal("other-axis", "it joins along another axis, or digits lie in between")
+        return Refusal(Code.OTHER_AXIS, "it joins along another axis, or digits lie in between")
     channel = op.state.channel_axis % len(first)
     total = sum(shape[channel] or 0 for shape in shapes)
     joined = {_with(shape, channel, total) for shape in shapes}
     if len(joined) > 1:
-        return Refusal("shapes-differ", f"extents {[list(shape) for shape in shapes]}")
+        return Refusal(Code.SHAPES_DIFFER, f"extents {[list(shape) for shape in shapes]}")
     return Carried(tuple(joined))
 
 
@@ -49,9 +49,9 @@ def split(op: Op) -> Carried | Refusal:
     channels = shape[channel] or 0
     splits = op.state.names_channels(op.integer("axis", 0), len(shape))
     if not splits or not op.state.channel_major:
-        return Refusal("other-axis", "it splits along another axis, or digits lie in between")
+        return Refusal(Code.OTHER_AXIS, "it splits along another axis, or digits lie in between")
     if "split" in op.node.attributes:
-        return Refusal("not-carried", "the sizes of its parts are an attribute")
+        return Refusal(Code.NOT_CARRIED, "the sizes of its parts are an attribute")
     sizes, constants = np.full(count, channels // count), {}
     if len(op.node.inputs) > 1 and op.node.inputs[1] is not None:
         array = op.constant(1)
@@ -59,7 +59,7 @@ def split(op: Op) -> Carried | Refusal:
             return array
         sizes, constants = array, {1: array * (op.state.channels(channels).size // channels)}
     if sizes.shape != (count,) or sizes.sum() != channels or sizes.min() < 1:
-        return Refusal("uneven-parts", f"{channels} channels are split into {count} parts")
+        return Refusal(Code.UNEVEN_PARTS, f"{channels} channels are split into {count} parts")
     return Carried(tuple(_with(shape, channel, int(size)) for size in sizes), constants)
 
 
@@ -70,12 +70,12 @@ def along(op: Op) -> Carried | Refusal:
         return result
     (shape,) = result.shapes
     if op.state.rank(len(shape)) != len(shape):
-        return Refusal("other-rank", "it counts its axes")
+        return Refusal(Code.OTHER_RANK, "it counts its axes")
     changed = ALONG[op.node.op_type](op, shape)
     if isinstance(changed, Refusal):
         return changed
     if op.state.involved(len(shape)) & changed.keys():
-        return Refusal("along-folded-axis", f"it acts along the axes {sorted(changed)}")
+        return Refusal(Code.ALONG_FOLDED_AXIS, f"it acts along the axes {sorted(changed)}")
     after = tuple(changed.get(axis, extent) for axis, extent in enumerate(shape))
     return Carried((after,), _sizes(op, after))
 

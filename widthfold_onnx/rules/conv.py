@@ -5,36 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rules.form import Reformulation
+from widthfold_onnx.rules.forms import candidates
 from widthfold_onnx.rules.guarding import EXACT, needed_extents
-from widthfold_onnx.rules.outcomes import candidates
-
-# Refusal codes by how far a candidate got, earliest first: a site reports the one that got
-# furthest.
-PROGRESS = (
-    "empty-tensor",
-    "one-position",
-    "too-short",
-    "stride-mismatch",
-    "taps-cross-blocks",
-    "blocks-do-not-cover",
-    "factor-does-not-divide",
-    "unknown-extent",
-    "unguarded-extent",
-    "quantized",
-    "extension-unsupported",
-    "several-unknown-extents",
-    "mixes-samples",
-    "joined-channels",
-    "structural-zeros",
-    "zeros-left-out",
-    "weight-too-large",
-    "bytes-growth",
-    "flops-growth",
-    "opset-too-old",
-    "guard-not-loadable",
-)
+from widthfold_onnx.rules.site import LinearSite
 
 
 def reformulate(site: LinearSite, options: FoldOptions, factor: int) -> Reformulation | Refusal:
@@ -53,7 +28,7 @@ def reformulate(site: LinearSite, options: FoldOptions, factor: int) -> Reformul
         return min(legal, key=lambda form: (_untold(site, form, options), *cost(form)))
     refusals = [(axis, r) for axis, r in outcomes if isinstance(r, Refusal)]
     if not refusals:
-        return Refusal("no-such-axis", f"{site.op} folds along no axis {options.axis}")
+        return Refusal(Code.NO_SUCH_AXIS, f"{site.op} folds along no axis {options.axis}")
     by_axis = furthest(refusals)
     code = next(iter(by_axis.values())).code
     return Refusal(code, "; ".join(f"{axis}: {r.reason}" for axis, r in by_axis.items()))
@@ -74,7 +49,7 @@ def unfit(site: LinearSite, options: FoldOptions) -> Refusal | None:
     wide = is_wide(site, options)
     if wide is not None or site.has_finite_weight:
         return wide
-    return Refusal("weight-not-finite", "the weight holds NaN or Inf")
+    return Refusal(Code.WEIGHT_NOT_FINITE, "the weight holds NaN or Inf")
 
 
 def is_wide(site: LinearSite, options: FoldOptions) -> Refusal | None:
@@ -83,7 +58,7 @@ def is_wide(site: LinearSite, options: FoldOptions) -> Refusal | None:
         return None
     inputs, outputs = site.channels
     return Refusal(
-        "already-wide",
+        Code.ALREADY_WIDE,
         f"{inputs} -> {outputs} channels; both sides have at least {options.max_channels} "
         "(--max-channels)",
     )
@@ -103,7 +78,7 @@ def furthest(refusals: Sequence[tuple[str, Refusal]]) -> dict[str, Refusal]:
     best: dict[str, Refusal] = {}
     for axis, refusal in refusals:
         known = best.get(axis)
-        if known is None or PROGRESS.index(refusal.code) > PROGRESS.index(known.code):
+        if known is None or refusal.code.rank > known.code.rank:
             best[axis] = refusal
     single = {axis: refusal for axis, refusal in best.items() if "+" not in axis}
-    return dict(sorted(single.items(), key=lambda item: -PROGRESS.index(item[1].code)))
+    return dict(sorted(single.items(), key=lambda item: -item[1].code.rank))

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.graph import Document, Node, Value
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.parameter import dequantizer, input_of
 
 Array = npt.NDArray[Any]
@@ -107,7 +107,7 @@ def exact_dequantizer(document: Document, value: Value | None) -> Node | Refusal
 
 def refused(reason: str) -> Refusal:
     """Return the refusal of a node between DequantizeLinear."""
-    return Refusal("quantized", f"a runtime computes it in integers, and {reason}")
+    return Refusal(Code.QUANTIZED, f"a runtime computes it in integers, and {reason}")
 
 
 def element_type(document: Document, data: Value | None, zero: Value | None) -> str | Refusal:
@@ -121,7 +121,9 @@ def element_type(document: Document, data: Value | None, zero: Value | None) -> 
         maker = None if value is None else value.producer()
         if maker is not None and _makes_bytes(maker):
             return "UINT8"
-    return Refusal("unknown-type", "the element type of the data is not known")
+        if maker is not None and is_default(maker, "QuantizeLinear"):
+            return element_type(document, None, input_of(maker, 2))
+    return Refusal(Code.UNKNOWN_TYPE, "the element type of the data is not known")
 
 
 def _makes_bytes(node: Node) -> bool:

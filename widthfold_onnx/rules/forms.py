@@ -1,13 +1,14 @@
-"""List all equivalent forms of a Conv or ConvTranspose at a given factor.
+"""List all equivalent forms of a site at a given factor.
 
-Rule: replaces it with fold - Conv - unfold.
-Requires: a WindowedSite; the factor divides the folded extents, unless `ragged`.
+Rule: replaces it with fold - Conv - unfold, or with Reshape - product - Reshape.
+Requires: a LinearSite; the factor divides the folded extents, unless `ragged`.
 Rewrites: batch folds (grouped, no structural zeros); axis folds, blocked, interleaved or of the
     whole axis; combined folds of several axes; with `one_sided`, folds of the output alone
     (sub-pixel), and at factor 1 of the input alone along strided axes (space-to-depth); all of
     them also lifted by one rank. Strided axes of a ConvTranspose that are not folded take their
     sub-pixel form, which is a form by itself at factor 1. Other groups and channels (`regrouped`)
-    are combined with the unfolded kernel, or with its sub-pixel form.
+    are combined with the unfolded kernel, or with its sub-pixel form. Of a product of matrices
+    rows or columns are folded, with as few axes of batches as the factor needs.
 Refuses: forms that grow past the limits, mix samples, or spread Inf and NaN where that is refused.
 """
 
@@ -22,11 +23,12 @@ from widthfold_onnx.fold.channels import Grouping, regroup
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
-from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import Reformulation
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rules import rows
+from widthfold_onnx.rules.form import Reformulation
 from widthfold_onnx.rules.legality import judge
 from widthfold_onnx.rules.regrouped import words
-from widthfold_onnx.rules.windowed import FOLDED_OPS, WindowedSite, axis_names
+from widthfold_onnx.rules.site import LinearSite, axis_names
 
 Split = tuple[int, ...]
 """Factor per axis: the batch first, then every spatial axis; their product is the factor."""
@@ -34,7 +36,7 @@ Split = tuple[int, ...]
 Outcome = tuple[str, Reformulation | Refusal]
 
 
-def candidates(site: WindowedSite, options: FoldOptions, factor: int) -> Iterator[Outcome]:
+def candidates(site: LinearSite, options: FoldOptions, factor: int) -> Iterator[Outcome]:
     """Yield every form at a factor, legal or refused, each with the names of its axes.
 
     Args:
@@ -42,13 +44,19 @@ def candidates(site: WindowedSite, options: FoldOptions, factor: int) -> Iterato
         options: axis, layout and limits are used.
         factor: positions that become channels, F >= 2.
     """
+    if site.is_product:
+        if options.axis is AxisName.AUTO:
+            fold, merged = rows.fold_of(site, factor), rows.fewest(site, options, factor)
+            label, kind = rows.name(site), "blocked" if site.left else "interleaved"
+            yield label, judge(site, options, fold, label, factor, kind, merged)
+        return
     digit_major = options.layout is Layout.NHWC
     for split in splits(options.axis, factor, len(site.axes)):
         yield from forms(site, options, split, digit_major=digit_major)
 
 
 def forms(
-    site: WindowedSite,
+    site: LinearSite,
     options: FoldOptions,
     split: Split,
     *,
@@ -83,7 +91,7 @@ def forms(
     for kinds, axes in _axis_forms(site.axes, split[1:], one_sided=one_sided):
         batch, lifted = ["batch"] if split[0] > 1 else [], ["lifted"] if lift else []
         kind = [*batch, *kinds, *lifted, *regrouped]
-        if not kind and site.op in FOLDED_OPS.values():
+        if not kind and site.operator.folded is None:
             continue  # the node as it is
         if isinstance(axes, Refusal):
             yield label, axes
@@ -107,11 +115,13 @@ def forms(
             )
 
 
-def _too_short(site: WindowedSite, split: Split) -> Refusal | None:
+def _too_short(site: LinearSite, split: Split) -> Refusal | None:
     """Refuse an axis with fewer positions than are to become channels."""
     for factor, extent in zip(split, site.positions, strict=True):
         if extent is not None and 1 < factor > extent:
-            return Refusal("too-short", f"of {factor} positions {factor - extent} would be added")
+            return Refusal(
+                Code.TOO_SHORT, f"of {factor} positions {factor - extent} would be added"
+            )
     return None
 
 

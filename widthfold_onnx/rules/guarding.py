@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import LinearSite, Reformulation
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.dequantized import is_dequantized_anew
-from widthfold_onnx.rules.matmul_site import MatMulSite
+from widthfold_onnx.rules.form import Reformulation
+from widthfold_onnx.rules.site import LinearSite
 
 EXTENTS = "extents"
 """Name of the property that a guard tests, in models and reports."""
@@ -37,10 +37,10 @@ def needed_extents(
     """Return the conditions on the extents of the data, by axis of the data as it is stored."""
     if not options.guard_shapes:
         return {}
-    exact, axes = plan.exact(site), stored(site)
+    axes, extents = stored(site), zip(site.static, plan.stated, plan.rests, strict=True)
     needed = {
-        axes[i]: Extent(exact[i], EXACT) if i in exact else Extent(0, plan.rests[i])
-        for i, fixed in enumerate(site.static)
+        axis: Extent(0, rest) if stated is None else Extent(stated, EXACT)
+        for axis, (fixed, stated, rest) in zip(axes, extents, strict=True)
         if fixed is None
     }
     return {axis: extent for axis, extent in needed.items() if extent.modulus > 1}
@@ -55,11 +55,11 @@ def unguardable(site: LinearSite) -> Refusal | None:
     """Return why no guard can stand around a site: its operator set, or data no If can read."""
     if site.opset < LEAST_OPSET:
         return Refusal(
-            "opset-too-old", f"opset {site.opset} is below {LEAST_OPSET}, which the guard needs"
+            Code.OPSET_TOO_OLD, f"opset {site.opset} is below {LEAST_OPSET}, which the guard needs"
         )
     if is_dequantized_anew(site.data):
         return Refusal(
-            "guard-not-loadable",
+            Code.GUARD_NOT_LOADABLE,
             "it needs a guard, and its data comes from a DequantizeLinear through moves: "
             "ONNX Runtime dies while it loads an If that reads that",
         )
@@ -69,6 +69,6 @@ def unguardable(site: LinearSite) -> Refusal | None:
 def stored(site: LinearSite) -> list[int]:
     """Return the axis of the stored data for every axis that the site reads."""
     axes = list(range(len(site.static)))
-    if isinstance(site, MatMulSite) and site.transposed:
+    if site.transposed:
         axes[-2:] = axes[:-3:-1]
     return axes

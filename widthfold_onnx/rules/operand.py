@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from widthfold_onnx.fold.state import State
 from widthfold_onnx.model.declared import Dims
+from widthfold_onnx.model.domain import operator_of
 from widthfold_onnx.model.graph import Document, Node
-from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules import LINEAR
+from widthfold_onnx.operators import OPERATORS
+from widthfold_onnx.refusal import Code, Refusal
 
 Array = npt.NDArray[Any]
 
@@ -66,7 +67,8 @@ class Op:
         most = np.abs(factor).max(initial=0)
         for value in self.node.inputs:
             maker = None if value is None else value.producer()
-            operands = maker.inputs[:2] if maker is not None and maker.op_type in LINEAR else ()
+            linear = maker is not None and operator_of(maker) in OPERATORS
+            operands = maker.inputs[:2] if maker is not None and linear else ()
             for constant in map(self.document.constant, filter(None, operands)):
                 if not isinstance(constant, Refusal):
                     array = self.document.read(constant)
@@ -95,5 +97,5 @@ def pointwise(op: Op) -> Carried | Refusal:
     """Carry an op of data at input 0; all others are scalars by the definition of the operator."""
     shape, *others = op.shapes
     if shape is None or any(other is not None for other in others):
-        return Refusal("not-packed", "the input is not there in the state")
+        return Refusal(Code.NOT_PACKED, "the input is not there in the state")
     return Carried((shape,))

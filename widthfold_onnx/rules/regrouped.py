@@ -1,7 +1,7 @@
 """List the other groups and channels that a Conv is tried with (`fold.channels`).
 
 Rule: replaces it with a Conv of other groups, or with Pad - Conv of more channels - Slice.
-Requires: a WindowedSite of floats; more groups only where the weight is zero between them.
+Requires: a LinearSite of floats; more groups only where the weight is zero between them.
 Rewrites: neighbouring groups become one, down to a dense Conv; a Conv with a block-diagonal weight
     becomes groups; channels of a dense Conv are padded to the multiples that kernels ask for.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from widthfold_onnx.fold.channels import Grouping
-from widthfold_onnx.rules.windowed import WindowedSite
+from widthfold_onnx.rules.site import LinearSite
 
 ALIGNMENTS = (4, 8, 16)
 """Multiples that kernels ask for: 4 channels of ONNX Runtime's blocked kernels on the CPU
@@ -19,7 +19,7 @@ ALIGNMENTS = (4, 8, 16)
 of AVX-512."""
 
 
-def groupings(site: WindowedSite) -> Iterator[Grouping]:
+def groupings(site: LinearSite) -> Iterator[Grouping]:
     """Yield every grouping that a site is tried with, each once, without its own."""
     if site.quantization is not None:
         return  # added channels would need scales, and the zero point of each channel

@@ -45,18 +45,18 @@ class Samples:
         )
 
 
-def samples_of(document: Document, stored: Dims, *, transposed: bool) -> Samples:
+def samples_of(document: Document, data: Dims, *, transposed: bool) -> Samples:
     """Return the axis of a product's data that may count samples of a batch.
 
     Args:
         document: the model.
-        stored: extents of the data as it is stored; None where the model leaves them open.
-        transposed: the product reads it with its two axes exchanged.
+        data: extents of the data as the product reads it; None where the model leaves them open.
+        transposed: it is stored with its two last axes exchanged.
     """
     shapes = (dims_of(value) for value in document.proto.graph.input)
     batches = {dims[0] for dims in shapes if dims is not None and len(dims) > 2}
-    first, second = stored[:2]
-    if len(stored) == 2:
+    first, second = data[1::-1] if transposed and len(data) == 2 else data[:2]
+    if len(data) == 2:
         return Samples(int(transposed), frozenset({None} if first is None else batches - {None}))
     later = first not in batches and second in batches
     return Samples(int(later), frozenset({second if later else first}))

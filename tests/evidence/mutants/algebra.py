@@ -19,9 +19,11 @@ from widthfold_onnx.fold.channels import Regrouping, regroup_weight
 from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.fold.layout import Packing, pack
+from widthfold_onnx.operators import OPERATORS
+from widthfold_onnx.operators.base import Operator
+from widthfold_onnx.operators.conv_transpose import CONV_TRANSPOSE
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules import conv_transpose, forms, legality, windowed
-from widthfold_onnx.rules.conv_transpose import CONV_TRANSPOSE
+from widthfold_onnx.rules import forms, reading, site, windows
 
 Planted = Callable[[], Any]
 """A context inside which the package folds wrongly."""
@@ -46,7 +48,7 @@ def weights(alter: Alter) -> Planted:
         altered = alter(right.copy())
         return right if altered is None else altered.astype(right.dtype)
 
-    return code((windowed, "fold_weight"), by=wrong)
+    return code((site, "fold_weight"), by=wrong)
 
 
 def biases(alter: Alter) -> Planted:
@@ -55,7 +57,7 @@ def biases(alter: Alter) -> Planted:
         altered = alter(right.copy())
         return right if altered is None else altered.astype(right.dtype)
 
-    return code((windowed, "fold_per_channel"), by=wrong)
+    return code((site, "fold_per_channel"), by=wrong)
 
 
 def regrouped(alter: Callable[[Array, Regrouping], Array]) -> Planted:
@@ -84,14 +86,18 @@ def geometry(**steps: int) -> Planted:
     return code((forms, "fold_axis"), by=wrong)
 
 
-def reading(**changes: Callable[..., Any]) -> Planted:
+def read_as(**changes: Callable[..., Any]) -> Planted:
     """Every ConvTranspose read wrongly."""
-    wrong = replace(CONV_TRANSPOSE, **changes)
-    return code((conv_transpose, "CONV_TRANSPOSE"), by=wrong)
+    return described("ConvTranspose", replace(CONV_TRANSPOSE, **changes))
+
+
+def described(op_type: str, *wrong: Operator) -> Planted:
+    """Other descriptions of an operator."""
+    return code((reading, "OPERATORS"), by={**OPERATORS, ("", op_type): wrong})
 
 
 def canonical(alter: Callable[[Array], Array]) -> Planted:
-    return reading(canonical=lambda w, group: alter(CONV_TRANSPOSE.canonical(w, group)))
+    return read_as(canonical=lambda w, node: alter(CONV_TRANSPOSE.canonical(w, node)))
 
 
 def transposed_axes(alter: Callable[[ConvAxis], dict[str, int]]) -> Planted:
@@ -101,7 +107,7 @@ def transposed_axes(alter: Callable[[ConvAxis], dict[str, int]]) -> Planted:
             return axes
         return tuple(replace(axis, **alter(axis)) for axis in axes)
 
-    return reading(axes=wrong)
+    return read_as(axes=wrong)
 
 
 def packing(alter: Callable[[dict[str, Any]], dict[str, Any]], *, output_only: bool) -> Planted:
@@ -114,7 +120,7 @@ def packing(alter: Callable[[dict[str, Any]], dict[str, Any]], *, output_only: b
             return pack(shape, digits, **others)
         return pack(**alter({"shape": shape, "digits": digits, **others}))
 
-    return code((legality, "pack"), by=wrong)
+    return code((windows, "pack"), by=wrong)
 
 
 def inverted(arguments: dict[str, Any]) -> dict[str, Any]:

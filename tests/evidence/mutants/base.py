@@ -13,13 +13,14 @@ from onnx import helper, numpy_helper
 from widthfold_onnx import AxisName, FoldOptions
 from widthfold_onnx.fold.channels import Grouping
 from widthfold_onnx.model.graph import Document
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.plan.decisions import plan
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.engine import Rewriting
-from widthfold_onnx.rules.base import LinearSite, Reformulation
 from widthfold_onnx.rules.conv import reformulate
+from widthfold_onnx.rules.form import Reformulation
 from widthfold_onnx.rules.forms import candidates, forms
-from widthfold_onnx.rules.windowed import WindowedSite
+from widthfold_onnx.rules.site import LinearSite
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -100,7 +101,7 @@ def original(base: Base) -> onnx.ModelProto:
 
 def folded(base: Base, model: onnx.ModelProto | None = None) -> onnx.ModelProto:
     """A model, by default the original, with every node folded as the base says."""
-    document = Document(original(base) if model is None else model, None)
+    document = Document(original(base) if model is None else model, None, OPERATORS)
     forms_of = []
     for decision in plan(document, base.options, partial(chosen, base)):
         if decision.conv is None:
@@ -117,7 +118,6 @@ def chosen(base: Base, site: LinearSite) -> Reformulation | Refusal:
     factor = base.options.factor
     if factor is not None and not base.dense:
         return reformulate(site, base.options, factor)
-    assert isinstance(site, WindowedSite)
     outcomes = candidates(site, base.options, factor or 1)
     if base.grouping is not None:
         outcomes = forms(site, base.options, (1,) * len(base.shape[1:]), grouping=base.grouping)
@@ -126,4 +126,4 @@ def chosen(base: Base, site: LinearSite) -> Reformulation | Refusal:
         every = forms(site, base.options, (1, *base.alone), one_sided=True)
         kinds = {"sub-pixel", "sub-pixel+sub-pixel"}
         legal = [r for _, r in every if isinstance(r, Reformulation) and r.kind in kinds]
-    return next((r for r in legal if r.fold.dense == base.dense), Refusal("none", "no form"))
+    return next((r for r in legal if r.fold.dense == base.dense), Refusal(Code.NO_GAIN, "no form"))

@@ -22,8 +22,7 @@ from tests.evidence.mutants.alter import (
 from tests.evidence.mutants.folded import Array, Fault, Folded, put
 from tests.rewrite.products import Product
 from widthfold_onnx import FoldOptions, fold_model
-from widthfold_onnx.fold import matmul
-from widthfold_onnx.fold.matmul import MatMulFold, fold_addend, fold_weight
+from widthfold_onnx.rules.site import LinearSite
 
 Plain = {"first": "Tanh", "last": "Asinh", "scale": 1.0}
 Scaled = {"alpha": 0.6, "beta": 0.4}
@@ -273,18 +272,19 @@ IN_MODEL: dict[str, Fault] = {
 }
 
 
-def coded(name: str, right: Callable[..., Array], alter: Alter) -> Planted:
-    """A fault where a fold is made."""
+def coded(name: str, alter: Alter) -> Planted:
+    """A fault where a constant is folded."""
+    right: Callable[..., Array] = getattr(LinearSite, name)
 
-    def wrong(array: Array, fold: MatMulFold, *others: object) -> Array:
-        made = right(array, fold, *others)
+    def wrong(*arguments: object, **named: object) -> Array:
+        made = right(*arguments, **named)
         altered = alter(made.copy())
         return made if altered is None else altered.astype(made.dtype)
 
-    return code((matmul, name), by=wrong)
+    return code((LinearSite, name), by=wrong)
 
 
 IN_CODE: dict[str, Planted] = {
-    **{f"code.weight.{n}": coded("fold_weight", fold_weight, a) for n, a in WEIGHT.items()},
-    **{f"code.addend.{n}": coded("fold_addend", fold_addend, a) for n, a in ANY.items()},
+    **{f"code.weight.{n}": coded("folded_weight", a) for n, a in WEIGHT.items()},
+    **{f"code.addend.{n}": coded("folded_bias", a) for n, a in ANY.items()},
 }

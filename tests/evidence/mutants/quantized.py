@@ -16,7 +16,7 @@ from tests.rewrite.quantized import Case
 from widthfold_onnx import AxisName, FoldOptions, Layout, fold_model
 from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.rewrite.record import FOLD_KEY
-from widthfold_onnx.rules import windowed
+from widthfold_onnx.rules import site as rules_site
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Fault = Callable[[onnx.ModelProto], bool]
@@ -353,9 +353,9 @@ def first_only(numbers: Array, fold: ConvFold) -> Array:
 
 
 IN_CODE: dict[str, Planted] = {
-    "code.gaps_of_0": code((windowed, "fold_weight"), by=gaps_of_0),
+    "code.gaps_of_0": code((rules_site, "fold_weight"), by=gaps_of_0),
     **{
-        f"code.per_channel.{by.__name__}": code((windowed, "fold_per_channel"), by=by)
+        f"code.per_channel.{by.__name__}": code((rules_site, "fold_per_channel"), by=by)
         for by in (tiled, first_only)
     },
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -20,9 +21,11 @@ from tests.evidence.mutants.products import (
     weight_at,
 )
 from widthfold_onnx import FoldOptions, fold_model
-from widthfold_onnx.fold.matmul import MatMulFold, fold_weight
+from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.row_state import RowState
-from widthfold_onnx.rewrite import parameters
+from widthfold_onnx.rules import rows
+from widthfold_onnx.rules.rows import fold_of
+from widthfold_onnx.rules.site import LinearSite
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -254,18 +257,28 @@ def other_channels(state: RowState, count: int) -> Array:
     return np.tile(digits, state.factor) if state.left else np.repeat(digits, state.factor)
 
 
-def other_weight(weight: Array, fold: MatMulFold, zero: Array | int = 0) -> Array:
+def other_weight(site: LinearSite, factor: int) -> ConvFold:
     """W (x) I for I (x) W, or the other way round."""
-    return fold_weight(weight, replace(fold, left=not fold.left, merged=1), zero)
+    fold = fold_of(site, factor)
+    return replace(fold, digit_major=not fold.digit_major)
 
 
-def merged_otherwise(fold: MatMulFold) -> RowState:
+def merged_otherwise(right: RowState) -> RowState:
     """One axis more or less makes up the positions."""
-    return RowState(fold.factor, fold.left, fold.merged + 1 if fold.merged < 2 else 1)
+    return RowState(right.factor, right.left, right.merged + 1 if right.merged < 2 else 1)
 
 
-def other_side(fold: MatMulFold) -> RowState:
-    return RowState(fold.factor, not fold.left, 1)
+def other_side(right: RowState) -> RowState:
+    return RowState(right.factor, not right.left, 1)
+
+
+def in_state(alter: Callable[[RowState], RowState]) -> Planted:
+    """Data and result are packed otherwise than the weight is folded."""
+
+    def wrong(site: LinearSite, factor: int, merged: int) -> RowState:
+        return alter(RowState(factor, site.left, merged))
+
+    return code((rows, "_state"), by=wrong)
 
 
 IN_CODE: dict[str, Planted] = {
@@ -273,7 +286,7 @@ IN_CODE: dict[str, Planted] = {
     "code.channels_rolled": code(
         (RowState, "channels"), by=lambda state, count: np.arange(state.factor * count) % count - 1
     ),
-    "code.weight_of_the_other_side": code((parameters.matmul, "fold_weight"), by=other_weight),
-    "code.merged_otherwise": code((MatMulFold, "state"), by=property(merged_otherwise)),
-    "code.other_side": code((MatMulFold, "state"), by=property(other_side)),
+    "code.weight_of_the_other_side": code((rows, "fold_of"), by=other_weight),
+    "code.merged_otherwise": in_state(merged_otherwise),
+    "code.other_side": in_state(other_side),
 }

@@ -14,12 +14,14 @@ import pytest
 
 from tests.evidence.mutants.judge import Judgement, judge
 from tests.evidence.mutants.proof import difference
-from tests.plan.tool import conv
+from tests.plan import tool
 from tests.rewrite.products import Product
 from widthfold_onnx import FoldOptions, fold_model
 from widthfold_onnx.evidence import proof
-from widthfold_onnx.rules import conv_site, conv_transpose, matmul_reading
-from widthfold_onnx.rules.conv_transpose import CONV_TRANSPOSE
+from widthfold_onnx.operators import OPERATORS, conv, conv_transpose, matmul
+from widthfold_onnx.operators.base import Operator
+from widthfold_onnx.operators.conv_transpose import CONV_TRANSPOSE
+from widthfold_onnx.rules import reading
 
 ALLOWED = ("widthfold_onnx.evidence.proof", "widthfold_onnx.model")
 SINGLE = {
@@ -29,13 +31,15 @@ SINGLE = {
 }
 MIRROR = {"SAME_UPPER": "SAME_LOWER", "SAME_LOWER": "SAME_UPPER"}
 
-CONV = conv((2, 3, 7, 24), (5, 3, 3, 4), auto_pad="SAME_UPPER")
-UNEVEN = conv((2, 3, 7, 24), (5, 3, 3, 4), pads=[0, 3, 2, 1], dilations=[1, 2])
-STRIDED = conv((2, 3, 7, 25), (5, 3, 3, 4), strides=[1, 2])
-GROUPS = conv((2, 4, 7, 24), (6, 2, 3, 4), group=2)
-UP = conv((2, 3, 12), (3, 5, 4), op="ConvTranspose", strides=[3], output_padding=[1], pads=[0, 2])
-UP_GROUPS = conv((2, 4, 12), (4, 3, 4), op="ConvTranspose", group=2, strides=[2])
-UP_DILATED = conv((2, 3, 12), (3, 5, 4), op="ConvTranspose", dilations=[2])
+CONV = tool.conv((2, 3, 7, 24), (5, 3, 3, 4), auto_pad="SAME_UPPER")
+UNEVEN = tool.conv((2, 3, 7, 24), (5, 3, 3, 4), pads=[0, 3, 2, 1], dilations=[1, 2])
+STRIDED = tool.conv((2, 3, 7, 25), (5, 3, 3, 4), strides=[1, 2])
+GROUPS = tool.conv((2, 4, 7, 24), (6, 2, 3, 4), group=2)
+UP = tool.conv(
+    (2, 3, 12), (3, 5, 4), op="ConvTranspose", strides=[3], output_padding=[1], pads=[0, 2]
+)
+UP_GROUPS = tool.conv((2, 4, 12), (4, 3, 4), op="ConvTranspose", group=2, strides=[2])
+UP_DILATED = tool.conv((2, 3, 12), (3, 5, 4), op="ConvTranspose", dilations=[2])
 TURNED = Product(
     op="Gemm", shape=[6, 6], weight=[6, 6], attributes={"transA": 1, "transB": 1}
 ).model()
@@ -54,25 +58,25 @@ def exchanged(node: Any, name: str, default: list[int]) -> list[int]:
     return [*found[half:], *found[:half]] if name == "pads" else found
 
 
-def groups_side_by_side(weight: np.ndarray, group: int) -> np.ndarray:
+def groups_side_by_side(weight: np.ndarray, node: Any) -> np.ndarray:
     """The weight of a ConvTranspose as if there were no groups."""
+    group = conv.group_of(node)
     channels, outputs, *kernel = weight.shape
     plain = weight.swapaxes(0, 1).reshape(outputs * group, channels // group, *kernel)
     return np.flip(plain, tuple(range(2, weight.ndim)))
 
 
-def not_mirrored(weight: np.ndarray, group: int) -> np.ndarray:
-    return np.flip(RIGHT_MIRRORED(weight, group), tuple(range(2, weight.ndim)))
+def not_mirrored(weight: np.ndarray, node: Any) -> np.ndarray:
+    return np.flip(CONV_TRANSPOSE.canonical(weight, node), tuple(range(2, weight.ndim)))
 
 
-def groups_reversed(weight: np.ndarray, group: int) -> np.ndarray:
-    return weight.reshape(group, -1, *weight.shape[1:])[::-1].reshape(weight.shape)
+def groups_reversed(weight: np.ndarray, node: Any) -> np.ndarray:
+    return weight.reshape(conv.group_of(node), -1, *weight.shape[1:])[::-1].reshape(weight.shape)
 
 
-RIGHT_INTEGERS = conv_site.integers
-RIGHT_FLAG = matmul_reading.flag
-RIGHT_AUTO_PAD = conv_site.auto_pad_of
-RIGHT_MIRRORED = CONV_TRANSPOSE.canonical
+RIGHT_INTEGERS = conv.integers
+RIGHT_FLAG = matmul.flag
+RIGHT_AUTO_PAD = conv.auto_pad_of
 
 
 def mirrored_auto_pad(node: Any) -> str:
@@ -83,18 +87,21 @@ def not_set(name: str) -> Callable[..., bool]:
     return lambda node, key: key != name and RIGHT_FLAG(node, key)
 
 
+def described(op_type: str, *wrong: Operator) -> tuple[object, str, object]:
+    """Other descriptions of an operator."""
+    return reading, "OPERATORS", {**OPERATORS, ("", op_type): wrong}
+
+
 FAULTS: dict[str, tuple[onnx.ModelProto, object, str, object]] = {
-    "auto_pad is taken for its mirror image": (CONV, conv_site, "auto_pad_of", mirrored_auto_pad),
-    "auto_pad is ignored": (CONV, conv_site, "auto_pad_of", lambda node: "NOTSET"),
-    "dilations are ignored": (UNEVEN, conv_site, "integers", without("dilations")),
-    "pads are ignored": (UNEVEN, conv_site, "integers", without("pads")),
-    "pads are read end first": (UNEVEN, conv_site, "integers", exchanged),
-    "strides are ignored": (STRIDED, conv_site, "integers", without("strides")),
+    "auto_pad is taken for its mirror image": (CONV, conv, "auto_pad_of", mirrored_auto_pad),
+    "auto_pad is ignored": (CONV, conv, "auto_pad_of", lambda node: "NOTSET"),
+    "dilations are ignored": (UNEVEN, conv, "integers", without("dilations")),
+    "pads are ignored": (UNEVEN, conv, "integers", without("pads")),
+    "pads are read end first": (UNEVEN, conv, "integers", exchanged),
+    "strides are ignored": (STRIDED, conv, "integers", without("strides")),
     "groups are read in reverse": (
         GROUPS,
-        conv_site,
-        "CONV",
-        replace(conv_site.CONV, canonical=groups_reversed),
+        *described("Conv", replace(conv.CONV, canonical=groups_reversed)),
     ),
     "strides of a ConvTranspose are ignored": (UP, conv_transpose, "integers", without("strides")),
     "output_padding is ignored": (UP, conv_transpose, "integers", without("output_padding")),
@@ -107,19 +114,18 @@ FAULTS: dict[str, tuple[onnx.ModelProto, object, str, object]] = {
     ),
     "groups of a ConvTranspose are ignored": (
         UP_GROUPS,
-        conv_transpose,
-        "CONV_TRANSPOSE",
-        replace(CONV_TRANSPOSE, canonical=groups_side_by_side),
+        *described("ConvTranspose", replace(CONV_TRANSPOSE, canonical=groups_side_by_side)),
     ),
     "the kernel of a ConvTranspose is not mirrored": (
         UP,
-        conv_transpose,
-        "CONV_TRANSPOSE",
-        replace(CONV_TRANSPOSE, canonical=not_mirrored),
+        *described("ConvTranspose", replace(CONV_TRANSPOSE, canonical=not_mirrored)),
     ),
-    "transA is ignored": (TURNED, matmul_reading, "flag", not_set("transA")),
-    "transB is ignored": (TURNED, matmul_reading, "flag", not_set("transB")),
-    "C of a Gemm is not read": (ADDED, matmul_reading, "_addend", lambda document, node: None),
+    "transA is ignored": (TURNED, matmul, "flag", not_set("transA")),
+    "transB is ignored": (TURNED, matmul, "flag", not_set("transB")),
+    "C of a Gemm is not read": (
+        ADDED,
+        *described("Gemm", *(replace(o, inputs=replace(o.inputs, bias=None)) for o in matmul.GEMM)),
+    ),
 }
 
 

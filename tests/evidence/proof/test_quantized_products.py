@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -12,7 +13,7 @@ from tests.evidence.mutants.integers import FACTOR, Arrays, Fault, check_faults,
 from tests.evidence.mutants.judge import Judgement
 from tests.evidence.mutants.mutant import Mutant, check, check_right
 from tests.rewrite.quantized_products import INTEGER, LINEAR, QuantizedProduct
-from widthfold_onnx.fold import matmul
+from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
 
 BASES = {
     "integer": QuantizedProduct(shape=[6, 3], weight=[3, 5], zeros=((), (5,))),
@@ -158,21 +159,18 @@ def test_every_fault_that_changes_the_function_is_found(base: str) -> None:
     assert check_faults(BASES[base], FAULTS, STRICT) >= {"bare": 9, "columns": 14}.get(base, 15)
 
 
-def always_zero(array: np.ndarray, fold: matmul.MatMulFold, zero: object = 0) -> np.ndarray:
-    return RIGHT_WEIGHT(array, fold)
+def always_zero(array: np.ndarray, fold: ConvFold, zero: object = 0) -> np.ndarray:
+    return fold_weight(array, fold)
 
 
-def in_the_other_order(array: np.ndarray, fold: matmul.MatMulFold, axis: int) -> np.ndarray:
-    if fold.left:
-        return np.concatenate([array] * fold.factor, axis)
-    return np.repeat(array, fold.factor, axis)
+def in_the_other_order(array: np.ndarray, fold: ConvFold) -> np.ndarray:
+    return fold_per_channel(array, replace(fold, digit_major=not fold.digit_major))
 
 
-RIGHT_WEIGHT = matmul.fold_weight
 IN_CODE = {
-    "gaps hold 0": ("widthfold_onnx.fold.matmul.fold_weight", always_zero),
+    "gaps hold 0": ("widthfold_onnx.rules.site.fold_weight", always_zero),
     "repeated instead of tiled": (
-        "widthfold_onnx.rules.quantized_product.fold_per_channel",
+        "widthfold_onnx.rules.site.fold_per_channel",
         in_the_other_order,
     ),
 }

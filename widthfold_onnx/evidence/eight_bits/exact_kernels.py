@@ -28,6 +28,7 @@ from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.inlining import inlined
 from widthfold_onnx.model.shapes import ShapeTable
 from widthfold_onnx.model.walk import all_graphs, all_nodes, placed_graphs
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.rules.dequantized import REMOVED, SELECTING
 from widthfold_onnx.runtime.entries import SIGNED
@@ -137,7 +138,7 @@ def with_exact_products(model: onnx.ModelProto, *, signed_stays: bool = False) -
         model: one that runs; its external data is not needed, and it is changed.
         signed_stays: whether the runtime leaves signed quantized data signed.
     """
-    model, _ = inlined(model)
+    model, _ = inlined(model, OPERATORS)
     shapes = ShapeTable(model, {})
     fresh = _fresh_names(model)
     # Inner graphs first: a node that holds one is copied when its own graph is written.

@@ -19,6 +19,7 @@ from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.domain import is_default
 from widthfold_onnx.model.graph import Document, Node, Value
 from widthfold_onnx.model.loader import load
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.rules.dequantized import REMOVED, SELECTING
 from widthfold_onnx.runtime.stored import InputSet
 
@@ -35,9 +36,9 @@ def filling(model: Path, like: InputSet) -> InputSet | None:
     loaded = load(model)
     if not holds_bytes(loaded.proto):
         return None
-    document = Document(loaded.proto, loaded.folder)
+    document = Document(loaded.proto, loaded.folder, OPERATORS)
     ranges: dict[str, tuple[float, float]] = {}
-    for _, node in document.nodes(["QuantizeLinear"]):
+    for _, node in document.nodes({("", "QuantizeLinear")}):
         name, found = _source(node.inputs[0]), _range(document, node)
         if name in like.feeds and found is not None:
             low, high = ranges.get(name, found)

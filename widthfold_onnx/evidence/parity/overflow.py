@@ -19,10 +19,10 @@ from widthfold_onnx.evidence.parity.rounds import run_with
 from widthfold_onnx.evidence.parity.rows import Outputs
 from widthfold_onnx.evidence.proof.correspondence import Correspondence
 from widthfold_onnx.evidence.proof.program import program
-from widthfold_onnx.model.domain import is_default
+from widthfold_onnx.model.domain import operator_of
 from widthfold_onnx.model.scope import describe_node
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import VerifyOptions
-from widthfold_onnx.rules import LINEAR
 from widthfold_onnx.runtime.stored import InputSet
 
 
@@ -51,7 +51,7 @@ def overflowing_sets(
         return {}
     try:
         before, after = (program(inlined(path, MAX_BYTES), None) for path in (original, rewritten))
-        changed = [n for n in Correspondence(before, after).changed if is_default(n, *LINEAR)]
+        changed = [n for n in Correspondence(before, after).changed if operator_of(n) in OPERATORS]
         names = {name for node in changed for name in (*node.input, *node.output)}
         wanted = names & {name for node in before.scope.nodes for name in node.output}
         report(f"looking for NaN and Inf at {len(changed)} linear nodes")

@@ -47,8 +47,8 @@ OPERATORS: Mapping[str, Callable[[Call], list[Value] | None]] = {
     **POLYNOMIALS,
     **QUANTIZATION,
 }
-"""Functions that compute the results of an operator of the default domain, or None for a node that
-they do not describe. Every other operator is a function of all that it reads."""
+"""Functions that compute the results of an operator (`operator`), or None for a node that they do
+not describe. Every other operator is a function of all that it reads."""
 
 RANDOM = frozenset(
     {
@@ -128,7 +128,7 @@ def evaluate(call: Call) -> list[Value]:
 def _of_elements(call: Call) -> list[Value] | None:
     """Compute what a node means on elements; None where no entry describes it."""
     node = call.node
-    meaning = OPERATORS.get(node.op_type) if is_default(node, node.op_type) else None
+    meaning = OPERATORS.get(operator(node))
     try:
         result = meaning(call) if meaning else None
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:

@@ -12,8 +12,13 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.proof.call import Call, common
 from widthfold_onnx.evidence.proof.field import PRIMES, Draws, fingerprints, function, key_of
 from widthfold_onnx.evidence.proof.geometry import windows
-from widthfold_onnx.evidence.proof.operators.arithmetic import applied
-from widthfold_onnx.evidence.proof.operators.polynomials import axes_of, without
+from widthfold_onnx.evidence.proof.operators.arithmetic import applied, plus
+from widthfold_onnx.evidence.proof.operators.polynomials import (
+    axes_of,
+    convolved,
+    with_bias,
+    without,
+)
 from widthfold_onnx.evidence.proof.values import Elements, Known, Tensor, UnevaluableError, Value
 
 ELEMENTWISE = frozenset(
@@ -111,6 +116,15 @@ def _reduced(call: Call, data: Tensor, axes: Sequence[int]) -> Elements:
     return _of_multiset(call, total.reshape(2, *without(call, data.shape, axes)), [data])
 
 
+def _fused_conv(call: Call) -> list[Value]:
+    """Apply the activation to a Conv and what is added to it (ONNX Runtime, contrib_defs.cc)."""
+    result = with_bias(convolved(call, call.tensor(0), call.tensor(1)), call.optional(2))
+    added = call.optional(3)
+    total = result if added is None else plus(result, added)
+    said = [call.attributes.get(name) for name in ("activation", "activation_params")]
+    return [applied(key_of("activation", said), [total])]
+
+
 def _resize(call: Call) -> list[Value] | None:
     """Return a function of the whole lines through a position, along the axes that change."""
     data, attributes = call.tensor(0), call.attributes
@@ -157,6 +171,7 @@ FUNCTIONS: Mapping[str, Callable[[Call], list[Value] | None]] = {
     **dict.fromkeys(sorted(ELEMENTWISE), _elementwise),
     **dict.fromkeys(sorted(COMMUTATIVE), _commutative),
     **dict.fromkeys(sorted(REDUCTIONS), _reduction),
+    "com.microsoft.FusedConv": _fused_conv,
     "GlobalMaxPool": _global_max_pool,
     "MaxPool": _max_pool,
     "Resize": _resize,

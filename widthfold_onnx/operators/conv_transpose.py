@@ -1,4 +1,4 @@
-"""Read a ConvTranspose as a Conv over its input with zeros between the positions.
+"""Describe ConvTranspose as a Conv over its input with zeros between the positions.
 
     y[j] = sum of W[k] * x[i] over all i, k with j = s*i + d*k - p
 
@@ -8,26 +8,18 @@ a Conv of stride 1, base dilation s and pads d*(K - 1) - p, its kernel mirrored 
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.model.declared import Dims
-from widthfold_onnx.model.graph import Document, Node
-from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import Extents, LinearSite, Site
-from widthfold_onnx.rules.reading import Operator, auto_pad_of, integers, read_windowed
+from widthfold_onnx.model.graph import Node
+from widthfold_onnx.operators.base import Array, integers
+from widthfold_onnx.operators.conv import CONV, auto_pad_of, group_of
+from widthfold_onnx.refusal import Code, Refusal
 
 Pads = tuple[int, int]
-
-
-def read_conv_transpose(
-    document: Document, site: Site, static: Extents, planned: Extents
-) -> LinearSite | Refusal:
-    """Read a ConvTranspose; see `reading.read_windowed`."""
-    return read_windowed(document, site, static, planned, CONV_TRANSPOSE)
 
 
 def _axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis, ...] | Refusal:
@@ -48,7 +40,7 @@ def _axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis, ..
     )
     if not fits:
         return Refusal(
-            "inconsistent-attributes",
+            Code.INCONSISTENT_ATTRIBUTES,
             f"kernel {kernel}, strides {strides}, dilations {dilations}, pads {pads}, output "
             f"padding {more}, output shape {wanted} for weight of kernel {list(weight[2:])}",
         )
@@ -66,7 +58,7 @@ def _axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis, ..
             return found
         if found[1] < 0 and more[i] - found[1] >= s:
             return Refusal(
-                "output-too-large",
+                Code.OUTPUT_TOO_LARGE,
                 f"an output of {wanted[i]} positions is a stride or more beyond the kernel's reach",
             )
         axes.append(
@@ -99,7 +91,7 @@ def _pads(
     if wanted is not None:
         if full is None:
             return Refusal(
-                "unknown-extent",
+                Code.UNKNOWN_EXTENT,
                 "output_shape pads by the input's extent, which is not known",
             )
         total = full - wanted
@@ -113,23 +105,27 @@ def _pads(
     if total < 0:
         # The runtime leaves these positions out, against the operator's text.
         return Refusal(
-            "negative-same-pads",
+            Code.NEGATIVE_SAME_PADS,
             f"{auto_pad} wants {-total} positions more than the kernel reaches",
         )
     less, larger = total // 2, total - total // 2
     return (less, larger) if auto_pad == "SAME_UPPER" else (larger, less)
 
 
-def _mirrored(weight: npt.NDArray[Any], group: int) -> npt.NDArray[Any]:
+def _mirrored(weight: Array, node: Node) -> Array:
     """Return [C, O/group, *kernel] as [O, C/group, *kernel], mirrored along every spatial axis."""
     channels, outputs, *kernel = weight.shape
+    group = group_of(node)
     grouped = weight.reshape(group, channels // group, outputs, *kernel).swapaxes(1, 2)
     ordered = grouped.reshape(group * outputs, channels // group, *kernel)
     return np.flip(ordered, tuple(range(2, weight.ndim)))
 
 
-def _sized(node: Node, axis: ConvAxis) -> bool:
-    return bool(integers(node, "output_shape", []))
-
-
-CONV_TRANSPOSE = Operator(out_axis=1, axes=_axes, canonical=_mirrored, sized=_sized)
+CONV_TRANSPOSE = replace(
+    CONV,
+    axes=_axes,
+    canonical=_mirrored,
+    out_axis=lambda node, rank: 1,
+    sized=lambda node, axis: bool(integers(node, "output_shape", [])),
+    folded="Conv",
+)

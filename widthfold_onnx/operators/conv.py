@@ -1,25 +1,15 @@
-"""Read Conv, QLinearConv and ConvInteger: the canonical linear operators, as they are."""
+"""Describe Conv, QLinearConv and ConvInteger: the canonical linear operators, as they are."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-import numpy.typing as npt
-
+from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.model.declared import Dims
-from widthfold_onnx.model.graph import Document, Node
-from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.base import Extents, LinearSite, Site
-from widthfold_onnx.rules.reading import Operator, auto_pad_of, integers, read_windowed
-
-
-def read_conv(
-    document: Document, site: Site, static: Extents, planned: Extents
-) -> LinearSite | Refusal:
-    """Read a convolution; see `reading.read_windowed`."""
-    return read_windowed(document, site, static, planned, CONV)
+from widthfold_onnx.model.graph import Attributes, Node
+from widthfold_onnx.operators.base import Array, Inputs, Operator, integers
+from widthfold_onnx.refusal import Code, Refusal
 
 
 def _conv_axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis, ...] | Refusal:
@@ -47,7 +37,7 @@ def _conv_axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxi
     )
     if not fits:
         return Refusal(
-            "inconsistent-attributes",
+            Code.INCONSISTENT_ATTRIBUTES,
             f"kernel {kernel}, strides {strides}, dilations {dilations}, pads {pads} for weight "
             f"{list(weight)}",
         )
@@ -76,7 +66,7 @@ def _same_pads(axis: ConvAxis, auto_pad: str) -> tuple[int, int] | Refusal:
     span = axis.dilation * (axis.kernel - 1) + 1
     if length is None and stride > 1:
         return Refusal(
-            "unknown-extent",
+            Code.UNKNOWN_EXTENT,
             f"{auto_pad} at stride {stride} pads by the input's extent, which is not known",
         )
     # At stride 1 the total is span - 1 at any extent.
@@ -86,13 +76,17 @@ def _same_pads(axis: ConvAxis, auto_pad: str) -> tuple[int, int] | Refusal:
     begin = int(total / 2) if auto_pad == "SAME_UPPER" else int((total + 1) / 2)
     if begin < 0:
         return Refusal(
-            "negative-same-pads", f"{auto_pad} of {length} positions at stride {stride} crops"
+            Code.NEGATIVE_SAME_PADS, f"{auto_pad} of {length} positions at stride {stride} crops"
         )
     return begin, max(0, total - begin)
 
 
-def _as_it_is(weight: npt.NDArray[Any], group: int) -> npt.NDArray[Any]:
+def _as_it_is(weight: Array, node: Node) -> Array:
     """Return the weight, which a Conv stores as [O, C/group, *kernel] already."""
+    return weight
+
+
+def _stored(weight: Array, node: Node, shape: tuple[int, ...]) -> Array:
     return weight
 
 
@@ -100,4 +94,53 @@ def _sized(node: Node, axis: ConvAxis) -> bool:
     return axis.stride > 1 and auto_pad_of(node).startswith("SAME")
 
 
-CONV = Operator(out_axis=0, axes=_conv_axes, canonical=_as_it_is, sized=_sized)
+def _attributes(node: Node, fold: ConvFold) -> Attributes:
+    """Return the attributes of a folded Conv."""
+    lift = fold.lift
+    return {
+        "dilations": [1] * lift + [a.dilation for a in fold.axes],
+        "group": fold.new_group,
+        "kernel_shape": fold.kernel,
+        "pads": [0] * lift
+        + [a.pad_begin for a in fold.axes]
+        + [0] * lift
+        + [a.pad_end for a in fold.axes],
+        "strides": [1] * lift + [a.stride for a in fold.axes],
+    }
+
+
+def auto_pad_of(node: Node) -> str:
+    """Return the attribute `auto_pad`, "" where there is none."""
+    return node.attributes["auto_pad"].as_string() if "auto_pad" in node.attributes else ""
+
+
+def group_of(node: Node) -> int:
+    """Return the number of groups of a node."""
+    return node.attributes["group"].as_int() if "group" in node.attributes else 1
+
+
+CONV = Operator(
+    inputs=Inputs(bias=2),
+    axes=_conv_axes,
+    group=lambda node, shape: group_of(node),
+    canonical=_as_it_is,
+    stored=_stored,
+    out_axis=lambda node, rank: 0,
+    attributes=_attributes,
+    sized=_sized,
+)
+CONV_INTEGER = replace(CONV, inputs=Inputs(data_zero=2, zero=3), integers=True)
+QLINEAR_CONV = replace(
+    CONV,
+    inputs=Inputs(
+        data_scale=1,
+        data_zero=2,
+        weight=3,
+        scale=4,
+        zero=5,
+        out_scale=6,
+        out_zero=7,
+        bias=8,
+    ),
+    integers=True,
+)

@@ -1,0 +1,32 @@
+"""Describe every operator that can be folded as a Conv: one file a family, one table of all.
+
+A description says where the inputs of a node are, how its data lies, how its stored weight becomes
+[O, C/group, *kernel] and back, and which attributes the folded node gets. To add an operator, write
+a description and a line of `OPERATORS`.
+
+A description may import `fold`, `model` and `refusal`; `rules` and the packages that use them may
+import descriptions. `evidence.proof` has definitions of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from widthfold_onnx.operators.base import Operator
+from widthfold_onnx.operators.conv import CONV, CONV_INTEGER, QLINEAR_CONV
+from widthfold_onnx.operators.conv_transpose import CONV_TRANSPOSE
+from widthfold_onnx.operators.fused_conv import FUSED_CONV
+from widthfold_onnx.operators.matmul import GEMM, MATMUL, MATMUL_INTEGER, QLINEAR_MATMUL
+
+OPERATORS: Mapping[tuple[str, str], tuple[Operator, ...]] = {
+    ("", "Conv"): (CONV,),
+    ("", "ConvInteger"): (CONV_INTEGER,),
+    ("", "ConvTranspose"): (CONV_TRANSPOSE,),
+    ("", "Gemm"): GEMM,
+    ("", "MatMul"): MATMUL,
+    ("", "MatMulInteger"): MATMUL_INTEGER,
+    ("", "QLinearConv"): (QLINEAR_CONV,),
+    ("", "QLinearMatMul"): QLINEAR_MATMUL,
+    ("com.microsoft", "FusedConv"): (FUSED_CONV,),
+}
+"""Descriptions by domain and type, one for each operand that may be the weight."""

@@ -1,0 +1,107 @@
+"""Define what a description of an operator says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy.typing as npt
+
+from widthfold_onnx.fold.conv import ConvFold
+from widthfold_onnx.fold.conv_axis import ConvAxis
+from widthfold_onnx.model.declared import Dims
+from widthfold_onnx.model.graph import Attributes, Node
+from widthfold_onnx.refusal import Refusal
+
+Array = npt.NDArray[Any]
+
+MIN_OPSET = 5
+"""First operator set whose Reshape takes its shape as an input, which every form needs."""
+
+
+class Positions(Enum):
+    """How data lies: which of its axes are positions that may become channels."""
+
+    SPATIAL = "[N, C, *spatial]"
+    ROWS = "[.., L, C]"
+    COLUMNS = "[.., C, L]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """The indices of a node's inputs; None for an input that the operator does not have.
+
+    `scale` and `zero` are those of the weight.
+    """
+
+    data: int = 0
+    data_scale: int | None = None
+    data_zero: int | None = None
+    weight: int = 1
+    scale: int | None = None
+    zero: int | None = None
+    bias: int | None = None
+    out_scale: int | None = None
+    out_zero: int | None = None
+
+    @property
+    def of_data(self) -> tuple[int | None, ...]:
+        """Scale and zero point of the data."""
+        return (self.data_scale, self.data_zero)
+
+    @property
+    def of_weight(self) -> tuple[int | None, ...]:
+        """Scale and zero point of the weight."""
+        return (self.scale, self.zero)
+
+    @property
+    def of_result(self) -> tuple[int | None, ...]:
+        """Scale and zero point of the result."""
+        return (self.out_scale, self.out_zero)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operator:
+    """An operator, described as a Conv with a weight [O, C/group, *kernel].
+
+    Attributes:
+        inputs: where its inputs are.
+        positions: how its data and its result lie.
+        axes: returns the geometry of every axis of positions, from the node, the extents of its
+            data (None where not known) and the canonical shape of its weight.
+        group: returns the number of groups, for a node and the shape of its stored weight.
+        canonical: returns the stored weight of a node as [O, C/group, *kernel]; elements only move.
+        stored: returns a folded weight as the folded node stores it, for the node and the shape of
+            its own stored weight.
+        out_axis: returns the axis of the stored weight that counts output channels, for a node and
+            the rank of that weight; None where there is none.
+        attributes: returns the attributes of the folded node.
+        sized: checks whether the pads of an axis depend on the extent of the data.
+        transposed: checks whether the data is stored with its two last axes exchanged.
+        turned: the same for the weight.
+        folded: the operator of the folded node; None for the same.
+        integers: whether it multiplies integers.
+        min_opset: first operator set in which it is understood.
+    """
+
+    inputs: Inputs
+    positions: Positions = Positions.SPATIAL
+    axes: Callable[[Node, Dims, tuple[int, ...]], tuple[ConvAxis, ...] | Refusal]
+    group: Callable[[Node, tuple[int, ...]], int]
+    canonical: Callable[[Array, Node], Array]
+    stored: Callable[[Array, Node, tuple[int, ...]], Array]
+    out_axis: Callable[[Node, int], int | None]
+    attributes: Callable[[Node, ConvFold], Attributes]
+    sized: Callable[[Node, ConvAxis], bool] = lambda node, axis: False
+    transposed: Callable[[Node], bool] = lambda node: False
+    turned: Callable[[Node], bool] = lambda node: False
+    folded: str | None = None
+    integers: bool = False
+    min_opset: int = MIN_OPSET
+
+
+def integers(node: Node, name: str, default: list[int]) -> list[int]:
+    """Return an attribute of integers."""
+    return list(node.attributes[name].as_ints()) if name in node.attributes else default
