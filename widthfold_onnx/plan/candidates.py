@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import msgspec
 
+from widthfold_onnx.fold.axis import fold_axis, keep_axis
+from widthfold_onnx.fold.channels import Grouping, regroup
+from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.options import FACTORS, AxisName, FoldOptions, Layout
 from widthfold_onnx.plan.identity import canonical
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rewrite.record import ProductRecord, fold_again, read_record, record_of
-from widthfold_onnx.rules import rows
 from widthfold_onnx.rules.form import Reformulation
 from widthfold_onnx.rules.forms import candidates, forms, splits
 from widthfold_onnx.rules.legality import judge
@@ -30,47 +31,86 @@ LIFTED_RANK = 2
 """Spatial axes of a Conv that may be lifted: the CPU's NCHWc kernels exist for two only."""
 
 
-KEYED = {
-    *("kind", "axis", "factor", "form", "merged", "batch", "dense", "digit_major", "lift"),
-    *("channels", "group", "axes", "out_digits", "in_digits", "blocked"),
-}
-"""Fields of a record that tell the forms of one layer apart, and so are in the key."""
+class AxisKey(msgspec.Struct, frozen=True, array_like=True):
+    """One axis of positions: digits of output and input, and whether they are blocked."""
 
-UNKEYED: dict[str, object] = {"samples": None, "length": None, "shape": [], "flops_ratio": 0.0}
-"""What stands in a key for fields that the layer decides: its extents, and what follows of them."""
+    out_digits: int
+    in_digits: int
+    blocked: bool
+
+
+class FormKey(msgspec.Struct, frozen=True):
+    """All that tells the forms of one layer apart; the layer decides the rest.
+
+    `channels` and `group` are those of the Conv before the fold, after regrouping.
+    """
+
+    axis: str
+    factor: int
+    kind: str
+    merged: int
+    batch: int
+    dense: bool
+    digit_major: bool
+    lift: int
+    channels: tuple[int, int]
+    group: int
+    axes: list[AxisKey]
 
 
 def form_key(site: LinearSite, form: Reformulation) -> str:
-    """Return a form as canonical JSON: a record, of which any new field is left out."""
-    record = msgspec.to_builtins(record_of(site, form))
-    return canonical(_keyed(record | {"form": form.kind}))
+    """Return what tells a form from others of its site, as canonical JSON."""
+    fold = form.fold
+    key = FormKey(
+        axis=form.axis,
+        factor=form.factor,
+        kind=form.kind,
+        merged=form.merged,
+        batch=fold.batch,
+        dense=fold.dense,
+        digit_major=fold.digit_major,
+        lift=fold.lift,
+        channels=fold.regrouping.channels(*site.channels),
+        group=fold.group,
+        axes=[AxisKey(axis.out_digits, axis.in_digits, axis.blocked) for axis in fold.axes],
+    )
+    return canonical(msgspec.to_builtins(key))
 
 
-def _keyed(told: object) -> object:
-    if isinstance(told, list | tuple):
-        return [_keyed(item) for item in told]
-    if not isinstance(told, dict):
-        return told
-    kept = {name: _keyed(value) for name, value in told.items() if name in KEYED}
-    return kept | {name: blank for name, blank in UNKEYED.items() if name in told}
-
-
-def form_of(site: LinearSite, key: str, options: FoldOptions) -> Reformulation | Refusal:
+def form_of(site: LinearSite, text: str, options: FoldOptions) -> Reformulation | Refusal:
     """Return the form that a key describes, at the extents of a site.
 
     Args:
-        site: the Conv.
-        key: see `form_key`.
+        site: the site.
+        text: see `form_key`.
         options: the limits are used.
     """
-    record = read_record(key)
-    if isinstance(record, ProductRecord):
-        again, factor = rows.fold_of(site, record.factor), record.factor
-        return judge(site, options, again, record.axis, factor, record.form, record.merged)
-    fold = fold_again(record, site.axes, site.grouping)
-    if isinstance(fold, Refusal):
-        return fold
-    return judge(site, replace(options, ragged=True), fold, record.axis, record.factor, record.form)
+    key = msgspec.json.decode(text, type=FormKey)
+    regrouping = regroup(site.grouping, Grouping(*key.channels, key.group))
+    if isinstance(regrouping, Refusal):
+        return regrouping
+    axes = []
+    for axis, entry in zip(site.axes, key.axes, strict=True):
+        kept = entry.out_digits * entry.in_digits * axis.base_dilation == 1
+        result = (
+            keep_axis(axis)
+            if kept
+            else fold_axis(axis, entry.out_digits, entry.in_digits, blocked=entry.blocked)
+        )
+        if isinstance(result, Refusal):
+            return result
+        axes.append(result)
+    fold = ConvFold(
+        axes=tuple(axes),
+        group=key.group,
+        batch=key.batch,
+        dense=key.dense,
+        digit_major=key.digit_major,
+        lift=key.lift,
+        regrouping=regrouping,
+    )
+    options = options if site.is_product else replace(options, ragged=True)
+    return judge(site, options, fold, key.axis, key.factor, key.kind, key.merged)
 
 
 def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation]:
