@@ -12,7 +12,6 @@ from tests.cli.tool import (
     QUICK,
     build,
     on_terminal,
-    process,
     save,
     snapshot,
     verify_report,
@@ -29,7 +28,7 @@ from widthfold_onnx.options import Provider, VerifyOptions
 
 def test_a_pipe_gets_plain_text(pair: tuple[Path, Path], tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    run = process("verify", *pair, "--time-budget", 0.5, "--report", report)
+    run = widthfold("verify", *pair, "--time-budget", 0.5, "--report", report)
     assert (run.code, run.err) == (0, "")
     assert "\x1b" not in run.out
     lines = run.out.splitlines()

@@ -20,8 +20,6 @@ from tests.cli.tool import (
     widthfold,
 )
 
-pytestmark = pytest.mark.usefixtures("in_place")
-
 # ---------------------------------------------------------------- inputs and tolerances
 
 
