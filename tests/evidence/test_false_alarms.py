@@ -40,7 +40,10 @@ QUICK = [
 ERROR_BITS = 50
 """Of the bound on the probability that a difference is missed, at least."""
 
-LARGE = ("accelerated_features__xfeat", "basic-pitch__nmp", "onnxruntime-extensions__pytorch_super")
+LARGE = (
+    *("accelerated_features__xfeat", "basic-pitch__nmp", "onnxruntime-extensions__pytorch_super"),
+    "TensorRT-polygraphy__residual_block",
+)
 
 needs_traps = pytest.mark.skipif(not (SHARED / SCRIPT).is_file(), reason=f"no {SHARED / SCRIPT}")
 by_model = pytest.mark.parametrize("model", MODELS, ids=[path.stem for path in MODELS])
@@ -82,9 +85,10 @@ def with_shapes(model: Path, options: list[FoldOptions]) -> list[FoldOptions]:
 @needs_models
 @by_model
 def test_real_models(model: Path) -> None:
+    """What is folded by 8 with the defaults is proved in `tests.test_real_models`."""
     if not model.stem.startswith(LARGE):
         loaded = load(model)
-        proved_equal(loaded.proto, with_shapes(model, QUICK), loaded.folder)
+        proved_equal(loaded.proto, with_shapes(model, QUICK[1:]), loaded.folder)
 
 
 @needs_traps
