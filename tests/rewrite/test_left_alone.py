@@ -88,7 +88,7 @@ def networks(draw: st.DrawFn) -> tuple[onnx.ModelProto, FoldOptions]:
     return model, FoldOptions(input_shapes={"v0": tuple(shape)}, mix_samples=draw(st.booleans()))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings.default.max_examples // 5)  # each reads every form twice
 @given(networks(), st.data())
 def test_it_has_the_same_forms(case: tuple[onnx.ModelProto, FoldOptions], data: st.DataObject):
     model, options = case
