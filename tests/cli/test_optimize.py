@@ -47,6 +47,7 @@ def test_a_pipe_gets_plain_text_one_line_per_site(model: Path, out: Path) -> Non
     assert verdict.endswith("; proof: equal; 2 new nodes exact on integers")
 
 
+@pytest.mark.processes
 def test_a_terminal_gets_a_framed_table_and_progress(model: Path, out: Path) -> None:
     run = on_terminal("optimize", model, out, "--factor", 8, *FAST)
     assert run.code == 0
