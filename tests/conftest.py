@@ -1,30 +1,89 @@
-"""What tests of several folders share."""
+"""What tests of several folders share: functions meant for a child process run in this one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import pickle
+from collections.abc import Callable, Iterator
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import hypothesis
 import pytest
 
-from widthfold_onnx.evidence import files
-from widthfold_onnx.evidence.parity import truth
+import widthfold_onnx
+from widthfold_onnx.errors import InternalError, UnverifiedError, WidthfoldError
+from widthfold_onnx.runtime import worker
+
+# `--hypothesis-profile nightly` draws other examples every time, and many more of them.
+hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, max_examples=60)
+hypothesis.settings.register_profile("nightly", deadline=None, max_examples=2000, print_blob=True)
+hypothesis.settings.load_profile("ci")
+
+PACKAGE = Path(widthfold_onnx.__file__).parent
+ISOLATED = "from widthfold_onnx.runtime.worker import isolated"
 
 
-@pytest.fixture
-def in_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Verify in this process: the same is said, without the start of two others for every run.
+@cache
+def isolating() -> list[ModuleType]:
+    """Every module of the package that starts child processes."""
+    files = [path for path in PACKAGE.rglob("*.py") if ISOLATED in path.read_text()]
+    names = [path.relative_to(PACKAGE.parent).with_suffix("").parts for path in files]
+    return [import_module(".".join(parts)) for parts in names]
 
-    What children are there for, crashes and limits, has tests of its own (`runtime.worker`).
+
+def in_this_process(
+    function: Callable[..., Any],
+    *args: object,
+    on_progress: Callable[[Any], None] | None = None,
+    **limits: object,
+) -> Any:
+    """Stand in for `isolated`: the same results and errors, nothing is started or limited.
+
+    What goes there and back is pickled, as between two processes.
     """
+    function, args = through_a_pipe((function, args))
+    own: list[BaseException] = []
 
-    def call(
-        function: Callable[..., Any],
-        *args: object,
-        on_progress: Callable[[Any], None] | None = None,
-        timeout: float | None = None,
-    ) -> Any:
-        return function(*args, **({"report": on_progress} if on_progress else {}))
+    def report(line: object) -> None:
+        assert on_progress is not None
+        try:
+            on_progress(through_a_pipe(line))
+        except BaseException as error:
+            own.append(error)
+            raise
 
-    for module in (files, truth):
-        monkeypatch.setattr(module, "isolated", call)
+    try:
+        result = function(*args, **({"report": report} if on_progress else {}))
+    except WidthfoldError as error:
+        raise (error if error in own else through_a_pipe(error)) from None
+    except MemoryError:
+        raise UnverifiedError("out of memory") from None
+    except Exception as error:
+        if error in own:  # of the caller
+            raise
+        raise InternalError(f"{type(error).__name__}: {error}") from error
+    return through_a_pipe(result)
+
+
+def through_a_pipe(value: Any) -> Any:
+    return pickle.loads(worker._dumps(value))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def in_place() -> Iterator[None]:
+    """Start no child processes: each takes a second or two to import what it needs."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in isolating():
+            patch.setattr(module, "isolated", in_this_process)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def with_children(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start them in tests that are about them: those that are marked `processes`."""
+    if request.node.get_closest_marker("processes"):
+        for module in isolating():
+            monkeypatch.setattr(module, "isolated", worker.isolated)

@@ -30,6 +30,7 @@ FOLDED = {  # by 8, with the defaults: fewer would be a loss, more a pleasant su
     "onnx2c__mnist8": 1,
 }
 LARGE = ("accelerated_features__xfeat", "basic-pitch__nmp", "pytorch_super_resolution")
+"""Models whose proof takes up to half a minute: at night."""
 ILL_CONDITIONED = ("yunet",)
 """Models with outputs like sigmoid(-16): one rounding inside moves them by a part in a thousand."""
 
@@ -120,9 +121,22 @@ def test_the_folder_is_the_one_that_these_tests_know() -> None:
 
 @by_model
 def test_optimize_by_8(model: Path, tmp_path: Path) -> None:
+    if model.stem.endswith(LARGE):
+        check_by_8(model, tmp_path, "--no-verify")
+    else:
+        check_by_8(model, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [path for path in MODELS if path.stem.endswith(LARGE)])
+def test_what_takes_long_is_verified_by_8(model: Path, tmp_path: Path) -> None:
+    check_by_8(model, tmp_path)
+
+
+def check_by_8(model: Path, tmp_path: Path, *options: str) -> None:
     out, report = tmp_path / "out.onnx", tmp_path / "report.json"
     data = model.read_bytes()
-    run = widthfold("optimize", model, out, "--factor", 8, "--report", report)
+    run = widthfold("optimize", model, out, "--factor", 8, "--report", report, *options)
     assert (run.code, run.err) == (0, "")
     assert model.read_bytes() == data
     document = json.loads(report.read_bytes())
@@ -142,11 +156,16 @@ def test_optimize_by_8(model: Path, tmp_path: Path) -> None:
         assert out.read_bytes() == data
         return
 
-    verification = document["verification"]
-    assert verification["verdict"] == "pass"
-    assert verification["input_sets"] >= SEEDS
-    assert Counter(s["node"] for s in verification["folds"]) == Counter(s["node"] for s in folded)
-    assert verification["proof"]["verdict"] == "equal"
+    if not options:
+        verification = document["verification"]
+        assert verification["verdict"] == "pass"
+        assert verification["input_sets"] >= SEEDS
+        made = Counter(fold["node"] for fold in verification["folds"])
+        assert made == Counter(site["node"] for site in folded)
+        assert verification["proof"]["verdict"] == "equal"
+        for row in verification["outputs"]:
+            if row["truth_rewritten"] is not None:
+                assert row["truth_rewritten"] <= max(4 * row["truth_original"], 5e-7)
 
     assert_parity(model, out, SEEDS)
     again = tmp_path / "again.onnx"

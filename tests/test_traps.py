@@ -51,10 +51,7 @@ FOLDED = {
 }
 """How many Convs fold by 2; the rest of the traps hold because nothing is touched."""
 
-pytestmark = [
-    pytest.mark.skipif(not (SHARED / SCRIPT).is_file(), reason=f"no {SHARED / SCRIPT}"),
-    pytest.mark.usefixtures("in_place"),
-]
+pytestmark = pytest.mark.skipif(not (SHARED / SCRIPT).is_file(), reason=f"no {SHARED / SCRIPT}")
 
 
 @pytest.fixture(scope="module")

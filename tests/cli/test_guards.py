@@ -10,8 +10,9 @@ import onnx
 import pytest
 
 from tests.cli.tool import widthfold
-from tests.rewrite.guarded import draw, guards, opened, parsed
+from tests.rewrite.guarded import draw, guards, parsed
 from tests.rewrite.test_guard_shapes import CASES
+from tests.running import opened
 
 QUICK = ("--provider", "cpu", "--seeds", "1")
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>

@@ -13,7 +13,6 @@ from tests.cli.tool import (
     FAST,
     build,
     on_terminal,
-    process,
     save,
     widthfold,
 )
@@ -51,7 +50,7 @@ def test_no_string_of_a_model_reaches_a_terminal_raw(tmp_path: Path, verb: str) 
     }[verb]
     for run in (
         on_terminal(verb, *args, "--report", report),
-        process(verb, *args, "--report", report),
+        widthfold(verb, *args, "--report", report),
     ):
         assert run.code == 0
         for raw in (

@@ -14,7 +14,6 @@ from tests.cli.tool import (
     build,
     names,
     on_terminal,
-    process,
     save,
     snapshot,
     widthfold,
@@ -43,7 +42,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_a_pipe_gets_plain_text(model: Path) -> None:
-    run = process("inspect", model, env={"FORCE_COLOR": "1"})
+    run = widthfold("inspect", model, env={"FORCE_COLOR": "1"})
     assert (run.code, run.err) == (0, "")
     assert "\x1b" not in run.out
     for name in ("first", "second"):

@@ -30,7 +30,7 @@ from tests.cli.tool import (
 
 
 def test_a_pipe_gets_plain_text_one_line_per_site(model: Path, out: Path) -> None:
-    run = process("optimize", model, out, "--factor", 8, *FAST, env={"FORCE_COLOR": "1"})
+    run = widthfold("optimize", model, out, "--factor", 8, *FAST, env={"FORCE_COLOR": "1"})
     assert (run.code, run.err) == (0, "")
     assert "\x1b" not in run.out
     head, first, second, total, region, spread, verdict, *_ = run.out.splitlines()
@@ -47,6 +47,7 @@ def test_a_pipe_gets_plain_text_one_line_per_site(model: Path, out: Path) -> Non
     assert verdict.endswith("; proof: equal; 2 new nodes exact on integers")
 
 
+@pytest.mark.processes
 def test_a_terminal_gets_a_framed_table_and_progress(model: Path, out: Path) -> None:
     run = on_terminal("optimize", model, out, "--factor", 8, *FAST)
     assert run.code == 0

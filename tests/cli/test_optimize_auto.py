@@ -18,7 +18,6 @@ from tests.cli.tool import (
     build,
     names,
     on_terminal,
-    process,
     save,
     start_process,
     widthfold,
@@ -71,7 +70,7 @@ def store(export: Path, tmp_path: Path) -> Path:
 def test_an_imported_store_is_enough(store: Path, out: Path, tmp_path: Path) -> None:
     report, page = tmp_path / "report.json", tmp_path / "report.md"
     reports = ("--report", report, "--report", page)
-    run = process("optimize", MODEL, out, *CPU, "--store", store, *reports)
+    run = widthfold("optimize", MODEL, out, *CPU, "--store", store, *reports)
     assert (run.code, run.err) == (0, "")
     assert folded(out) == PAYS
     found = json.loads(report.read_text())
@@ -91,15 +90,15 @@ def test_an_imported_store_is_enough(store: Path, out: Path, tmp_path: Path) -> 
     assert "| 2.00x [1.80, 2.20] |" in page.read_text()
     assert str(tmp_path) not in report.read_text()
     before = out.read_bytes()
-    run = process("optimize", MODEL, out, *CPU, "--store", store, "--no-verify")
+    run = widthfold("optimize", MODEL, out, *CPU, "--store", store, "--no-verify")
     assert (run.code, out.read_bytes()) == (0, before)
 
 
 def test_a_plan_writes_nothing(store: Path, out: Path) -> None:
-    run = process("optimize", MODEL, *CPU, "--store", store)
+    run = widthfold("optimize", MODEL, *CPU, "--store", store)
     assert (run.code, run.err) == (0, "")
     assert "3 of 4 Conv nodes folded, 1 kept; nothing written" in run.out
-    run = process("optimize", MODEL, out, "--check", *CPU, "--store", store, "--format", "github")
+    run = widthfold("optimize", MODEL, out, "--check", *CPU, "--store", store, "--format", "github")
     assert (run.code, run.line) == (1, "widthfold: 3 nodes would be folded")
     assert run.out.count("::warning ") == 3
     assert run.out.count("alone it ran at 2.00x [1.80, 2.20]") == 3
@@ -110,22 +109,22 @@ def test_a_plan_writes_nothing(store: Path, out: Path) -> None:
 
 def test_where_nothing_pays_the_output_is_the_input(out: Path, tmp_path: Path) -> None:
     store = fill(tmp_path / "poor.sqlite", World(doubled, dict.fromkeys(GOOD, -0.1)))
-    run = process("optimize", MODEL, out, *CPU, "--store", store)
+    run = widthfold("optimize", MODEL, out, *CPU, "--store", store)
     assert (run.code, run.err) == (0, "")
     assert out.read_bytes() == MODEL.read_bytes()
     assert "out.onnx is a copy of pitch_cnn.onnx" in run.out
     assert "not surely faster" in run.out
     out.write_bytes(OLD)
-    run = process("optimize", MODEL, out, *CPU, "--store", store, "--require-fold")
+    run = widthfold("optimize", MODEL, out, *CPU, "--store", store, "--require-fold")
     assert (run.code, out.read_bytes()) == (5, OLD)
     assert run.line == "widthfold: none of 4 Conv nodes was folded; nothing is written"
-    assert process("optimize", MODEL, "--check", *CPU, "--store", store).code == 0
+    assert widthfold("optimize", MODEL, "--check", *CPU, "--store", store).code == 0
 
 
 def test_other_threads_are_not_known_and_a_budget_ends(store: Path, out: Path) -> None:
     with Store(store) as opened:
         before = len(opened)
-    run = process(
+    run = widthfold(
         *("optimize", MODEL, out, *CPU, "--store", store),
         *("--threads", 2, "--time-budget", "1e-6"),
     )

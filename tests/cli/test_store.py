@@ -9,12 +9,10 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from click.testing import CliRunner
 
 import widthfold_onnx
 from tests.cli.tool import COMMAND, OLD, Run, names, on_terminal, process, snapshot, widthfold
 from tests.plan.measurements import LOST, key, measured
-from widthfold_onnx.cli import main
 from widthfold_onnx.plan.identity import canonical
 from widthfold_onnx.plan.store import Key, Measurement, Store, export_lines
 
@@ -60,16 +58,11 @@ def content(path: Path) -> dict[Key, Measurement]:
         return dict(opened.items())
 
 
-def fed(text: bytes, *args: object) -> Run:
-    result = CliRunner().invoke(main, list(map(str, args)), input=text, prog_name="widthfold")
-    return Run(result.exit_code, result.stdout, result.stderr)
-
-
 # --- list
 
 
 def test_a_pipe_gets_a_line_for_each_measurement(store: Path) -> None:
-    run = process("store", "list", "--store", store, env={"FORCE_COLOR": "1"})
+    run = widthfold("store", "list", "--store", store, env={"FORCE_COLOR": "1"})
     assert (run.code, run.err) == (0, "")
     assert "\x1b" not in run.out
     lines = run.out.splitlines()
@@ -99,7 +92,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(store: Path) -> None:
 
 
 def test_json_holds_everything_sorted(store: Path) -> None:
-    run = process("store", "list", "--store", store, "--format", "json")
+    run = widthfold("store", "list", "--store", store, "--format", "json")
     assert (run.code, run.err) == (0, "")
     report = json.loads(run.out)
     jsonschema.validate(report, SCHEMA)
@@ -113,7 +106,7 @@ def test_hostile_strings_are_escaped(tmp_path: Path) -> None:
     strange = Key(NASTY, "{" + NASTY, NASTY, NASTY)
     path = fill(tmp_path / "s", {strange: measured(), key(NASTY): _because(NASTY)})
     for run in (
-        process("store", "list", "--store", path),
+        widthfold("store", "list", "--store", path),
         on_terminal("store", "list", "--store", path),
     ):
         assert run.code == 0
@@ -121,7 +114,7 @@ def test_hostile_strings_are_escaped(tmp_path: Path) -> None:
         assert "\u202e" not in run.out
         assert not re.search(r"^\s*::", run.out, re.MULTILINE)
     for args in (("list", "--format", "json"), ("export", "-")):
-        run = process("store", *args, "--store", path)
+        run = widthfold("store", *args, "--store", path)
         assert run.out.isascii()
         assert "\x1b" not in run.out
 
@@ -152,9 +145,9 @@ def test_an_export_comes_back(store: Path, own: Path, tmp_path: Path) -> None:
     run = widthfold("store", "import", file)
     assert run.out == f"took 4 measurement(s) into {own}, left out 0 that are not newer\n"
     assert content(own) == content(store)
-    run = fed(piped.out.encode(), "store", "import", "-", "--store", own)
+    run = widthfold("store", "import", "-", "--store", own, typed=piped.out.encode())
     assert run.out == f"took 0 measurement(s) into {own}, left out 4 that are not newer\n"
-    run = process("store", "import", "-")  # whose standard input is empty
+    run = widthfold("store", "import", "-")  # whose standard input is empty
     assert (run.code, run.err) == (0, "")
 
 
@@ -198,7 +191,7 @@ def test_a_bad_line_is_named_and_nothing_is_taken_in(
     before = content(store)
     for run in (
         widthfold("store", "import", file, "--store", store),
-        fed(file.read_bytes(), "store", "import", "-", "--store", store),
+        widthfold("store", "import", "-", "--store", store, typed=file.read_bytes()),
     ):
         assert (run.code, run.out) == (2, "")
         assert "line 2 " in run.line
@@ -207,7 +200,7 @@ def test_a_bad_line_is_named_and_nothing_is_taken_in(
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no endless file")
 def test_a_file_without_end_is_one_error(store: Path) -> None:
-    run = process("store", "import", "/dev/zero", "--store", store)
+    run = widthfold("store", "import", "/dev/zero", "--store", store)
     assert run.code == 2
     assert "line 1 is longer than" in run.line
 
@@ -234,8 +227,8 @@ def test_clear_asks_on_a_terminal(store: Path) -> None:
 def test_clear_needs_yes_where_nobody_can_be_asked(store: Path) -> None:
     before = content(store)
     for run in (
-        process("store", "clear", "--store", store),
-        fed(b"y\n", "store", "clear", "--store", store),
+        widthfold("store", "clear", "--store", store),
+        widthfold("store", "clear", "--store", store, typed=b"y\n"),
         process("store", "clear", "--store", store, preexec_fn=lambda: os.close(0)),
     ):
         assert (run.code, run.out) == (2, "")

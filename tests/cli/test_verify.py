@@ -12,7 +12,6 @@ from tests.cli.tool import (
     QUICK,
     build,
     on_terminal,
-    process,
     save,
     snapshot,
     verify_report,
@@ -29,7 +28,7 @@ from widthfold_onnx.options import Provider, VerifyOptions
 
 def test_a_pipe_gets_plain_text(pair: tuple[Path, Path], tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    run = process("verify", *pair, "--time-budget", 0.5, "--report", report)
+    run = widthfold("verify", *pair, "--time-budget", 0.5, "--report", report)
     assert (run.code, run.err) == (0, "")
     assert "\x1b" not in run.out
     lines = run.out.splitlines()
@@ -177,19 +176,6 @@ def test_a_model_agrees_with_itself(pair: tuple[Path, Path]) -> None:
     for path in pair:
         run = widthfold("verify", path, path, *QUICK)
         assert (run.code, run.err) == (0, "")
-
-
-def test_a_model_may_be_folded_in_steps(tmp_path: Path) -> None:
-    path, middle, out = (tmp_path / f"{name}.onnx" for name in ("model", "middle", "out"))
-    save(build(), path)
-    for start, end, node in ((path, middle, "first"), (middle, out, "second")):
-        run = widthfold("optimize", start, end, "--factor", 4, "--nodes", node, "--seeds", 1)
-        assert (run.code, run.err) == (0, "")
-        assert "1 of 2 Conv nodes folded" in run.out
-    for start, changed in ((path, "2 new nodes"), (middle, "1 new node")):
-        run = widthfold("verify", start, out, *QUICK)
-        assert (run.code, run.err) == (0, "")
-        assert f"proof: equal; {changed} exact on integers" in run.out
 
 
 # ---------------------------------------------------------------- different models

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -12,6 +13,8 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +22,7 @@ from pathlib import Path
 import jsonschema
 import numpy as np
 import onnx
+import pytest
 from click.testing import CliRunner
 from onnx import helper, numpy_helper, parser
 
@@ -80,9 +84,10 @@ class Run:
         return lines[0]
 
 
-def widthfold(*args: object) -> Run:
-    """Run in this process."""
-    result = CliRunner().invoke(main, [str(arg) for arg in args], prog_name="widthfold")
+def widthfold(*args: object, typed: bytes = b"", env: dict[str, str] | None = None) -> Run:
+    """Run in this process, between pipes."""
+    words = [str(arg) for arg in args]
+    result = CliRunner().invoke(main, words, input=typed, env=env, prog_name="widthfold")
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return Run(result.exit_code, result.stdout, result.stderr)
 
@@ -142,31 +147,54 @@ def measured(*args: object, folder: Path, timeout: int = 600) -> Run:
 def on_terminal(
     *args: object, columns: int = 120, env: dict[str, str] | None = None, typed: bytes = b""
 ) -> Run:
-    """Run on a terminal where `typed` was typed; `out` is all that it got."""
+    """Run in this process, on a terminal where `typed` was typed; `out` is all that it got."""
     master, slave = pty.openpty()
     os.write(master, typed)
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    clean = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
-    child = subprocess.Popen(
-        [*COMMAND, *map(str, args)],
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        env={**clean, "TERM": "xterm", "COLUMNS": str(columns), **(env or {})},
-        start_new_session=True,
-    )
-    os.close(slave)
-    seen = b""
-    while True:
-        try:
-            piece = os.read(master, 65536)
-        except OSError:  # the other end is closed
-            break
-        if not piece:
-            break
-        seen += piece
+    seen: list[bytes] = []
+    reader = threading.Thread(target=lambda: seen.extend(pieces(master)))
+    reader.start()
+    given = {"TERM": "xterm", "COLUMNS": str(columns), **(env or {})}
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("NO_COLOR", "FORCE_COLOR"):
+            patch.delenv(name, raising=False)
+        for name, value in given.items():
+            patch.setenv(name, value)
+        with standard_streams(slave):
+            try:
+                main(list(map(str, args)), prog_name="widthfold")
+            except SystemExit as end:
+                code = end.code
+    reader.join()
     os.close(master)
-    return Run(child.wait(timeout=60), seen.decode(), "")
+    return Run(int(code or 0), b"".join(seen).decode(), "")
+
+
+def pieces(master: int) -> Iterator[bytes]:
+    """What a terminal gets, until nobody has it open."""
+    with contextlib.suppress(OSError):  # the other end is closed
+        while piece := os.read(master, 65536):
+            yield piece
+
+
+@contextlib.contextmanager
+def standard_streams(descriptor: int) -> Iterator[None]:
+    """Put a descriptor, which is closed, in the place of the three of this process."""
+    before = [(number, os.dup(number)) for number in range(3)]
+    with pytest.MonkeyPatch.context() as patch:
+        for number, name in enumerate(("stdin", "stdout", "stderr")):
+            os.dup2(descriptor, number)
+            stream = open(number, "w" if number else "r", closefd=False)  # noqa: SIM115
+            patch.setattr(sys, name, stream)
+        os.close(descriptor)
+        try:
+            yield
+        finally:
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            for number, kept in before:
+                os.dup2(kept, number)
+                os.close(kept)
 
 
 def build(text: str = TWO_LAYERS, seed: int = 0) -> onnx.ModelProto:

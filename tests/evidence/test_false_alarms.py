@@ -5,19 +5,21 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import tempfile
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import numpy_helper
 
-from tests.rewrite.test_properties import convs, model_of
+from tests.rewrite.drawn.convs import convs
+from tests.rewrite.held import Drawn
 from tests.shared import MODELS, SHARED, generate, needs_models
 from tests.test_traps import NAMES, SCRIPT
-from widthfold_onnx import AxisName, FoldOptions, Layout, optimize
+from widthfold_onnx import AxisName, FoldOptions, Layout, fold_model
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.proved import proved
 from widthfold_onnx.model.loader import load
@@ -38,7 +40,10 @@ QUICK = [
 ERROR_BITS = 50
 """Of the bound on the probability that a difference is missed, at least."""
 
-LARGE = ("accelerated_features__xfeat", "basic-pitch__nmp", "onnxruntime-extensions__pytorch_super")
+LARGE = (
+    *("accelerated_features__xfeat", "basic-pitch__nmp", "onnxruntime-extensions__pytorch_super"),
+    "TensorRT-polygraphy__residual_block",
+)
 
 needs_traps = pytest.mark.skipif(not (SHARED / SCRIPT).is_file(), reason=f"no {SHARED / SCRIPT}")
 by_model = pytest.mark.parametrize("model", MODELS, ids=[path.stem for path in MODELS])
@@ -49,20 +54,19 @@ def traps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return generate(SCRIPT, tmp_path_factory)
 
 
-def proved_equal(model: Path, options: list[FoldOptions], folder: Path) -> int:
+def proved_equal(
+    model: onnx.ModelProto, options: list[FoldOptions], folder: Path | None = None
+) -> int:
     """Prove all different foldings of a model; return how many there are."""
-    out = folder / "out.onnx"
-    original = load(model)
-    before = program(original.proto, original.folder)
+    before = program(model, folder)
     seen = set()
     for choice in options:
-        folded = optimize(model, out, choice, None).summary.folded
-        digest = hashlib.sha256(out.read_bytes()).digest()
-        if not folded or digest in seen:
+        result, sites = fold_model(model, choice, folder)
+        digest = hashlib.sha256(result.SerializeToString()).digest()
+        if digest in seen or not any(site.status == "folded" for site in sites):
             continue
         seen.add(digest)
-        result = load(out)
-        found = proved(before, program(result.proto, result.folder), choice.input_shapes, {})
+        found = proved(before, program(result, folder), choice.input_shapes, {})
         assert found.verdict == "equal", (choice, found.reason)
         assert found.error_bits >= ERROR_BITS
     return len(seen)
@@ -80,54 +84,39 @@ def with_shapes(model: Path, options: list[FoldOptions]) -> list[FoldOptions]:
 
 @needs_models
 @by_model
-def test_real_models(model: Path, tmp_path: Path) -> None:
+def test_real_models(model: Path) -> None:
+    """What is folded by 8 with the defaults is proved in `tests.test_real_models`."""
     if not model.stem.startswith(LARGE):
-        proved_equal(model, with_shapes(model, QUICK), tmp_path)
+        loaded = load(model)
+        proved_equal(loaded.proto, with_shapes(model, QUICK[1:]), loaded.folder)
 
 
 @needs_traps
 @pytest.mark.parametrize("name", NAMES)
-def test_traps(traps: Path, name: str, tmp_path: Path) -> None:
-    proved_equal(traps / f"{name}.onnx", QUICK, tmp_path)
+def test_traps(traps: Path, name: str) -> None:
+    proved_equal(onnx.load(traps / f"{name}.onnx"), QUICK, traps)
 
 
 @pytest.mark.slow
 @needs_models
 @by_model
-def test_real_models_in_every_form(model: Path, tmp_path: Path) -> None:
-    print(proved_equal(model, with_shapes(model, SWEEP), tmp_path))
+def test_real_models_in_every_form(model: Path) -> None:
+    loaded = load(model)
+    print(proved_equal(loaded.proto, with_shapes(model, SWEEP), loaded.folder))
 
 
 @pytest.mark.slow
 @needs_traps
 @pytest.mark.parametrize("name", NAMES)
-def test_traps_in_every_form(traps: Path, name: str, tmp_path: Path) -> None:
-    print(proved_equal(traps / f"{name}.onnx", SWEEP, tmp_path))
+def test_traps_in_every_form(traps: Path, name: str) -> None:
+    print(proved_equal(onnx.load(traps / f"{name}.onnx"), SWEEP, traps))
 
 
-def random_conv(case: tuple) -> None:
-    """Fold one Conv with random float weights and prove it."""
-    shape, weight_shape, attributes, _, options, open_axes, opset = case
-    rng = np.random.default_rng(weight_shape)
-    weight, bias = (
-        rng.standard_normal(extents).astype(np.float32)
-        for extents in (weight_shape, weight_shape[:1])
-    )
-    model = model_of(shape, weight, bias, attributes, opset, open_axes)
-    with tempfile.TemporaryDirectory() as name:
-        path = Path(name) / "conv.onnx"
-        path.write_bytes(model.SerializeToString())
-        proved_equal(path, [options], Path(name))
-
-
-@settings(max_examples=60, deadline=None)
-@given(convs())
-def test_random_convs(case: tuple) -> None:
-    random_conv(case)
-
-
-@pytest.mark.slow
-@settings(max_examples=5000, deadline=None)
-@given(convs())
-def test_many_random_convs(case: tuple) -> None:
-    random_conv(case)
+@given(convs(), st.integers(0, 1 << 32))
+def test_random_convs(drawn: Drawn, seed: int) -> None:
+    """With weights no two of which are alike, where the integers of `drawn` are."""
+    rng = np.random.default_rng(seed)
+    for tensor in drawn.model.graph.initializer:
+        numbers = rng.standard_normal(tensor.dims).astype(np.float32)
+        tensor.CopyFrom(numpy_helper.from_array(numbers, tensor.name))
+    proved_equal(drawn.model, [drawn.options])

@@ -11,6 +11,8 @@ from widthfold_onnx.evidence.timing.memory import file_bytes, peak_mib
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.session import Level
 
+pytestmark = pytest.mark.processes
+
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 
 

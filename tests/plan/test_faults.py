@@ -16,6 +16,8 @@ from widthfold_onnx.plan.store import Store
 
 ROOT = Path(__file__).parents[2]
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def store():

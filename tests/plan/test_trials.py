@@ -121,6 +121,7 @@ def test_another_model_shape_or_selection_is_compared_again(model: Path, world: 
         assert len(world.compared) == 4, "the name of a file does not count"
 
 
+@pytest.mark.processes
 def test_a_model_that_hangs_is_lost(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials, "ratio_of", sleeping)
     monkeypatch.setattr(trials, "PATIENCE", 1.0)

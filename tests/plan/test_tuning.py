@@ -70,6 +70,7 @@ def test_a_layer_of_two_models_is_measured_once_and_never_again(
     ]
 
 
+@pytest.mark.processes
 def test_jobs_measure_at_a_time(
     tmp_path: Path, options: SearchOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +116,7 @@ def test_a_broken_model_does_not_stop_the_others(tmp_path: Path, options: Search
     assert (gone.code, gone.reason) == (2, f"{tmp_path / 'gone.onnx'}: No such file or directory")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_an_interrupt_keeps_what_was_measured(
     jobs: int, tmp_path: Path, options: SearchOptions, monkeypatch: pytest.MonkeyPatch

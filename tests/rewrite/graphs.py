@@ -1,4 +1,4 @@
-"""Random graphs of Convs and what lies between them, on integers; run on the runtime."""
+"""Random graphs of Convs and what lies between them, on integers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
-import onnxruntime as ort  # noqa: TID251 - the tests run what the package made
 from onnx import TensorProto, helper, numpy_helper
 
 
@@ -62,14 +61,6 @@ class Builder:
         )
         ids = [helper.make_opsetid("", opset)]
         return helper.make_model(graph, opset_imports=ids, ir_version=8)
-
-
-def run(model: onnx.ModelProto, x: np.ndarray, level: str) -> list[np.ndarray]:
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
-    return ort.InferenceSession(model.SerializeToString(), options).run(None, {"x": x})
 
 
 def ops(model: onnx.ModelProto) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnxruntime as ort  # noqa: TID251 - the tests run what the package made
 from onnx import helper, numpy_helper
 
 from widthfold_onnx import FoldOptions, fold_model
@@ -63,14 +62,6 @@ def guards(model: onnx.ModelProto) -> list[onnx.NodeProto]:
         for node in model.graph.node
         if any(entry.key == "widthfold.guard" and entry.value for entry in node.metadata_props)
     ]
-
-
-def opened(model: onnx.ModelProto, level: str = "ORT_DISABLE_ALL") -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
-    return ort.InferenceSession(model.SerializeToString(), options)
 
 
 def watched(model: onnx.ModelProto) -> onnx.ModelProto:

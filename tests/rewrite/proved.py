@@ -15,24 +15,34 @@ from widthfold_onnx.operators import OPERATORS
 Shapes = Mapping[str, Sequence[int]]
 
 
-def proof(old: onnx.ModelProto, new: onnx.ModelProto, shapes: Shapes | None = None) -> Proof:
+def proof(
+    old: onnx.ModelProto,
+    new: onnx.ModelProto,
+    shapes: Shapes | None = None,
+    known: Shapes | None = None,
+) -> Proof:
     """The proof at the first extents at which the models differ, at any if they are equal.
 
     Args:
         old: the original.
         new: the rewritten model.
         shapes: extents of inputs, where those that the original leaves open are not to vary.
+        known: extents at which the original runs, where not all do.
     """
-    fixed = {name: tuple(dims) for name, dims in (shapes or {}).items()}
-    found = prove_at_sizes(program(old, None), program(new, None), fixed, {})
+    given = [{name: tuple(n) for name, n in (dims or {}).items()} for dims in (shapes, known)]
+    found = prove_at_sizes(program(old, None), program(new, None), *given)
     return next((item for item in found if item.verdict != "equal"), found[0])
 
 
 def assert_proved(
-    old: onnx.ModelProto, new: onnx.ModelProto, count: int, shapes: Shapes | None = None
+    old: onnx.ModelProto,
+    new: onnx.ModelProto,
+    count: int,
+    shapes: Shapes | None = None,
+    known: Shapes | None = None,
 ) -> None:
     """Both are the same function, and `count` nodes of the new one say how they are folded."""
-    found = proof(old, new, shapes)
+    found = proof(old, new, shapes, known)
     assert found.verdict == "equal", found
     folds = recorded_folds(Document(old, None, OPERATORS), Document(new, None, OPERATORS))
     assert len(folds) == count

@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort  # noqa: TID251 - the tests run what the package made
 from onnx import helper, numpy_helper
 
+from tests import running
 from tests.oracle import conv, conv_transpose
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from tests.running import LEVELS, Array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,10 +201,6 @@ def limits(kind: type[Any], bits: int) -> tuple[int, int]:
     return low, low + (1 << bits) - 1
 
 
-def run(model: onnx.ModelProto, x: Array, level: str = "ORT_DISABLE_ALL") -> Array:
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
-    (y,) = ort.InferenceSession(model.SerializeToString(), options).run(None, {"x": x})
+def run(model: onnx.ModelProto, x: Array, level: str = LEVELS[0]) -> Array:
+    (y,) = running.run(model, x, level)
     return np.asarray(y)

@@ -79,13 +79,6 @@ def qdq_chain(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def everything(model: onnx.ModelProto, x: np.ndarray, level: str) -> list[np.ndarray]:
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
-    return ort.InferenceSession(model.SerializeToString(), options).run(None, {"x": x})
-
-
 def quantized_first(case: Case) -> onnx.ModelProto:
     """The model of a case with a QuantizeLinear in front, whose bytes a runtime may make unsigned.
 

@@ -8,11 +8,11 @@ import numpy as np
 import onnx
 import onnxruntime as ort  # noqa: TID251 - the tests look at the runtime's own graph
 
-from tests.rewrite.graphs import Builder, ops, run
+from tests.rewrite.graphs import Builder, ops
 from tests.rewrite.proved import assert_proved
+from tests.running import LEVELS, run
 from widthfold_onnx import AxisName, FoldOptions, fold_model
 
-LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL")
 MOVES = {"Reshape", "Transpose"}
 REVERSED = ("Transpose", "Reshape")
 WIDTH = FoldOptions(factor=4, axis=AxisName.WIDTH)

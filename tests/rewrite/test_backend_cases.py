@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Iterator
+from importlib import import_module
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as ort  # noqa: TID251 - the tests run what the package made
 import pytest
 from onnx import numpy_helper
+from onnx.backend.test.case import node
 from onnx.backend.test.loader import load_model_tests
 from onnx.reference import ReferenceEvaluator
 
+from tests.running import run
 from widthfold_onnx import FoldOptions, Layout, fold_model
 
 FACTORS = range(2, 17)
@@ -29,17 +32,19 @@ os.environ["ALLOW_RELEASED_ONNX_OPSET_ONLY"] = "0"
 Case = tuple[str, onnx.ModelProto, list[np.ndarray], list[np.ndarray]]
 
 
-def backend_cases(op_types: Container[str]) -> Iterator[Case]:
-    for kind in ("node", "pytorch-converted", "pytorch-operator"):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # making the cases overflows on purpose
-            cases = load_model_tests(kind=kind)
-        for case in cases:
-            model = case.model or onnx.load(Path(case.model_dir) / "model.onnx")
-            if not any(node.op_type in op_types for node in model.graph.node):
-                continue
-            sets = case.data_sets or list(stored_sets(Path(case.model_dir)))
-            yield case.name, model, *sets[0]
+def backend_cases(op_types: Collection[str]) -> Iterator[Case]:
+    """Only the files of these operators are imported: the cases of all take seconds to make."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # making the cases overflows on purpose
+        for name in ("causal_conv_with_state", *sorted(map(str.lower, op_types))):
+            import_module(f"onnx.backend.test.case.node.{name}")
+    stored = (load_model_tests(kind=kind) for kind in ("pytorch-converted", "pytorch-operator"))
+    for case in chain(node._NodeTestCases, *stored):
+        model = case.model or onnx.load(Path(case.model_dir) / "model.onnx")
+        if not any(n.op_type in op_types for n in model.graph.node):
+            continue
+        sets = case.data_sets or list(stored_sets(Path(case.model_dir)))
+        yield case.name, model, *sets[0]
 
 
 def stored_sets(folder: Path) -> Iterator[tuple[list[np.ndarray], list[np.ndarray]]]:
@@ -71,15 +76,11 @@ def with_constant_weights(
     return result, feeds
 
 
-def run(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+def computed(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     if any(node.op_type == "ConvInteger" for node in model.graph.node):
         # The runtime's takes no zero point per output channel, which one of the cases has.
         return ReferenceEvaluator(model).run(None, feeds)
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return ort.InferenceSession(model.SerializeToString(), options).run(None, feeds)
+    return run(model, feeds)
 
 
 CASES = list(backend_cases(WINDOWED))
@@ -116,7 +117,7 @@ def test_folds_at_every_legal_factor_on_every_axis(case) -> None:
                     continue
                 folded += 1
                 onnx.checker.check_model(result, full_check=True)
-                for actual, wanted in zip(run(result, feeds), expected, strict=True):
+                for actual, wanted in zip(computed(result, feeds), expected, strict=True):
                     near = TOLERANCE[wanted.dtype.name]
                     np.testing.assert_allclose(actual, wanted, rtol=near, atol=near)
     # Two cases have one position of one sample.

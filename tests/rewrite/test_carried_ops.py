@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.rewrite.graphs import ops, run
+from tests.rewrite.graphs import ops
 from tests.rewrite.regions import (
     MOVES,
     WIDTH,
@@ -13,6 +13,7 @@ from tests.rewrite.regions import (
     conversions,
     folded,
 )
+from tests.running import run
 from widthfold_onnx import AxisName, FoldOptions, fold_model
 from widthfold_onnx.rewrite.record import STATE_KEY
 

@@ -9,83 +9,12 @@ import numpy as np
 import onnx
 import onnxruntime as ort  # noqa: TID251 - the tests look at what the runtime makes of a model
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from onnx import numpy_helper
 
 from tests.rewrite.dequantized_products import DequantizedProduct
-from tests.rewrite.test_properties import run
-from widthfold_onnx import FoldOptions, NonFinite, fold_model
+from widthfold_onnx import FoldOptions, fold_model
 
-EXTENT = st.integers(1, 4)
-LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL")
 BYTES = ("uint8", "int8")
-
-
-@st.composite
-def products(draw: st.DrawFn):
-    """Weights on either side, plain, turned, batched or a vector; scales per tensor or channel."""
-    factor, left = draw(st.integers(2, 5)), draw(st.booleans())
-    gemm = draw(st.booleans())
-    leading = [] if gemm else draw(st.lists(EXTENT, max_size=2))
-    length = factor * draw(st.integers(1, 3))
-    channels, outputs = draw(EXTENT), draw(EXTENT)
-    weight = [outputs, channels] if left else [channels, outputs]
-    turned = gemm and draw(st.booleans())
-    kind = "plain" if gemm else draw(st.sampled_from(["plain", "plain", "vector", "batched"]))
-    weight = {"plain": weight[::-1] if turned else weight, "vector": [channels]}.get(
-        kind, [*leading, *weight]
-    )
-    output_axis = len(weight) - (2 if left != turned else 1)
-    axis = draw(st.sampled_from([None] if kind == "vector" else [None, output_axis]))
-    added = None
-    if gemm and not left and draw(st.booleans()):
-        added = [outputs]
-    product = DequantizedProduct(
-        op="Gemm" if gemm else "MatMul",
-        shape=[*leading, channels, length] if left else [*leading, length, channels],
-        weight=weight,
-        left=left,
-        types=(draw(st.sampled_from(BYTES)), draw(st.sampled_from(BYTES))),
-        axis=axis,
-        turned=turned,
-        added=added,
-        quantized=draw(st.booleans()),
-        opset=draw(st.sampled_from([13, 17, 21])),
-        seed=draw(st.integers(0, 99)),
-    )
-    return product, factor
-
-
-@settings(max_examples=120, deadline=None)
-@given(products(), st.integers(0, 1 << 32))
-def test_the_folded_product_is_that_of_the_oracle(case, seed: int) -> None:
-    product, factor = case
-    options = FoldOptions(
-        factor=factor, nonfinite=NonFinite.REFUSE, max_flops_growth=1e9, max_bytes_growth=1e9
-    )
-    folded, (site,) = fold_model(product.model(), options)
-    assert site.status == "folded", site.reason
-    assert site.spread == 1.0
-    onnx.checker.check_model(folded, full_check=True)
-    x = product.data(seed)
-    for level in LEVELS:
-        if runs(product.model(), x, level):
-            np.testing.assert_array_equal(run(folded, x, level), product.expected(x), strict=True)
-    again, (second,) = fold_model(folded, options)
-    assert second.code == "already-folded"
-    assert again.SerializeToString() == folded.SerializeToString()
-
-
-def runs(model: onnx.ModelProto, x: np.ndarray, level: str) -> bool:
-    """Whether the runtime runs the original: it fuses scales per row of A, which no kernel takes,
-    and scales per column of batched weights."""
-    try:
-        run(model, x, level)
-    except ort.capi.onnxruntime_pybind11_state.Fail:
-        assert level == LEVELS[1]
-        return False
-    return True
 
 
 FUSED = {

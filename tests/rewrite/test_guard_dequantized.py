@@ -13,7 +13,8 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from tests.rewrite.guarded import folded, guards, opened, watched
+from tests.rewrite.guarded import folded, guards, watched
+from tests.running import opened
 from widthfold_onnx import FoldOptions, fold_model
 
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_ALL")

@@ -9,9 +9,10 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.rewrite.guarded import draw, folded, guards, opened, parsed, watched
+from tests.rewrite.guarded import draw, folded, guards, parsed, watched
 from tests.rewrite.proved import assert_proved
 from tests.rewrite.quantized import Case
+from tests.running import opened
 from widthfold_onnx import FoldOptions, VerifyOptions, fold_model, optimize
 
 OPEN = FoldOptions(factor=4, guard_shapes=True)

@@ -19,10 +19,10 @@ from tests.rewrite.guarded import (
     draw,
     folded,
     guards,
-    opened,
     parsed,
     watched,
 )
+from tests.running import opened
 from widthfold_onnx import AxisName, fold_model
 
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL")

@@ -7,10 +7,10 @@ import onnx
 import pytest
 
 from tests.rewrite import quantized
-from tests.rewrite.graphs import Builder, ops, run
+from tests.rewrite.graphs import Builder, ops
 from tests.rewrite.proved import assert_proved
 from tests.rewrite.quantized import Case
-from tests.rewrite.regions import LEVELS
+from tests.running import LEVELS, run
 from widthfold_onnx import FoldOptions, fold_model
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.operators import OPERATORS

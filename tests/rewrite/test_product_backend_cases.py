@@ -7,7 +7,8 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from tests.rewrite.test_backend_cases import FACTORS, TOLERANCE, backend_cases, run
+from tests.rewrite.test_backend_cases import FACTORS, TOLERANCE, backend_cases
+from tests.running import run
 from widthfold_onnx import FoldOptions, fold_model
 
 KINDS = {"MatMul", "Gemm"}

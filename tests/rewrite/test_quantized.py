@@ -9,7 +9,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.rewrite.quantized import Case, run
-from tests.rewrite.quantized_models import FOLD, LINE, everything, optimized, qdq_chain
+from tests.rewrite.quantized_models import FOLD, LINE, optimized, qdq_chain
+from tests.running import run as outputs
 from widthfold_onnx import AxisName, FoldOptions, fold_model
 
 
@@ -30,7 +31,7 @@ def test_folded_convs_between_quantizers_become_the_kernel_of_integers(
     assert found.count("DequantizeLinear") <= kernels.count("DequantizeLinear") + 1
     x = np.random.default_rng(5).normal(0, 30, (1, 3, 8, 12)).astype(np.float32)
     for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL"):
-        pairs = zip(everything(model, x, level), everything(folded, x, level), strict=True)
+        pairs = zip(outputs(model, x, level), outputs(folded, x, level), strict=True)
         for expected, actual in pairs:
             np.testing.assert_array_equal(actual, expected)
 
@@ -53,7 +54,7 @@ def test_a_dequantizer_that_something_else_reads_stays() -> None:
     folded, _ = fold_model(model, FOLD)
     assert any(list(node.output) == ["xf"] for node in folded.graph.node)
     x = np.random.default_rng(5).normal(0, 30, (1, 3, 8, 12)).astype(np.float32)
-    pairs = [everything(m, x, "ORT_DISABLE_ALL") for m in (model, folded)]
+    pairs = [outputs(m, x) for m in (model, folded)]
     for expected, actual in zip(*pairs, strict=True):
         np.testing.assert_array_equal(actual, expected)
 

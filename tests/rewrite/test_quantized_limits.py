@@ -11,7 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.rewrite.proved import assert_proved
 from tests.rewrite.quantized import Case
-from tests.rewrite.quantized_models import FOLD, LINE, everything, optimized, qdq_chain
+from tests.rewrite.quantized_models import FOLD, LINE, optimized, qdq_chain
+from tests.running import run as outputs
 from widthfold_onnx import AxisName, FoldOptions, SiteReport, fold_model
 
 
@@ -35,7 +36,7 @@ def test_what_is_extended_and_cut_becomes_the_kernel_of_integers(
     assert_proved(model, folded, 2)
     x = np.random.default_rng(5).normal(0, 30, (1, 3, 8, 12)).astype(np.float32)
     for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL"):
-        pairs = zip(everything(model, x, level), everything(folded, x, level), strict=True)
+        pairs = zip(outputs(model, x, level), outputs(folded, x, level), strict=True)
         for expected, actual in pairs:
             np.testing.assert_array_equal(actual, expected)
 

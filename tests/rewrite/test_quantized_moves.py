@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.rewrite.guarded import opened, watched
+from tests.rewrite.guarded import watched
 from tests.rewrite.quantized import Case, run
 from tests.rewrite.quantized_models import (
     FOLD,
@@ -19,6 +19,7 @@ from tests.rewrite.quantized_models import (
     quantized_first,
     steps,
 )
+from tests.running import opened
 from widthfold_onnx import AxisName, FoldOptions, Layout, fold_model
 
 FLAT = {

@@ -1,4 +1,4 @@
-"""Random quantized products through the whole rewrite equal the loop oracle, bit for bit."""
+"""Quantized products through the whole rewrite equal the loop oracle, bit for bit."""
 
 from __future__ import annotations
 
@@ -6,75 +6,15 @@ import numpy as np
 import onnx
 import onnxruntime as ort  # noqa: TID251 - the tests run what the package made
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from tests.rewrite.products import operands
+from tests.rewrite.held import ANY_GROWTH
 from tests.rewrite.proved import assert_proved
 from tests.rewrite.quantized_products import INTEGER, LINEAR, QuantizedProduct
 from tests.rewrite.test_backend_cases import FACTORS, backend_cases
-from tests.rewrite.test_backend_cases import run as run_feeds
-from tests.rewrite.test_properties import run
-from widthfold_onnx import FoldOptions, NonFinite, fold_model
-
-LIMITS = {"max_flops_growth": 1e9, "max_bytes_growth": 1e9}
-LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL")
-TYPES = [(a, b) for a in ("uint8", "int8") for b in ("uint8", "int8")]
-
-
-@st.composite
-def products(draw: st.DrawFn):
-    """Weights on either side, plain, batched or a vector; every way to quantize that has a kernel.
-
-    Per row of A the runtime has none: `test_rows_of_a` has those.
-    """
-    factor = draw(st.integers(2, 5))
-    it = draw(operands(factor))
-    op = draw(st.sampled_from([INTEGER, LINEAR]))
-    one = st.sampled_from([(), (1,)])
-    per_channel = [] if it.left or it.kind != "plain" else [(it.outputs,), (1, it.outputs)]
-    of_b = draw(st.sampled_from([(), (1,), *per_channel]))
-    optional = (None,) if op == INTEGER else ()
-    types = draw(st.sampled_from(TYPES))
-    if op == LINEAR and types == ("int8", "uint8"):
-        types = ("uint8", "int8")  # the other way round there is no kernel
-    product = QuantizedProduct(
-        op=op,
-        shape=it.shape,
-        weight=it.weight,
-        left=it.left,
-        types=types,
-        zeros=(draw(st.sampled_from([*optional, ()])), draw(st.sampled_from([*optional, of_b]))),
-        scales=(draw(one), of_b),
-        seed=draw(st.integers(0, 99)),
-    )
-    opened = draw(st.sets(st.integers(0, len(product.shape) - 1), max_size=1))
-    product.dims = [f"d{i}" if i in opened else e for i, e in enumerate(product.shape)]
-    assumed = {"x": tuple(product.shape)} if draw(st.booleans()) else {}
-    policy = draw(st.sampled_from([NonFinite.SPREAD, NonFinite.REFUSE]))
-    return product, FoldOptions(factor=factor, input_shapes=assumed, nonfinite=policy, **LIMITS)
-
-
-@settings(max_examples=150, deadline=None)
-@given(products(), st.integers(0, 1 << 32))
-def test_the_folded_product_is_that_of_the_oracle(case, seed: int) -> None:
-    product, options = case
-    model, x = product.model(), product.data(seed)
-    folded, (site,) = fold_model(model, options)
-    if site.status != "folded":
-        assert site.code in ("factor-does-not-divide", "one-position", "unknown-extent")
-        return
-    assert site.spread == 1.0
-    assert not folded.metadata_props, "integers spread nothing"
-    onnx.checker.check_model(folded, full_check=True)
-    for level in LEVELS:
-        np.testing.assert_array_equal(run(folded, x, level), product.expected(x), strict=True)
-    again, (second,) = fold_model(folded, options)
-    assert second.code == "already-folded"
-    assert again.SerializeToString() == folded.SerializeToString()
-
+from tests.running import LEVELS, run
+from widthfold_onnx import FoldOptions, fold_model
 
 PER_ROW = {
     "zero point": {"zeros": ((5,), ())},
@@ -113,7 +53,7 @@ def test_all_that_is_per_channel_of_batched_weights() -> None:
     shapes = {tensor.name: list(tensor.dims) for tensor in folded.graph.initializer}
     assert shapes["zb/widthfold"] == shapes["sb/widthfold"] == [2, 1, 15]
     x = product.data(0)
-    np.testing.assert_array_equal(run(folded, x, LEVELS[0]), product.expected(x), strict=True)
+    np.testing.assert_array_equal(run(folded, x)[0], product.expected(x), strict=True)
 
 
 def test_the_gaps_hold_the_zero_point_and_one_number_is_not_copied() -> None:
@@ -148,7 +88,9 @@ def test_a_computed_zero_point_of_the_data_stays() -> None:
     assert site.status == "folded"
     x = np.random.default_rng(0).standard_normal((12, 3)).astype(np.float32)
     for level in LEVELS:
-        np.testing.assert_array_equal(run(folded, x, level), run(model, x, level), strict=True)
+        np.testing.assert_array_equal(
+            run(folded, x, level)[0], run(model, x, level)[0], strict=True
+        )
 
 
 CASES = [
@@ -188,7 +130,7 @@ def test_backend_case_at_every_legal_factor(case, side: str) -> None:
     model, feeds = with_constants(original, inputs, side)
     folded = 0
     for factor in FACTORS:
-        options = FoldOptions(factor=factor, max_channels=1 << 20, **LIMITS)
+        options = FoldOptions(factor=factor, max_channels=1 << 20, **ANY_GROWTH)
         result, (site,) = fold_model(model, options)
         if site.status != "folded":
             assert site.code == "factor-does-not-divide", site.reason
@@ -203,7 +145,7 @@ def test_backend_case_at_every_legal_factor(case, side: str) -> None:
 def computed(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     """By the runtime, or where it has no kernel by onnx's reference implementation."""
     try:
-        return run_feeds(model, feeds)
+        return run(model, feeds)
     except ort.capi.onnxruntime_pybind11_state.NotImplemented:
         return ReferenceEvaluator(model).run(None, feeds)
 
@@ -239,4 +181,4 @@ def test_between_two_products_the_tensor_stays_folded(left: bool) -> None:
     x = first.data(0)
     for level in LEVELS:
         expected = second.expected(first.expected(x))
-        np.testing.assert_array_equal(run(folded, x, level), expected, strict=True)
+        np.testing.assert_array_equal(run(folded, x, level)[0], expected, strict=True)

@@ -7,9 +7,8 @@ import onnx
 import pytest
 from onnx import helper
 
-from tests.rewrite.graphs import ops, run
+from tests.rewrite.graphs import ops
 from tests.rewrite.regions import (
-    LEVELS,
     MOVES,
     REVERSED,
     WIDTH,
@@ -18,6 +17,7 @@ from tests.rewrite.regions import (
     folded,
     optimized,
 )
+from tests.running import LEVELS, run
 from widthfold_onnx import AxisName, FoldOptions, Layout, fold_model
 
 

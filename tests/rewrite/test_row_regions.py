@@ -9,10 +9,11 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from tests.rewrite.graphs import ops, run
+from tests.rewrite.graphs import ops
 from tests.rewrite.linear import Linear, perceptron
 from tests.rewrite.proved import assert_proved
-from tests.rewrite.regions import LEVELS, conversions, folded, optimized
+from tests.rewrite.regions import conversions, folded, optimized
+from tests.running import LEVELS, run
 from widthfold_onnx import FoldOptions, fold_model
 
 BY_3 = FoldOptions(factor=3, mix_samples=True, max_flops_growth=1e9, max_bytes_growth=1e9)

@@ -6,9 +6,9 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.rewrite.graphs import Builder, ops, run
+from tests.rewrite.graphs import Builder, ops
 from tests.rewrite.proved import assert_proved, proof
-from tests.rewrite.regions import LEVELS
+from tests.running import LEVELS, run
 from widthfold_onnx import FoldOptions
 from widthfold_onnx.model.graph import Document
 from widthfold_onnx.operators import OPERATORS

@@ -11,11 +11,11 @@ import onnxruntime as ort  # noqa: TID251 - the tests run what the package made
 import pytest
 
 from tests.oracle import conv
-from tests.rewrite.graphs import Builder, ops, run
+from tests.rewrite.graphs import Builder, ops
 from tests.rewrite.proved import assert_proved, proof
-from tests.rewrite.regions import LEVELS
 from tests.rules.test_conv import conv_model, site
 from tests.rules.test_conv_transpose import transposed_model
+from tests.running import LEVELS, run
 from widthfold_onnx import AxisName, FoldOptions
 from widthfold_onnx.evidence.patterns import patterns, sentence
 from widthfold_onnx.fold.axis import fold_axis

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,7 @@ def options(base: str) -> FoldOptions:
     return FoldOptions(max_flops_growth=1e9, max_bytes_growth=1e9, **BASES[base][1])
 
 
+@cache
 def right_fold(base: str) -> onnx.ModelProto:
     model, (site,) = fold_model(BASES[base][0].model(), options(base))
     assert site.status == "folded", site.reason

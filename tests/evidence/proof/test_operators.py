@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
@@ -20,7 +20,6 @@ FLOAT, INT8, UINT8, INT32 = (
     onnx.TensorProto.DataType.Value(name) for name in ("FLOAT", "INT8", "UINT8", "INT32")
 )
 LARGE = 1 << 40
-EXAMPLES = settings(max_examples=60, deadline=None)
 
 
 def drawn(seed: int, *shape: int, bound: int = LARGE) -> np.ndarray:
@@ -69,7 +68,6 @@ def windows(draw: st.DrawFn, *, transposed: bool) -> dict[str, Any]:
     }
 
 
-@EXAMPLES
 @given(windows(transposed=False))
 def test_conv(case: dict[str, Any]) -> None:
     group, seed = case["group"], case["seed"]
@@ -91,7 +89,6 @@ def test_conv(case: dict[str, Any]) -> None:
     same(evaluated("Conv", x, w, *b, group=group, **attributes), expected)
 
 
-@EXAMPLES
 @given(windows(transposed=True), st.booleans(), st.integers(0, 2))
 def test_conv_transpose(case: dict[str, Any], sized: bool, more: int) -> None:
     group, seed, rank = case["group"], case["seed"], len(case["kernel"])

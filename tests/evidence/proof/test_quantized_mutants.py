@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
+import onnx
 import pytest
 
 from tests.evidence.mutants.judge import Judgement
@@ -23,7 +24,8 @@ def mutants(base: str, step: int = 1) -> Iterator[Mutant]:
     original, right = BASES[base][0].model(), right_fold(base)
     first = list(BASES).index(base) % step
     for name, plant in islice(FAULTS.items(), first, None, step):
-        model = right_fold(base)
+        model = onnx.ModelProto()
+        model.CopyFrom(right)
         if plant(model):
             yield Mutant(base, name, original, model)
     for name, context in islice(IN_CODE.items(), first, None, step):

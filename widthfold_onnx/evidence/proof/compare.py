@@ -65,6 +65,8 @@ class Proof:
 def prove_at_sizes(old: Program, new: Program, fixed: Shapes, known: Shapes) -> list[Proof]:
     """Compare two models at one set of extents, or at several where the original leaves some open.
 
+    The first at which they are different is the last.
+
     Args:
         old: the original.
         new: the rewritten model.
@@ -75,17 +77,21 @@ def prove_at_sizes(old: Program, new: Program, fixed: Shapes, known: Shapes) -> 
         UnverifiedError: no extents were found at which the original can be evaluated.
     """
     proofs = [_first(old, new, first_tries(old, fixed, known))]
-    if open_dimensions(old, fixed):
+    if proofs[-1].verdict != "different" and open_dimensions(old, fixed):
         with suppress(UnverifiedError):  # the original may take one size alone
             proofs.append(_first(old, new, second_tries(old, fixed, proofs[0].shapes)))
     # Guards must be right at all extents, also if the caller planned with some. Beside them there
     # may be folds that state those extents, and fail with an error at others.
     for shapes in tested_tries(old, new, proofs[0].shapes):
+        if proofs[-1].verdict == "different":
+            break
         with suppress(UnverifiedError):
             proof = prove(old, new, shapes)
             is_planned = all(shapes.get(name) == tuple(fixed[name]) for name in fixed)
             if proof.is_computed or is_planned:
                 proofs.append(proof)
+    if proofs[-1].verdict == "different":
+        return proofs
     unseen = _unseen_branch(old, new, proofs) if open_dimensions(old, {}) else ""
     return [*proofs, Proof("not provable", unseen, proofs[0].shapes)] if unseen else proofs
 
