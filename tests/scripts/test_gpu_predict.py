@@ -14,7 +14,7 @@ from widthfold_onnx.model.graph import Document
 from widthfold_onnx.plan.targets import target
 from widthfold_onnx.plan.units import only_site
 from widthfold_onnx.plan.work import Work
-from widthfold_onnx.rules.base import LinearSite
+from widthfold_onnx.rules.site import LinearSite
 
 FILE = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu" / "predicted.md"
 
