@@ -38,16 +38,16 @@ from ranking import Compared, compare, rank_correlation
 from widthfold_onnx import FoldOptions, VerifyOptions, WidthfoldError, optimize, verify
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.evidence.timing.environment import Before, environment
-from widthfold_onnx.model.graph import Document
-from widthfold_onnx.model.loader import load
+from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Provider, SearchOptions, Shapes
-from widthfold_onnx.plan.identity import machine_identity, setting_identity
-from widthfold_onnx.plan.layers import Layers
-from widthfold_onnx.plan.store import Key, Store
-from widthfold_onnx.plan.targets import target
+from widthfold_onnx.plan.predict.targets import target
+from widthfold_onnx.plan.store.identity import machine_identity, setting_identity
+from widthfold_onnx.plan.store.store import Key, Store
+from widthfold_onnx.plan.workload.layers import Layers
 from widthfold_onnx.results import SearchReport
-from widthfold_onnx.runtime.session import Level
+from widthfold_onnx.runtime.sessions.session import Level
 
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared" / "models"

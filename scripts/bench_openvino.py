@@ -13,9 +13,9 @@ from bench_report import Cell
 
 from widthfold_onnx.options import Provider, Shapes
 from widthfold_onnx.runtime.clock import Run, paired
-from widthfold_onnx.runtime.feeds import random_feeds
-from widthfold_onnx.runtime.session import Level, open_session
-from widthfold_onnx.runtime.sizes import find_shapes
+from widthfold_onnx.runtime.inputs.feeds import random_feeds
+from widthfold_onnx.runtime.inputs.sizes import find_shapes
+from widthfold_onnx.runtime.sessions.session import Level, open_session
 
 
 @cache

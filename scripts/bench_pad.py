@@ -6,15 +6,15 @@ from pathlib import Path
 
 from widthfold_onnx import FoldOptions
 from widthfold_onnx.fold.channels import Grouping
-from widthfold_onnx.model.graph import Document
-from widthfold_onnx.model.loader import load
+from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Shapes
-from widthfold_onnx.plan.decisions import plan, rewriting
+from widthfold_onnx.plan.decide.decisions import plan, rewriting
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.form import Reformulation
-from widthfold_onnx.rules.forms import forms
-from widthfold_onnx.rules.site import LinearSite
+from widthfold_onnx.rules.forms.enumeration import forms
+from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.match.site import LinearSite
 from widthfold_onnx.survey import TILE
 
 

@@ -24,11 +24,11 @@ import numpy as np
 
 from widthfold_onnx.evidence.timing.environment import Before, environment
 from widthfold_onnx.options import Provider, VerifyOptions
-from widthfold_onnx.reports.json import encode
+from widthfold_onnx.reports.data.json import encode
 from widthfold_onnx.runtime.clock import Run, clock_of, paired
-from widthfold_onnx.runtime.feeds import random_feeds
-from widthfold_onnx.runtime.session import open_session
-from widthfold_onnx.runtime.sizes import find_shapes
+from widthfold_onnx.runtime.inputs.feeds import random_feeds
+from widthfold_onnx.runtime.inputs.sizes import find_shapes
+from widthfold_onnx.runtime.sessions.session import open_session
 
 ROOT = Path(__file__).parents[1]
 CLOCK = clock_of(Provider.CPU, threads=1)

@@ -4,9 +4,9 @@
 usage: fit_target.py RESULTS NAME [--base NAME] [--out FILE]
 
 RESULTS is the folder of its results. Bandwidths, the share of a Transpose, launch and rates are
-read off the ceilings; the efficiency is the one at which the predictions of `plan.cost` come
-nearest to the layers of the grid as they are. All other numbers, and what was not measured, stay
-those of the base.
+read off the ceilings; the efficiency is the one at which the predictions of `plan.predict.cost`
+come nearest to the layers of the grid as they are. All other numbers, and what was not measured,
+stay those of the base.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from gpu.results import Row, latest, of, read
 from ranking import rank_correlation
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.plan import targets
-from widthfold_onnx.plan.cost import layer_seconds
-from widthfold_onnx.plan.targets import Target
-from widthfold_onnx.plan.work import Work
+from widthfold_onnx.plan.predict import targets
+from widthfold_onnx.plan.predict.cost import layer_seconds
+from widthfold_onnx.plan.predict.targets import Target
+from widthfold_onnx.plan.predict.work import Work
 
 FOLDER = Path(__file__).resolve().parents[1] / "widthfold_onnx" / "plan" / "targets"
 TYPES = {"float32": "FLOAT", "float16": "FLOAT16"}

@@ -4,9 +4,9 @@
 usage: pruning.py [--search 60] [--out DIR] [MODEL ...]
 
 Without MODEL: the real models beside the repository. The layers of every model race twice: as the
-search races them, and with no form left out (`plan.race`: a form is not run if its multiply-adds
-alone would take longer than the layer takes, and not run again if its first pair is twice as
-slow). The folder --out (benchmarks/) gets pruning.json and pruning.md.
+search races them, and with no form left out (`plan.measure.successive_halving`: a form is not run
+if its multiply-adds alone would take longer than the layer takes, and not run again if its first
+pair is twice as slow). The folder --out (benchmarks/) gets pruning.json and pruning.md.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import msgspec
 from bench import SHAPES, SHARED
 
 from widthfold_onnx import FoldOptions, WidthfoldError
-from widthfold_onnx.model.graph import Document
-from widthfold_onnx.model.loader import load
+from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Provider
-from widthfold_onnx.plan import race
-from widthfold_onnx.plan.layers import Layers
-from widthfold_onnx.plan.targets import target, usual
+from widthfold_onnx.plan.measure import successive_halving as race
+from widthfold_onnx.plan.predict.targets import target, usual
+from widthfold_onnx.plan.workload.layers import Layers
 from widthfold_onnx.results.store import NO_TIME
 from widthfold_onnx.runtime.running import running
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import rankdata
 
-from widthfold_onnx.plan.measure import AS_IS
-from widthfold_onnx.plan.store import Measurement
-from widthfold_onnx.plan.units import Unit
+from widthfold_onnx.plan.measure.bench import AS_IS
+from widthfold_onnx.plan.store.store import Measurement
+from widthfold_onnx.plan.workload.workloads import Unit
 
 FEWEST = 3
 """Fewest pairs for which a correlation is given."""
@@ -21,7 +21,7 @@ class Compared:
     """Predicted and measured speed-ups of one layer.
 
     Attributes:
-        subject: the layer (`plan.units`).
+        subject: the layer (`plan.workload.workloads`).
         scale: measured / predicted seconds of the layer as it is.
         predicted: predicted speed-up of every form that was measured.
         measured: measured speed-ups of the same forms.

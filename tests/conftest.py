@@ -15,7 +15,7 @@ import pytest
 
 import widthfold_onnx
 from widthfold_onnx.errors import InternalError, UnverifiedError, WidthfoldError
-from widthfold_onnx.runtime import worker
+from widthfold_onnx.runtime import child as worker
 
 # `--hypothesis-profile nightly` draws other examples every time, and many more of them.
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, max_examples=60)
@@ -23,7 +23,7 @@ hypothesis.settings.register_profile("nightly", deadline=None, max_examples=2000
 hypothesis.settings.load_profile("ci")
 
 PACKAGE = Path(widthfold_onnx.__file__).parent
-ISOLATED = "from widthfold_onnx.runtime.worker import isolated"
+ISOLATED = "from widthfold_onnx.runtime.child import isolated"
 
 
 @cache

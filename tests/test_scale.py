@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.shared import MODELS, limit_processor, needs_models
 from widthfold_onnx import FoldOptions, fold_model
-from widthfold_onnx.model import shapes
+from widthfold_onnx.model.shapes import table as shapes
 
 SIDE = 1024
 SQUARES = 560

@@ -33,7 +33,7 @@ from widthfold_onnx.options import (
 if TYPE_CHECKING:
     from widthfold_onnx.interop import fold_graph
     from widthfold_onnx.pipeline import inspect, optimize, verify
-    from widthfold_onnx.plan.tuning import tune
+    from widthfold_onnx.plan.search.tuning import tune
     from widthfold_onnx.planning import fold_model
     from widthfold_onnx.results import (
         InspectReport,
@@ -53,7 +53,7 @@ _HOMES = {
     "fold_model": "planning",
     "inspect": "pipeline",
     "optimize": "pipeline",
-    "tune": "plan.tuning",
+    "tune": "plan.search.tuning",
     "verify": "pipeline",
 }
 """Modules of the names that are imported on first use."""

@@ -11,8 +11,8 @@ import msgspec
 from widthfold_onnx.errors import CheckFailedError
 from widthfold_onnx.evidence.files import verify_files
 from widthfold_onnx.evidence.parity.outputs import meaningless
-from widthfold_onnx.model.loader import load
-from widthfold_onnx.model.writer import write_model
+from widthfold_onnx.model.read.loader import load
+from widthfold_onnx.model.write.writer import write_model
 from widthfold_onnx.options import FoldOptions, VerifyOptions
 from widthfold_onnx.planning import Planned
 from widthfold_onnx.progress import Progress, Step

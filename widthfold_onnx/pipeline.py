@@ -1,4 +1,4 @@
-"""Runs the steps of every command but `tune`, which is in `plan.tuning`.
+"""Runs the steps of every command but `tune`, which is in `plan.search.tuning`.
 
 A command checks its files before it imports the rest of the package: a file that is no model is
 refused in a tenth of the time that the imports take.
@@ -11,8 +11,8 @@ from pathlib import Path
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.evidence.files import check_file, verify_files
-from widthfold_onnx.model.atomic import check_target
-from widthfold_onnx.model.loader import load
+from widthfold_onnx.model.read.loader import load
+from widthfold_onnx.model.write.atomic import check_target
 from widthfold_onnx.options import FoldOptions, SearchOptions, VerifyOptions
 from widthfold_onnx.progress import Progress, Step, silent
 from widthfold_onnx.results import InspectReport, OptimizeReport, VerifyReport
@@ -58,7 +58,7 @@ def optimize(
     model, out = Path(model), None if out is None else Path(out)
     loaded = load(model)
     from widthfold_onnx.delivery import write_verified
-    from widthfold_onnx.model.external import data_files
+    from widthfold_onnx.model.proto.external import data_files
     from widthfold_onnx.planning import planned_of
 
     # Read before folding: it drops tensors, and with them the names of the files that must stay.
@@ -71,7 +71,7 @@ def optimize(
         shapes = {**options.input_shapes, **verify_options.input_shapes}
         judged = replace(verify_options, input_shapes=shapes)
         if check_file(model, judged):  # before measuring, too
-            from widthfold_onnx.foreseen import usable_forms
+            from widthfold_onnx.saturating_forms import usable_forms
 
             on_progress(Step("trying which folds saturate no further than the model"))
             options, left = usable_forms(loaded, options, judged)

@@ -11,22 +11,22 @@ import msgspec
 import onnx
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.model.check import check_model
-from widthfold_onnx.model.graph import Document
-from widthfold_onnx.model.loader import LoadedModel
-from widthfold_onnx.model.writer import copy_model
+from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.model.read.check import check_model
+from widthfold_onnx.model.read.loader import LoadedModel
+from widthfold_onnx.model.write.writer import copy_model
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, SearchOptions
-from widthfold_onnx.plan.decisions import Decision, plan, rewriting
-from widthfold_onnx.plan.hints import Hints
-from widthfold_onnx.plan.layouts import settled
-from widthfold_onnx.plan.outline import outline
-from widthfold_onnx.plan.search import Search
-from widthfold_onnx.plan.store import Store
+from widthfold_onnx.plan.decide.decisions import Decision, plan, rewriting
+from widthfold_onnx.plan.decide.hints import Hints
+from widthfold_onnx.plan.decide.layouts import settled
+from widthfold_onnx.plan.decide.outline import outline
+from widthfold_onnx.plan.search.search import Search
+from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.results import OptimizeReport, OptimizeSummary, SiteReport
 from widthfold_onnx.rewrite.engine import Rewriting
-from widthfold_onnx.rules.conv import reformulate
+from widthfold_onnx.rules.selection import reformulate
 
 
 @dataclass(frozen=True)

@@ -5,21 +5,21 @@ from __future__ import annotations
 import functools
 
 from widthfold_onnx.errors import InvalidModelError
-from widthfold_onnx.model.declared import Dims
-from widthfold_onnx.model.graph import Document, Node
-from widthfold_onnx.model.loader import LoadedModel
-from widthfold_onnx.model.shapes import ShapeTable
+from widthfold_onnx.model.graph.document import Document, Node
+from widthfold_onnx.model.proto.dims import Dims
+from widthfold_onnx.model.read.loader import LoadedModel
+from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.plan.decisions import KEPT, Decision, plan, read_site
-from widthfold_onnx.plan.hints import Hints
+from widthfold_onnx.plan.decide.decisions import KEPT, Decision, plan, read_site
+from widthfold_onnx.plan.decide.hints import Hints
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Choice, InspectReport, InspectSite
 from widthfold_onnx.rewrite.record import FOLD_KEY, read_record
-from widthfold_onnx.rules.conv import cost, furthest, is_wide, reformulate
-from widthfold_onnx.rules.form import Reformulation
-from widthfold_onnx.rules.forms import candidates
-from widthfold_onnx.rules.site import LinearSite
+from widthfold_onnx.rules.forms.enumeration import candidates
+from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.selection import cost, furthest, is_wide, reformulate
 
 TILE = 8
 """Channels of one tensor-core tile in half precision (NVIDIA convolution guide)."""

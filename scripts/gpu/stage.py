@@ -20,9 +20,9 @@ from gpu.graphs import serialized
 from gpu.results import Results, us
 from widthfold_onnx.errors import CheckFailedError, UnverifiedError
 from widthfold_onnx.options import Provider
-from widthfold_onnx.runtime.binding import Bound, Placed
 from widthfold_onnx.runtime.clock import Pairing, clock_of, paired
-from widthfold_onnx.runtime.session import Level, Session, open_session
+from widthfold_onnx.runtime.sessions.binding import Bound, Placed
+from widthfold_onnx.runtime.sessions.session import Level, Session, open_session
 
 MIB = 1 << 20
 _POOL = 1 << 22

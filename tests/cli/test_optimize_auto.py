@@ -25,8 +25,8 @@ from tests.cli.tool import (
 from tests.plan.world import World, doubled, enter, folded
 from widthfold_onnx import FoldOptions, optimize
 from widthfold_onnx.options import Provider, SearchOptions
-from widthfold_onnx.plan.store import Store
-from widthfold_onnx.reports.json import schema_of
+from widthfold_onnx.plan.store.store import Store
+from widthfold_onnx.reports.data.json import schema_of
 
 MODEL = MODELS / "pitch_cnn.onnx"
 GOOD = {"onset": 1.0, "context": 2.0, "head": -1.0, "bands": 0.5}

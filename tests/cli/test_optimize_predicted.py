@@ -11,17 +11,17 @@ import pytest
 from tests.cli.tool import MODELS, build, process, save, widthfold
 from tests.plan.test_cost import STRIDED, same
 from tests.plan.world import WHOLE, World, doubled, enter
-from widthfold_onnx.model.graph import Document
+from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Provider
-from widthfold_onnx.plan.identity import machine_identity, setting_identity
-from widthfold_onnx.plan.layers import Layers
-from widthfold_onnx.plan.measure import AS_IS
-from widthfold_onnx.plan.outcome import lost, now
-from widthfold_onnx.plan.store import Key, Measurement, Store
-from widthfold_onnx.plan.targets import target, usual
-from widthfold_onnx.plan.units import Unit
-from widthfold_onnx.runtime.session import Level
+from widthfold_onnx.plan.measure.bench import AS_IS
+from widthfold_onnx.plan.measure.outcome import lost, now
+from widthfold_onnx.plan.predict.targets import target, usual
+from widthfold_onnx.plan.store.identity import machine_identity, setting_identity
+from widthfold_onnx.plan.store.store import Key, Measurement, Store
+from widthfold_onnx.plan.workload.layers import Layers
+from widthfold_onnx.plan.workload.workloads import Unit
+from widthfold_onnx.runtime.sessions.session import Level
 
 CPU = ("--no-measure", "--target", "cpu-avx512")
 WIDE = MODELS / "wide_signal.onnx"

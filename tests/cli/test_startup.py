@@ -85,13 +85,17 @@ def test_a_fold_needs_neither_the_runtime_nor_what_renders_other_reports(
         ("import widthfold_onnx as wf; wf.FoldOptions(), wf.VerifyOptions()", set()),
         ("import widthfold_onnx as wf; wf.optimize, wf.verify, wf.inspect", set()),
         ("from widthfold_onnx import fold_model", TO_FOLD),
-        ("import widthfold_onnx.evidence.run, widthfold_onnx.plan.race", TO_FOLD),
-        ("import widthfold_onnx.runtime.running, widthfold_onnx.plan.identity", TO_PARSE),
         (
-            "import widthfold_onnx.evidence.parity.truth, widthfold_onnx.evidence.timing.memory",
+            "import widthfold_onnx.evidence.run, widthfold_onnx.plan.measure.successive_halving",
+            TO_FOLD,
+        ),
+        ("import widthfold_onnx.runtime.running, widthfold_onnx.plan.store.identity", TO_PARSE),
+        (
+            "import widthfold_onnx.evidence.parity.float64_reference, "
+            "widthfold_onnx.evidence.timing.memory",
             TO_PARSE,
         ),
-        ("import widthfold_onnx.runtime.worker", set()),
+        ("import widthfold_onnx.runtime.child", set()),
     ],
 )
 def test_a_module_imports_no_library_that_it_does_not_use(

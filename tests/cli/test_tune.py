@@ -13,8 +13,8 @@ import pytest
 import widthfold_onnx
 from tests.cli.tool import MODELS, names, on_terminal, start_process, widthfold
 from tests.plan.workers import falling, quick
-from widthfold_onnx.plan import measure
-from widthfold_onnx.plan.store import Store
+from widthfold_onnx.plan.measure import bench as measure
+from widthfold_onnx.plan.store.store import Store
 
 SCHEMA = json.loads((Path(widthfold_onnx.__file__).parent / "schemas" / "tune.json").read_text())
 SIGNAL = MODELS / "signal_1d.onnx"

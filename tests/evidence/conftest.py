@@ -4,7 +4,9 @@ from types import SimpleNamespace
 import pytest
 
 from tests.evidence.machine import NODES, Machine
-from widthfold_onnx.evidence.timing import contest, rotation, speed
+from widthfold_onnx.evidence.timing import input_rotation as rotation
+from widthfold_onnx.evidence.timing import paired_benchmark as contest
+from widthfold_onnx.evidence.timing import speed
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.clock import paired

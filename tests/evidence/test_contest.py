@@ -5,11 +5,11 @@ from itertools import product
 import pytest
 
 from tests.evidence.machine import Machine, costs
-from widthfold_onnx.evidence.timing import contest
-from widthfold_onnx.evidence.timing.contest import Setting, settings_of
+from widthfold_onnx.evidence.timing import paired_benchmark as contest
+from widthfold_onnx.evidence.timing.paired_benchmark import Setting, settings_of
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.clock import paired
-from widthfold_onnx.runtime.session import Level
+from widthfold_onnx.runtime.sessions.session import Level
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tests.cli.tool import widthfold
 from widthfold_onnx import FoldOptions, SearchOptions, VerifyOptions, fold_model, optimize, verify
 from widthfold_onnx.errors import NoKernelError
 from widthfold_onnx.evidence.integers import EXACT_BELOW
-from widthfold_onnx.runtime.session import open_session
+from widthfold_onnx.runtime.sessions.session import open_session
 
 RNG = np.random.default_rng(17)
 TYPES = {"bfloat16": ml_dtypes.bfloat16, "float64": np.float64}

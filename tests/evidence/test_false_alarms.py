@@ -22,7 +22,7 @@ from tests.test_traps import NAMES, SCRIPT
 from widthfold_onnx import AxisName, FoldOptions, Layout, fold_model
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.proved import proved
-from widthfold_onnx.model.loader import load
+from widthfold_onnx.model.read.loader import load
 
 EVERYTHING = {"max_channels": 4096, "mix_samples": True}
 """Sites that a user would rather leave alone are tested too."""

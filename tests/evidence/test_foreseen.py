@@ -12,12 +12,12 @@ import pytest
 from tests.cli.tool import MODELS
 from tests.evidence.test_saturated import FURTHER, VALUES, alternating, alternating_floats
 from tests.rewrite.quantized_models import rounding
-from widthfold_onnx import AxisName, FoldOptions, foreseen, optimize
-from widthfold_onnx.foreseen import usable_forms
-from widthfold_onnx.model.loader import LoadedModel, load
+from widthfold_onnx import AxisName, FoldOptions, optimize, saturating_forms
+from widthfold_onnx.model.read.loader import LoadedModel, load
 from widthfold_onnx.options import Layout
 from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.runtime.saturation import u8s8_error
+from widthfold_onnx.saturating_forms import usable_forms
 
 ANY = FoldOptions(ragged=True)
 WORSE = [FURTHER, "this CPU saturates"]
@@ -40,7 +40,7 @@ def chosen(
         assert all(load(fold).proto.graph.node for fold in folds)
         return [WORSE if i in bad else [] for i in range(len(folds))]
 
-    monkeypatch.setattr(foreseen, "saturating_files", judged)
+    monkeypatch.setattr(saturating_forms, "saturating_files", judged)
     options, left = usable_forms(loaded(model or alternating([1, 2, 3, 4]), folder), ANY, VALUES)
     assert not left
     return options
@@ -76,7 +76,7 @@ def test_the_layer_that_saturates_is_left_alone(
     def judged(original: Path, folds: Sequence[Path], options: object) -> list[list[str]]:
         return [WORSE if "seco[n]d*" in folded_in(fold) else [] for fold in folds]
 
-    monkeypatch.setattr(foreseen, "saturating_files", judged)
+    monkeypatch.setattr(saturating_forms, "saturating_files", judged)
     options, left = usable_forms(loaded(model, tmp_path), ANY, VALUES)
     assert options == replace(ANY, skip=("seco[[]n]d[*]",))
     why = f"left alone, as its fold is {FURTHER}; this CPU saturates"
@@ -89,7 +89,7 @@ def test_layers_that_pass_alone_but_not_together_are_all_left_alone(
     def judged(original: Path, folds: Sequence[Path], options: object) -> list[list[str]]:
         return [WORSE if len(folded_in(fold)) > 1 else [] for fold in folds]
 
-    monkeypatch.setattr(foreseen, "saturating_files", judged)
+    monkeypatch.setattr(saturating_forms, "saturating_files", judged)
     options, left = usable_forms(loaded(named("second"), tmp_path), ANY, VALUES)
     assert options.skip == tuple(left) == ("first", "second", "third")
 
@@ -119,7 +119,9 @@ def test_where_every_fold_saturates_further_the_model_is_copied(
     if not u8s8_error():
         assert usable_forms(model, ANY, VALUES) == (ANY, {})
         bad = [FURTHER, "this CPU's 8-bit kernels saturate (no VNNI)"]
-        monkeypatch.setattr(foreseen, "saturating_files", lambda m, files, o: [bad] * len(files))
+        monkeypatch.setattr(
+            saturating_forms, "saturating_files", lambda m, files, o: [bad] * len(files)
+        )
     report = optimize(model.path, out, ANY, VALUES)
     (site,) = report.sites
     assert (site.status, report.written) == ("kept", "out.onnx")

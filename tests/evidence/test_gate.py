@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tests.reports.sample import DIFFERENT, passing, timing
 from widthfold_onnx import UsageError, VerifyOptions
-from widthfold_onnx.evidence.timing.gate import gate
+from widthfold_onnx.evidence.timing.regression_threshold import gate
 from widthfold_onnx.reports import wording
 from widthfold_onnx.results import Timing
 from widthfold_onnx.runtime.clock import MIN_CLEAR, judge, noise

@@ -17,8 +17,8 @@ from widthfold_onnx import FoldOptions, Provider, VerifyOptions, fold_model
 from widthfold_onnx.evidence import folds
 from widthfold_onnx.evidence.folds import recorded_folds
 from widthfold_onnx.evidence.run import verified
-from widthfold_onnx.model.graph import Document
-from widthfold_onnx.model.walk import all_nodes
+from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.model.proto.walk import all_nodes
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.results import FoldedNode
 from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY

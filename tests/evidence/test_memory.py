@@ -9,7 +9,7 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.timing import memory
 from widthfold_onnx.evidence.timing.memory import file_bytes, peak_mib
 from widthfold_onnx.options import Provider, VerifyOptions
-from widthfold_onnx.runtime.session import Level
+from widthfold_onnx.runtime.sessions.session import Level
 
 pytestmark = pytest.mark.processes
 

@@ -6,7 +6,7 @@ from widthfold_onnx.errors import UsageError
 from widthfold_onnx.evidence.eight_bits import exact_kernels
 from widthfold_onnx.evidence.parity.models import compare_models
 from widthfold_onnx.options import Provider, Tolerance, VerifyOptions
-from widthfold_onnx.runtime.worker import isolated
+from widthfold_onnx.runtime.child import isolated
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 OPTIONS = VerifyOptions(provider=Provider.CPU, seeds=3, truth_budget=0)

@@ -8,8 +8,8 @@ from widthfold_onnx.evidence.eight_bits import exact_kernels
 from widthfold_onnx.evidence.parity.models import compare_models, silent
 from widthfold_onnx.evidence.parity.overflow import overflowing_sets
 from widthfold_onnx.options import Provider, VerifyOptions
-from widthfold_onnx.runtime.session import Level
-from widthfold_onnx.runtime.stored import InputSet
+from widthfold_onnx.runtime.inputs.recorded import InputSet
+from widthfold_onnx.runtime.sessions.session import Level
 
 OPTIONS = VerifyOptions(provider=Provider.CPU, seeds=3, truth_budget=0)
 BYTES = "seed 2, integers 0 to 255"

@@ -11,7 +11,8 @@ from tests.reports.sample import passing
 from widthfold_onnx.evidence.timing.placement import alarms, fallbacks, placement, remarks
 from widthfold_onnx.evidence.timing.profile import PROFILED_RUNS, WARM_RUNS, profile
 from widthfold_onnx.options import Provider
-from widthfold_onnx.reports import github, html, markdown
+from widthfold_onnx.reports.page import html
+from widthfold_onnx.reports.text import github, markdown
 from widthfold_onnx.reports.verified import show_verify
 from widthfold_onnx.results import NodeTime, VerifyReport
 

@@ -10,7 +10,7 @@ from widthfold_onnx.evidence.timing import profile as module
 from widthfold_onnx.evidence.timing.placement import placement
 from widthfold_onnx.evidence.timing.profile import PROFILED_RUNS, WARM_RUNS, profile
 from widthfold_onnx.options import Provider
-from widthfold_onnx.runtime.session import Level, open_session
+from widthfold_onnx.runtime.sessions.session import Level, open_session
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 

@@ -17,8 +17,8 @@ from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.timing import memory
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.options import Provider, VerifyOptions
-from widthfold_onnx.runtime import session as session_module
 from widthfold_onnx.runtime.saturation import u8s8_error
+from widthfold_onnx.runtime.sessions import session as session_module
 
 CHOSEN = {"some_option": "3"}
 OF_SESSIONS = {"session.some_option": "4"}

@@ -5,9 +5,9 @@ import pytest
 
 from tests.evidence.machine import Machine, Session, costs
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.timing import rotation
+from widthfold_onnx.evidence.timing import input_rotation as rotation
 from widthfold_onnx.options import Provider, VerifyOptions
-from widthfold_onnx.runtime.ports import Port
+from widthfold_onnx.runtime.sessions.ports import Port
 
 
 @pytest.mark.parametrize(

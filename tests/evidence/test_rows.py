@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from widthfold_onnx.evidence.parity.rows import TRUTH_FACTOR, TRUTH_ULPS, Judge
+from widthfold_onnx.evidence.parity.comparison import TRUTH_FACTOR, TRUTH_ULPS, Judge
 from widthfold_onnx.options import Tolerance
 
 EPS = float(np.finfo(np.float32).eps)

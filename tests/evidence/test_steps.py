@@ -11,9 +11,9 @@ import pytest
 
 from tests.rewrite.quantized_models import FOLD, rounding
 from widthfold_onnx import Provider, VerifyOptions, fold_model
-from widthfold_onnx.evidence.parity.deployed import TIPPED, Float64, stepped
+from widthfold_onnx.evidence.parity.comparison import Cells, Judge, Outputs
 from widthfold_onnx.evidence.parity.models import compare_models
-from widthfold_onnx.evidence.parity.rows import Cells, Judge, Outputs
+from widthfold_onnx.evidence.parity.optimized_level import TIPPED, Float64, stepped
 from widthfold_onnx.options import Tolerance
 
 PLAIN = [{"y": np.array([10.0, 2.0, 3.0], np.float32)}]

@@ -3,9 +3,9 @@ import pytest
 from onnx import parser
 
 from widthfold_onnx.evidence.parity import models
+from widthfold_onnx.evidence.parity.comparison import NOISE_FACTOR
 from widthfold_onnx.evidence.parity.models import compare_models
-from widthfold_onnx.evidence.parity.rows import NOISE_FACTOR
-from widthfold_onnx.evidence.parity.trust import usable
+from widthfold_onnx.evidence.parity.reference_validity import usable
 from widthfold_onnx.options import Provider, VerifyOptions
 
 REFERENCE = np.array([1.0, -2.0, 4.0], np.float32)

@@ -7,9 +7,9 @@ import pytest
 from onnx import TensorProto, parser
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.parity import truth
-from widthfold_onnx.evidence.parity.truth import evaluate, true_outputs, widen
-from widthfold_onnx.runtime.stored import InputSet
+from widthfold_onnx.evidence.parity import float64_reference as truth
+from widthfold_onnx.evidence.parity.float64_reference import evaluate, true_outputs, widen
+from widthfold_onnx.runtime.inputs.recorded import InputSet
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 

@@ -11,7 +11,7 @@ from tests.oracle import conv
 from widthfold_onnx.fold.axis import fold_axis, keep_axis
 from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
-from widthfold_onnx.fold.layout import Packing, Reshape, Step, pack
+from widthfold_onnx.fold.packing import Packing, Reshape, Step, pack
 from widthfold_onnx.refusal import Refusal
 
 

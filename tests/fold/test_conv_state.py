@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from widthfold_onnx.fold.conv_state import ConvState
-from widthfold_onnx.fold.state import applied
+from widthfold_onnx.fold.conv_layout import ConvState
+from widthfold_onnx.fold.packed_layout import applied
 
 CASES = [
     (ConvState(1, ((3, False),)), (2, 5, 21)),

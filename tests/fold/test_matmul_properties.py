@@ -17,11 +17,11 @@ from widthfold_onnx.fold.axis import fold_axis
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv import fold_weight as fold_conv_weight
 from widthfold_onnx.fold.conv_axis import ConvAxis
-from widthfold_onnx.fold.layout import Reshape
-from widthfold_onnx.fold.row_state import RowState
+from widthfold_onnx.fold.packing import Reshape
+from widthfold_onnx.fold.row_layout import RowState
 from widthfold_onnx.operators.matmul import GEMM
-from widthfold_onnx.rules.rows import fold_of, folding, unfolding
-from widthfold_onnx.rules.site import LinearSite
+from widthfold_onnx.rules.forms.rows import fold_of, folding, unfolding
+from widthfold_onnx.rules.match.site import LinearSite
 
 EXTENT = st.integers(1, 4)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from widthfold_onnx.fold.row_state import RowState
-from widthfold_onnx.fold.state import applied
+from widthfold_onnx.fold.packed_layout import applied
+from widthfold_onnx.fold.row_layout import RowState
 
 CASES = [
     (RowState(3), (21, 5)),

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 import onnx
 from google.protobuf.message import Message
 
-from widthfold_onnx.model.domain import operator_of
+from widthfold_onnx.model.proto.domain import operator_of
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.rewrite.nonfinite import NONFINITE_KEY
 from widthfold_onnx.rewrite.record import ORIGIN_KEY
-from widthfold_onnx.rules.carry import CARRY
+from widthfold_onnx.rules.propagation.table import CARRY
 
 
 def wire(message: Message, *without: str) -> bytes:

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from widthfold_onnx.model.shapes import ShapeTable
+from widthfold_onnx.model.shapes.table import ShapeTable
 
 
 def parsed(text: str, *, opset: int = 17, ir: int = 8, **constants) -> onnx.ModelProto:

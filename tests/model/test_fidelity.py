@@ -24,8 +24,8 @@ from tests.model.features import (
 )
 from tests.model.fidelity import assert_only_folded, graphs
 from widthfold_onnx import FoldOptions, fold_model, optimize
-from widthfold_onnx.model.check import check_model
-from widthfold_onnx.model.tensors import BITS, DTYPES
+from widthfold_onnx.model.proto.tensors import BITS, DTYPES
+from widthfold_onnx.model.read.check import check_model
 from widthfold_onnx.operators import OPERATORS
 
 OPTIONS = FoldOptions(factor=2)

@@ -9,7 +9,7 @@ from onnx import helper, numpy_helper
 
 from tests.model.refolded import OPTIONS, SQUARE, B, W, constants, data, parsed, refolded
 from widthfold_onnx import FoldOptions, InvalidModelError, fold_model
-from widthfold_onnx.model.graph import Document
+from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
 
 

@@ -13,10 +13,10 @@ from onnx.shape_inference import infer_shapes as infer_unguarded  # noqa: TID251
 from tests.model.shaped import parsed, shape
 from tests.shared import MODELS, needs_models
 from widthfold_onnx.errors import InvalidModelError
-from widthfold_onnx.model.inference import _CARRIERS, DOMAIN, infer_shapes
-from widthfold_onnx.model.loader import load
-from widthfold_onnx.model.skeleton import skeleton
-from widthfold_onnx.model.walk import all_graphs
+from widthfold_onnx.model.proto.walk import all_graphs
+from widthfold_onnx.model.read.loader import load
+from widthfold_onnx.model.shapes.inference import _CARRIERS, DOMAIN, infer_shapes
+from widthfold_onnx.model.shapes.skeleton import skeleton
 
 NUMBERS = {
     "k": np.ones((1, 1, 2, 9), np.float32),

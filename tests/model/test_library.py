@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import sympy
 
-from widthfold_onnx.model.library import _put_off, ir
+from widthfold_onnx.model.graph.library import _put_off, ir
 
-START = "import sys; from widthfold_onnx.model.library import ir; n = ir.SymbolicDim('n'); "
+START = "import sys; from widthfold_onnx.model.graph.library import ir; n = ir.SymbolicDim('n'); "
 
 
 def python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -9,9 +9,9 @@ from onnx import helper, numpy_helper
 
 from tests.model.shaped import parsed, shape
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.model.declared import dims_of, shapes_of
-from widthfold_onnx.model.graph import Document
-from widthfold_onnx.model.shapes import ShapeTable
+from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.model.proto.dims import dims_of, shapes_of
+from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 
 

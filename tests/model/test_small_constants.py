@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.model.shaped import parsed, shape
-from widthfold_onnx.model import propagate, small_constants
-from widthfold_onnx.model.shapes import ShapeTable
+from widthfold_onnx.model.shapes import propagate, small_constants
+from widthfold_onnx.model.shapes.table import ShapeTable
 
 PADDED = """(float[N, 2, h, 8] x) => (float[a, b, c, d] y) {
   ends = Constant <value = int64[2] {1, 2}> ()

@@ -1,4 +1,4 @@
-"""Races for `plan.measure` whose forms do, in a child process, what their names say."""
+"""Races for `plan.measure.bench` whose forms do, in a child process, what their names say."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 from tests.plan.tool import FOLD
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Provider
-from widthfold_onnx.plan import measure
-from widthfold_onnx.plan.measure import Bench
-from widthfold_onnx.plan.race import Began, Done, Ran, Setup
-from widthfold_onnx.plan.store import Measurement, Store
-from widthfold_onnx.plan.units import Form, Unit
+from widthfold_onnx.plan.measure import bench as measure
+from widthfold_onnx.plan.measure.bench import Bench
+from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, Setup
+from widthfold_onnx.plan.store.store import Measurement, Store
+from widthfold_onnx.plan.workload.workloads import Form, Unit
 
 LOG = "WIDTHFOLD_TEST_LOG"
 SETUP = Setup(Provider.CPU, (), (), 1, FOLD)

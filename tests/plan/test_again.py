@@ -10,7 +10,7 @@ import pytest
 from tests.cli.tool import build, save
 from tests.plan.test_search import ALL, THREE, found
 from tests.plan.world import World, doubled, enter
-from widthfold_onnx.plan import ground as module
+from widthfold_onnx.plan.search import context as module
 
 TWINS = """
 <ir_version: 8, opset_import: ["" : 17]>

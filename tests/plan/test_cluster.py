@@ -23,15 +23,15 @@ from distributed import LocalCluster  # noqa: TID251 - the cluster of the tests
 from tests.plan.workers import noted, own_number, units
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
-from widthfold_onnx.plan import cluster as door
-from widthfold_onnx.plan import crew as crews
-from widthfold_onnx.plan.cluster import Cluster
-from widthfold_onnx.plan.crew import MOST_FAILURES, Crew
-from widthfold_onnx.plan.identity import Place, machine_identity
-from widthfold_onnx.plan.measure import AS_IS
-from widthfold_onnx.plan.store import Key, Measurement, Store
-from widthfold_onnx.plan.tuning import tune
-from widthfold_onnx.plan.units import Unit
+from widthfold_onnx.plan.measure import cluster as door
+from widthfold_onnx.plan.measure import cluster_pool as crews
+from widthfold_onnx.plan.measure.bench import AS_IS
+from widthfold_onnx.plan.measure.cluster import Cluster
+from widthfold_onnx.plan.measure.cluster_pool import MOST_FAILURES, Crew
+from widthfold_onnx.plan.search.tuning import tune
+from widthfold_onnx.plan.store.identity import Place, machine_identity
+from widthfold_onnx.plan.store.store import Key, Measurement, Store
+from widthfold_onnx.plan.workload.workloads import Unit
 from widthfold_onnx.progress import Step
 
 MODELS = Path(__file__).parents[2] / "models"

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from tests.cli.tool import build
 from tests.plan.tool import conv
 from tests.plan.tool import unit as sole_unit
-from widthfold_onnx.model.graph import Document
+from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.plan.cost import conv_seconds, layer_seconds
-from widthfold_onnx.plan.layers import Layers
-from widthfold_onnx.plan.targets import Target, names, target
-from widthfold_onnx.plan.units import Unit
-from widthfold_onnx.plan.work import Work
+from widthfold_onnx.plan.predict.cost import conv_seconds, layer_seconds
+from widthfold_onnx.plan.predict.targets import Target, names, target
+from widthfold_onnx.plan.predict.work import Work
+from widthfold_onnx.plan.workload.layers import Layers
+from widthfold_onnx.plan.workload.workloads import Unit
 
 CPU = target("cpu-avx512")
 MARGIN = 1.25

@@ -11,8 +11,8 @@ import pytest
 
 from tests.plan.measurements import key, measured
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.plan import database
-from widthfold_onnx.plan.store import Store
+from widthfold_onnx.plan.store import database
+from widthfold_onnx.plan.store.store import Store
 
 
 def refused(path: Path) -> str:

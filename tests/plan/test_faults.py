@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.plan.races import LOG, behaving, bench, kept, quiet, unit
-from widthfold_onnx.plan import measure
-from widthfold_onnx.plan.measure import AS_IS
-from widthfold_onnx.plan.store import Store
+from widthfold_onnx.plan.measure import bench as measure
+from widthfold_onnx.plan.measure.bench import AS_IS
+from widthfold_onnx.plan.store.store import Store
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,11 +16,11 @@ from tests.plan.tool import conv, integers, layers, run, unit
 from tests.rewrite.guarded import guards
 from tests.rewrite.products import Product
 from widthfold_onnx.options import FoldOptions, Provider
-from widthfold_onnx.plan import measure
-from widthfold_onnx.plan.measure import AS_IS, Bench
-from widthfold_onnx.plan.race import Began, Done, Ran, Setup
-from widthfold_onnx.plan.reform import reformed
-from widthfold_onnx.plan.store import Store
+from widthfold_onnx.plan.measure import bench as measure
+from widthfold_onnx.plan.measure.bench import AS_IS, Bench
+from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, Setup
+from widthfold_onnx.plan.store.store import Store
+from widthfold_onnx.plan.workload.build import reformed
 from widthfold_onnx.refusal import Refusal
 
 GUARD = FoldOptions(guard_shapes=True)

@@ -11,9 +11,9 @@ import pytest
 
 from widthfold_onnx.errors import InternalError
 from widthfold_onnx.options import Provider
-from widthfold_onnx.plan import identity
-from widthfold_onnx.plan.identity import canonical, machine_identity, setting_identity
-from widthfold_onnx.runtime.session import Level
+from widthfold_onnx.plan.store import identity
+from widthfold_onnx.plan.store.identity import canonical, machine_identity, setting_identity
+from widthfold_onnx.runtime.sessions.session import Level
 
 PROVIDERS = [Provider.CPU, Provider.CUDA, Provider.TENSORRT]
 
@@ -47,7 +47,7 @@ def test_the_same_machine_is_the_same_string(provider: Provider) -> None:
     machine_identity.cache_clear()
     assert machine_identity(provider) == first
     script = (
-        "from widthfold_onnx.plan.identity import *\n"
+        "from widthfold_onnx.plan.store.identity import *\n"
         f"print(machine_identity(Provider('{provider}')))"
     )
     other = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)

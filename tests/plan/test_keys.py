@@ -14,16 +14,16 @@ import pytest
 
 from tests.plan.tool import FOLD, conv
 from tests.rewrite.products import Product
-from widthfold_onnx.model.graph import Document
+from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Layout, NonFinite, Provider, SearchOptions
-from widthfold_onnx.plan.candidates import every_form, form_key
-from widthfold_onnx.plan.decisions import read_sites
-from widthfold_onnx.plan.measure import Bench
-from widthfold_onnx.plan.store import Store
-from widthfold_onnx.plan.units import _subject
-from widthfold_onnx.rules.form import Reformulation
-from widthfold_onnx.rules.site import LinearSite
+from widthfold_onnx.plan.decide.decisions import read_sites
+from widthfold_onnx.plan.measure.bench import Bench
+from widthfold_onnx.plan.store.store import Store
+from widthfold_onnx.plan.workload.candidates import every_form, form_key
+from widthfold_onnx.plan.workload.workloads import _subject
+from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.match.site import LinearSite
 
 GEOMETRY = "follows from the digits and the layer, which the subject describes"
 EXTENTS = "follows from the fold and the extents, which the subject holds"

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.tool import build
 from tests.plan.tool import FOLD, conv, integers, layers, run, unit
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.plan.reform import reformed
+from widthfold_onnx.plan.workload.build import reformed
 from widthfold_onnx.refusal import Refusal
 
 BASE = {"shape": [1, 2, 6, 16], "weight": (3, 2, 3, 3), "pads": [1, 1, 1, 1]}

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.tool import build
 from widthfold_onnx import FoldOptions, Layout, SearchOptions, optimize
-from widthfold_onnx.plan.layouts import settled
+from widthfold_onnx.plan.decide.layouts import settled
 from widthfold_onnx.rewrite.record import FOLD_KEY
 
 MODEL = """<ir_version: 8, opset_import: ["" : 17]>

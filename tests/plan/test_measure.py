@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from tests.plan.races import behaving, bench, kept, quiet, unit
 from widthfold_onnx.errors import InternalError, UnverifiedError
-from widthfold_onnx.plan import measure
-from widthfold_onnx.plan.measure import AS_IS
-from widthfold_onnx.plan.outcome import MORE_TIME, lost
-from widthfold_onnx.plan.race import Began, Done, Ran
-from widthfold_onnx.plan.store import Store
+from widthfold_onnx.plan.measure import bench as measure
+from widthfold_onnx.plan.measure.bench import AS_IS
+from widthfold_onnx.plan.measure.outcome import MORE_TIME, lost
+from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran
+from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.progress import Step
 from widthfold_onnx.results.store import NO_TIME
 

@@ -12,17 +12,17 @@ from onnx import helper, numpy_helper
 
 from tests.plan.tool import FOLD, integers, layers, run, unit
 from tests.rewrite.products import Product
-from widthfold_onnx.model.graph import Document
+from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.plan.candidates import every_form, form_key, form_of
-from widthfold_onnx.plan.decisions import read_sites
-from widthfold_onnx.plan.layers import Layers
-from widthfold_onnx.plan.reform import reformed
-from widthfold_onnx.plan.targets import target
+from widthfold_onnx.plan.decide.decisions import read_sites
+from widthfold_onnx.plan.predict.targets import target
+from widthfold_onnx.plan.workload.build import reformed
+from widthfold_onnx.plan.workload.candidates import every_form, form_key, form_of
+from widthfold_onnx.plan.workload.layers import Layers
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.form import Reformulation
-from widthfold_onnx.rules.site import LinearSite
+from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.match.site import LinearSite
 
 LAYERS = {
     "rows": Product(shape=[96, 3], weight=[3, 5]),

@@ -11,7 +11,7 @@ import pytest
 from tests.plan.tool import FOLD, layers, run, unit
 from tests.rewrite.quantized import Case
 from tests.rewrite.quantized_models import qdq_chain
-from widthfold_onnx.plan.reform import reformed
+from widthfold_onnx.plan.workload.build import reformed
 
 LINE = {"shape": (4, 3, 24), "weight": (5, 3, 4), "attributes": {"pads": [2, 1]}, "pads": (2, 1)}
 POOL = onnx.helper.make_node("MaxPool", ["xf"], ["m"], kernel_shape=[1])

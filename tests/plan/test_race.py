@@ -14,8 +14,8 @@ import pytest
 from tests.plan.tool import FOLD
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, Provider
-from widthfold_onnx.plan import race as module
-from widthfold_onnx.plan.race import (
+from widthfold_onnx.plan.measure import successive_halving as module
+from widthfold_onnx.plan.measure.successive_halving import (
     FIRST_SHARE,
     FORM_SECONDS,
     HOPELESS,
@@ -28,7 +28,7 @@ from widthfold_onnx.plan.race import (
     out_of_reach,
     race,
 )
-from widthfold_onnx.plan.units import Form, Unit
+from widthfold_onnx.plan.workload.workloads import Form, Unit
 from widthfold_onnx.results.store import NO_TIME, SKIPPED
 
 MILLI = 1e-3

@@ -17,9 +17,9 @@ from tests.plan.measurements import key, measured
 from tests.plan.world import World, doubled, enter
 from widthfold_onnx import FoldOptions, SearchOptions, UsageError, optimize, tune
 from widthfold_onnx.options import Provider
-from widthfold_onnx.plan import database
-from widthfold_onnx.plan import store as stores
-from widthfold_onnx.plan.store import Store
+from widthfold_onnx.plan.store import database
+from widthfold_onnx.plan.store import store as stores
+from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.reports import wording
 
 NOBODY = 65534

@@ -13,7 +13,7 @@ import pytest
 
 from tests.plan.measurements import LOST, key, measured
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.plan.store import Key, Store, default_path
+from widthfold_onnx.plan.store.store import Key, Store, default_path
 
 
 @pytest.mark.parametrize("in_memory", [True, False])

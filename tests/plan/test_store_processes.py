@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 from tests.plan.measurements import key, measured
-from widthfold_onnx.plan import database
-from widthfold_onnx.plan.store import Store
+from widthfold_onnx.plan.store import database
+from widthfold_onnx.plan.store.store import Store
 
 
 def _fill(path: Path, worker: int, count: int) -> None:
@@ -73,7 +73,7 @@ def test_a_kill_loses_no_put_that_returned(path: Path) -> None:
     script = (
         "import sys; from pathlib import Path\n"
         "from tests.plan.measurements import key, measured\n"
-        "from widthfold_onnx.plan.store import Store\n"
+        "from widthfold_onnx.plan.store.store import Store\n"
         "start = int(sys.argv[2])\n"
         "with Store(Path(sys.argv[1])) as store:\n"
         "    for n in range(start, start + 100_000):\n"

@@ -7,8 +7,8 @@ import pytest
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Provider
-from widthfold_onnx.plan import targets
-from widthfold_onnx.plan.targets import Target, names, target, usual
+from widthfold_onnx.plan.predict import targets
+from widthfold_onnx.plan.predict.targets import Target, names, target, usual
 
 GIVEN = msgspec.to_builtins(target("cpu-avx512"))
 

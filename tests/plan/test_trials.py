@@ -12,11 +12,11 @@ from tests.cli.tool import build, save
 from tests.plan.races import bench
 from tests.plan.workers import sleeping
 from tests.plan.world import WHOLE, World, doubled, enter
-from widthfold_onnx.model.loader import load
+from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.options import Provider, SearchOptions
-from widthfold_onnx.plan import trials
-from widthfold_onnx.plan.store import Store
-from widthfold_onnx.plan.trials import Trials
+from widthfold_onnx.plan.search import trials
+from widthfold_onnx.plan.search.trials import Trials
+from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.rewrite.record import FOLD_KEY
 
 A, B = {"layer": "form"}, {"layer": "form", "other": "form"}
@@ -82,7 +82,7 @@ def test_the_original_is_compared_as_it_lies_there(
         seen.append(base)
         return world.isolated(function, base, *args, **more)
 
-    monkeypatch.setattr("widthfold_onnx.plan.trials.isolated", spy)
+    monkeypatch.setattr("widthfold_onnx.plan.search.trials.isolated", spy)
     with Store(None) as store:
         Builder(model, store).trials.compare({}, A, 3.0)
     assert seen == [model]

@@ -13,10 +13,11 @@ import widthfold_onnx
 from tests.plan.workers import GO_ON, MEETING, PATIENCE, halting, hopeless, meeting, quick
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
-from widthfold_onnx.plan import measure, tuning
-from widthfold_onnx.plan.measure import AS_IS
-from widthfold_onnx.plan.store import Store
-from widthfold_onnx.plan.tuning import EVERY_FORM, tune
+from widthfold_onnx.plan.measure import bench as measure
+from widthfold_onnx.plan.measure.bench import AS_IS
+from widthfold_onnx.plan.search import tuning
+from widthfold_onnx.plan.search.tuning import EVERY_FORM, tune
+from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.progress import Step
 
 MODELS = Path(__file__).parents[2] / "models"

@@ -14,16 +14,16 @@ import pytest
 
 from tests import oracle
 from tests.plan.tool import FOLD, conv, integers, layers, run, unit
-from widthfold_onnx.model.graph import Document
+from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Layout, NonFinite
-from widthfold_onnx.plan.candidates import every_form, form_key, form_of
-from widthfold_onnx.plan.decisions import read_sites
-from widthfold_onnx.plan.reform import reformed
-from widthfold_onnx.plan.units import Form, Unit
+from widthfold_onnx.plan.decide.decisions import read_sites
+from widthfold_onnx.plan.workload.build import reformed
+from widthfold_onnx.plan.workload.candidates import every_form, form_key, form_of
+from widthfold_onnx.plan.workload.workloads import Form, Unit
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.form import Reformulation
-from widthfold_onnx.rules.site import LinearSite
+from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.match.site import LinearSite
 
 LAYERS = {
     "same": conv([1, 2, 6, 16], (3, 2, 3, 3), pads=[1, 1, 1, 1]),

@@ -10,12 +10,12 @@ import onnx
 import onnxruntime  # noqa: TID251 - the tests judge by the runtime itself
 from onnx import helper, numpy_helper
 
-from widthfold_onnx.model.graph import Document
+from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Shapes
-from widthfold_onnx.plan.layers import Layers
-from widthfold_onnx.plan.targets import target
-from widthfold_onnx.plan.units import Unit
+from widthfold_onnx.plan.predict.targets import target
+from widthfold_onnx.plan.workload.layers import Layers
+from widthfold_onnx.plan.workload.workloads import Unit
 
 Dims = Sequence[int | str | None]
 FOLD = FoldOptions()

@@ -11,12 +11,12 @@ from itertools import zip_longest
 from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.plan.measure import AS_IS
-from widthfold_onnx.plan.outcome import now
-from widthfold_onnx.plan.race import Began, Done, Ran, Report, Setup
-from widthfold_onnx.plan.remote import Outcome
-from widthfold_onnx.plan.store import Measurement
-from widthfold_onnx.plan.units import Unit
+from widthfold_onnx.plan.measure.bench import AS_IS
+from widthfold_onnx.plan.measure.cluster_task import Outcome
+from widthfold_onnx.plan.measure.outcome import now
+from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, Report, Setup
+from widthfold_onnx.plan.store.store import Measurement
+from widthfold_onnx.plan.workload.workloads import Unit
 from widthfold_onnx.results.store import SKIPPED
 
 SECONDS = 0.2

@@ -13,9 +13,11 @@ import onnx
 import pytest
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.timing.contest import ratio_of
-from widthfold_onnx.plan import ground, measure, trials
-from widthfold_onnx.plan.race import Began, Done, Ran, race
+from widthfold_onnx.evidence.timing.paired_benchmark import ratio_of
+from widthfold_onnx.plan.measure import bench as measure
+from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, race
+from widthfold_onnx.plan.search import context as ground
+from widthfold_onnx.plan.search import trials
 from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.runtime.clock import Pairing
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tests.cli.tool import MODELS, build, on_terminal, save
 from tests.reports.sample import output
 from widthfold_onnx.reports import wording
-from widthfold_onnx.reports.console import table
+from widthfold_onnx.reports.text.console import table
 
 
 def test_a_long_cell_in_a_pipe_widens_no_other_row(capsys: pytest.CaptureFixture[str]) -> None:

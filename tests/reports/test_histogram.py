@@ -5,7 +5,7 @@ import re
 from msgspec.structs import replace
 
 from tests.reports.sample import timing
-from widthfold_onnx.reports.histogram import BAR, BINS, histogram
+from widthfold_onnx.reports.text.histogram import BAR, BINS, histogram
 from widthfold_onnx.results import Timing
 
 

@@ -25,7 +25,7 @@ from tests.reports.sample import (
     pattern,
 )
 from widthfold_onnx.fold.conv_axis import ConvAxis
-from widthfold_onnx.reports import html
+from widthfold_onnx.reports.page import html
 from widthfold_onnx.results import Proof, VerifyReport
 
 BROWSER = next(

@@ -8,8 +8,8 @@ import pytest
 
 import widthfold_onnx
 from widthfold_onnx import FoldOptions, UsageError, VerifyOptions
+from widthfold_onnx.reports.data.json import REPORTS, encode, schema_of
 from widthfold_onnx.reports.files import write_report
-from widthfold_onnx.reports.json import REPORTS, encode, schema_of
 
 MODELS = Path(__file__).parents[2] / "models"
 SCHEMAS = Path(widthfold_onnx.__file__).parent / "schemas"

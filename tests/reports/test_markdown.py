@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.reports.sample import HOSTILE, failing, folded, hostile, output, passing
-from widthfold_onnx.reports.markdown import LIMIT, code, render
+from widthfold_onnx.reports.text.markdown import LIMIT, code, render
 
 ENTITY = re.compile(r"&#\d+;")
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from widthfold_onnx.reports.terminal import say, show_optimize
+from widthfold_onnx.reports.text.terminal import say, show_optimize
 from widthfold_onnx.results import OptimizeReport, OptimizeSummary, SiteReport
 
 

@@ -9,8 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from tests.reports.sample import DIFFERENT, EQUAL, NOT_PROVABLE, SKIPPED, output, passing
-from widthfold_onnx.evidence.parity.rows import UNSTEADY
-from widthfold_onnx.reports import github, junit, plots, wording
+from widthfold_onnx.evidence.parity.comparison import UNSTEADY
+from widthfold_onnx.reports import wording
+from widthfold_onnx.reports.data import junit
+from widthfold_onnx.reports.page import plots
+from widthfold_onnx.reports.text import github
 from widthfold_onnx.results import IntegerRun, Proof
 
 

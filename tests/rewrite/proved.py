@@ -9,7 +9,7 @@ import onnx
 from widthfold_onnx.evidence.folds import recorded_folds
 from widthfold_onnx.evidence.proof.compare import Proof, prove_at_sizes
 from widthfold_onnx.evidence.proof.program import program
-from widthfold_onnx.model.graph import Document
+from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
 
 Shapes = Mapping[str, Sequence[int]]

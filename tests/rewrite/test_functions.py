@@ -13,7 +13,7 @@ from onnx import numpy_helper
 from tests.cli.tool import widthfold
 from tests.shared import MODELS, needs_models
 from widthfold_onnx import FoldOptions, VerifyOptions, fold_model, optimize, verify
-from widthfold_onnx.model import inlining
+from widthfold_onnx.model.graph import inlining
 
 RNG = np.random.default_rng(11)
 W = RNG.standard_normal((3, 2, 3, 5)).astype(np.float32)

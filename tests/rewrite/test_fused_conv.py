@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 from tests.plan.tool import FOLD, run, unit
 from tests.rewrite.proved import assert_proved, proof
 from widthfold_onnx import FoldOptions, VerifyOptions, fold_model, optimize
-from widthfold_onnx.plan.reform import reformed
+from widthfold_onnx.plan.workload.build import reformed
 
 ACTIVATIONS: dict[str, dict[str, float]] = {
     "Relu": {},

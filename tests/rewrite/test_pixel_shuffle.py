@@ -12,12 +12,12 @@ from tests.rewrite.proved import assert_proved
 from tests.rewrite.quantized import Case
 from tests.running import LEVELS, run
 from widthfold_onnx import FoldOptions, fold_model
-from widthfold_onnx.model.graph import Document
+from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.plan.decisions import plan, rewriting
-from widthfold_onnx.rules.form import Reformulation
-from widthfold_onnx.rules.forms import candidates
-from widthfold_onnx.rules.site import LinearSite
+from widthfold_onnx.plan.decide.decisions import plan, rewriting
+from widthfold_onnx.rules.forms.enumeration import candidates
+from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.match.site import LinearSite
 
 LOOSE = FoldOptions(factor=4, max_flops_growth=1e3, max_bytes_growth=1e3)
 

@@ -11,12 +11,12 @@ from onnx import TensorProto, helper
 from tests.rewrite.graphs import Builder
 from tests.rewrite.quantized_models import qdq_chain
 from widthfold_onnx import AxisName, FoldOptions
-from widthfold_onnx.model.graph import Document
+from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.plan.decisions import plan, rewriting
-from widthfold_onnx.plan.outline import outline
+from widthfold_onnx.plan.decide.decisions import plan, rewriting
+from widthfold_onnx.plan.decide.outline import outline
 from widthfold_onnx.results import RegionReport
-from widthfold_onnx.rules.conv import reformulate
+from widthfold_onnx.rules.selection import reformulate
 
 WIDTH = FoldOptions(factor=4, axis=AxisName.WIDTH)
 

@@ -21,13 +21,13 @@ from widthfold_onnx.evidence.patterns import patterns, sentence
 from widthfold_onnx.fold.axis import fold_axis
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
-from widthfold_onnx.model.graph import Document
+from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.plan.candidates import every_form
-from widthfold_onnx.plan.decisions import plan, rewriting
+from widthfold_onnx.plan.decide.decisions import plan, rewriting
+from widthfold_onnx.plan.workload.candidates import every_form
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.form import Reformulation
-from widthfold_onnx.rules.site import LinearSite
+from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.match.site import LinearSite
 
 OPTIONS = FoldOptions()
 SMALLEST = 14

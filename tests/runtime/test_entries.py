@@ -12,9 +12,9 @@ from onnx import parser
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Provider, VerifyOptions
-from widthfold_onnx.runtime.entries import DOCUMENTED, FOLDER, entries
-from widthfold_onnx.runtime.providers import one_node
-from widthfold_onnx.runtime.session import Level, open_session, resolved
+from widthfold_onnx.runtime.sessions.providers import one_node
+from widthfold_onnx.runtime.sessions.session import Level, open_session, resolved
+from widthfold_onnx.runtime.sessions.session_options import DOCUMENTED, FOLDER, entries
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>

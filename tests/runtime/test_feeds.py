@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.runtime.feeds import random_feeds
-from widthfold_onnx.runtime.ports import Port
+from widthfold_onnx.runtime.inputs.feeds import random_feeds
+from widthfold_onnx.runtime.sessions.ports import Port
 
 
 def test_random_values_depend_on_seed_and_name_only():

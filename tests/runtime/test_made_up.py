@@ -1,8 +1,8 @@
 from onnx import parser
 
 from widthfold_onnx.options import Provider
-from widthfold_onnx.runtime.made_up import made_up
-from widthfold_onnx.runtime.session import Level, open_session
+from widthfold_onnx.runtime.inputs.synthetic import made_up
+from widthfold_onnx.runtime.sessions.session import Level, open_session
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 

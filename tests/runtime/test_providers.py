@@ -5,7 +5,13 @@ import pytest
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Provider
-from widthfold_onnx.runtime.providers import CUDA_OPTIONS, NAMES, chain, check_options, choose
+from widthfold_onnx.runtime.sessions.providers import (
+    CUDA_OPTIONS,
+    NAMES,
+    chain,
+    check_options,
+    choose,
+)
 
 
 class Runtime:

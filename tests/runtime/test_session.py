@@ -10,9 +10,9 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Provider
-from widthfold_onnx.runtime import session as session_module
-from widthfold_onnx.runtime.ports import Port
-from widthfold_onnx.runtime.session import Level, open_session, runtime_version
+from widthfold_onnx.runtime.sessions import session as session_module
+from widthfold_onnx.runtime.sessions.ports import Port
+from widthfold_onnx.runtime.sessions.session import Level, open_session, runtime_version
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 

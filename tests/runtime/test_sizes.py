@@ -5,11 +5,11 @@ from onnx import parser
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Provider
-from widthfold_onnx.runtime import session as session_module
-from widthfold_onnx.runtime.dimensions import open_dimensions
-from widthfold_onnx.runtime.ports import Port
-from widthfold_onnx.runtime.session import Level, Session, open_session
-from widthfold_onnx.runtime.sizes import find_shapes, other_shapes
+from widthfold_onnx.runtime.inputs.dimensions import open_dimensions
+from widthfold_onnx.runtime.inputs.sizes import find_shapes, other_shapes
+from widthfold_onnx.runtime.sessions import session as session_module
+from widthfold_onnx.runtime.sessions.ports import Port
+from widthfold_onnx.runtime.sessions.session import Level, Session, open_session
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "models"
 REAL = sorted(SHARED.glob("*.onnx"))

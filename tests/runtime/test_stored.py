@@ -7,9 +7,9 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.runtime import stored
-from widthfold_onnx.runtime.ports import Port
-from widthfold_onnx.runtime.stored import stored_feeds
+from widthfold_onnx.runtime.inputs import recorded as stored
+from widthfold_onnx.runtime.inputs.recorded import stored_feeds
+from widthfold_onnx.runtime.sessions.ports import Port
 
 X = [Port("x", "float32", ("N", 3))]
 XY = [*X, Port("y", "int64", (2,))]

@@ -19,8 +19,8 @@ from widthfold_onnx.errors import (
     UsageError,
 )
 from widthfold_onnx.options import Provider, VerifyOptions
-from widthfold_onnx.runtime.providers import NAMES, chain
-from widthfold_onnx.runtime.worker import isolated
+from widthfold_onnx.runtime.child import isolated
+from widthfold_onnx.runtime.sessions.providers import NAMES, chain
 
 ROOT = Path(__file__).parents[2]
 
@@ -210,7 +210,7 @@ def test_an_unguarded_script_can_call_it(tmp_path):
         tmp_path,
         """
         from tests.runtime import test_worker
-        from widthfold_onnx.runtime.worker import isolated
+        from widthfold_onnx.runtime.child import isolated
         print("main runs")
         print(isolated(test_worker.add, 1, 2))
         """,
@@ -224,7 +224,7 @@ def test_a_function_of_the_script_itself_is_refused(tmp_path):
     command, environment = run_script(
         tmp_path,
         """
-        from widthfold_onnx.runtime.worker import isolated
+        from widthfold_onnx.runtime.child import isolated
         def own(): return 1
         isolated(own)
         """,
@@ -260,7 +260,7 @@ def test_the_child_dies_with_an_interrupted_parent(tmp_path, number):
         """
         import sys
         from tests.runtime import test_worker
-        from widthfold_onnx.runtime.worker import isolated
+        from widthfold_onnx.runtime.child import isolated
         isolated(test_worker.sleep_and_mark, sys.argv[1])
         """,
         str(mark),

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from widthfold_onnx.options import Provider
-from widthfold_onnx.runtime import session as session_module
-from widthfold_onnx.runtime.binding import Bound, place
+from widthfold_onnx.runtime.sessions import session as session_module
+from widthfold_onnx.runtime.sessions.binding import Bound, place
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 

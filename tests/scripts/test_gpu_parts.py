@@ -14,7 +14,7 @@ import pytest
 from tests.scripts.gpu_runs import rows_of
 from widthfold_onnx.errors import CheckFailedError, UnverifiedError
 from widthfold_onnx.options import Provider
-from widthfold_onnx.runtime import session as session_module
+from widthfold_onnx.runtime.sessions import session as session_module
 
 
 def test_layers_on_cuda_are_timed_at_their_best_and_forms_at_the_heuristic(

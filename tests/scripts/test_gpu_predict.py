@@ -10,11 +10,11 @@ import numpy as np
 import onnx
 import pytest
 
-from widthfold_onnx.model.graph import Document
-from widthfold_onnx.plan.targets import target
-from widthfold_onnx.plan.units import only_site
-from widthfold_onnx.plan.work import Work
-from widthfold_onnx.rules.site import LinearSite
+from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.plan.predict.targets import target
+from widthfold_onnx.plan.predict.work import Work
+from widthfold_onnx.plan.workload.workloads import only_site
+from widthfold_onnx.rules.match.site import LinearSite
 
 FILE = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu" / "predicted.md"
 

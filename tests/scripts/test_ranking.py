@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.plan.tool import conv, unit
-from widthfold_onnx.plan.measure import AS_IS
-from widthfold_onnx.plan.store import Measurement
+from widthfold_onnx.plan.measure.bench import AS_IS
+from widthfold_onnx.plan.store.store import Measurement
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 

@@ -25,6 +25,6 @@ def inspect_command(model: Path, fold: FoldOptions, reporting: ReportArguments) 
 
     to = reporting.destinations(InspectReport, [model])
     result = inspect(model, fold)
-    from widthfold_onnx.reports.terminal import show_inspect
+    from widthfold_onnx.reports.text.terminal import show_inspect
 
     deliver(result, to, model, show_inspect)

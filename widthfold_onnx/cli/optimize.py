@@ -75,8 +75,8 @@ def optimize_command(
             require_fold=require_fold,
             on_progress=on_progress,
         )
-    from widthfold_onnx.reports.console import printing, say
-    from widthfold_onnx.reports.terminal import show_optimize
+    from widthfold_onnx.reports.text.console import printing, say
+    from widthfold_onnx.reports.text.terminal import show_optimize
     from widthfold_onnx.reports.wording import kinds
 
     deliver(result, to, model, show_optimize)

@@ -44,8 +44,8 @@ def deliver(result: R, to: Destinations, model: Path, show: Callable[[R], None])
     Raises:
         UsageError: a path is no place for a file, or the disk is full.
     """
-    from widthfold_onnx.reports.console import printing, write
     from widthfold_onnx.reports.forms import render
+    from widthfold_onnx.reports.text.console import printing, write
 
     to.write(result, model)
     if to.printed is None:

@@ -25,8 +25,8 @@ class SearchArguments:
 
     def options(self, running: VerifyOptions) -> SearchOptions:
         """Convert to options of the search, which measures where the result is verified."""
-        from widthfold_onnx.plan.store import default_path
-        from widthfold_onnx.plan.targets import target
+        from widthfold_onnx.plan.predict.targets import target
+        from widthfold_onnx.plan.store.store import default_path
 
         if self.target is not None:
             target(self.target)  # refuse a wrong name at a fixed factor too

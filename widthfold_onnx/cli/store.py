@@ -15,7 +15,7 @@ from widthfold_onnx.errors import UsageError
 from widthfold_onnx.text import printable, quoted
 
 if TYPE_CHECKING:
-    from widthfold_onnx.plan.store import Store
+    from widthfold_onnx.plan.store.store import Store
 
 STANDARD = Path("-")
 """Standard input or output, where a file is asked for."""
@@ -46,9 +46,9 @@ def list_command(path: Path | None, form: str | None) -> None:
 
     The ratio is time of the original / time of the candidate, with its 95 % interval.
     """
-    from widthfold_onnx.reports.console import printing, write
-    from widthfold_onnx.reports.json import encode
+    from widthfold_onnx.reports.data.json import encode
     from widthfold_onnx.reports.store import show_store, store_report
+    from widthfold_onnx.reports.text.console import printing, write
 
     with _existing(path) as (store, _):
         report = store_report(store.items())
@@ -68,9 +68,9 @@ def export_command(path: Path | None, file: Path) -> None:
 
     For - as FILE, to standard output.
     """
-    from widthfold_onnx.plan.store import export_lines
-    from widthfold_onnx.reports.console import printing, say, write
+    from widthfold_onnx.plan.store.store import export_lines
     from widthfold_onnx.reports.files import write_report
+    from widthfold_onnx.reports.text.console import printing, say, write
 
     with _existing(path) as (store, found):
         lines = list(export_lines(store))
@@ -91,9 +91,9 @@ def import_command(path: Path | None, file: Path) -> None:
 
     For - as FILE, from standard input. Of two measurements of the same thing the later one stays.
     """
-    from widthfold_onnx.model.atomic import reading
-    from widthfold_onnx.plan.store import LONGEST_LINE, Store, default_path, import_lines
-    from widthfold_onnx.reports.console import printing, say
+    from widthfold_onnx.model.write.atomic import reading
+    from widthfold_onnx.plan.store.store import LONGEST_LINE, Store, default_path, import_lines
+    from widthfold_onnx.reports.text.console import printing, say
 
     chosen = path or default_path()
     with reading(str(file)), _opened(file) as stream, Store(chosen) as store:
@@ -111,7 +111,7 @@ def import_command(path: Path | None, file: Path) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def clear_command(path: Path | None, machine: str | None, yes: bool) -> None:
     """Remove every measurement; asks before it does."""
-    from widthfold_onnx.reports.console import printing, say
+    from widthfold_onnx.reports.text.console import printing, say
 
     what = "every measurement" if machine is None else f"what was measured on {machine}"
     with _existing(path) as (store, found), printing():
@@ -130,8 +130,8 @@ def _existing(path: Path | None) -> Iterator[tuple[Store, Path]]:
     Raises:
         UsageError: it is not there, or cannot be read.
     """
-    from widthfold_onnx.model.atomic import reading
-    from widthfold_onnx.plan.store import Store, default_path
+    from widthfold_onnx.model.write.atomic import reading
+    from widthfold_onnx.plan.store.store import Store, default_path
 
     chosen = path or default_path()
     with reading(str(chosen)):

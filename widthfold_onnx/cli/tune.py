@@ -12,7 +12,7 @@ from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_argume
 from widthfold_onnx.cli.running import PROVIDER, PROVIDER_OPTIONS, SESSION_OPTIONS, assignments
 from widthfold_onnx.cli.searching import STORE, THREADS
 from widthfold_onnx.cli.sections import Sectioned
-from widthfold_onnx.model.loader import load
+from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 
 
@@ -67,8 +67,8 @@ def tune_command(
     if len(models) == 1:  # nothing else is tuned, so there is no table to name it in
         load(models[0])
     from widthfold_onnx.cli.progress import progress
-    from widthfold_onnx.plan.store import default_path
-    from widthfold_onnx.plan.tuning import tune
+    from widthfold_onnx.plan.search.tuning import tune
+    from widthfold_onnx.plan.store.store import default_path
     from widthfold_onnx.reports.tune import show_tune
     from widthfold_onnx.reports.wording import UNKEPT
     from widthfold_onnx.results import TuneReport

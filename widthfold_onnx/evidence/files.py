@@ -7,10 +7,10 @@ from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.evidence.timing.environment import Before, environment
-from widthfold_onnx.model.loader import load
+from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.results import VerifyReport
-from widthfold_onnx.runtime.worker import isolated
+from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.text import quoted
 
 Report = Callable[[str], None]

@@ -13,10 +13,10 @@ from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.evidence.patterns import pattern, patterns, sentence
 from widthfold_onnx.fold.channels import Grouping
 from widthfold_onnx.fold.conv_axis import ConvAxis
-from widthfold_onnx.model.declared import Dims
-from widthfold_onnx.model.domain import operator_of
-from widthfold_onnx.model.graph import Document, Node, Value
-from widthfold_onnx.model.messages import Scope
+from widthfold_onnx.model.graph.document import Document, Node, Value
+from widthfold_onnx.model.graph.messages import Scope
+from widthfold_onnx.model.proto.dims import Dims
+from widthfold_onnx.model.proto.domain import operator_of
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import FoldedNode
@@ -28,9 +28,9 @@ from widthfold_onnx.rewrite.record import (
     fold_again,
     read_record,
 )
-from widthfold_onnx.rules.reading import read_site
-from widthfold_onnx.rules.rows import fold_of
-from widthfold_onnx.rules.site import LinearSite, Site
+from widthfold_onnx.rules.forms.rows import fold_of
+from widthfold_onnx.rules.match.reading import read_site
+from widthfold_onnx.rules.match.site import LinearSite, Site
 
 MOST = 1 << 20
 """Largest number of a record that is accepted: whoever edits a model can write any number."""

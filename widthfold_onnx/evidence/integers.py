@@ -20,20 +20,20 @@ from onnx import helper
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.eight_bits.exact_kernels import open_exact
-from widthfold_onnx.evidence.parity.rounds import CORES
+from widthfold_onnx.evidence.parity.runs import CORES
 from widthfold_onnx.evidence.proof.call import Call
 from widthfold_onnx.evidence.proof.correspondence import Correspondence
 from widthfold_onnx.evidence.proof.field import PRIMES, canonical, of_numbers
 from widthfold_onnx.evidence.proof.operators import OPERATORS
 from widthfold_onnx.evidence.proof.program import Program, constant, stored
 from widthfold_onnx.evidence.proof.values import Elements, UnevaluableError
-from widthfold_onnx.model.domain import is_default
-from widthfold_onnx.model.scope import NameScope, describe_node
-from widthfold_onnx.model.shapes import ShapeTable
-from widthfold_onnx.model.walk import body_path
+from widthfold_onnx.model.proto.domain import is_default
+from widthfold_onnx.model.proto.scope import NameScope, describe_node
+from widthfold_onnx.model.proto.walk import body_path
+from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.results import IntegerRun
-from widthfold_onnx.runtime.session import Level
+from widthfold_onnx.runtime.sessions.session import Level
 
 EXACT_BELOW = {"float64": 1 << 53, "float32": 1 << 24, "float16": 1 << 11, "bfloat16": 1 << 8}
 LARGEST = 61

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.results import AxisPattern
-from widthfold_onnx.rules.site import axis_names
+from widthfold_onnx.rules.match.site import axis_names
 
 
 def patterns(fold: ConvFold, axes: Sequence[ConvAxis], samples: int | None) -> list[AxisPattern]:

@@ -16,11 +16,11 @@ from widthfold_onnx.evidence.parity.models import ModelParity, compare_models
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.proved import proved
 from widthfold_onnx.evidence.timing.environment import Before, environment
-from widthfold_onnx.evidence.timing.gate import Outcome, gate
 from widthfold_onnx.evidence.timing.placement import alarms
+from widthfold_onnx.evidence.timing.regression_threshold import Outcome, gate
 from widthfold_onnx.evidence.timing.speed import time_models
-from widthfold_onnx.model.graph import Document
-from widthfold_onnx.model.loader import LoadedModel, load
+from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.model.read.loader import LoadedModel, load
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
 from widthfold_onnx.results import IntegerRun, Proof, Timing, VerifyReport

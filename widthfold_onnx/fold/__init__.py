@@ -1,1 +1,4 @@
-"""Compute folds of weights and tensors: numpy in, numpy out, no ONNX."""
+"""Compute folds of weights and tensors: numpy in, numpy out, no ONNX.
+
+It imports `refusal` alone; `operators` and everything above import it.
+"""

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from widthfold_onnx.fold.channels import Regrouping, regroup_bias, regroup_weight
 from widthfold_onnx.fold.conv_axis import FoldedAxis
-from widthfold_onnx.fold.conv_state import ConvState
+from widthfold_onnx.fold.conv_layout import ConvState
 
 Array = npt.NDArray[Any]
 

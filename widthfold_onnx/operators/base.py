@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv_axis import ConvAxis
-from widthfold_onnx.model.declared import Dims
-from widthfold_onnx.model.graph import Attributes, Node
+from widthfold_onnx.model.graph.document import Attributes, Node
+from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.refusal import Refusal
 
 Array = npt.NDArray[Any]

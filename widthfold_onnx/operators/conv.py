@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv_axis import ConvAxis
-from widthfold_onnx.model.declared import Dims
-from widthfold_onnx.model.graph import Attributes, Node
+from widthfold_onnx.model.graph.document import Attributes, Node
+from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.operators.base import Array, Inputs, Operator, integers
 from widthfold_onnx.refusal import Code, Refusal
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv_axis import ConvAxis
-from widthfold_onnx.model.declared import Dims
-from widthfold_onnx.model.graph import Attributes, Node
+from widthfold_onnx.model.graph.document import Attributes, Node
+from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.operators.conv import CONV
 from widthfold_onnx.refusal import Code, Refusal
 

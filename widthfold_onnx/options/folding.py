@@ -19,9 +19,9 @@ FACTORS = (2, 4, 8, 16, 32)
 
 
 class Layout(StrEnum):
-    """The emitted form: which copies the runtime can cancel (docstring of `fold.layout`).
+    """The emitted form: which copies the runtime can cancel (docstring of `fold.packing`).
 
-    AUTO measures both; where the factor is fixed it follows the provider (`plan.layouts`).
+    AUTO measures both; where the factor is fixed it follows the provider (`plan.decide.layouts`).
     """
 
     AUTO = "auto"

@@ -114,7 +114,8 @@ class SearchOptions:
         threads: intra-op threads.
         time_budget: seconds that racing the layers may take; deciding comes on top.
         store: file that keeps measurements; None keeps them in memory for this run.
-        target: device that is predicted for (`plan.targets`); None: the one that the provider
+        target: device that is predicted for (`plan.predict.targets`); None: the one that the
+        provider
             suggests.
         measure: run nothing where False: what the store does not hold is predicted.
         inputs: stored inputs, as in `VerifyOptions`: they give the shapes, and whole models are

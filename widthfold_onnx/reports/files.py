@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.model.atomic import check_target, temporary, writing
+from widthfold_onnx.model.write.atomic import check_target, temporary, writing
 from widthfold_onnx.text import quoted
 
 _SIGNATURES = (b'"schema": "widthfold.', b"<!-- widthfold.")

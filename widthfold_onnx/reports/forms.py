@@ -106,26 +106,26 @@ def render(form: Form, result: Report, model: Path) -> str:
     _check_offered(form, type(result))
     match form:
         case Form.JSON:
-            from widthfold_onnx.reports import json
+            from widthfold_onnx.reports.data import json
 
             return json.encode(result).decode("ascii")
         case Form.MARKDOWN:
-            from widthfold_onnx.reports import markdown
+            from widthfold_onnx.reports.text import markdown
 
             assert not isinstance(result, TuneReport)
             return markdown.render(result)
         case Form.GITHUB:
-            from widthfold_onnx.reports import github
+            from widthfold_onnx.reports.text import github
 
             assert not isinstance(result, InspectReport | TuneReport)
             return github.render(result, model)
         case Form.JUNIT:
-            from widthfold_onnx.reports import junit
+            from widthfold_onnx.reports.data import junit
 
             assert isinstance(result, VerifyReport)
             return junit.render(result)
         case Form.HTML:
-            from widthfold_onnx.reports import html
+            from widthfold_onnx.reports.page import html
 
             assert isinstance(result, VerifyReport)
             return html.render(result)

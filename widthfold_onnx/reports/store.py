@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from itertools import groupby
 
-from widthfold_onnx.reports.console import printing, say, table
+from widthfold_onnx.reports.text.console import printing, say, table
 from widthfold_onnx.results import Entry, Key, Measurement, StoreReport
 
 _AGES = (("d", 86_400), ("h", 3_600), ("min", 60))

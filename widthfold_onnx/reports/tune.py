@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from widthfold_onnx.reports.console import printing, say, table
+from widthfold_onnx.reports.text.console import printing, say, table
 from widthfold_onnx.reports.wording import UNKEPT
 from widthfold_onnx.results import TunedModel, TuneReport
 

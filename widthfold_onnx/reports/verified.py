@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 
 from widthfold_onnx.reports import wording
-from widthfold_onnx.reports.console import printing, say, table
-from widthfold_onnx.reports.histogram import histogram
+from widthfold_onnx.reports.text.console import printing, say, table
+from widthfold_onnx.reports.text.histogram import histogram
 from widthfold_onnx.reports.wording import figure, size
 from widthfold_onnx.results import NodeTime, OutputParity, Side, Timing, VerifyReport
 

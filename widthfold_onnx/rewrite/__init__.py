@@ -1,1 +1,4 @@
-"""Apply a plan to the graph."""
+"""Carry out a plan on the graph: new nodes, weights and metadata, regions, guards.
+
+It imports `rules` and what it imports; `plan` and `evidence` import it.
+"""

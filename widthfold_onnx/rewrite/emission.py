@@ -16,19 +16,19 @@ from typing import Any
 
 import numpy.typing as npt
 
-from widthfold_onnx.fold.state import State
-from widthfold_onnx.model.graph import Document, Graph, Node, Value
-from widthfold_onnx.model.order import nodes_of
-from widthfold_onnx.rewrite.emit import Chain, base_name
+from widthfold_onnx.fold.packed_layout import State
+from widthfold_onnx.model.graph.document import Document, Graph, Node, Value
+from widthfold_onnx.model.graph.toposort import nodes_of
+from widthfold_onnx.rewrite.chain import Chain, base_name
 from widthfold_onnx.rewrite.folded import append_folded
 from widthfold_onnx.rewrite.guard_groups import GuardGroups, Plans
 from widthfold_onnx.rewrite.guards import Guard
 from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rewrite.record import ORIGIN_KEY, PACKED, encoded, record_of
 from widthfold_onnx.rewrite.regions import Passenger
-from widthfold_onnx.rules.dequantized import exact_dequantizer
-from widthfold_onnx.rules.form import Reformulation
-from widthfold_onnx.rules.site import LinearSite
+from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.match.dequantized import exact_dequantizer
+from widthfold_onnx.rules.match.site import LinearSite
 
 Array = npt.NDArray[Any]
 

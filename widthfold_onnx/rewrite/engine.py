@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 import onnx
 
-from widthfold_onnx.model.graph import Document, Graph, graph_of
-from widthfold_onnx.model.order import nodes_of
+from widthfold_onnx.model.graph.document import Document, Graph, graph_of
+from widthfold_onnx.model.graph.toposort import nodes_of
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rewrite.emission import Emission
 from widthfold_onnx.rewrite.guard_groups import GuardGroups, Plans
 from widthfold_onnx.rewrite.guards import put_guards
 from widthfold_onnx.rewrite.nonfinite import note_spread, spread_of
 from widthfold_onnx.rewrite.parameters import Parameters
-from widthfold_onnx.rules.form import Reformulation
-from widthfold_onnx.rules.site import LinearSite
+from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.match.site import LinearSite
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,19 @@
 """Build the nodes that replace a site: extension, moves, the folded node, moves, cut.
 
 DequantizeLinear nodes stay next to the folded node, and moves of dequantized data are followed by
-a quantizer pair, for the reason given in `rules.dequantized`.
+a quantizer pair, for the reason given in `rules.match.dequantized`.
 """
 
 from __future__ import annotations
 
-from widthfold_onnx.model.declared import Dims
-from widthfold_onnx.model.domain import operator_of
-from widthfold_onnx.model.graph import Node, Value
-from widthfold_onnx.rewrite.emit import Chain
+from widthfold_onnx.model.graph.document import Node, Value
+from widthfold_onnx.model.proto.dims import Dims
+from widthfold_onnx.model.proto.domain import operator_of
+from widthfold_onnx.rewrite.chain import Chain
 from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rewrite.record import FOLD_KEY, PACKED
-from widthfold_onnx.rules.form import Ends, Reformulation
-from widthfold_onnx.rules.site import LinearSite
+from widthfold_onnx.rules.forms.form import Ends, Reformulation
+from widthfold_onnx.rules.match.site import LinearSite
 
 
 def append_folded(

@@ -12,15 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 
-from widthfold_onnx.fold.state import State
-from widthfold_onnx.model.graph import Document, Node, Value
-from widthfold_onnx.model.order import reads
+from widthfold_onnx.fold.packed_layout import State
+from widthfold_onnx.model.graph.document import Document, Node, Value
+from widthfold_onnx.model.graph.toposort import reads
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rewrite.regions import Region
-from widthfold_onnx.rules.dequantized import is_dequantized_anew
-from widthfold_onnx.rules.form import Ends, Reformulation
-from widthfold_onnx.rules.guarding import EXACT, Extent, needed_extents, stored
-from widthfold_onnx.rules.site import LinearSite
+from widthfold_onnx.rules.forms.form import Ends, Reformulation
+from widthfold_onnx.rules.forms.guarding import EXACT, Extent, needed_extents, stored
+from widthfold_onnx.rules.match.dequantized import is_dequantized_anew
+from widthfold_onnx.rules.match.site import LinearSite
 
 Plans = dict[Node, tuple[LinearSite, Reformulation]]
 
@@ -124,7 +124,7 @@ class GuardGroups:
         made = {value for node in nodes for value in node.outputs}
         border = list(dict.fromkeys(v for node in nodes for v in self._data(node) if v not in made))
         if len(nodes) > 1 and any(map(is_dequantized_anew, border)):
-            return None  # a site alone is not planned with a guard there (`rules.guarding`)
+            return None  # a site alone is not planned with a guard there (`rules.forms.guarding`)
         extents = self._group_extents(nodes, border)
         return None if extents is None else Group(nodes, extents)
 

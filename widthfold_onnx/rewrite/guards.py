@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import onnx
 from onnx import GraphProto, NodeProto, helper
 
-from widthfold_onnx.model.scope import graph_scope
-from widthfold_onnx.model.walk import all_nodes, placed_graphs, subgraphs
+from widthfold_onnx.model.proto.scope import graph_scope
+from widthfold_onnx.model.proto.walk import all_nodes, placed_graphs, subgraphs
 from widthfold_onnx.rewrite.conditions import GUARD_KEY, Conditions, Fresh
-from widthfold_onnx.rules.guarding import EXTENTS, Extent
+from widthfold_onnx.rules.forms.guarding import EXTENTS, Extent
 
 Ports = Mapping[str, onnx.ValueInfoProto | None]
 """The values that a guard returns, with their descriptions in the graph."""
@@ -28,7 +28,7 @@ class Guard:
     """Nodes that are to be guarded together.
 
     Attributes:
-        path: path of the graph that holds them (`model.messages.Scope.path`).
+        path: path of the graph that holds them (`model.graph.messages.Scope.path`).
         base: prefix of the names of its own nodes.
         new: first outputs of the folded nodes.
         originals: the original nodes that they replace.

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import onnx
 
-from widthfold_onnx.rules.form import Reformulation
-from widthfold_onnx.rules.site import LinearSite
+from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.match.site import LinearSite
 
 NONFINITE_KEY = "widthfold.nonfinite"
 """Metadata of a model: ``spread:F`` if folds may spread Inf and NaN, F times at most."""

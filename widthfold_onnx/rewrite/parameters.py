@@ -14,10 +14,10 @@ from typing import Any
 import numpy.typing as npt
 
 from widthfold_onnx.fold.conv import ConvFold
-from widthfold_onnx.model.constants import Constant
-from widthfold_onnx.model.graph import Document, Value
-from widthfold_onnx.rules.parameter import Parameter, is_single
-from widthfold_onnx.rules.site import LinearSite
+from widthfold_onnx.model.graph.constants import Constant
+from widthfold_onnx.model.graph.document import Document, Value
+from widthfold_onnx.rules.match.parameter import Parameter, is_single
+from widthfold_onnx.rules.match.site import LinearSite
 
 Array = npt.NDArray[Any]
 

@@ -17,10 +17,10 @@ from widthfold_onnx.fold.axis import fold_axis, keep_axis
 from widthfold_onnx.fold.channels import Grouping, regroup
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv_axis import ConvAxis
-from widthfold_onnx.model.walk import all_nodes
+from widthfold_onnx.model.proto.walk import all_nodes
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.form import Reformulation
-from widthfold_onnx.rules.site import LinearSite
+from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.match.site import LinearSite
 
 FOLD_KEY = "widthfold.fold"
 ORIGIN_KEY = "widthfold.origin"

@@ -15,15 +15,15 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from widthfold_onnx.fold.state import State
-from widthfold_onnx.model.constants import Constant
-from widthfold_onnx.model.declared import Dims
-from widthfold_onnx.model.domain import is_default
-from widthfold_onnx.model.graph import Document, Node, Value
+from widthfold_onnx.fold.packed_layout import State
+from widthfold_onnx.model.graph.constants import Constant
+from widthfold_onnx.model.graph.document import Document, Node, Value
+from widthfold_onnx.model.proto.dims import Dims
+from widthfold_onnx.model.proto.domain import is_default
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.carry import carry
-from widthfold_onnx.rules.form import Ends, elements
-from widthfold_onnx.rules.operand import Carried, Op
+from widthfold_onnx.rules.forms.form import Ends, elements
+from widthfold_onnx.rules.propagation.op import Carried, Op
+from widthfold_onnx.rules.propagation.table import carry
 
 
 @dataclass(frozen=True)

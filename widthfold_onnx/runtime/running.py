@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from widthfold_onnx.options import Provider, Shapes
-from widthfold_onnx.runtime.session import open_session
-from widthfold_onnx.runtime.sizes import find_shapes
-from widthfold_onnx.runtime.stored import stored_feeds
+from widthfold_onnx.runtime.inputs.recorded import stored_feeds
+from widthfold_onnx.runtime.inputs.sizes import find_shapes
+from widthfold_onnx.runtime.sessions.session import open_session
 
 
 def running(
@@ -20,7 +20,7 @@ def running(
 ) -> tuple[Provider, Shapes]:
     """Return the provider and the shapes of a model: those of stored inputs, else found by trying.
 
-    Meant to run in `runtime.worker.isolated`.
+    Meant to run in `runtime.child.isolated`.
 
     Raises:
         UnverifiedError: the provider cannot be used, or no shapes were found.

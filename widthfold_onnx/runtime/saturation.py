@@ -14,7 +14,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from widthfold_onnx.options import Provider
-from widthfold_onnx.runtime.session import Level, open_session
+from widthfold_onnx.runtime.sessions.session import Level, open_session
 
 _DATA, _WEIGHT = np.uint8(255), np.int8(127)
 _CHANNELS = 16

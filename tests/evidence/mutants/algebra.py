@@ -18,12 +18,14 @@ from widthfold_onnx.fold.axis import fold_axis
 from widthfold_onnx.fold.channels import Regrouping, regroup_weight
 from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
-from widthfold_onnx.fold.layout import Packing, pack
+from widthfold_onnx.fold.packing import Packing, pack
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.operators.base import Operator
 from widthfold_onnx.operators.conv_transpose import CONV_TRANSPOSE
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules import forms, reading, site, windows
+from widthfold_onnx.rules.forms import enumeration as forms
+from widthfold_onnx.rules.forms import windows
+from widthfold_onnx.rules.match import reading, site
 
 Planted = Callable[[], Any]
 """A context inside which the package folds wrongly."""

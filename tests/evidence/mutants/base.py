@@ -12,15 +12,15 @@ from onnx import helper, numpy_helper
 
 from widthfold_onnx import AxisName, FoldOptions
 from widthfold_onnx.fold.channels import Grouping
-from widthfold_onnx.model.graph import Document
+from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.plan.decisions import plan
+from widthfold_onnx.plan.decide.decisions import plan
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.engine import Rewriting
-from widthfold_onnx.rules.conv import reformulate
-from widthfold_onnx.rules.form import Reformulation
-from widthfold_onnx.rules.forms import candidates, forms
-from widthfold_onnx.rules.site import LinearSite
+from widthfold_onnx.rules.forms.enumeration import candidates, forms
+from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.selection import reformulate
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

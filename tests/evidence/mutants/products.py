@@ -22,7 +22,7 @@ from tests.evidence.mutants.alter import (
 from tests.evidence.mutants.folded import Array, Fault, Folded, put
 from tests.rewrite.products import Product
 from widthfold_onnx import FoldOptions, fold_model
-from widthfold_onnx.rules.site import LinearSite
+from widthfold_onnx.rules.match.site import LinearSite
 
 Plain = {"first": "Tanh", "last": "Asinh", "scale": 1.0}
 Scaled = {"alpha": 0.6, "beta": 0.4}

@@ -17,7 +17,7 @@ from tests.rewrite.quantized import Case
 from widthfold_onnx import AxisName, FoldOptions, Layout, fold_model
 from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.rewrite.record import FOLD_KEY
-from widthfold_onnx.rules import site as rules_site
+from widthfold_onnx.rules.match import site as rules_site
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Fault = Callable[[onnx.ModelProto], bool]

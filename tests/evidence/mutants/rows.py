@@ -22,10 +22,10 @@ from tests.evidence.mutants.products import (
 )
 from widthfold_onnx import FoldOptions, fold_model
 from widthfold_onnx.fold.conv import ConvFold
-from widthfold_onnx.fold.row_state import RowState
-from widthfold_onnx.rules import rows
-from widthfold_onnx.rules.rows import fold_of
-from widthfold_onnx.rules.site import LinearSite
+from widthfold_onnx.fold.row_layout import RowState
+from widthfold_onnx.rules.forms import rows
+from widthfold_onnx.rules.forms.rows import fold_of
+from widthfold_onnx.rules.match.site import LinearSite
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

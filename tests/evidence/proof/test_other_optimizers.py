@@ -15,7 +15,7 @@ from tests.shared import MODELS, ROOT
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.proved import proved
-from widthfold_onnx.model.loader import load
+from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.results import Proof
 
 OURS = sorted((ROOT / "models").glob("*.onnx"))

@@ -24,16 +24,16 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
-from widthfold_onnx.model.domain import is_default
-from widthfold_onnx.model.inlining import inlined
-from widthfold_onnx.model.shapes import ShapeTable
-from widthfold_onnx.model.walk import all_graphs, all_nodes, placed_graphs
+from widthfold_onnx.model.graph.inlining import inlined
+from widthfold_onnx.model.proto.domain import is_default
+from widthfold_onnx.model.proto.walk import all_graphs, all_nodes, placed_graphs
+from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Provider, VerifyOptions
-from widthfold_onnx.rules.dequantized import REMOVED, SELECTING
-from widthfold_onnx.runtime.entries import SIGNED
+from widthfold_onnx.rules.match.dequantized import REMOVED, SELECTING
 from widthfold_onnx.runtime.saturation import u8s8_error
-from widthfold_onnx.runtime.session import Level, Session, open_session
+from widthfold_onnx.runtime.sessions.session import Level, Session, open_session
+from widthfold_onnx.runtime.sessions.session_options import SIGNED
 
 INT8, UINT8 = TensorProto.INT8, TensorProto.UINT8
 MICROSOFT = "com.microsoft"

@@ -15,13 +15,13 @@ from onnx import helper
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.eight_bits.exact_kernels import holds_bytes
-from widthfold_onnx.model.constants import Constant
-from widthfold_onnx.model.domain import is_default
-from widthfold_onnx.model.graph import Document, Node, Value
-from widthfold_onnx.model.loader import load
+from widthfold_onnx.model.graph.constants import Constant
+from widthfold_onnx.model.graph.document import Document, Node, Value
+from widthfold_onnx.model.proto.domain import is_default
+from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.rules.dequantized import REMOVED, SELECTING
-from widthfold_onnx.runtime.stored import InputSet
+from widthfold_onnx.rules.match.dequantized import REMOVED, SELECTING
+from widthfold_onnx.runtime.inputs.recorded import InputSet
 
 LABEL = "whole range of the quantizers"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import onnx
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.model.external import check_external, external_tensors, open_external
-from widthfold_onnx.model.loader import load
+from widthfold_onnx.model.proto.external import check_external, external_tensors, open_external
+from widthfold_onnx.model.read.loader import load
 
 MAX_BYTES = 1 << 30
 """Largest model that is copied; a protobuf holds twice that at most."""

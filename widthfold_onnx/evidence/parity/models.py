@@ -14,19 +14,7 @@ from typing import Literal
 
 from widthfold_onnx.errors import NoKernelError, UnverifiedError
 from widthfold_onnx.evidence.eight_bits.exact_kernels import may_saturate
-from widthfold_onnx.evidence.eight_bits.saturated import as_deployed
-from widthfold_onnx.evidence.parity.deployed import deployed_cells, in_float64, stepped
-from widthfold_onnx.evidence.parity.interface import interface_differences
-from widthfold_onnx.evidence.parity.outputs import meaningless
-from widthfold_onnx.evidence.parity.overflow import overflowing_sets
-from widthfold_onnx.evidence.parity.reference import Reference, reference_of, unsteady_of
-from widthfold_onnx.evidence.parity.rounds import (
-    Report,
-    attempt,
-    noise,
-    silent,
-)
-from widthfold_onnx.evidence.parity.rows import (
+from widthfold_onnx.evidence.parity.comparison import (
     Cells,
     Judge,
     Outputs,
@@ -34,11 +22,23 @@ from widthfold_onnx.evidence.parity.rows import (
     merged,
     stored_differences,
 )
-from widthfold_onnx.evidence.parity.trust import usable
-from widthfold_onnx.evidence.parity.truth import true_outputs
+from widthfold_onnx.evidence.parity.float64_reference import true_outputs
+from widthfold_onnx.evidence.parity.interface import interface_differences
+from widthfold_onnx.evidence.parity.optimized_level import deployed_cells, in_float64, stepped
+from widthfold_onnx.evidence.parity.outputs import meaningless
+from widthfold_onnx.evidence.parity.overflow import overflowing_sets
+from widthfold_onnx.evidence.parity.reference import Reference, reference_of, unsteady_of
+from widthfold_onnx.evidence.parity.reference_validity import usable
+from widthfold_onnx.evidence.parity.runs import (
+    Report,
+    attempt,
+    noise,
+    silent,
+)
+from widthfold_onnx.evidence.parity.saturated import as_deployed
 from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.results import OutputParity
-from widthfold_onnx.runtime.session import Level, resolved
+from widthfold_onnx.runtime.sessions.session import Level, resolved
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class ModelParity:
 def compare_models(
     original: Path, rewritten: Path, options: VerifyOptions, *, report: Report = silent
 ) -> ModelParity:
-    """Compare interface and values; meant to run in `runtime.worker.isolated`.
+    """Compare interface and values; meant to run in `runtime.child.isolated`.
 
     Args:
         original: model file.

@@ -14,16 +14,16 @@ import numpy as np
 import onnx
 
 from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.evidence.parity.comparison import Outputs
 from widthfold_onnx.evidence.parity.inline import MAX_BYTES, inlined
-from widthfold_onnx.evidence.parity.rounds import run_with
-from widthfold_onnx.evidence.parity.rows import Outputs
+from widthfold_onnx.evidence.parity.runs import run_with
 from widthfold_onnx.evidence.proof.correspondence import Correspondence
 from widthfold_onnx.evidence.proof.program import program
-from widthfold_onnx.model.domain import operator_of
-from widthfold_onnx.model.scope import describe_node
+from widthfold_onnx.model.proto.domain import operator_of
+from widthfold_onnx.model.proto.scope import describe_node
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import VerifyOptions
-from widthfold_onnx.runtime.stored import InputSet
+from widthfold_onnx.runtime.inputs.recorded import InputSet
 
 
 def overflowing_sets(

@@ -9,9 +9,9 @@ from pathlib import Path
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.eight_bits.exact_kernels import may_saturate
 from widthfold_onnx.evidence.eight_bits.filled import filling
-from widthfold_onnx.evidence.eight_bits.saturated import as_deployed, check_deployable
+from widthfold_onnx.evidence.parity.comparison import UNSTEADY, Outputs, both, output_names
 from widthfold_onnx.evidence.parity.outputs import compare
-from widthfold_onnx.evidence.parity.rounds import (
+from widthfold_onnx.evidence.parity.runs import (
     Report,
     attempt,
     input_sets,
@@ -19,10 +19,10 @@ from widthfold_onnx.evidence.parity.rounds import (
     originals,
     silent,
 )
-from widthfold_onnx.evidence.parity.rows import UNSTEADY, Outputs, both, output_names
+from widthfold_onnx.evidence.parity.saturated import as_deployed, check_deployable
 from widthfold_onnx.options import Shapes, VerifyOptions
-from widthfold_onnx.runtime.session import Level, resolved
-from widthfold_onnx.runtime.stored import InputSet
+from widthfold_onnx.runtime.inputs.recorded import InputSet
+from widthfold_onnx.runtime.sessions.session import Level, resolved
 from widthfold_onnx.text import printable
 
 
@@ -78,7 +78,7 @@ def unsteady_of(reference: Reference) -> list[str]:
 def check_judged(original: Path, options: VerifyOptions) -> bool:
     """Check that a rewritten model can be compared with something, before one is sought.
 
-    Meant to run in `runtime.worker.isolated`.
+    Meant to run in `runtime.child.isolated`.
 
     Args:
         original: model file.
@@ -99,7 +99,7 @@ def check_judged(original: Path, options: VerifyOptions) -> bool:
 
 
 def saturating(original: Path, folds: Sequence[Path], options: VerifyOptions) -> list[list[str]]:
-    """Return why folds may not be deployed here; meant to run in `runtime.worker.isolated`.
+    """Return why folds may not be deployed here; meant to run in `runtime.child.isolated`.
 
     Args:
         original: model file, for which `check_judged` returned True.

@@ -26,10 +26,10 @@ from widthfold_onnx.evidence.proof.sizes import (
 )
 from widthfold_onnx.evidence.proof.undecided import undecided
 from widthfold_onnx.evidence.proof.values import Elements, Known, Shape, Value
-from widthfold_onnx.model.domain import is_default
-from widthfold_onnx.model.scope import describe_node
-from widthfold_onnx.model.shapes import ShapeTable
-from widthfold_onnx.model.walk import all_nodes
+from widthfold_onnx.model.proto.domain import is_default
+from widthfold_onnx.model.proto.scope import describe_node
+from widthfold_onnx.model.proto.walk import all_nodes
+from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.text import printable
 
 LEAST_BITS = 40

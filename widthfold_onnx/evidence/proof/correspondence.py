@@ -18,10 +18,10 @@ from widthfold_onnx.evidence.proof.call import FLOATS
 from widthfold_onnx.evidence.proof.operators.moves import MOVES
 from widthfold_onnx.evidence.proof.program import Program, Tensors, stored
 from widthfold_onnx.evidence.proof.values import Described, Shape
-from widthfold_onnx.model.domain import is_default
-from widthfold_onnx.model.external import is_external
-from widthfold_onnx.model.shapes import ShapeTable
-from widthfold_onnx.model.walk import node_tensors
+from widthfold_onnx.model.proto.domain import is_default
+from widthfold_onnx.model.proto.external import is_external
+from widthfold_onnx.model.proto.walk import node_tensors
+from widthfold_onnx.model.shapes.table import ShapeTable
 
 _INTEGERS = tuple(
     onnx.TensorProto.DataType.Value(name) for name in ("INT8", "UINT8", "INT16", "UINT16", "INT32")

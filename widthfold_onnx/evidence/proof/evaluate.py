@@ -23,11 +23,11 @@ from widthfold_onnx.evidence.proof.values import (
     UnevaluableError,
     Value,
 )
-from widthfold_onnx.model.declared import Dims
-from widthfold_onnx.model.domain import is_default
-from widthfold_onnx.model.scope import NameScope, describe_node
-from widthfold_onnx.model.shapes import ShapeTable
-from widthfold_onnx.model.walk import body_path
+from widthfold_onnx.model.proto.dims import Dims
+from widthfold_onnx.model.proto.domain import is_default
+from widthfold_onnx.model.proto.scope import NameScope, describe_node
+from widthfold_onnx.model.proto.walk import body_path
+from widthfold_onnx.model.shapes.table import ShapeTable
 
 MOST_ELEMENTS = 1 << 27
 """Largest value that is evaluated; it takes 20 bytes for each element."""

@@ -15,14 +15,14 @@ from onnx.inliner import inline_local_functions
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError
-from widthfold_onnx.model.constant_folding import dense
-from widthfold_onnx.model.functions import (
+from widthfold_onnx.model.proto.constant_folding import dense
+from widthfold_onnx.model.proto.functions import (
     check_inlined_size,
     domain_name,
     with_stated_defaults,
 )
-from widthfold_onnx.model.scope import NameScope, graph_scope
-from widthfold_onnx.model.walk import all_nodes
+from widthfold_onnx.model.proto.scope import NameScope, graph_scope
+from widthfold_onnx.model.proto.walk import all_nodes
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.text import printable
 

@@ -10,8 +10,8 @@ import onnx
 
 from widthfold_onnx.evidence.proof.program import Program, constant
 from widthfold_onnx.evidence.proof.values import Shape
-from widthfold_onnx.model.domain import is_default
-from widthfold_onnx.model.shapes import ShapeTable
+from widthfold_onnx.model.proto.domain import is_default
+from widthfold_onnx.model.shapes.table import ShapeTable
 
 DOUBLINGS = 4
 """How often multiples of tested moduli are doubled."""

@@ -18,7 +18,7 @@ from widthfold_onnx.evidence.proof.field import key_of
 from widthfold_onnx.evidence.proof.operators import operator
 from widthfold_onnx.evidence.proof.reference_ops import OPS
 from widthfold_onnx.evidence.proof.values import Opaque, Shape
-from widthfold_onnx.model.shapes import ShapeTable
+from widthfold_onnx.model.shapes.table import ShapeTable
 
 DIGITS = {kind: 2.0**-bits for kind, bits in zip(FLOATS, (10, 7, 23, 52), strict=True)}
 """Distance from 1 to the next float of a type."""

@@ -6,11 +6,11 @@ import resource
 import sys
 from pathlib import Path
 
-from widthfold_onnx.model.external import check_external, external_tensors
-from widthfold_onnx.model.loader import load
+from widthfold_onnx.model.proto.external import check_external, external_tensors
+from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.options import VerifyOptions
-from widthfold_onnx.runtime.session import Feeds, Level, open_session
-from widthfold_onnx.runtime.worker import isolated
+from widthfold_onnx.runtime.child import isolated
+from widthfold_onnx.runtime.sessions.session import Feeds, Level, open_session
 
 _RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 """Bytes of a unit of ru_maxrss (getrusage(2))."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from widthfold_onnx.options import Provider
 from widthfold_onnx.results import NodeTime, Side
-from widthfold_onnx.runtime.providers import NAMES
+from widthfold_onnx.runtime.sessions.providers import NAMES
 from widthfold_onnx.text import printable
 
 HEAVY = ("Conv", "MatMul", "Gemm")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from widthfold_onnx.results import NodeTime
-from widthfold_onnx.runtime.session import Feeds, Session
+from widthfold_onnx.runtime.sessions.session import Feeds, Session
 
 WARM_RUNS = 3
 PROFILED_RUNS = 10

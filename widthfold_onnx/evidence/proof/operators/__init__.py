@@ -38,8 +38,8 @@ from widthfold_onnx.evidence.proof.values import (
     UnevaluableError,
     Value,
 )
-from widthfold_onnx.model.domain import is_default
-from widthfold_onnx.model.inference import infer_node
+from widthfold_onnx.model.proto.domain import is_default
+from widthfold_onnx.model.shapes.inference import infer_node
 
 OPERATORS: Mapping[str, Callable[[Call], list[Value] | None]] = {
     **FUNCTIONS,

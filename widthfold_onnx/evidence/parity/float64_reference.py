@@ -1,0 +1,166 @@
+"""Computes the truth: the results of the original without rounding to its own element types.
+
+All floats of the model are widened to float64 (weights, casts, generated values) and onnx's
+reference implementation runs it, with some operators of our own (`proof.reference_ops`). It knows
+neither every operator nor every version, so there may be no truth; then the report says why, and
+no claim rests on it.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.errors import UnverifiedError, WidthfoldError
+from widthfold_onnx.evidence.parity.comparison import Outputs
+from widthfold_onnx.evidence.parity.inline import inlined
+from widthfold_onnx.evidence.proof.reference_ops import OPS
+from widthfold_onnx.model.proto.scope import NameScope, graph_scope
+from widthfold_onnx.model.proto.walk import all_nodes, all_tensors
+from widthfold_onnx.runtime.child import isolated
+from widthfold_onnx.runtime.inputs.recorded import InputSet
+from widthfold_onnx.text import printable
+
+START = 5.0
+"""Seconds on top of the budget until the process is killed: it must start, and one node of the
+reference implementation may run for minutes."""
+
+MAX_BYTES = 1 << 28
+"""Largest model that is widened; it is held several times."""
+
+_WHOLE = (np.uint8, np.int8, np.int32, np.int64)
+_NARROW = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+
+
+def true_outputs(
+    model: Path, outputs: Sequence[str], sets: Sequence[InputSet], budget: float
+) -> tuple[list[Outputs], str]:
+    """Return what the model computes in float64 on each input set, {} if that is not known.
+
+    It runs in a process of its own, which ends when the budget is spent. Small sets go first, so
+    that there is time for as many as possible.
+
+    Args:
+        model: the original.
+        outputs: their names in graph order.
+        sets: the input sets.
+        budget: seconds; 0 computes nothing.
+
+    Returns:
+        One item per input set, and why some of them are empty; "" if none is, or none was wanted.
+    """
+    results: list[Outputs] = [{} for _ in sets]
+    if budget <= 0:
+        return results, ""
+    order = sorted(range(len(sets)), key=lambda i: sum(x.size for x in sets[i].feeds.values()))
+    feeds = [sets[i].feeds for i in order]
+    try:
+        runs, why = isolated(evaluate, model, list(outputs), feeds, budget, timeout=budget + START)
+    except UnverifiedError as error:
+        return results, f"no float64 reference: {error}"
+    for i, run in zip(order, runs, strict=False):
+        results[i] = run
+    missing = f"float64 reference for {len(runs)} of {len(sets)} input sets only: {why}"
+    return results, missing if why else ""
+
+
+def evaluate(
+    model: Path, outputs: Sequence[str], feeds: Sequence[Outputs], budget: float
+) -> tuple[list[Outputs], str]:
+    """Compute outputs in float64 for the first input sets, as many as start within the budget.
+
+    Returns:
+        The outputs of each set that ran, and why the others did not.
+
+    Raises:
+        UnverifiedError: no set runs.
+    """
+    ends = time.monotonic() + budget
+    pace = 0.0  # seconds per element of the largest set so far
+    results: list[Outputs] = []
+    try:
+        proto = inlined(model, MAX_BYTES)
+        widen(proto)
+        _order(graph_scope(proto.graph))
+        evaluator = ReferenceEvaluator(proto, new_ops=list(OPS))
+        with np.errstate(all="ignore"):
+            for item in feeds:
+                began, size = time.monotonic(), sum(array.size for array in item.values())
+                if results and began + pace * size > ends:
+                    return results, f"the budget of {budget:g} s is spent"
+                wide = {name: _wide(array) for name, array in item.items()}
+                values = evaluator.run(list(outputs), wide)
+                results.append({n: v for n, v in zip(outputs, values, strict=True) if _is_wide(v)})
+                pace = (time.monotonic() - began) / max(size, 1)
+    except Exception as error:
+        # Operators raise different errors on unknown versions; there is no common base.
+        why = str(error) if isinstance(error, WidthfoldError) else _where(error)
+        if not results:
+            raise UnverifiedError(why) from error
+        return results, why
+    return results, ""
+
+
+def _where(error: BaseException) -> str:
+    """Name the node at which onnx's reference implementation fails: the innermost one that ran.
+
+    Its own message is about its arrays and classes, and mostly does not name a node.
+    """
+    while error.__cause__ is not None:  # it raises anew at every node that holds a body
+        error = error.__cause__
+    node = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        running, loading = frame.f_locals.get("self"), frame.f_locals.get("node")
+        if isinstance(running, OpRun):
+            node = running.onnx_node
+        elif isinstance(loading, onnx.NodeProto):
+            node = loading
+    what = "this model" if node is None else f"{node.op_type} {node.name or node.output[0]}"
+    return printable(f"onnx's reference implementation fails at {what}")
+
+
+def widen(model: onnx.ModelProto) -> None:
+    """Turn every float of a model that holds its own data into float64."""
+    for tensor in all_tensors(model):
+        if tensor.data_type in _NARROW:
+            array = numpy_helper.to_array(tensor).astype(np.float64)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    bodies = [model.graph.node, *(function.node for function in model.functions)]
+    for node in (node for body in bodies for node in all_nodes(body)):
+        for attribute in node.attribute:
+            if attribute.name in ("to", "dtype") and attribute.i in _NARROW:
+                attribute.i = TensorProto.DOUBLE
+            elif node.op_type == "Constant" and attribute.name.startswith("value_float"):
+                single = attribute.name == "value_float"
+                values = np.array(attribute.f if single else attribute.floats, np.float64)
+                wide = numpy_helper.from_array(values)
+                attribute.CopyFrom(helper.make_attribute("value", wide))
+
+
+def _wide(array: Array) -> Array:
+    return array.astype(np.float64) if array.dtype.kind == "f" else array
+
+
+def _is_wide(value: object) -> bool:
+    """Check that nothing rounded a value to less than float64; integers are not rounded."""
+    return isinstance(value, np.ndarray) and value.dtype in (np.float64, *_WHOLE)
+
+
+def _order(scope: NameScope) -> None:
+    """Put the nodes into an order that can run, in every graph of a scope."""
+    for scopes in scope.inner.values():
+        for inside in scopes:
+            _order(inside)
+    if scope.graph is not None and list(map(id, scope.graph.node)) != list(map(id, scope.nodes)):
+        nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in scope.nodes]
+        del scope.graph.node[:]
+        scope.graph.node.extend(nodes)

@@ -1,0 +1,162 @@
+"""Makes input sets, and runs models on them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.evidence.eight_bits.exact_kernels import open_exact
+from widthfold_onnx.evidence.parity.comparison import Outputs, both
+from widthfold_onnx.evidence.parity.figures import relative_error
+from widthfold_onnx.options import Shapes, VerifyOptions
+from widthfold_onnx.runtime.inputs.recorded import InputSet, stored_feeds
+from widthfold_onnx.runtime.inputs.synthetic import made_up
+from widthfold_onnx.runtime.sessions.session import Level, Session
+from widthfold_onnx.text import printable
+
+Report = Callable[[str], None]
+
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+"""Values do not depend on the number of threads beyond rounding; only times need one thread."""
+
+
+def silent(line: str) -> None:
+    """Ignore a report."""
+
+
+def input_sets(
+    session: Session, options: VerifyOptions
+) -> tuple[list[InputSet], Shapes, list[str]]:
+    """Return stored sets, then synthetic ones; shapes of the first of those; what was left out."""
+    sets = [item for path in options.inputs for item in stored_feeds(Path(path), session.inputs)]
+    if options.seeds < 1 and sets:
+        return sets, {}, []
+    try:
+        made = made_up(
+            session,
+            options.input_shapes,
+            max(options.seeds, 1),
+            varied=options.thorough,
+        )
+    except UnverifiedError as error:
+        if not sets:
+            raise
+        return sets, {}, [f"stored inputs only: {error}"]
+    return [*sets, *made.sets], made.shapes, list(made.limits)
+
+
+def originals(
+    session: Session, sets: Sequence[InputSet], limits: list[str], report: Report
+) -> tuple[list[InputSet], list[Outputs]]:
+    """Return the sets and outputs of the original, without synthetic sets on which it stops.
+
+    Raises:
+        UnverifiedError: it stops on the first set or on a stored one.
+    """
+    kept: list[InputSet] = []
+    results: list[Outputs] = []
+    for item in sets:
+        try:
+            results += _run(session, [item], "original", report)
+        except UnverifiedError as error:
+            if not (kept and item.made_up):
+                raise
+            limits.append(f"left out {item.label}: {error}")
+        else:
+            kept.append(item)
+    return kept, results
+
+
+def _run(session: Session, sets: Sequence[InputSet], who: str, report: Report) -> list[Outputs]:
+    results = []
+    for item in sets:
+        report(f"{who}: {item.label}")
+        results.append(session.run(item.feeds))
+    return results
+
+
+def opened(model: Path, options: VerifyOptions, level: Level) -> Session:
+    """Open a session that is judged by values: chosen provider, all cores, exact integers.
+
+    Raises:
+        UnverifiedError: as `open_session`.
+    """
+    return open_exact(model, options, level, CORES)
+
+
+def attempt(
+    model: Path, options: VerifyOptions, level: Level, sets: Sequence[InputSet], report: Report
+) -> list[Outputs] | str:
+    """Return all outputs, or why there are none."""
+    try:
+        session = opened(model, options, level)
+        return _run(session, sets, f"{printable(model.name)}, level {level}", report)
+    except UnverifiedError as error:
+        return str(error)
+
+
+def noise(
+    original: Path,
+    options: VerifyOptions,
+    sets: Sequence[InputSet],
+    plain: Sequence[Outputs],
+    report: Report,
+) -> list[dict[str, float | None]]:
+    """Measure how far the original's outputs move if every float input moves by one rounding.
+
+    Results are by input set; if the changed inputs do not run, there is no noise.
+    """
+    shaken = [
+        InputSet(f"{item.label} shaken", {name: _shaken(x) for name, x in item.feeds.items()})
+        for item in sets
+    ]
+    moved = attempt(original, options, Level.DISABLED, shaken, report)
+    if isinstance(moved, str):
+        return [{} for _ in sets]
+    return [
+        {name: relative_error(*both(name, before, after)) for name in before}
+        for before, after in zip(plain, moved, strict=True)
+    ]
+
+
+def _shaken(array: Array) -> Array:
+    if array.dtype.kind != "f":
+        return array
+    return np.asarray(np.nextafter(array, np.asarray(np.inf, array.dtype)))
+
+
+def run_with(
+    model: onnx.ModelProto,
+    names: Iterable[str],
+    items: Iterable[InputSet],
+    options: VerifyOptions,
+) -> list[Outputs]:
+    """Run a model that returns more of its values, without the runtime's optimizations.
+
+    Args:
+        model: with all its data inside; it is changed.
+        names: values of its main graph.
+        items: the input sets.
+        options: where it runs.
+
+    Returns:
+        Per input set its outputs and the named values.
+
+    Raises:
+        UnverifiedError: it does not run.
+    """
+    known = {value.name for value in model.graph.output}
+    for name in sorted(set(names) - known):
+        model.graph.output.add().name = name
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        path.write_bytes(model.SerializeToString())
+        session = opened(path, options, Level.DISABLED)
+        return [session.run(item.feeds) for item in items]

@@ -1,0 +1,205 @@
+"""Measures how far both models are from their definition where 8-bit kernels saturate.
+
+The values are judged with exact kernels (`exact_kernels`); here both models run as the caller
+deploys them. A fold saturates at other products than the original, which is reported; it must
+not be further from the definition than the original is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.evidence.parity.comparison import SLACK, Outputs, both, figure, output_names
+from widthfold_onnx.evidence.parity.outputs import compare
+from widthfold_onnx.evidence.parity.runs import CORES, Report
+from widthfold_onnx.options import Tolerance, VerifyOptions
+from widthfold_onnx.runtime.inputs.recorded import InputSet
+from widthfold_onnx.runtime.sessions.session import Level, Session, open_session
+from widthfold_onnx.runtime.sessions.session_options import PRECISION
+from widthfold_onnx.text import printable
+
+STEP = 1.0
+"""Slack where outputs are integers, in steps: the original may be right by luck."""
+
+
+@dataclass(frozen=True)
+class Distance:
+    """Distances of both models from the definition of one output, the largest over all input sets.
+
+    Attributes:
+        name: of the output.
+        whole: whether it holds integers, so that distances are steps.
+        original: largest |difference| of the original.
+        rewritten: the same of the rewritten model.
+        scale: largest magnitude of the output.
+        slack: distance by which the rewritten model may always be further off.
+    """
+
+    name: str
+    whole: bool
+    original: float
+    rewritten: float
+    scale: float
+    slack: float
+
+    @property
+    def grew(self) -> bool:
+        """True if the rewritten model is further off than the original explains.
+
+        Both saturate at arbitrary products, so the largest differences are two draws from one
+        distribution.
+        """
+        return self.rewritten > SLACK * self.original + self.slack
+
+    @property
+    def beyond(self) -> bool:
+        """True if a model is further off than it may be in any case."""
+        return max(self.original, self.rewritten) > self.slack
+
+    @property
+    def share(self) -> float:
+        """The larger of both distances, relative to the largest magnitude."""
+        return max(self.original, self.rewritten) / (self.scale or 1.0)
+
+    def shown(self, distance: float) -> str:
+        """Format a distance in steps, or relative to the largest magnitude."""
+        if self.whole:
+            return f"{distance:.0f} steps"
+        return f"{figure(distance / (self.scale or 1.0))} of its largest value"
+
+
+def check_deployable(original: Path, options: VerifyOptions) -> None:
+    """Check that the original loads with the options of the session that were chosen, if any.
+
+    Raises:
+        UnverifiedError: it does not. It is no `NoKernelError`, which says that no options help.
+    """
+    given = ", ".join(f"{name}={value}" for name, value in options.session_options.items())
+    try:
+        if given:
+            _deployed(original, options)
+    except UnverifiedError as error:
+        raise UnverifiedError(f"with {printable(given)} {error}") from error
+
+
+def as_deployed(
+    models: tuple[Path, Path],
+    options: VerifyOptions,
+    sets: Sequence[InputSet],
+    exact: Sequence[Sequence[Outputs]],
+    unsteady: Container[str],
+    report: Report,
+) -> tuple[list[str], list[str]]:
+    """Run both models as the caller deploys them.
+
+    Args:
+        models: files of the original and of the rewritten model, with integers of 8 bits.
+        options: where they run.
+        sets: the input sets.
+        exact: results of each model by exact kernels at the same level, per input set.
+        unsteady: outputs that cannot be judged.
+        report: called with a line before the runs.
+
+    Returns:
+        Failures: the rewritten model does not run, or is further from its exact outputs than the
+        original; and a sentence on the distances of both, if any, or that the original does not
+        run.
+    """
+    report("integers of 8 bits as deployed")
+    first, second = (_outputs(model, options, sets) for model in models)
+    if isinstance(first, str):
+        return [], [f"as deployed the original does not run: {first}"]
+    if isinstance(second, str):
+        return [f"as deployed the original runs, the rewritten model does not: {second}"], []
+    names = [name for name in output_names(*exact) if name not in unsteady]
+    found = [d for d in _distances(names, exact, (first, second)) if d.beyond]
+    if not found:
+        return [], []
+    worst = max(found, key=lambda distance: distance.share)
+    chosen = replace(options, session_options={**options.session_options, PRECISION: "1"})
+    sentence = (
+        "this CPU's 8-bit kernels saturate (no VNNI): from its own definition the original is at "
+        f"most {worst.shown(worst.original)} away here, the rewritten model "
+        f"{worst.shown(worst.rewritten)} (output {printable(worst.name)}); "
+        f"{_remedy(names, exact, [_outputs(model, chosen, sets) for model in models])}"
+    )
+    grown = [printable(distance.name) for distance in found if distance.grew]
+    failures = [f"further from the definition than the original: output {', '.join(grown)}"]
+    return (failures if grown else []), [sentence]
+
+
+def _deployed(model: Path, options: VerifyOptions) -> Session:
+    """Open a session as the caller deploys the model.
+
+    Raises:
+        UnverifiedError: as `open_session`.
+    """
+    return open_session(
+        model,
+        options.provider,
+        Level.ALL,
+        CORES,
+        provider_options=options.provider_options,
+        session_options=options.session_options,
+    )
+
+
+def _outputs(model: Path, options: VerifyOptions, sets: Sequence[InputSet]) -> list[Outputs] | str:
+    """Return the outputs of a model as deployed, or why it does not run."""
+    try:
+        session = _deployed(model, options)
+        return [session.run(item.feeds) for item in sets]
+    except UnverifiedError as error:
+        return str(error)
+
+
+def _distances(
+    names: Iterable[str], exact: Sequence[Sequence[Outputs]], computed: Sequence[Sequence[Outputs]]
+) -> Iterator[Distance]:
+    """Yield the distances of each output for which both models return numbers."""
+    for name in names:
+        original, rewritten = (
+            [compare(name, *both(name, a, b), Tolerance()) for a, b in zip(*pair, strict=True)]
+            for pair in zip(exact, computed, strict=True)
+        )
+        rows = [*original, *rewritten]
+        if any(row.max_abs is None for row in rows):
+            continue  # texts, other shapes, nothing finite: judged elsewhere
+        arrays = [outputs[name] for outputs in exact[0] if name in outputs]
+        whole = all(array.dtype.kind in "iu" for array in arrays)
+        scale = max((_largest(array) for array in arrays), default=0.0)
+        yield Distance(
+            name=name,
+            whole=whole,
+            original=max(row.max_abs or 0.0 for row in original),
+            rewritten=max(row.max_abs or 0.0 for row in rewritten),
+            scale=scale,
+            slack=STEP if whole else rows[0].tolerance * scale,
+        )
+
+
+def _largest(array: Array) -> float:
+    """Return the largest finite magnitude."""
+    return float(np.abs(array[np.isfinite(array)].astype(np.float64)).max(initial=0.0))
+
+
+def _remedy(
+    names: Iterable[str],
+    exact: Sequence[Sequence[Outputs]],
+    remedied: Sequence[list[Outputs] | str],
+) -> str:
+    """Say whether `PRECISION` makes both models exact, as tried."""
+    computed = [outputs for outputs in remedied if not isinstance(outputs, str)]
+    if len(computed) < len(remedied):
+        return (
+            f"{PRECISION}=1 does not load both; weights of 7 bits, or unsigned ones, would be exact"
+        )
+    if any(distance.share for distance in _distances(names, exact, computed)):
+        return f"{PRECISION}=1 does not make both exact"
+    return f"{PRECISION}=1 makes both exact"

@@ -1,0 +1,111 @@
+"""Define the state of a tensor between folded nodes: which of its positions lie in its channels.
+
+A state is a bijection between the elements of a natural tensor and those of a packed one. Channels
+stay on one axis, which has the same number in both, counted from one end. Ops that act on each
+element alone, or differ per channel at most, need to know no more. The two kinds of states are
+those of tensors between Convs (`fold.conv_layout`) and between products (`fold.row_layout`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from widthfold_onnx.fold.packing import Reshape, Step
+
+Array = npt.NDArray[Any]
+Dims = Sequence[int | None]
+
+
+class State(ABC):
+    """The packing of a tensor, without extension."""
+
+    @property
+    @abstractmethod
+    def channel_axis(self) -> int:
+        """Axis of the channels, in natural and packed tensors."""
+
+    @property
+    @abstractmethod
+    def channel_major(self) -> bool:
+        """True if the positions in a channel stay together, so that channels can be joined."""
+
+    @abstractmethod
+    def rank(self, natural: int) -> int:
+        """Return the rank of the packed tensor for a natural rank."""
+
+    @abstractmethod
+    def involved(self, rank: int) -> frozenset[int]:
+        """Return the natural axes that packing changes: folded axes and channels, at least."""
+
+    @abstractmethod
+    def fits(self, shape: Dims) -> bool:
+        """Check whether this state is valid, and fits tensors of natural extents `shape`.
+
+        The extents that it packs must be known, so that another size cannot be packed wrongly
+        without an error.
+        """
+
+    @abstractmethod
+    def least(self, channels: int) -> tuple[int, ...]:
+        """Return the smallest natural extents that it fits, for a number of channels."""
+
+    @abstractmethod
+    def steps(self, shape: Dims, *, inverse: bool = False) -> tuple[Step, ...]:
+        """Return the moves that pack, or with `inverse` unpack, natural extents `shape`."""
+
+    def is_view(self, shape: Dims) -> bool:
+        """Check whether packing a tensor of natural extents `shape` moves no element in memory."""
+        return all(isinstance(step, Reshape) for step in self.steps(shape))
+
+    def packed(self, array: Array) -> Array:
+        """Pack a natural array into this state; its extents must be divisible."""
+        return applied(array, self.steps(array.shape))
+
+    def names_channels(self, axis: int, rank: int) -> bool:
+        """Check whether an axis is that of the channels at natural rank `rank` and packed."""
+        return all((axis - self.channel_axis) % r == 0 for r in (rank, self.rank(rank)))
+
+    def channels(self, count: int) -> npt.NDArray[np.int64]:
+        """Return the original channel of every packed channel, for `count` channels."""
+        shape = self.least(count)
+        which = np.arange(count).reshape(_column(count, len(shape) - 1 - self._before(len(shape))))
+        return self.packed(np.broadcast_to(which, shape)).ravel()
+
+    def constant(self, numbers: Array, rank: int) -> Array:
+        """Return one number per channel so that it broadcasts to packed tensors of a natural rank.
+
+        It has as few axes as possible: a runtime fuses [C] into a product, but not [1, 1, C].
+        """
+        packed = self.rank(rank)
+        return numbers.ravel()[self.channels(numbers.size)].reshape(
+            _column(-1, packed - 1 - self._before(packed))
+        )
+
+    def _before(self, rank: int) -> int:
+        """Return the number of axes before that of the channels."""
+        return self.channel_axis % rank
+
+
+def _column(extent: int, behind: int) -> tuple[int, ...]:
+    return (extent, *(1,) * behind)
+
+
+def applied(array: Array, steps: Sequence[Step]) -> Array:
+    """Apply the steps to an array."""
+    for step in steps:
+        if isinstance(step, Reshape):
+            pairs = enumerate(zip(step.extents, step.keep, strict=True))
+            array = array.reshape(
+                [
+                    extent if extent is not None else array.shape[i] if keep else -1
+                    for i, (extent, keep) in pairs
+                ]
+            )
+        else:
+            array = array.transpose(step.order)
+    return array

@@ -1,0 +1,82 @@
+"""Define the state of a tensor between folded products: a digit of the positions is channels.
+
+    weight right   [.., L, C] as [.., L/F, F*C]   m = F*m' + f           channel f*C + c
+    weight left    [.., C, L] as [.., C*F, L/F]   m = (L/F)*f + m'       channel c*F + f
+
+Each is a single Reshape. On the right, axes directly before the rows may be merged with them: L is
+their product, and the packed tensor has fewer axes. Leading axes are batches and stay.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from widthfold_onnx.fold.packed_layout import Dims, State
+from widthfold_onnx.fold.packing import Reshape
+
+
+@dataclass(frozen=True)
+class RowState(State):
+    """The packing of data or result of a product.
+
+    Attributes:
+        factor: number F of digits that are channels.
+        left: positions are columns, not rows.
+        merged: axes that make up the positions; more than one only on the right.
+    """
+
+    factor: int
+    left: bool = False
+    merged: int = 1
+
+    @property
+    def channel_axis(self) -> int:
+        """The last axis; with the weight on the left the last but one."""
+        return -2 if self.left else -1
+
+    @property
+    def channel_major(self) -> bool:
+        """True on the left, where a channel holds all digits; on the right a digit all channels."""
+        return self.left
+
+    def rank(self, natural: int) -> int:
+        """Return the rank of the packed tensor: smaller by the axes that are merged."""
+        return natural - self.merged + 1
+
+    def involved(self, rank: int) -> frozenset[int]:
+        """Return the axes of positions and channels; all axes if some are merged."""
+        return frozenset(range(rank - 2 if self.merged == 1 else 0, rank))
+
+    def fits(self, shape: Dims) -> bool:
+        """Check whether positions and channels are known, and the factor divides the positions."""
+        most = 1 if self.left else len(shape) - 1
+        if len(shape) < 2 or self.factor < 2 or not 1 <= self.merged <= most:
+            return False
+        if shape[self.channel_axis] is None:
+            return False
+        positions = [e for e in self._positions(shape) if e is not None]
+        return len(positions) == self.merged and math.prod(positions) % self.factor == 0
+
+    def least(self, channels: int) -> tuple[int, ...]:
+        """Return the extents with one row or column per digit."""
+        positions = (self.factor, *(1,) * (self.merged - 1))
+        return (channels, *positions) if self.left else (*positions, channels)
+
+    def extents(self, shape: Dims) -> tuple[int | None, ...]:
+        """Return the packed extents for natural extents `shape`; None where they stay open."""
+        known = [e for e in self._positions(shape) if e is not None]
+        length = math.prod(known) // self.factor if len(known) == self.merged else None
+        channels = shape[self.channel_axis]
+        channels = None if channels is None else channels * self.factor
+        kept = shape[: len(shape) - 1 - self.merged]
+        return (*kept, channels, length) if self.left else (*kept, length, channels)
+
+    def steps(self, shape: Dims, *, inverse: bool = False) -> tuple[Reshape]:
+        """Return the Reshape that packs a tensor of natural extents `shape`, or unpacks it."""
+        packed, kept = self.extents(shape), len(shape) - 1 - self.merged
+        there, back = (packed, tuple(shape)) if inverse else (tuple(shape), packed)
+        return (Reshape(len(there), back, tuple(i < kept for i in range(len(back)))),)
+
+    def _positions(self, shape: Dims) -> Dims:
+        return shape[-1:] if self.left else shape[-1 - self.merged : -1]

@@ -1,0 +1,184 @@
+"""Finds the constants of a model: those it stores, and those it computes from them alone.
+
+Stored constants are initializers, dense or sparse, and Constant nodes; computed ones are what
+`model.proto.constant_folding` evaluates. An Identity returns the very same constant.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.model.graph.library import ir
+from widthfold_onnx.model.proto.constant_folding import FOLDABLE, MAX_ELEMENTS, dense, too_large
+from widthfold_onnx.model.proto.domain import is_default
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.text import printable
+
+Evaluate = Callable[[ir.Node, Sequence[Array | None]], Array | Refusal]
+
+
+@dataclass(frozen=True, eq=False)
+class Constant:
+    """A value known before the model runs.
+
+    Attributes:
+        value: the value.
+        tensor: its numbers.
+        owner: the graph that holds it.
+        is_external: whether its data, or data it is computed from, are in an external file.
+    """
+
+    value: ir.Value
+    tensor: ir.TensorProtocol
+    owner: ir.Graph
+    is_external: bool
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Extents of the tensor."""
+        return tuple(int(d) for d in self.tensor.shape.numpy())
+
+    @property
+    def dtype(self) -> str:
+        """ONNX name of the element type, e.g. ``FLOAT``."""
+        return self.tensor.dtype.name
+
+
+class Constants:
+    """All constants of one model; each is evaluated once.
+
+    Args:
+        folder: where external data lies.
+        trained: names of values that training changes.
+        overridable: whether a caller may replace an initializer that is an input as well.
+        sparse: sparse initializers by the id of their graph and their name.
+        evaluate: evaluates a node on constants.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        *,
+        trained: Collection[str],
+        overridable: bool,
+        sparse: Mapping[tuple[int, str], onnx.SparseTensorProto],
+        evaluate: Evaluate,
+    ) -> None:
+        self._folder = folder
+        self._trained = trained
+        self._overridable = overridable
+        self._sparse = sparse
+        self._evaluate = evaluate
+        self._known: dict[ir.Value, Constant | Refusal] = {}
+        self._elements = 0
+
+    def read(self, constant: Constant) -> Array:
+        """Return the numbers of a constant; onnx's own guarded loader reads external data."""
+        tensor = constant.tensor
+        if isinstance(tensor, ir.ExternalTensor):
+            message = ir.to_proto(tensor)
+            return onnx.numpy_helper.to_array(message, base_dir=str(self._folder))
+        return np.asarray(tensor.numpy())
+
+    def behind(self, value: ir.Value) -> Constant | Refusal:
+        """Return the constant behind a value, or why there is none."""
+        waiting = [value]
+        while waiting:
+            top = waiting[-1]
+            sources = [v for v in computed_from(top) if v not in self._known]
+            waiting.extend(sources)
+            if not sources:
+                waiting.pop()
+                if top not in self._known:
+                    self._known[top] = self._resolved(top)
+        found = self._known[value]
+        if isinstance(found, Refusal) and computed_from(value):
+            what = printable(value.name or "")
+            return Refusal(found.code, f"{what} is no constant: {found.reason}")
+        return found
+
+    def _resolved(self, value: ir.Value) -> Constant | Refusal:
+        """Return the constant behind a value; the values that it is computed from are known."""
+        what = printable(value.name or "")
+        producer = value.producer()
+        if value.name in self._trained:
+            return Refusal(Code.TRAINED, f"{what} is what training changes")
+        if value.is_initializer() and value.const_value is not None:
+            if value.is_graph_input() and self._overridable:
+                return Refusal(
+                    Code.OVERRIDABLE, f"{what} is an initializer that a caller may replace"
+                )
+            assert isinstance(value.graph, ir.Graph)
+            sparse = self._sparse.get((id(value.graph), value.name or ""))
+            if sparse is not None:
+                return self._made(
+                    value, value.graph, math.prod(sparse.dims), partial(dense, sparse)
+                )
+            tensor = value.const_value
+            return Constant(value, tensor, value.graph, isinstance(tensor, ir.ExternalTensor))
+        if producer is not None and isinstance(producer.graph, ir.Graph):
+            if is_default(producer, "Constant"):
+                return self._literal(value, producer, producer.graph)
+            if sources := computed_from(value):
+                return self._evaluated(value, producer, producer.graph, sources)
+        origin = f"computed by {producer.op_type}" if producer else "an input"
+        return Refusal(Code.NOT_CONSTANT, f"{what} is {origin}")
+
+    def _literal(self, value: ir.Value, node: ir.Node, owner: ir.Graph) -> Constant | Refusal:
+        """Return the value of a Constant node."""
+        if "value" in node.attributes:
+            tensor = node.attributes["value"].as_tensor()
+            return Constant(value, tensor, owner, isinstance(tensor, ir.ExternalTensor))
+        return self._made(value, owner, 0, partial(self._evaluate, node, ()))
+
+    def _evaluated(
+        self, value: ir.Value, node: ir.Node, owner: ir.Graph, sources: Sequence[ir.Value]
+    ) -> Constant | Refusal:
+        """Evaluate a node on constants."""
+        known = [self._known[source] for source in sources]
+        constants = [c for c in known if isinstance(c, Constant)]
+        if len(constants) < len(known):
+            return next(c for c in known if isinstance(c, Refusal))
+        if is_default(node, "Identity"):
+            return constants[0]
+        arrays = iter([self.read(constant) for constant in constants])
+        inputs = [None if v is None else next(arrays) for v in node.inputs]
+        return self._made(
+            value,
+            owner,
+            math.prod(constants[0].shape),
+            partial(self._evaluate, node, inputs),
+            external=any(constant.is_external for constant in constants),
+        )
+
+    def _made(
+        self,
+        value: ir.Value,
+        owner: ir.Graph,
+        elements: int,
+        make: Callable[[], Array | Refusal],
+        *,
+        external: bool = False,
+    ) -> Constant | Refusal:
+        """Create a constant that is not stored; `elements` is its size, as far as known."""
+        array = make() if self._elements + elements <= MAX_ELEMENTS else too_large()
+        if isinstance(array, Refusal):
+            return array
+        self._elements += array.size
+        return Constant(value, ir.Tensor(array, name=value.name), owner, external)
+
+
+def computed_from(value: ir.Value) -> list[ir.Value]:
+    """Return the inputs of the foldable node that computes a value, [] for other values."""
+    node = value.producer()
+    if node is None or not is_default(node, *FOLDABLE, "Identity"):
+        return []
+    return [source for source in node.inputs if source is not None]

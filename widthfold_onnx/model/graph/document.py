@@ -1,0 +1,249 @@
+"""Edits a model: walks it, resolves constants, replaces nodes and writes the result back.
+
+onnx_ir gives the linked graph (producers, users, captured values); the ModelProto is authoritative.
+Only graphs that were changed are written back, node by node: an untouched node, initializer or
+field is the very message that was read (`model.graph.messages`). So nothing is lost that onnx_ir
+does not carry: sparse tensors, training_info, map types (`model.graph.reduced`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import onnx
+
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.model.graph.constants import Constant, Constants
+from widthfold_onnx.model.graph.dead_code import drop_unused
+from widthfold_onnx.model.graph.inlining import inlined
+from widthfold_onnx.model.graph.library import ir
+from widthfold_onnx.model.graph.messages import (
+    Scope,
+    linked,
+    message_of,
+    repeat,
+    scopes_of,
+    write_back,
+)
+from widthfold_onnx.model.graph.names import Names
+from widthfold_onnx.model.proto.constant_folding import evaluated
+from widthfold_onnx.model.proto.domain import operator_of
+from widthfold_onnx.model.shapes.table import ShapeTable
+from widthfold_onnx.refusal import Refusal
+
+Node = ir.Node
+Value = ir.Value
+Graph = ir.Graph
+Attributes = Mapping[str, int | float | str | Sequence[int] | Sequence[float]]
+
+
+class Document:
+    """A model being rewritten, without the functions that hold sites (`model.graph.inlining`).
+
+    It owns `proto` and changes it in `finish`.
+
+    Args:
+        proto: a checked model.
+        folder: where external data lies; None if the model has none.
+        sites: the operators that may be folded, by domain and type.
+
+    Raises:
+        InvalidModelError: the model uses something that the graph library cannot read.
+    """
+
+    def __init__(
+        self, proto: onnx.ModelProto, folder: Path | None, sites: Collection[tuple[str, str]]
+    ) -> None:
+        proto, self.why_not_inlined = inlined(proto, sites)
+        self.proto = proto
+        self.folder = folder
+        self.external_names: set[str] = set()
+        self._model = linked(proto)
+        imports = self._model.opset_imports
+        self.opset = imports.get("", imports.get("ai.onnx", 1))
+        self.scopes = list(scopes_of(self._model, proto))
+        self._names = Names(proto, self.scopes)
+        self._touched: set[int] = set()
+        self._staying: set[Value] = set()
+        graphs = [(scope.graph, scope.proto) for scope in self.scopes if scope.proto is not None]
+        self._constants = Constants(
+            folder,
+            trained=self._names.trained,
+            overridable=proto.ir_version >= 4,
+            sparse={
+                (id(graph), sparse.values.name): sparse
+                for graph, message in graphs
+                for sparse in message.sparse_initializer
+            },
+            evaluate=lambda node, inputs: evaluated(message_of(node), inputs, self.opset),
+        )
+        self._annotated = {
+            a.tensor_name for s in self.scopes if s.proto for a in s.proto.quantization_annotation
+        }
+
+    @property
+    def main(self) -> Graph:
+        """The main graph."""
+        graph = self.scopes[0].graph
+        assert isinstance(graph, Graph)
+        return graph
+
+    @cached_property
+    def shapes(self) -> ShapeTable:
+        """Extents of every value as the model itself fixes them, before anything is written."""
+        return ShapeTable(self.proto, {})
+
+    def nodes(self, operators: Collection[tuple[str, str]]) -> Iterator[tuple[Scope, Node]]:
+        """Yield all nodes of some operators, by domain and type, each with its scope."""
+        for scope in self.scopes:
+            inside = (
+                scope.graph if scope.proto else ir.traversal.RecursiveGraphIterator(scope.graph)
+            )
+            for node in inside:
+                if operator_of(node) in operators:
+                    yield scope, node
+
+    def constant(self, value: Value) -> Constant | Refusal:
+        """Return the constant behind a value; see `model.graph.constants`."""
+        return self._constants.behind(value)
+
+    def is_annotated(self, value: Value) -> bool:
+        """Check whether a quantization annotation of the model names the value."""
+        return value.name in self._annotated
+
+    def read(self, constant: Constant) -> Array:
+        """Return the numbers of a constant."""
+        return self._constants.read(constant)
+
+    def message(self, node: Node) -> onnx.NodeProto:
+        """Return a node as ONNX message: the one that was read, if it is unchanged."""
+        return message_of(node)
+
+    def fresh(self, base: str) -> str:
+        """Return a name that no value or node of the model has yet: `base`, or `base`_2, ..."""
+        return self._names.fresh(base)
+
+    def add_constant(
+        self, array: Array, name: str, owner: ir.Graph, *, external: bool = False
+    ) -> Value:
+        """Add a new initializer to `owner`.
+
+        Below IR version 4 initializers are inputs of the main graph as well, which the runtime
+        does not ask a caller for: there it is added to the main graph and its list of inputs.
+        """
+        name = self.fresh(name)
+        value = ir.Value(name=name, const_value=ir.Tensor(array, name=name))
+        graph = owner
+        if self.proto.ir_version < 4:
+            graph = self._model.graph
+            kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+            described = onnx.helper.make_tensor_value_info(name, kind, array.shape)
+            self.proto.graph.input.append(described)
+        graph.register_initializer(value)
+        self._touched.add(id(graph))
+        if external:
+            self.external_names.add(name)
+        return value
+
+    def node(
+        self,
+        op_type: str,
+        inputs: Sequence[Value | None],
+        attributes: Attributes,
+        *,
+        name: str,
+        metadata: Mapping[str, str],
+        outputs: int = 1,
+        domain: str = "",
+    ) -> Node:
+        """Create a node; it and its outputs get fresh names from `name`."""
+        node = ir.Node(
+            domain,
+            op_type,
+            inputs,
+            ir.convenience.convert_attributes(dict(attributes)),
+            num_outputs=outputs,
+            name=self.fresh(name),
+            metadata_props=dict(metadata),
+        )
+        for output in node.outputs:
+            output.name = self.fresh(name)
+        return node
+
+    def again(
+        self, node: Node, inputs: Sequence[Value | None], name: str, metadata: Mapping[str, str]
+    ) -> Node:
+        """Create a node that applies what `node` does to other inputs; its names are fresh."""
+        new = ir.Node(
+            node.domain,
+            node.op_type,
+            inputs,
+            node.attributes.values(),
+            num_outputs=len(node.outputs),
+            metadata_props=dict(metadata),
+        )
+        repeat(new, node)
+        for output in new.outputs:
+            output.name = self.fresh(name)
+        new.name = self.fresh(name)
+        return new
+
+    def is_fixed(self, value: Value) -> bool:
+        """Check whether anything but nodes refers to a value, so that it must stay."""
+        return (
+            value.is_graph_output() or value.name in self._names.trained or self.is_annotated(value)
+        )
+
+    def path_of(self, graph: ir.Graph) -> str:
+        """Return the path of a graph of the model."""
+        return next(scope.path for scope in self.scopes if scope.graph is graph)
+
+    def element(self, graph: ir.Graph, name: str) -> int:
+        """Return the element type of a value of the model, as ONNX numbers it; 0 if unknown."""
+        return self.shapes.element(self.path_of(graph), name)
+
+    def replace(
+        self,
+        graph: ir.Graph,
+        chains: Mapping[Node, Sequence[Node]],
+        values: Mapping[Value, Value],
+        kept: Iterable[Node],
+    ) -> None:
+        """Put chains of new nodes in the place of nodes.
+
+        Args:
+            graph: holds the nodes.
+            chains: new nodes by the removed node.
+            values: for outputs of removed nodes that are still read, values that take their name
+                and users; no other output may be read by a node that stays.
+            kept: removed nodes that will be inserted again, so that their constants must stay.
+        """
+        for old, new in values.items():
+            new.name = old.name
+        old_values, new_values = list(values), list(values.values())
+        ir.convenience.replace_all_uses_with(old_values, new_values, replace_graph_outputs=True)
+        inputs = [value for node in chains for value in node.inputs if value is not None]
+        self._staying |= {value for node in kept for value in node.inputs if value is not None}
+        read = [value for value in inputs if value.producer() not in chains]
+        for node, chain in chains.items():
+            graph.insert_after(node, chain)
+        graph.remove(chains, safe=True)
+        dropped = drop_unused(dict.fromkeys(read), self.constant, self._staying)
+        self._touched |= {id(graph), *map(id, dropped)}
+
+    def finish(self) -> onnx.ModelProto:
+        """Write the changed graphs back into `proto` and return it."""
+        # Inner graphs first: a node that holds one is copied when its own graph is written.
+        for scope in reversed(self.scopes):
+            if scope.proto is not None and id(scope.graph) in self._touched:
+                assert isinstance(scope.graph, ir.Graph)
+                write_back(scope.graph, scope.proto)
+        return self.proto
+
+
+def graph_of(node: Node) -> ir.Graph:
+    """Return the graph that holds a node being rewritten; functions are never rewritten."""
+    assert isinstance(node.graph, ir.Graph)
+    return node.graph

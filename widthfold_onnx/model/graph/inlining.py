@@ -1,0 +1,84 @@
+"""Inlines local functions that hold a site: then each call has its own extents and weights.
+
+Runtimes inline functions as well. A fold inside of a function would have to suit all calls, and its
+weights are mostly arguments, which are constant only where the function is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import onnx
+from onnx.inliner import inline_selected_functions
+
+from widthfold_onnx.errors import InvalidModelError
+from widthfold_onnx.model.proto.domain import operator_of
+from widthfold_onnx.model.proto.functions import (
+    call_key,
+    check_inlined_size,
+    function_key,
+    with_stated_defaults,
+)
+from widthfold_onnx.model.proto.walk import all_nodes
+from widthfold_onnx.text import printable
+
+Sites = Collection[tuple[str, str]]
+
+MAX_NODES = 100_000
+MAX_BYTES = 1 << 30
+"""Most bytes that all calls together may add to a model; a message holds twice that."""
+
+
+def inlined(model: onnx.ModelProto, sites: Sites) -> tuple[onnx.ModelProto, str]:
+    """Inline the functions that hold sites, and those that call them.
+
+    Args:
+        model: a checked model; it stays as it is.
+        sites: the operators of sites, by domain and type.
+
+    Returns:
+        The model, a new one if anything was inlined, and why nothing could be, else "".
+    """
+    holding = _holding_sites(model, sites)
+    if not holding:
+        return model, ""
+    try:
+        for weigh, most, unit in ((_one, MAX_NODES, "nodes"), (_bytes, MAX_BYTES, "bytes")):
+            own = sum(map(weigh, all_nodes(model.graph.node)))
+            check_inlined_size(model, weigh, own + most, unit)
+    except InvalidModelError as error:
+        return model, str(error)
+    if model.ByteSize() > MAX_BYTES:
+        return model, f"a model of more than {MAX_BYTES} bytes is not inlined"
+    try:
+        return inline_selected_functions(with_stated_defaults(model), sorted(holding)), ""
+    except RuntimeError as error:  # operator sets that differ
+        return model, printable(str(error))
+
+
+def _holding_sites(model: onnx.ModelProto, sites: Sites) -> set[tuple[str, str]]:
+    """Return domain and name of every function with a site, in itself or in a function it calls."""
+    called_by: dict[object, list[onnx.FunctionProto]] = {}
+    waiting = []
+    for function in model.functions:
+        nodes = list(all_nodes(function.node))
+        if any(operator_of(node) in sites for node in nodes):
+            waiting.append(function)
+        for key in {call_key(node) for node in nodes}:
+            called_by.setdefault(key, []).append(function)
+    holding: set[tuple[str, str]] = set()
+    while waiting:
+        function = waiting.pop()
+        name = (function.domain, function.name)
+        if name not in holding:
+            holding.add(name)
+            waiting += called_by.get(function_key(function), [])
+    return holding
+
+
+def _one(_: onnx.NodeProto) -> int:
+    return 1
+
+
+def _bytes(node: onnx.NodeProto) -> int:
+    return int(node.ByteSize())

@@ -1,0 +1,132 @@
+"""Links the graphs of ONNX messages, and writes changed graphs back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx
+
+from widthfold_onnx.errors import InvalidModelError
+from widthfold_onnx.model.graph.library import ir
+from widthfold_onnx.model.graph.reduced import reduced
+from widthfold_onnx.model.proto.walk import all_graphs, body_path
+from widthfold_onnx.text import printable
+
+# The library warns of fields that it drops; they stay in the messages here.
+logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
+_SOURCE = "widthfold.source"  # key in Node.meta: the NodeProto that the node was read from
+_PATTERN = "widthfold.pattern"  # the same of the node that it repeats on other inputs
+
+
+@dataclass(frozen=True)
+class Scope:
+    """A graph of the model: the main one, a body of If/Loop/Scan, or a local function.
+
+    Attributes:
+        path: "" for the main graph; else the outputs and attributes that lead to it, e.g.
+            ``y/then_branch``.
+        graph: the linked graph.
+        proto: the message it was read from; None for a function, which is never written.
+    """
+
+    path: str
+    graph: ir.Graph | ir.Function
+    proto: onnx.GraphProto | None
+
+
+def linked(proto: onnx.ModelProto) -> ir.Model:
+    """Link the graphs of a model.
+
+    Raises:
+        InvalidModelError: the model uses something that the graph library cannot read.
+    """
+    sparse = any(graph.sparse_initializer for graph in all_graphs(proto.graph))
+    # The library has no common base class for what it cannot read.
+    try:
+        return ir.from_proto(reduced(proto) if sparse else proto)
+    except Exception:
+        try:
+            return ir.from_proto(reduced(proto))
+        except Exception as error:
+            cause: BaseException = error
+            while cause.__cause__ is not None:
+                cause = cause.__cause__
+            raise InvalidModelError(f"cannot be represented: {printable(str(cause))}") from error
+
+
+def scopes_of(model: ir.Model, proto: onnx.ModelProto) -> Iterator[Scope]:
+    """Yield all graphs of a model and its functions; each node remembers its message."""
+    stack = [Scope("", model.graph, proto.graph)]
+    while stack:
+        scope = stack.pop()
+        yield scope
+        assert scope.proto is not None
+        for node, message in zip(scope.graph, scope.proto.node, strict=True):
+            node.meta[_SOURCE] = message
+            for attribute in message.attribute:
+                single = attribute.HasField("g")
+                for i, body in enumerate([attribute.g] if single else attribute.graphs):
+                    value = node.attributes[attribute.name].value
+                    index = None if single else i
+                    path = body_path(scope.path, message, attribute.name, index)
+                    stack.append(Scope(path, value if single else value[i], body))
+    for function in model.functions.values():
+        yield Scope(f"function {function.domain}:{function.name}", function, None)
+
+
+def repeat(node: ir.Node, pattern: ir.Node) -> None:
+    """Let a new node be written like `pattern`, except for its inputs, outputs and metadata."""
+    node.meta[_PATTERN] = message_of(pattern)
+
+
+def write_back(graph: ir.Graph, message: onnx.GraphProto) -> None:
+    """Write a changed graph into the message it was read from."""
+    nodes = [message_of(node) for node in graph]
+    written = {name for node in message.node for name in node.output}
+    del message.node[:]
+    message.node.extend(nodes)
+    sparse = {tensor.values.name for tensor in message.sparse_initializer}
+    before = {tensor.name for tensor in message.initializer} | sparse
+    gone = before - set(graph.initializers)
+    added = [v for name, v in graph.initializers.items() if name not in before]
+    if gone:
+        kept = [tensor for tensor in message.initializer if tensor.name not in gone]
+        del message.initializer[:]
+        message.initializer.extend(kept)
+        thin = [t for t in message.sparse_initializer if t.values.name not in gone]
+        del message.sparse_initializer[:]
+        message.sparse_initializer.extend(thin)
+    gone |= written - {name for node in nodes for name in node.output}
+    if any(value.name in gone for value in message.value_info):
+        described = [v for v in message.value_info if v.name not in gone]
+        del message.value_info[:]
+        message.value_info.extend(described)
+    for value in added:
+        assert value.const_value is not None
+        tensor = ir.to_proto(value.const_value)
+        assert isinstance(tensor, onnx.TensorProto)
+        message.initializer.append(tensor)
+
+
+def message_of(node: ir.Node) -> onnx.NodeProto:
+    """Return a node as ONNX message: the one that was read, if it is unchanged."""
+    source: onnx.NodeProto | None = node.meta.get(_SOURCE)
+    pattern: onnx.NodeProto | None = node.meta.get(_PATTERN)
+    if source is not None:
+        return source
+    return ir.to_proto(node) if pattern is None else _repeated(node, pattern)
+
+
+def _repeated(node: ir.Node, pattern: onnx.NodeProto) -> onnx.NodeProto:
+    """Return the message of `pattern` with the inputs, outputs, name and metadata of `node`."""
+    message = onnx.NodeProto()
+    message.CopyFrom(pattern)
+    message.name = node.name or ""
+    message.input[:] = ["" if value is None else value.name or "" for value in node.inputs]
+    message.output[:] = [value.name or "" for value in node.outputs]
+    del message.metadata_props[:]
+    for key, text in node.metadata_props.items():
+        message.metadata_props.add(key=key, value=text)
+    return message

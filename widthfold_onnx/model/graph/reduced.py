@@ -1,0 +1,61 @@
+"""Copies a model without the parts that the graph library cannot read.
+
+onnx_ir has no sparse tensors, no map types and no strings that are not UTF-8. Linking nodes
+needs none of them: the parts left out stay in the model itself, whose messages are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx
+from onnx import AttributeProto
+
+from widthfold_onnx.model.proto.walk import all_graphs, all_nodes
+
+_UNREADABLE = (
+    AttributeProto.SPARSE_TENSOR,
+    AttributeProto.SPARSE_TENSORS,
+    AttributeProto.TYPE_PROTO,
+    AttributeProto.TYPE_PROTOS,
+)
+
+
+def reduced(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Copy a model without such parts; a dense initializer without data replaces a sparse one."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    _reduce_nodes(copy.graph.node)
+    for graph in all_graphs(copy.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            if not value.type.HasField("tensor_type"):
+                value.ClearField("type")
+        for sparse in graph.sparse_initializer:
+            graph.initializer.add(
+                name=sparse.values.name, data_type=sparse.values.data_type, dims=sparse.dims
+            )
+        graph.ClearField("sparse_initializer")
+    for function in copy.functions:
+        _reduce_nodes(function.node)
+        function.ClearField("value_info")
+    return copy
+
+
+def _reduce_nodes(nodes: Iterable[onnx.NodeProto]) -> None:
+    for node in all_nodes(nodes):
+        kept = [a for a in node.attribute if _is_readable(a)]
+        if len(kept) < len(node.attribute):
+            copies = [AttributeProto.FromString(a.SerializeToString()) for a in kept]
+            del node.attribute[:]
+            node.attribute.extend(copies)
+
+
+def _is_readable(attribute: AttributeProto) -> bool:
+    if attribute.type in _UNREADABLE:
+        return False
+    try:
+        for text in (attribute.s, *attribute.strings):
+            text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,174 @@
+"""Evaluates nodes on constants, before the model runs, by onnx's reference implementation.
+
+There are two uses with a limit each. Weights may be large, and become part of the new model: only
+operators and element types for which ONNX Runtime computes the very same bits are evaluated
+(tests/model/test_constants.py compares them); moves of elements take any type. Extents that an
+exporter computes are small, and only planned with (`model.shapes.small_constants`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.model.proto.external import is_external
+from widthfold_onnx.refusal import Code, Refusal
+
+MAX_ELEMENTS = 1 << 26
+"""Most elements of all results in one model: 256 MiB in float32, as the largest folded weight."""
+MOVES = ("Reshape", "Squeeze", "Transpose", "Unsqueeze")
+FOLDABLE = frozenset({*MOVES, "Cast", "DequantizeLinear", "QuantizeLinear"})
+"""Operators that are evaluated for weights, besides Constant and Identity."""
+
+SMALL_ELEMENTS = 256
+"""Most elements of an input or result that is evaluated for extents."""
+SHAPE_ARITHMETIC = {
+    *("Add", "Cast", "Concat", "ConstantOfShape", "Div", "Expand", "Gather", "Identity", "Mul"),
+    *("Neg", "Reshape", "Slice", "Squeeze", "Sub", "Transpose", "Unsqueeze"),
+}
+"""Operators that are evaluated for extents: deterministic, without state, and fast if small."""
+_INTEGERS = ("INT8", "UINT8", "INT16", "UINT16", "INT32", "UINT32", "INT64", "UINT64", "BOOL")
+_FLOATS = ("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE")
+_QUANTIZED = ("INT8", "UINT8", "INT16", "UINT16")
+# The reference implementation has the quantizing operators from this operator set on. They give
+# what those of older ones gave, which have fewer attributes and types.
+_QUANTIZING_OPSET = 21
+
+
+def _literal(node: onnx.NodeProto) -> Array | Refusal:
+    """Return the value of a Constant node that does not hold a dense tensor."""
+    for attribute in node.attribute:
+        match attribute.name:
+            case "value_float":
+                return np.array(attribute.f, np.float32)
+            case "value_floats":
+                return np.array(attribute.floats, np.float32)
+            case "value_int":
+                return np.array(attribute.i, np.int64)
+            case "value_ints":
+                return np.array(attribute.ints, np.int64)
+            case "sparse_value":
+                return dense(attribute.sparse_tensor)
+    return Refusal(Code.NOT_CONSTANT, "a Constant holds no numbers")
+
+
+def too_large() -> Refusal:
+    """Return the refusal to evaluate more than `MAX_ELEMENTS`."""
+    return Refusal(
+        Code.TOO_LARGE, f"constants of more than {MAX_ELEMENTS} elements are not evaluated"
+    )
+
+
+def dense(sparse: onnx.SparseTensorProto) -> Array | Refusal:
+    """Return a sparse tensor of at most `MAX_ELEMENTS` as a dense array.
+
+    Its indices count the elements, or are one index per axis (ONNX, SparseTensorProto).
+    """
+    shape = tuple(sparse.dims)
+    if math.prod(shape) > MAX_ELEMENTS:
+        return too_large()
+    if is_external(sparse.values) or is_external(sparse.indices):
+        return Refusal(Code.NOT_CONSTANT, "a sparse tensor lies in another file")
+    try:
+        values = numpy_helper.to_array(sparse.values)
+        indices = numpy_helper.to_array(sparse.indices)
+        if indices.ndim == 2:
+            indices = np.ravel_multi_index(tuple(indices.T), shape)
+        array = np.zeros(shape, values.dtype)
+        array.reshape(-1)[indices] = values
+    except (ValueError, IndexError, TypeError):
+        reason = "a sparse tensor is broken: its indices or values do not fit its shape"
+        return Refusal(Code.NOT_CONSTANT, reason)
+    return array
+
+
+def evaluated(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -> Array | Refusal:
+    """Evaluate a node on constants, as the runtime does.
+
+    Args:
+        node: an operator of `FOLDABLE` of the default domain, or a Constant.
+        inputs: by position; None where an optional one is left out.
+        opset: of the default domain.
+    """
+    if node.op_type == "Constant":
+        return _literal(node)
+    refused = _refused(node, inputs)
+    if refused:
+        return Refusal(Code.NOT_CONSTANT, f"{node.op_type} {refused} is not evaluated")
+    if node.op_type in ("DequantizeLinear", "QuantizeLinear"):
+        opset = max(opset, _QUANTIZING_OPSET)
+    result = run_node(node, inputs, opset)
+    if result is None:
+        given = ", ".join(str(list(array.shape)) for array in inputs if array is not None)
+        return Refusal(Code.NOT_CONSTANT, f"{node.op_type} fails on inputs of {given}")
+    return result
+
+
+def run_node(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -> Array | None:
+    """Run a node of the default domain by onnx's reference implementation; None if it fails.
+
+    Args:
+        node: an operator with one output.
+        inputs: by position; None where an optional one is left out.
+        opset: of the default domain.
+    """
+    feeds = {
+        name: array for name, array in zip(node.input, inputs, strict=True) if array is not None
+    }
+    types = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in feeds.items()}
+    given = [helper.make_tensor_value_info(name, kind, None) for name, kind in types.items()]
+    graph = helper.make_graph([node], "node", given, [onnx.ValueInfoProto(name=node.output[0])])
+    graph.node[0].domain = ""  # the evaluator does not know "ai.onnx"
+    try:
+        with np.errstate(all="ignore"):
+            (result,) = ReferenceEvaluator(graph, opsets={"": opset}).run(None, feeds)
+    except Exception:
+        return None  # the evaluator raises any error of numpy on invalid inputs
+    return np.asarray(result)
+
+
+def _refused(node: onnx.NodeProto, inputs: Sequence[Array | None]) -> str:
+    """Return why a node is not evaluated, "" if it is."""
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    data = inputs[0] if inputs else None
+    if data is None or any(a.ref_attr_name for a in node.attribute):
+        return "without input, or with an attribute of a function"
+    kind = _dtype(data)
+    if node.op_type == "Cast":
+        to = onnx.TensorProto.DataType.Name(attributes.get("to", 0))
+        known = kind in (*_INTEGERS, *_FLOATS) and to in (*_INTEGERS, *_FLOATS)
+        # Results out of range are undefined, and the runtime rounds twice, by way of float.
+        inexact = (kind in _FLOATS and to in _INTEGERS) or (kind, to) == ("DOUBLE", "FLOAT16")
+        return f"from {kind} to {to}" if inexact or not known else ""
+    if node.op_type in MOVES:
+        return ""
+    scale, zero = (*inputs[1:], None, None)[:2]
+    vectors = [array for array in (scale, zero) if array is not None]
+    if scale is None or not all(_fits(v, data, attributes.get("axis", 1)) for v in vectors):
+        return "with other than one scale, or one for each position of an axis,"
+    chosen = [name for name in ("block_size", "output_dtype", "precision") if attributes.get(name)]
+    if chosen:
+        return f"with {', '.join(chosen)}"
+    if node.op_type == "DequantizeLinear":
+        fine = kind in (*_QUANTIZED, "INT32") and _dtype(scale) in ("FLOAT", "FLOAT16")
+        return "" if fine else f"of {kind} with a scale of {_dtype(scale)}"
+    # The runtime converts float16 to float32 before it divides, the reference does not.
+    to = "UINT8" if zero is None else _dtype(zero)
+    fine = (kind, _dtype(scale)) == ("FLOAT", "FLOAT") and to in _QUANTIZED
+    return "" if fine else f"of {kind} to {to}"
+
+
+def _fits(scale: Array, data: Array, axis: int) -> bool:
+    if scale.size == 1 and scale.ndim < 2:
+        return True
+    return -data.ndim <= axis < data.ndim and scale.shape == (data.shape[axis],)
+
+
+def _dtype(array: Array) -> str:
+    return str(onnx.TensorProto.DataType.Name(helper.np_dtype_to_tensor_dtype(array.dtype)))

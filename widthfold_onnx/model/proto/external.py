@@ -1,0 +1,167 @@
+"""Checks tensor data outside the model file: which files it names, and whether they may be read.
+
+A location comes from the model, so it is hostile: it may point out of the model's folder by a
+path, a symbolic link or a hard link, at a FIFO that never answers, or past the end of the file.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import BinaryIO, cast
+
+import onnx
+
+from widthfold_onnx.errors import InvalidModelError
+from widthfold_onnx.model.proto.tensors import check_declaration, describe, stored_bytes
+from widthfold_onnx.model.proto.walk import all_tensors
+from widthfold_onnx.text import quoted
+
+_MAX_DIGITS = 19  # of 2**63 - 1
+
+
+@dataclass(frozen=True)
+class ExternalData:
+    """The location of a tensor's bytes.
+
+    Attributes:
+        location: path relative to the model's folder, "/" between its parts.
+        offset: first byte in the file.
+        length: number of bytes.
+    """
+
+    location: str
+    offset: int
+    length: int
+
+
+def is_external(tensor: onnx.TensorProto) -> bool:
+    """Say whether the data of a tensor are in another file."""
+    return tensor.data_location == onnx.TensorProto.EXTERNAL
+
+
+def external_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Yield every tensor anywhere in a model whose data are in another file."""
+    return (tensor for tensor in all_tensors(model) if is_external(tensor))
+
+
+def data_files(model: onnx.ModelProto, folder: Path) -> list[Path]:
+    """List the files that hold data of a checked model, which lies in `folder`."""
+    return sorted({folder / check_external(t, folder).location for t in external_tensors(model)})
+
+
+def check_external(tensor: onnx.TensorProto, folder: Path | None) -> ExternalData:
+    """Check that a tensor's external data are there, complete, and inside the model's folder.
+
+    Nothing is opened or read.
+
+    Args:
+        tensor: one for which `is_external` holds.
+        folder: the folder of the model file; None where there is none, which allows no such data.
+
+    Returns:
+        Where the data are.
+
+    Raises:
+        InvalidModelError: data inside the model as well, a location outside the folder or through
+            a link, not a regular file, or an offset and length that do not fit file and dims.
+    """
+    check_declaration(tensor)
+    what = describe(tensor)
+    if folder is None:
+        raise InvalidModelError(f"{what}: external data in a model that has no folder")
+    need = stored_bytes(tensor)
+    if tensor.HasField("raw_data"):
+        raise InvalidModelError(f"{what}: data both in the model and in an external file")
+    entries = _entries(tensor, what)
+    location = _location(entries.get("location", ""), what)
+    size = _lstat(folder, location, what).st_size
+    offset = _number(entries.get("offset", "0"), f"{what}: external offset")
+    length = _number(entries.get("length", str(max(size - offset, 0))), f"{what}: external length")
+    if length != need:
+        raise InvalidModelError(f"{what}: {length} external bytes, its dims need {need}")
+    if offset + length > size:
+        raise InvalidModelError(
+            f"{what}: external bytes {offset} to {offset + length} of a file of {size} bytes"
+        )
+    return ExternalData(str(location), offset, length)
+
+
+def open_external(location: str, folder: Path) -> BinaryIO:
+    """Open a file of external data for reading.
+
+    The file that is open is the one that was checked: a link that takes its place in between is
+    not followed.
+
+    Args:
+        location: path relative to `folder`.
+        folder: the folder of the model file.
+
+    Returns:
+        The file, without a buffer; the caller closes it.
+
+    Raises:
+        InvalidModelError: as for `check_external`.
+        OSError: the file cannot be opened.
+    """
+    what = "external data"
+    path = _location(location, what)
+    expected = _lstat(folder, path, what)
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    descriptor = os.open(folder / path, flags | getattr(os, "O_BINARY", 0))
+    file = os.fdopen(descriptor, "rb", buffering=0)
+    if os.path.samestat(os.fstat(descriptor), expected):
+        return cast("BinaryIO", file)
+    file.close()
+    raise InvalidModelError(f"{what}: {quoted(location)} changed while it was opened")
+
+
+def _entries(tensor: onnx.TensorProto, what: str) -> dict[str, str]:
+    """Read the key-value pairs; unknown keys (a checksum, say) are left alone."""
+    entries: dict[str, str] = {}
+    for entry in tensor.external_data:
+        if entry.key in entries:
+            key = quoted(entry.key)
+            raise InvalidModelError(f"{what}: external data name the key {key} twice")
+        entries[entry.key] = entry.value
+    return entries
+
+
+def _location(text: str, what: str) -> PurePosixPath:
+    shown = quoted(text)
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InvalidModelError(f"{what}: external location {shown} is no file name")
+    path, windows = PurePosixPath(text), PureWindowsPath(text)
+    if path.is_absolute() or windows.drive or windows.root:
+        raise InvalidModelError(f"{what}: external location {shown} is absolute")
+    if ".." in path.parts or ".." in windows.parts:
+        raise InvalidModelError(f"{what}: external location {shown} leaves the model's folder")
+    return path
+
+
+def _number(text: str, what: str) -> int:
+    if len(text) > _MAX_DIGITS or not (text.isascii() and text.isdigit()):
+        raise InvalidModelError(f"{what} {quoted(text)} is no number of bytes")
+    return int(text)
+
+
+def _lstat(folder: Path, location: PurePosixPath, what: str) -> os.stat_result:
+    """Look at each component below the folder without following any, and return the last."""
+    shown = quoted(str(location))
+    path = folder
+    try:
+        for part in location.parts[:-1]:
+            path /= part
+            if not stat.S_ISDIR(path.lstat().st_mode):
+                raise InvalidModelError(f"{what}: {shown} passes through a link or a file")
+        status = (folder / location).lstat()
+    except OSError as error:
+        raise InvalidModelError(f"{what}: external file {shown}: {error.strerror}") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise InvalidModelError(f"{what}: external file {shown} is no regular file")
+    if status.st_nlink != 1:
+        raise InvalidModelError(f"{what}: external file {shown} has {status.st_nlink} hard links")
+    return status

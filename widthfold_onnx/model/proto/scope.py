@@ -1,0 +1,173 @@
+"""Reads graphs as scopes: nodes in an order that can run, and names captured from outside.
+
+Nodes may stand in any order in a file; runtimes sort them, and real models rely on it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import onnx
+
+from widthfold_onnx.errors import InvalidModelError
+from widthfold_onnx.model.proto.walk import subgraphs
+from widthfold_onnx.text import printable, quoted
+
+
+@dataclass(frozen=True)
+class NameScope:
+    """The nodes of a graph or of a local function, and the scopes of the subgraphs in them.
+
+    Attributes:
+        graph: the graph; None for a function.
+        declared: names of inputs and initializers, in the order of the file; a name that is
+            both stands here once.
+        nodes: in an order that can run; the order of the file where that can.
+        inner: per node that has subgraphs, keyed by its position in `nodes`, their scopes in the
+            order of `walk.subgraphs`.
+        captured: each name that is read here and written outside, with its first reader.
+    """
+
+    graph: onnx.GraphProto | None
+    declared: tuple[str, ...]
+    nodes: tuple[onnx.NodeProto, ...]
+    inner: dict[int, tuple[NameScope, ...]]
+    captured: dict[str, str]
+
+
+def describe_node(node: onnx.NodeProto) -> str:
+    """Name a node in a message: by its name, else by its operator and first output."""
+    if node.name:
+        return f"node {quoted(node.name)}"
+    first = node.output[0] if node.output else ""
+    return f"{printable(node.op_type)} node of {quoted(first)}"
+
+
+def text(value: str, what: str) -> str:
+    """Return a name of the model; a parser hands out names that are not UTF-8 as bytes.
+
+    Raises:
+        InvalidModelError: the name is not text.
+    """
+    if type(value) is str:
+        return value
+    raise InvalidModelError(f"{what} {quoted(value)} is not UTF-8")
+
+
+def graph_scope(graph: onnx.GraphProto) -> NameScope:
+    """Build the scope of a graph and of all graphs in it.
+
+    Raises:
+        InvalidModelError: two inputs, two initializers or two outputs of nodes share a name, an
+            input or initializer has the name of a node's output, or nodes depend on each other.
+    """
+    text(graph.name, "graph name")
+    inputs = _unique((value.name for value in graph.input), "graph input")
+    dense = (tensor.name for tensor in graph.initializer)
+    sparse = (tensor.values.name for tensor in graph.sparse_initializer)
+    initializers = _unique([*dense, *sparse], "initializer")
+    returned = [value.name for value in graph.output]
+    return _scope(graph, {**inputs, **initializers}, graph.node, returned)
+
+
+def function_scope(function: onnx.FunctionProto) -> NameScope:
+    """Build the scope of a local function; the errors are those of `graph_scope`."""
+    inputs = _unique(function.input, "function input")
+    return _scope(None, inputs, function.node, function.output)
+
+
+def _unique(names: Iterable[str], what: str) -> dict[str, None]:
+    seen: dict[str, None] = {}
+    for name in names:
+        if text(name, what) in seen:
+            raise InvalidModelError(f"two {what}s are named {quoted(name)}")
+        seen[name] = None
+    return seen
+
+
+def _scope(
+    graph: onnx.GraphProto | None,
+    declared: dict[str, None],
+    nodes: Iterable[onnx.NodeProto],
+    returned: Iterable[str],
+) -> NameScope:
+    listed = list(nodes)
+    writer = _writers(listed, declared)
+    inner: dict[int, tuple[NameScope, ...]] = {}
+    reads: list[Sequence[str]] = []
+    captured: dict[str, str] = {}
+    in_order = True
+    for index, node in enumerate(listed):
+        names: Sequence[str] = node.input
+        if scopes := tuple(graph_scope(inside) for inside in subgraphs(node)):
+            inner[index] = scopes
+            taken = {name: reader for scope in scopes for name, reader in scope.captured.items()}
+            names = [*names, *taken]
+        else:
+            taken = {}
+        reads.append(names)
+        for name in names:
+            source = writer.get(name)
+            if source is not None:
+                in_order = in_order and source < index
+            elif name and name not in declared and name not in captured:
+                captured[name] = taken.get(name) or describe_node(node)
+    for name in returned:
+        if name not in writer and name not in declared:
+            captured.setdefault(name, "a graph output")
+    if in_order:
+        return NameScope(graph, tuple(declared), tuple(listed), inner, captured)
+    order = _sorted(listed, reads, writer)
+    moved = {new: inner[old] for new, old in enumerate(order) if old in inner}
+    return NameScope(graph, tuple(declared), tuple(listed[i] for i in order), moved, captured)
+
+
+def _writers(nodes: Sequence[onnx.NodeProto], declared: dict[str, None]) -> dict[str, int]:
+    """Map each value to the index of the node that writes it."""
+    writer: dict[str, int] = {}
+    for index, node in enumerate(nodes):
+        for name in node.output:
+            if not name:
+                continue
+            if type(name) is not str or name in writer or name in declared:
+                shown = quoted(text(name, "node output"))
+                raise InvalidModelError(f"{describe_node(node)}: {shown} is written twice")
+            writer[name] = index
+    return writer
+
+
+def _sorted(
+    nodes: Sequence[onnx.NodeProto], reads: Sequence[Sequence[str]], writer: dict[str, int]
+) -> list[int]:
+    """Sort nodes after what they read, as near to the order of the file as that allows."""
+    needs = [{writer[name] for name in names if name in writer} for names in reads]
+    users: list[list[int]] = [[] for _ in nodes]
+    for index, sources in enumerate(needs):
+        for source in sources:
+            users[source].append(index)
+    waiting = [len(sources) for sources in needs]
+    ready = [index for index, count in enumerate(waiting) if not count]
+    order: list[int] = []
+    while ready:
+        index = heapq.heappop(ready)
+        order.append(index)
+        for user in users[index]:
+            waiting[user] -= 1
+            if not waiting[user]:
+                heapq.heappush(ready, user)
+    if len(order) < len(nodes):
+        stuck = _on_cycle(needs, waiting)
+        raise InvalidModelError(f"{describe_node(nodes[stuck])}: it reads what it feeds, a cycle")
+    return order
+
+
+def _on_cycle(needs: Sequence[set[int]], waiting: Sequence[int]) -> int:
+    """Walk back from a node that never got ready; the first one met twice is on the cycle."""
+    index = next(i for i, count in enumerate(waiting) if count)
+    seen: set[int] = set()
+    while index not in seen:
+        seen.add(index)
+        index = min(source for source in needs[index] if waiting[source])
+    return index

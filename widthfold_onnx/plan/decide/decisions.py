@@ -1,0 +1,167 @@
+"""Decide what every site of a model becomes; the graph is not changed here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from widthfold_onnx.errors import UsageError
+from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.model.shapes.table import ShapeTable
+from widthfold_onnx.operators import OPERATORS
+from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.results import Gain, SiteReport
+from widthfold_onnx.rewrite.engine import Rewriting
+from widthfold_onnx.rewrite.nonfinite import spread_of
+from widthfold_onnx.rewrite.record import carries_folds
+from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.guarding import EXTENTS, needed_extents
+from widthfold_onnx.rules.match import reading
+from widthfold_onnx.rules.match.site import Extents, LinearSite, Site
+from widthfold_onnx.text import quoted
+
+Choose = Callable[[LinearSite], Reformulation | Refusal]
+
+ALREADY_FOLDED = Refusal(
+    Code.ALREADY_FOLDED, "the model carries folds of an earlier run; fold the original instead"
+)
+KEPT = frozenset({Code.ALREADY_FOLDED, Code.NOT_SELECTED, Code.NO_GAIN})
+"""Codes of sites that are left alone without a fault."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A site and its outcome.
+
+    Attributes:
+        conv: the same site as it was read; None where it could not or need not be read.
+    """
+
+    site: Site
+    conv: LinearSite | None
+    outcome: Reformulation | Refusal
+
+    def report(self, options: FoldOptions, hint: str, gain: Gain | None = None) -> SiteReport:
+        """Return the line of the report.
+
+        Args:
+            options: tell which extents were to be guarded.
+            hint: options that would fold the site if it is refused (`plan.decide.hints`), or "".
+            gain: the measured gain of the site alone.
+        """
+        node, graph, op = self.site.name, self.site.scope.path, self.site.op
+        if isinstance(self.outcome, Refusal):
+            return SiteReport(
+                node=node,
+                graph=graph,
+                op=op,
+                status="kept" if self.outcome.code in KEPT else "refused",
+                code=self.outcome.code.value,
+                reason="; ".join(filter(None, (self.outcome.reason, hint))),
+                gain=gain,
+            )
+        assert self.conv is not None
+        inputs, outputs = self.conv.channels
+        guard = EXTENTS if needed_extents(self.conv, self.outcome, options) else ""
+        return SiteReport(
+            node=node,
+            graph=graph,
+            op=op,
+            status="folded",
+            axis=self.outcome.axis,
+            factor=self.outcome.factor,
+            form=self.outcome.form,
+            code="folded",
+            reason=f"{inputs} -> {outputs} channels became {self.outcome.became(inputs, outputs)}"
+            + (f", guarded ({guard})" if guard else ""),
+            flops_ratio=round(self.outcome.flops_ratio, 4),
+            spread=spread_of(self.conv, self.outcome),
+            guard=guard,
+            gain=gain,
+        )
+
+
+def plan(document: Document, options: FoldOptions, choose: Choose) -> list[Decision]:
+    """Return one decision for every site of the model, in graph order.
+
+    Args:
+        document: the model.
+        options: which sites, and the shapes to assume.
+        choose: returns the form or refusal of a site that can be read.
+
+    Raises:
+        UsageError: a node pattern matches no site, or an assumed input shape does not fit.
+    """
+    return [
+        Decision(site, None, conv)
+        if isinstance(conv, Refusal)
+        else Decision(site, conv, choose(conv))
+        for site, conv in read_sites(document, options)
+    ]
+
+
+def rewriting(document: Document, decisions: Iterable[Decision], options: FoldOptions) -> Rewriting:
+    """Return what the decisions do with a document, which is not changed yet."""
+    chosen = [
+        (decision.conv, decision.outcome)
+        for decision in decisions
+        if decision.conv is not None and isinstance(decision.outcome, Reformulation)
+    ]
+    return Rewriting.of(document, chosen, options)
+
+
+def read_sites(
+    document: Document, options: FoldOptions
+) -> Iterator[tuple[Site, LinearSite | Refusal]]:
+    """Yield every site in graph order, read or refused.
+
+    All sites of a model that carries folds are refused: its moves between packed tensors look like
+    any others, and what was assumed for planning looks like a fact.
+
+    Raises:
+        UsageError: a node pattern matches no site, or an assumed input shape does not fit.
+    """
+    static = document.shapes
+    planned = ShapeTable(document.proto, options.input_shapes) if options.input_shapes else static
+    is_folded = carries_folds(document.proto)
+    for site in find_sites(document, options):
+        if is_folded:
+            yield site, ALREADY_FOLDED
+        elif not _selected(site.name, options):
+            yield site, Refusal(Code.NOT_SELECTED, "left alone by --nodes or --skip")
+        else:
+            yield site, read_site(document, site, static, planned)
+
+
+def read_site(
+    document: Document, site: Site, static: ShapeTable, planned: ShapeTable
+) -> LinearSite | Refusal:
+    """Read a site at the extents that two tables give its values."""
+
+    def extents(table: ShapeTable) -> Extents:
+        return lambda value: table.get(site.scope.path, value.name or "")
+
+    return reading.read_site(document, site, extents(static), extents(planned))
+
+
+def find_sites(document: Document, options: FoldOptions) -> list[Site]:
+    """Return every linear node of the main graph, bodies and functions; nameless ones get a name.
+
+    Raises:
+        UsageError: a node pattern matches none.
+    """
+    sites = [
+        Site(node, scope, node.name or f"{node.op_type} -> {node.outputs[0].name}", node.op_type)
+        for scope, node in document.nodes(OPERATORS)
+    ]
+    for pattern in (*options.nodes, *options.skip):
+        if not any(fnmatchcase(site.name, pattern) for site in sites):
+            raise UsageError(f"no linear node is named {quoted(pattern)}; `inspect` lists them")
+    return sites
+
+
+def _selected(name: str, options: FoldOptions) -> bool:
+    wanted = not options.nodes or any(fnmatchcase(name, p) for p in options.nodes)
+    return wanted and not any(fnmatchcase(name, p) for p in options.skip)

@@ -1,0 +1,134 @@
+"""Find options that would fold a site which is refused for its extents; every hint was tried.
+
+A site is planned with each suggestion as if the caller had given it; only suggestions that give a
+form are named. Suggested sizes are round numbers that the factor divides even behind some strides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from itertools import product
+
+from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.model.proto.dims import Dims, dims_of
+from widthfold_onnx.model.shapes.table import ShapeTable
+from widthfold_onnx.options import SMALLEST_FACTOR, FoldOptions
+from widthfold_onnx.plan.decide.decisions import Decision
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rules.match.reading import read_site
+from widthfold_onnx.rules.match.site import Site
+from widthfold_onnx.rules.selection import reformulate
+from widthfold_onnx.text import printable
+
+UNREAD = frozenset({Code.UNKNOWN_EXTENT, Code.UNKNOWN_SHAPE})
+"""Codes of sites that cannot be read because an extent is unknown."""
+
+GUARD = "--guard-shapes"
+RAGGED = "--ragged"
+
+ROUND = 32
+"""Suggested extents divided by the factor: behind five strides of 2 a multiple of it is left."""
+
+_Suggested = tuple[tuple[str, tuple[int, ...]], ...]
+"""Shapes by the names of inputs."""
+
+
+class Hints:
+    """Hints for the sites of one model.
+
+    Args:
+        document: the model.
+        options: the options that were planned with.
+    """
+
+    def __init__(self, document: Document, options: FoldOptions) -> None:
+        self._document = document
+        self._options = replace(options, ragged=True) if options.factor is None else options
+        self._factor = options.factor or SMALLEST_FACTOR
+        self._tables: dict[_Suggested, ShapeTable] = {}
+
+    def of(self, decision: Decision) -> str:
+        """Return the options that would fold a refused site; "" where none that was tried does."""
+        site, conv, refusal = decision.site, decision.conv, decision.outcome
+        if not isinstance(refusal, Refusal):
+            return ""
+        if not (refusal.code in UNREAD if conv is None else refusal.code.is_of_a_form):
+            return ""
+        found = self._openings(site) if conv is None or None in conv.planned else []
+        if refusal.code == Code.FACTOR_DOES_NOT_DIVIDE:
+            ragged = replace(self._options, ragged=True)
+            found += [RAGGED] if self._folds(site, self._planned, ragged) else []
+        return f"{' or '.join(found)} folds it" if found else ""
+
+    def _openings(self, site: Site) -> list[str]:
+        """Return the options that fold a site which has an open extent."""
+        guarded = replace(self._options, guard_shapes=True)
+        found = [self._shapes(site, self._options, "")]
+        if not self._options.guard_shapes:
+            alone = self._folds(site, self._document.shapes, guarded)
+            found += [GUARD] if alone else []
+            found += [] if any(found) else [self._shapes(site, guarded, f" {GUARD}")]
+        return [way for way in found if way]
+
+    def _shapes(self, site: Site, options: FoldOptions, more: str) -> str:
+        """Return the first suggested shapes that fold a site, as options; "" where none does."""
+        for shapes in self._suggested:
+            if self._folds(site, self._table(shapes), options):
+                return _shown(shapes) + more
+        return ""
+
+    def _folds(self, site: Site, planned: ShapeTable, options: FoldOptions) -> bool:
+        def dims(table: ShapeTable, name: str | None) -> Dims | None:
+            return table.get(site.scope.path, name or "")
+
+        read = read_site(
+            self._document,
+            site,
+            lambda value: dims(self._document.shapes, value.name),
+            lambda value: dims(planned, value.name),
+        )
+        if isinstance(read, Refusal):
+            return False
+        return not isinstance(reformulate(read, options, self._factor), Refusal)
+
+    @cached_property
+    def _planned(self) -> ShapeTable:
+        given = self._options.input_shapes
+        return ShapeTable(self._document.proto, given) if given else self._document.shapes
+
+    def _table(self, shapes: _Suggested) -> ShapeTable:
+        """Return the shapes of all values under suggested input shapes; computed on first use."""
+        if shapes not in self._tables:
+            given = {**self._options.input_shapes, **dict(shapes)}
+            self._tables[shapes] = ShapeTable(self._document.proto, given)
+        return self._tables[shapes]
+
+    @cached_property
+    def _suggested(self) -> list[_Suggested]:
+        """Shapes for one input at a time, then for all: with one sample, then `factor` samples."""
+        held = {tensor.name for tensor in self._document.proto.graph.initializer}
+        inputs = {
+            value.name: dims
+            for value in self._document.proto.graph.input
+            if (dims := dims_of(value)) is not None
+            and None in dims
+            and value.name not in held
+            and value.name not in self._options.input_shapes
+        }
+        chosen = [[name] for name in inputs] + ([list(inputs)] if len(inputs) > 1 else [])
+        suggested = (
+            tuple((name, self._sized(inputs[name], samples)) for name in names)
+            for samples, names in product((1, self._factor), chosen)
+        )
+        return list(dict.fromkeys(suggested))
+
+    def _sized(self, dims: Dims, samples: int) -> tuple[int, ...]:
+        sizes = (samples if i == 0 else ROUND * self._factor for i in range(len(dims)))
+        return tuple(size if e is None else e for e, size in zip(dims, sizes, strict=True))
+
+
+def _shown(shapes: _Suggested) -> str:
+    return " ".join(
+        f"--input-shape {printable(name)}:{','.join(map(str, shape))}" for name, shape in shapes
+    )

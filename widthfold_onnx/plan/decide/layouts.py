@@ -1,0 +1,33 @@
+"""Decide what `--layout auto` means at a fixed factor, where nothing is measured.
+
+A runtime that computes channels-last puts Transposes around every Conv and cancels those of the
+NHWC form. Around the Reshapes of the NCHW form it cannot cancel them, and they stay as copies. A
+runtime that computes NCHW is the reverse. ONNX Runtime computes channels-last on CUDA with
+`prefer_nhwc`, an option that no other provider takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from widthfold_onnx.options import FoldOptions, Layout
+from widthfold_onnx.runtime.sessions.providers import OFF
+
+
+def settled(fold: FoldOptions, provider_options: Mapping[str, str]) -> FoldOptions:
+    """Return the options with AUTO decided, unless forms are measured, where both layouts compete.
+
+    Args:
+        fold: the options.
+        provider_options: options of the provider, as the runtime names them.
+
+    >>> settled(FoldOptions(factor=8), {}).layout
+    <Layout.NCHW: 'nchw'>
+    >>> settled(FoldOptions(factor=8), {"prefer_nhwc": "1"}).layout
+    <Layout.NHWC: 'nhwc'>
+    """
+    if fold.layout is not Layout.AUTO or fold.factor is None:
+        return fold
+    last = provider_options.get("prefer_nhwc", "0").lower() not in OFF
+    return replace(fold, layout=Layout.NHWC if last else Layout.NCHW)

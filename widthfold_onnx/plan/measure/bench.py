@@ -1,0 +1,255 @@
+"""Measure units in child processes, and keep the results.
+
+A form that crashes the child, hangs or exhausts its memory has lost; the race goes on without it in
+a new child. Forms that the store knows are not measured again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Self
+
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
+from widthfold_onnx.plan.measure.outcome import kept_of, lost, outdated, settled
+from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, Setup, race
+from widthfold_onnx.plan.store.identity import setting_identity
+from widthfold_onnx.plan.store.store import Key, Measurement, Store
+from widthfold_onnx.plan.workload.workloads import Unit
+from widthfold_onnx.progress import Progress, Step
+from widthfold_onnx.rules.forms.guarding import EXTENTS
+from widthfold_onnx.runtime.child import isolated
+from widthfold_onnx.runtime.sessions.session import Level
+
+AS_IS = "as-is"
+SILENCE = 60.0
+"""Seconds that a form may take to load and run before it counts as hung."""
+
+MEMORY_SHARE = 0.5
+"""Share of the machine's memory that a child on the CPU may use."""
+
+Keep = Callable[[str, str, Measurement], None]
+"""Receives subject, candidate and measurement."""
+
+
+class _BudgetSpentError(Exception):
+    """The time for measuring is over."""
+
+
+class Bench:
+    """Measures for one setting on one machine.
+
+    Args:
+        setup: provider, threads and limits of forms.
+        store: where measurements are kept.
+        setting: `identity.setting_identity`.
+        machine: `identity.machine_identity`.
+    """
+
+    def __init__(self, setup: Setup, store: Store, setting: str, machine: str) -> None:
+        self.setup = setup
+        self.machine = machine
+        self.kept: set[tuple[str, str]] = set()
+        self._store = store
+        self._setting = setting
+
+    @classmethod
+    def of(cls, options: SearchOptions, fold: FoldOptions, store: Store, machine: str) -> Self:
+        """Return a bench for a chosen provider.
+
+        Args:
+            options: provider, which must not be AUTO, with its options and those of sessions, and
+                threads.
+            fold: limits of forms.
+            store: where measurements are kept.
+            machine: `identity.machine_identity`.
+
+        Raises:
+            InternalError: the provider is AUTO.
+        """
+        given = dict(options.provider_options)
+        entries = dict(options.session_options)
+        setup = Setup(
+            provider=options.provider,
+            provider_options=tuple(sorted(given.items())),
+            session_options=tuple(sorted(entries.items())),
+            threads=options.threads,
+            fold=fold,
+        )
+        setting = setting_identity(options.provider, given, entries, Level.ALL, options.threads)
+        return cls(setup, store, setting, machine)
+
+    @property
+    def measured(self) -> int:
+        """Number of measurements that were kept."""
+        return len(self.kept)
+
+    @property
+    def read_only(self) -> bool:
+        """True if the store may only be read, so that measurements are lost."""
+        return self._store.read_only
+
+    def known(self, subject: str, candidate: str) -> Measurement | None:
+        """Return the measurement that the store holds, if any."""
+        return self._store.get(self._key(subject, candidate))
+
+    def keep(self, subject: str, candidate: str, measurement: Measurement) -> None:
+        """Store a measurement."""
+        self.kept.add((subject, candidate))
+        self._store.put(self._key(subject, candidate), measurement)
+
+    def measure(self, units: Sequence[Unit], deadline: float, on_progress: Progress) -> None:
+        """Race all forms that are not known yet, until all ran or the deadline has passed.
+
+        Args:
+            units: in the order in which they are measured.
+            deadline: when to stop, on the clock `time.monotonic`.
+            on_progress: gets a step per unit.
+        """
+        missing = self.missing(units, deadline - time.monotonic())
+        measure(missing, self.setup, deadline, self.keep, on_progress)
+
+    def missing(self, units: Sequence[Unit], seconds: float = 0.0) -> list[Unit]:
+        """Return the units that are not known completely, each with its unknown forms.
+
+        Args:
+            units: to choose from.
+            seconds: time to measure them in; if it is much more than an earlier run had, forms
+                that were skipped then are missing as well.
+        """
+        return [left for unit in units if (left := self._missing(unit, seconds)) is not None]
+
+    def _missing(self, unit: Unit, seconds: float) -> Unit | None:
+        own = self.known(unit.subject, AS_IS)
+        if own is not None and own.status == "lost":
+            return unit if outdated(own) and seconds > 0 else None
+        known = {form: self.known(unit.subject, form.key) for form in unit.forms}
+        forms = tuple(form for form, found in known.items() if not settled(found, seconds))
+        return replace(unit, forms=forms) if forms or own is None else None
+
+    def _key(self, subject: str, candidate: str) -> Key:
+        if self.setup.fold.guard_shapes and candidate != AS_IS:
+            candidate = f"{candidate} guarded: {EXTENTS}"  # a guard costs time
+        return Key(
+            subject=subject,
+            candidate=candidate,
+            setting=self._setting,
+            machine=self.machine,
+        )
+
+
+def measure(
+    units: Sequence[Unit],
+    setup: Setup,
+    deadline: float,
+    keep: Keep,
+    on_progress: Progress,
+    *,
+    share: float = 1.0,
+) -> None:
+    """Race all forms of the units, until all ran or the deadline has passed.
+
+    Args:
+        units: in the order in which they are measured.
+        setup: the settings.
+        deadline: when to stop, on the clock `time.monotonic`.
+        keep: gets every measurement at once.
+        on_progress: gets a step per unit.
+        share: fraction of the time until the deadline that these units should take.
+
+    Raises:
+        UnverifiedError: the runtime cannot be used.
+    """
+    course = _Course(units, deadline, keep, on_progress)
+    while course.left and time.monotonic() < deadline:
+        try:
+            isolated(
+                race,
+                list(course.left.values()),
+                setup,
+                (deadline - time.monotonic()) * share,
+                silence=SILENCE,
+                memory=_memory(setup.provider),
+                on_progress=course.hear,
+            )
+        except _BudgetSpentError:
+            return
+        except UnverifiedError as error:
+            if not course.is_running:
+                raise  # nothing ran: the runtime cannot be used
+            course.lose(str(error))
+
+
+class _Course:
+    """The units left to measure, kept up to date by messages of the children.
+
+    Args:
+        units: to be measured.
+        deadline: when to stop, on the clock `time.monotonic`.
+        keep: gets every measurement at once.
+        on_progress: gets a step per unit.
+    """
+
+    def __init__(
+        self, units: Sequence[Unit], deadline: float, keep: Keep, on_progress: Progress
+    ) -> None:
+        self.left = {unit.subject: unit for unit in units}
+        self._total = len(self.left)
+        self._deadline = deadline
+        self._budget = deadline - time.monotonic()
+        self._keep = keep
+        self._on_progress = on_progress
+        self._told: set[tuple[str, str]] = set()
+        self._running = Began("", "")
+
+    @property
+    def is_running(self) -> bool:
+        """True if a form has begun and its unit is not done."""
+        return self._running.subject in self.left
+
+    def hear(self, message: Began | Ran | Done) -> None:
+        """Handle a message of a child.
+
+        Raises:
+            _BudgetSpentError: a unit begins after the deadline.
+        """
+        if isinstance(message, Began):
+            self._running = message
+            if not message.key:
+                self._begin()
+        elif isinstance(message, Done):
+            del self.left[message.subject]
+        else:
+            self._tell(message.subject, message.key, kept_of(message, self._budget))
+
+    def lose(self, reason: str) -> None:
+        """Mark the running form as lost; if it is the layer as it is, drop the unit's forms."""
+        subject, key = self._running.subject, self._running.key
+        self._tell(subject, key, lost(reason))
+        unit = self.left.pop(subject)
+        forms = tuple(form for form in unit.forms if (subject, form.key) not in self._told)
+        if key and forms:
+            self.left = {subject: replace(unit, forms=forms), **self.left}
+        self._running = Began("", "")
+
+    def _begin(self) -> None:
+        spare = self._deadline - time.monotonic()
+        if spare < 0:
+            raise _BudgetSpentError
+        done = self._total - len(self.left)
+        step = f"measuring layer {done + 1} of {self._total}"
+        self._on_progress(Step(step, done, self._total, spare))
+
+    def _tell(self, subject: str, key: str, measurement: Measurement) -> None:
+        self._told.add((subject, key))
+        self._keep(subject, key or AS_IS, measurement)
+
+
+def _memory(provider: Provider) -> int | None:
+    """Return the bytes that a child may use; CUDA reserves far more address space than it uses."""
+    if provider is not Provider.CPU:
+        return None
+    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * MEMORY_SHARE)

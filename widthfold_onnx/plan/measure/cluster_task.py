@@ -1,0 +1,70 @@
+"""Run on a worker of a cluster: identify the worker, and measure one unit."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+
+from widthfold_onnx.evidence.timing.environment import version
+from widthfold_onnx.options import Provider
+from widthfold_onnx.plan.measure.bench import measure
+from widthfold_onnx.plan.measure.successive_halving import Setup
+from widthfold_onnx.plan.store.identity import Place, find_place
+from widthfold_onnx.plan.store.store import Measurement
+from widthfold_onnx.plan.workload.workloads import Unit
+from widthfold_onnx.progress import silent
+from widthfold_onnx.runtime.child import isolated
+from widthfold_onnx.runtime.sessions.session import runtime_version
+
+Outcome = tuple[str, str, Measurement]
+"""Subject, candidate and measurement."""
+
+_turn = threading.Lock()
+"""Held during a measurement, so that a worker takes one at a time."""
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that must agree on both sides, as measurements and pickles need them.
+
+    Raises:
+        UnverifiedError: ONNX Runtime is not installed.
+    """
+    return {"widthfold-onnx": version("widthfold-onnx"), "onnxruntime": runtime_version()}
+
+
+def place_of(
+    provider: Provider, options: Mapping[str, str], session_options: Mapping[str, str]
+) -> Place:
+    """Return the provider and the machine that this worker measures with.
+
+    Raises:
+        UnverifiedError: the provider cannot be used.
+        UsageError: it or the runtime does not take the options.
+    """
+    return isolated(find_place, provider, dict(options), dict(session_options))
+
+
+def measured(unit: Unit, setup: Setup, seconds: float, share: float) -> list[Outcome]:
+    """Measure one unit; a form that crashes ends a child process, not the worker.
+
+    Args:
+        unit: the layer, with the forms that are not known.
+        setup: the settings.
+        seconds: time after which measuring ends, finished or not.
+        share: fraction of these seconds that the unit should take.
+
+    Raises:
+        UnverifiedError: the runtime cannot be used.
+    """
+    found: list[Outcome] = []
+    with _turn:
+        measure(
+            [unit],
+            setup,
+            time.monotonic() + seconds,
+            lambda *outcome: found.append(outcome),
+            silent,
+            share=share,
+        )
+    return found

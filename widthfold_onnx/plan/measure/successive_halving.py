@@ -1,0 +1,252 @@
+"""Race the forms of one layer against the layer as it is, in a child process.
+
+Successive halving: every form runs a few times in turn with the layer as it is, the better ones
+run more often. Pairs of neighbouring runs are compared, as in `runtime.clock`, so that a machine
+that slows down for a while slows both sides. A form is not run at all if its multiply-adds alone
+take longer than the layer as it is, even at a rate that no layer reaches on this machine.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from onnx import TensorProto, helper
+
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.options import FoldOptions, Provider
+from widthfold_onnx.plan.workload.build import reformed
+from widthfold_onnx.plan.workload.workloads import Unit
+from widthfold_onnx.results.store import NO_SUCH_FORM, NO_TIME, OUT_OF_REACH
+from widthfold_onnx.runtime.clock import Clock, Run, clock_of, interval
+from widthfold_onnx.runtime.inputs.feeds import random_feeds
+from widthfold_onnx.runtime.sessions.session import Level, open_session
+
+
+class Rung(NamedTuple):
+    """One round: the number of best forms that run, and the pairs of runs of each."""
+
+    forms: int
+    pairs: int
+
+
+RUNGS = (Rung(sys.maxsize, 4), Rung(6, 10), Rung(2, 40))
+
+HOPELESS = 2.0
+"""A form that is this many times slower in its first pair is not run again."""
+
+FORM_SECONDS = 10.0
+"""Seconds after which a form gets no more pairs than the first rung has."""
+
+PEAK_MARGIN = 1.5
+"""How much faster than the best matrix product measured here a layer might compute."""
+
+PEAK_EXTENT = 512
+PEAK_RUNS = 15
+
+UNFAIR = 2.0
+"""With n layers to go one may take UNFAIR / (n + 1) of the time left: most take less."""
+
+FIRST_SHARE = 0.7
+"""Share of a layer's time after which no further form starts."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The settings of a race: provider, threads and limits of forms."""
+
+    provider: Provider
+    provider_options: tuple[tuple[str, str], ...]
+    session_options: tuple[tuple[str, str], ...]
+    threads: int
+    fold: FoldOptions
+
+
+@dataclass(frozen=True)
+class Began:
+    """A form is about to run for the first time; "" is the layer as it is."""
+
+    subject: str
+    key: str
+
+
+@dataclass(frozen=True)
+class Ran:
+    """The result of a form: time as it is / time of the form, and seconds of the form.
+
+    `reason` says why a form was not run.
+    """
+
+    subject: str
+    key: str
+    ratio: float
+    low: float
+    high: float
+    seconds: float
+    pairs: int
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Done:
+    """All forms of a layer are done."""
+
+    subject: str
+
+
+Report = Callable[[Began | Ran | Done], None]
+Times = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
+"""Seconds of the layer as it is and of a form, by pair."""
+
+
+def race(units: Sequence[Unit], setup: Setup, seconds: float, *, report: Report) -> None:
+    """Race all forms of all units, and report as they run.
+
+    Args:
+        units: in the order in which they are raced.
+        setup: the settings.
+        seconds: time that all of them together should take.
+        report: gets every start and every result.
+
+    Raises:
+        UnverifiedError: the runtime cannot be used, or does not run a layer as it is.
+    """
+    end = time.perf_counter() + seconds
+    with tempfile.TemporaryDirectory() as folder:
+        track = _Track(setup, Path(folder))
+        peak = track.peak()
+        for index, unit in enumerate(units):
+            report(Began(unit.subject, ""))
+            share = UNFAIR / (len(units) - index + 1) * (end - time.perf_counter())
+            for ran in _race(unit, track, peak, share, report):
+                report(ran)
+            report(Done(unit.subject))
+
+
+def _race(unit: Unit, track: _Track, peak: float, seconds: float, report: Report) -> Iterator[Ran]:
+    start = time.perf_counter()
+    original = track.runner(unit.model)
+    _, own = _pairs(track.clock, original, original, RUNGS[0].pairs)
+    usual = float(np.median(own))
+    yield Ran(unit.subject, "", 1.0, 1.0, 1.0, usual, len(own))
+    times: dict[str, Times] = {}
+
+    def late(share: float) -> bool:
+        return time.perf_counter() - start > share * seconds
+
+    def run(key: str, pairs: int) -> str:
+        """Run a form; return why there is no result, "" if there is one."""
+        report(Began(unit.subject, key))
+        model = reformed(unit, key, track.setup.fold)
+        if model is None:
+            return NO_SUCH_FORM
+        try:
+            form = track.runner(model)
+            found = None if key in times else _pairs(track.clock, original, form, 1)
+            if found is None or found[1][0] <= HOPELESS * found[0][0]:
+                found = _pairs(track.clock, original, form, pairs)
+        except UnverifiedError as error:
+            return str(error)
+        times[key] = found
+        return ""
+
+    for form in unit.forms:
+        if out_of_reach(form.macs, usual, peak):
+            why = OUT_OF_REACH
+        elif late(FIRST_SHARE):
+            why = NO_TIME
+        else:
+            why = run(form.key, RUNGS[0].pairs)
+        if why:
+            yield Ran(unit.subject, form.key, 0.0, 0.0, 0.0, 0.0, 0, why)
+    for rung in RUNGS[1:]:
+        running = [key for key, (base, _) in times.items() if len(base) > 1]
+        for key in sorted(running, key=lambda key: -_ratio(*times[key]))[: rung.forms]:
+            if not late(1.0):
+                run(key, rung.pairs)
+    for key, (base, form_times) in times.items():
+        middle, low, high = map(math.exp, interval(np.log(base / form_times)))
+        median = float(np.median(form_times))
+        yield Ran(unit.subject, key, middle, low, high, median, len(base))
+
+
+def out_of_reach(macs: float, usual: float, peak: float) -> bool:
+    """Check whether a form cannot win: its multiply-adds alone take longer than the layer as it is.
+
+    Args:
+        macs: multiply-adds of one run of the form.
+        usual: seconds of the layer as it is.
+        peak: floating-point operations per second of the best matrix product.
+    """
+    return 2 * macs > usual * peak * PEAK_MARGIN
+
+
+def _ratio(base: Array, form: Array) -> float:
+    return float(np.median(base / form))
+
+
+def _pairs(clock: Clock, original: Run, form: Run, rounds: int) -> Times:
+    """Return the seconds of both in alternating order, after one run of each to warm up."""
+    start = time.perf_counter()
+    sides = (original, form)
+    times: list[list[float]] = []
+    for count in range(-1, rounds):
+        pair = [0.0, 0.0]
+        for side in (0, 1) if count % 2 else (1, 0):
+            before = clock()
+            sides[side](count)
+            pair[side] = max(clock() - before, 1) * 1e-9
+        times.append(pair)
+        if len(times) > RUNGS[0].pairs and time.perf_counter() - start > FORM_SECONDS:
+            break
+    base, other = np.array(times[1:]).T
+    return base, other
+
+
+class _Track:
+    """Opens models with the settings of the race."""
+
+    def __init__(self, setup: Setup, folder: Path) -> None:
+        self.setup = setup
+        self.clock = clock_of(setup.provider, setup.threads)
+        self._file = folder / "layer.onnx"
+
+    def runner(self, model: bytes) -> Run:
+        """Return a call that runs a model once on random inputs.
+
+        Raises:
+            UnverifiedError: the runtime does not load it.
+        """
+        self._file.write_bytes(model)
+        session = open_session(
+            self._file,
+            self.setup.provider,
+            Level.ALL,
+            self.setup.threads,
+            tf32=True,
+            provider_options=dict(self.setup.provider_options),
+            session_options=dict(self.setup.session_options),
+        )
+        shapes = {p.name: tuple(int(d or 1) for d in p.dims) for p in session.inputs}
+        once = session.bound(random_feeds(session.inputs, 0, shapes))
+        return lambda count: once()
+
+    def peak(self) -> float:
+        """Return the floating-point operations per second of the best matrix product."""
+        n = PEAK_EXTENT
+        ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [n, n]) for name in "aby"]
+        node = helper.make_node("MatMul", ["a", "b"], ["y"])
+        graph = helper.make_graph([node], "peak", ports[:2], ports[2:])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        run = self.runner(model.SerializeToString())
+        times, _ = _pairs(self.clock, run, run, PEAK_RUNS)
+        return 2 * n**3 / float(times.min())

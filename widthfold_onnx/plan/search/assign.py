@@ -1,0 +1,184 @@
+"""Choose the forms of all layers at least total cost: a linear program over layers and links.
+
+A layer takes one form; a link (`plan.workload.layout_edges`) is in one state, natural or packed. If
+a layer reads or returns another state than its link, a fold or unfold is paid, once for each link
+and state, as the rewriting emits them. The cost of a form between packed tensors and the cost of
+its folds are measured (`plan.workload.packed_workload`). Branches that meet again make this a
+problem on graphs. It is solved as an integer program, as Anderson and Gregg select layouts (Optimal
+DNN Primitive Selection with Partitioned Boolean Quadratic Programming, CGO 2018): the solver proves
+that the cost is least.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from widthfold_onnx.fold.packed_layout import State
+from widthfold_onnx.plan.measure.bench import AS_IS
+from widthfold_onnx.plan.store.store import Measurement
+from widthfold_onnx.plan.workload.layers import Layers
+from widthfold_onnx.plan.workload.layout_edges import Link
+from widthfold_onnx.plan.workload.packed_workload import inside_subject
+from widthfold_onnx.plan.workload.workloads import Unit
+
+SMALLEST_GAIN = 1.03
+"""A layer takes another form only if the low end of the form's speed-up exceeds this.
+
+It is more than `clock.SMALLEST_DIFFERENCE`: many forms race, and the best may be so by chance.
+"""
+
+SOLVER_SECONDS = 10.0
+
+Known = Callable[[str, str], Measurement | None]
+
+
+class Option(NamedTuple):
+    """One form that a layer may take, or the layer as it is.
+
+    Attributes:
+        key: key of the form; None for the layer as it is.
+        seconds: time of one run between tensors in the states that it reads and returns.
+        reads: state of the input; None for natural.
+        returns: state of the output; None for natural.
+        ends: seconds of folding its input and unfolding its output.
+    """
+
+    key: str | None
+    seconds: float
+    reads: State | None = None
+    returns: State | None = None
+    ends: float = 0.0
+
+
+def assign(layers: Layers, known: Known) -> dict[str, str]:
+    """Choose the forms of least measured cost.
+
+    Args:
+        layers: the layers of the model.
+        known: returns the measurement of (subject, candidate), if there is one.
+
+    Returns:
+        Subject -> form, for layers that are not left as they are.
+    """
+    options = {s: list(_options(unit, known)) for s, unit in layers.units.items()}
+    program = _Program()
+    chosen = {
+        subject: [program.variable(layers.count(subject) * o.seconds, whole=True) for o in several]
+        for subject, several in options.items()
+    }
+    for variables in chosen.values():
+        program.exactly_one(variables)
+    for link in layers.links:
+        _join(program, link, options, chosen)
+    values = program.solve() if options else []
+    return {
+        subject: option.key
+        for subject, several in options.items()
+        for option, variable in zip(several, chosen[subject], strict=True)
+        if option.key is not None and values[variable] > 1 / 2
+    }
+
+
+def _options(unit: Unit, known: Known) -> Iterator[Option]:
+    own = known(unit.subject, AS_IS)
+    if own is None or own.status != "ok":
+        yield Option(None, 0.0)  # a layer without a measurement stays as it is
+        return
+    yield Option(None, own.seconds / SMALLEST_GAIN)
+    for form in unit.forms:
+        alone = known(unit.subject, form.key)
+        if alone is None or alone.status != "ok":
+            continue
+        # The low ends, because noise makes one of many equally fast forms look the fastest.
+        seconds = own.seconds / alone.low
+        between = known(inside_subject(unit.subject), form.key)
+        if between is None or between.status != "ok":
+            yield Option(form.key, seconds)
+        else:
+            core = min(own.seconds / between.low, seconds)
+            yield Option(form.key, core, form.reads, form.returns, seconds - core)
+
+
+def _join(
+    program: _Program,
+    link: Link,
+    options: Mapping[str, Sequence[Option]],
+    chosen: Mapping[str, Sequence[int]],
+) -> None:
+    """Add the cost of a link: its state, and the folds and unfolds that its layers need."""
+    sides: list[tuple[defaultdict[State | None, list[int]], bool]] = []
+    cost: dict[State, float] = defaultdict(float)
+    for subjects, end in ((link.makers, "returns"), (link.readers, "reads")):
+        for subject in dict.fromkeys(subjects):
+            by_state: defaultdict[State | None, list[int]] = defaultdict(list)
+            for option, variable in zip(options[subject], chosen[subject], strict=True):
+                state = getattr(option, end)
+                by_state[state].append(variable)
+                if state is not None:
+                    ends = sum(other is not None for other in (option.reads, option.returns))
+                    cost[state] = max(cost[state], option.ends / ends)
+            sides.append((by_state, end == "returns"))
+    home = {state: program.variable(0.0, whole=True) for state in cost}
+    program.exactly_one([*home.values(), program.variable(0.0, whole=True)])
+    for state, seconds in cost.items():
+        fold, unfold = program.variable(seconds), program.variable(seconds)
+        if link.made:
+            program.at_least(fold, [home[state]])
+        if link.read:
+            program.at_least(unfold, [home[state]])
+        for by_state, makes in sides:
+            # Convert where only one of layer and link has the state: each in its own direction.
+            inward, outward = (unfold, fold) if makes else (fold, unfold)
+            program.at_least(inward, by_state[state], [home[state]])
+            program.at_least(outward, [home[state]], by_state[state])
+
+
+class _Program:
+    """A linear program of least cost; variables lie in [0, 1], some of them are integers."""
+
+    def __init__(self) -> None:
+        self._costs: list[float] = []
+        self._whole: list[bool] = []
+        self._rows: list[dict[int, float]] = []
+        self._ranges: list[tuple[float, float]] = []
+
+    def variable(self, cost: float, *, whole: bool = False) -> int:
+        """Add a variable; one that is not whole takes the least value that its rows allow."""
+        self._costs.append(cost)
+        self._whole.append(whole)
+        return len(self._costs) - 1
+
+    def exactly_one(self, variables: Sequence[int]) -> None:
+        """Require that the variables sum to 1, so that one integer variable is chosen."""
+        self._rows.append(dict.fromkeys(variables, 1.0))
+        self._ranges.append((1.0, 1.0))
+
+    def at_least(self, variable: int, more: Sequence[int], less: Sequence[int] = ()) -> None:
+        """Require that a variable is at least the sum of `more` minus the sum of `less`."""
+        self._rows.append({variable: 1.0, **dict.fromkeys(more, -1.0), **dict.fromkeys(less, 1.0)})
+        self._ranges.append((0.0, np.inf))
+
+    def solve(self) -> Sequence[float]:
+        """Return the values of all variables; costs of microseconds are scaled for the solver."""
+        # Imported here because the import takes half a second and nothing else needs it.
+        from scipy.optimize import Bounds, LinearConstraint, milp
+        from scipy.sparse import lil_array
+
+        matrix = lil_array((len(self._rows), len(self._costs)))
+        for index, row in enumerate(self._rows):
+            for variable, factor in row.items():
+                matrix[index, variable] = factor
+        lows, highs = np.array(self._ranges).T
+        costs = np.array(self._costs)
+        found = milp(
+            costs / (costs.max() or 1.0),
+            integrality=np.array(self._whole, np.int64),
+            bounds=Bounds(0, 1),
+            constraints=LinearConstraint(matrix.tocsr(), lows, highs),
+            options={"time_limit": SOLVER_SECONDS},
+        )
+        return [0.0] * len(costs) if found.x is None else list(found.x)

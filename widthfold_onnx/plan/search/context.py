@@ -1,0 +1,114 @@
+"""Set up the context of a search: provider, shapes, target, and whose measurements count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+import onnx
+
+from widthfold_onnx.errors import UnverifiedError, UsageError
+from widthfold_onnx.model.read.loader import LoadedModel
+from widthfold_onnx.options import Provider, SearchOptions, Shapes
+from widthfold_onnx.plan.predict.targets import Target, target, usual
+from widthfold_onnx.plan.store.identity import machine_identity, setting_identity
+from widthfold_onnx.plan.store.store import Store
+from widthfold_onnx.runtime.child import isolated
+from widthfold_onnx.runtime.inputs.dimensions import assumed_shapes
+from widthfold_onnx.runtime.running import running
+from widthfold_onnx.runtime.sessions.ports import Port
+from widthfold_onnx.runtime.sessions.session import Level
+
+
+@dataclass(frozen=True)
+class Ground:
+    """The context in which layers run, or would run.
+
+    Attributes:
+        provider: where layers run; not AUTO.
+        shapes: shapes of every input.
+        target: the device that times are predicted for.
+        setting: `identity.setting_identity`.
+        machine: `identity.machine_identity` of the machine whose measurements count; "" where
+            there is none.
+    """
+
+    provider: Provider
+    shapes: Shapes
+    target: Target
+    setting: str
+    machine: str
+
+
+def ground_here(loaded: LoadedModel, options: SearchOptions, fixed: Shapes) -> Ground:
+    """Return the context of this machine, found by running the model.
+
+    Raises:
+        UnverifiedError: the runtime cannot be used, or the model does not run.
+        UsageError: as `_chosen`.
+    """
+    _chosen(options, options.provider)  # before anything runs
+    provider, shapes = isolated(running, loaded.path, options.provider, dict(fixed), options.inputs)
+    aim = _chosen(options, provider) or target(usual(provider))
+    setting = _setting(options, provider)
+    return Ground(provider, shapes, aim, setting, machine_identity(provider))
+
+
+def ground_elsewhere(
+    loaded: LoadedModel, options: SearchOptions, fixed: Shapes, store: Store
+) -> Ground:
+    """Return the context of a machine of the target's kind; nothing is run.
+
+    If the store holds one machine of that kind, its measurements count; if several, those of this
+    machine, if it is one of them. Only of this machine the kind of CPU is known.
+
+    Raises:
+        UsageError: the target is unknown or does not fit the provider, or an input has an open
+            dimension besides its batch.
+    """
+    aim = _chosen(options, options.provider) or target(usual(options.provider))
+    provider = aim.provider if options.provider is Provider.AUTO else options.provider
+    setting = _setting(options, provider)
+    machines = [name for name in store.machines(setting) if aim.device in name]
+    with suppress(UnverifiedError):
+        here = machine_identity(provider)
+        if here in machines and aim.provider is Provider.CPU and aim.name != usual(provider):
+            machines.remove(here)
+        elif here in machines:
+            machines = [here]
+    machine = machines[0] if len(machines) == 1 else ""
+    return Ground(
+        provider, assumed_shapes(list(_ports(loaded.proto)), fixed), aim, setting, machine
+    )
+
+
+def _chosen(options: SearchOptions, provider: Provider) -> Target | None:
+    """Return the target that the caller chose, None where the choice was left open.
+
+    Raises:
+        UsageError: no target has that name, or it does not fit the provider.
+    """
+    if options.target is None:
+        return None
+    aim = target(options.target)
+    if provider is not Provider.AUTO and (provider is Provider.CPU) != (
+        aim.provider is Provider.CPU
+    ):
+        raise UsageError(f"target {aim.name} is of provider {aim.provider}, not {provider}")
+    return aim
+
+
+def _setting(options: SearchOptions, provider: Provider) -> str:
+    return setting_identity(
+        provider, options.provider_options, options.session_options, Level.ALL, options.threads
+    )
+
+
+def _ports(proto: onnx.ModelProto) -> Iterator[Port]:
+    """Yield the inputs that a caller must feed, without their element types."""
+    given = {tensor.name for tensor in proto.graph.initializer}
+    for value in proto.graph.input:
+        if value.name not in given:
+            dims = value.type.tensor_type.shape.dim
+            yield Port(value.name, "", tuple(d.dim_param or d.dim_value or None for d in dims))

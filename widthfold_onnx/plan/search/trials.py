@@ -1,0 +1,145 @@
+"""Time whole models against each other: a layer that is faster alone may not be in its place."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.evidence.timing.paired_benchmark import ratio_of
+from widthfold_onnx.model.read.loader import LoadedModel
+from widthfold_onnx.model.write.writer import write_model
+from widthfold_onnx.options import SearchOptions, Shapes, VerifyOptions
+from widthfold_onnx.plan.measure.bench import Bench
+from widthfold_onnx.plan.measure.outcome import lost, now, outdated
+from widthfold_onnx.plan.store.identity import canonical
+from widthfold_onnx.plan.store.store import Measurement
+from widthfold_onnx.plan.workload.layers import Place
+from widthfold_onnx.runtime.child import isolated
+from widthfold_onnx.runtime.clock import Pairing
+
+PATIENCE = 600.0
+"""Seconds beyond the timing itself after which a model counts as hung: some models run for half
+a minute, and at least a dozen runs are needed."""
+
+Choice = Mapping[str, str]
+"""Subject of a layer -> its form; a layer that is not named stays as it is."""
+
+
+class Trials:
+    """Times rewritten models; results of earlier trials come from the store.
+
+    Args:
+        loaded: the original model.
+        build: builds the model of a choice.
+        bench: the store, setting and machine.
+        sites: the sites that may be folded: another selection makes another model of a choice.
+        options: provider, threads, and whether to measure at all.
+        shapes: shapes of every input.
+        folder: folder for the models that are built.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        build: Callable[[Choice], tuple[onnx.ModelProto, set[str]]],
+        bench: Bench,
+        sites: Sequence[Place],
+        options: SearchOptions,
+        shapes: Shapes,
+        folder: Path,
+    ) -> None:
+        self._loaded = loaded
+        self._build = build
+        self._bench = bench
+        self._options = options
+        self._shapes = shapes
+        self._folder = folder
+        self._subject = canonical(
+            {
+                "model": _digest(loaded.path.read_bytes()),
+                "sites": _digest(canonical(sites).encode()),
+                "shapes": shapes,
+                "stored": bool(options.inputs),
+            }
+        )
+
+    def compare(self, base: Choice, other: Choice, seconds: float) -> Measurement | None:
+        """Time the model of `other` against that of `base`, each at its strongest setting.
+
+        Args:
+            base: the choice that should be slower; {} is the original.
+            other: the choice that should be faster.
+            seconds: time that timing may take.
+
+        Returns:
+            The ratio time of base / time of other, lost if one of them does not run; None if it is
+            not in the store and nothing is to be measured.
+        """
+        known = self.known(base, other)
+        if not self._options.measure or (known is not None and not outdated(known)):
+            return known
+        options = VerifyOptions(
+            provider=self._options.provider,
+            provider_options=self._options.provider_options,
+            session_options=self._options.session_options,
+            threads=self._options.threads,
+            time_budget=seconds,
+            inputs=self._options.inputs,
+            seeds=0 if self._options.inputs else 1,
+        )
+        files = self._file(base), self._file(other)
+        try:
+            shapes = dict(self._shapes)
+            timeout = seconds + PATIENCE
+            measured = _measurement(*isolated(ratio_of, *files, options, shapes, timeout=timeout))
+        except UnverifiedError as error:
+            measured = lost(str(error))
+        self._bench.keep(self._subject, _candidate(base, other), measured)
+        return measured
+
+    def known(self, base: Choice, other: Choice) -> Measurement | None:
+        """Return the stored result of `compare`, if there is one."""
+        return self._bench.known(self._subject, _candidate(base, other))
+
+    def _file(self, choice: Choice) -> Path:
+        if not choice:
+            return self._loaded.path
+        path = self._folder / f"{_digest(canonical(choice).encode())}.onnx"
+        if not path.exists():
+            proto, external = self._build(choice)
+            write_model(
+                proto,
+                path,
+                source_folder=self._loaded.folder,
+                check=lambda written: None,
+                externalize=external,
+            )
+        return path
+
+
+def _measurement(pairing: Pairing, note: str) -> Measurement:
+    return Measurement(
+        status="ok",
+        ratio=pairing.ratio,
+        low=pairing.low,
+        high=pairing.high,
+        seconds=float(np.median(pairing.samples[:, 1])),
+        rounds=len(pairing.samples),
+        reason="",
+        taken=now(),
+        control=pairing.control,
+        note=note,
+    )
+
+
+def _candidate(base: Choice, other: Choice) -> str:
+    return canonical({"than": base, "is": other})
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

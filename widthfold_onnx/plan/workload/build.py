@@ -1,0 +1,64 @@
+"""Build the models that race: a layer in another form, alone or between packed tensors."""
+
+from __future__ import annotations
+
+import onnx
+from onnx.utils import Extractor
+
+from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.model.shapes.inference import infer_shapes
+from widthfold_onnx.operators import OPERATORS
+from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.plan.workload.candidates import form_of
+from widthfold_onnx.plan.workload.workloads import Unit, only_site
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rewrite.engine import Rewriting
+from widthfold_onnx.rewrite.record import FOLD_KEY, STATE_KEY
+from widthfold_onnx.rules.match.site import LinearSite
+
+
+def reformed(unit: Unit, key: str, options: FoldOptions) -> bytes | None:
+    """Return the layer in another form, serialized; None if its extents do not allow the form.
+
+    Args:
+        unit: the layer.
+        key: see `form_key`.
+        options: the layout and limits are used.
+    """
+    proto = onnx.ModelProto.FromString(unit.model)
+    # The last node stays outside the region: it stands for any reader of the natural tensor.
+    end, output = proto.graph.node.pop(), proto.graph.output.pop()
+    proto.graph.output.add().name = end.input[0]
+    document = Document(proto, None, OPERATORS)
+    site = only_site(document)
+    form = form_of(site, key, options) if isinstance(site, LinearSite) else site
+    if isinstance(site, Refusal) or isinstance(form, Refusal):
+        return None
+    result = Rewriting.of(document, [(site, form)], options).carry_out()
+    if unit.inside:
+        result = _core(result)
+    end.input[0] = result.graph.output[0].name
+    result.graph.node.append(end)
+    result.graph.output[0].CopyFrom(output)
+    return bytes(result.SerializeToString())
+
+
+def _core(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Extract the part of a rewritten layer that runs on packed tensors.
+
+    Args:
+        model: one folded node with the ops carried behind it, all extents known.
+    """
+    nodes = model.graph.node
+    packed = [name for node in nodes if _has(node, STATE_KEY) for name in node.output]
+    folded = next(node for node in nodes if _has(node, FOLD_KEY))
+    makers = {name: node for node in nodes for name in node.output}
+    start = next((name for name in folded.input if name in packed), model.graph.input[0].name)
+    if start in makers and makers[start].op_type == "DequantizeLinear":
+        start = makers[start].input[0]
+    end = packed[-1] if folded.output[0] in packed else model.graph.output[0].name
+    return Extractor(infer_shapes(model)).extract_model([start], [end])
+
+
+def _has(node: onnx.NodeProto, key: str) -> bool:
+    return any(entry.key == key for entry in node.metadata_props)

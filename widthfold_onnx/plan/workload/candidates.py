@@ -1,0 +1,156 @@
+"""List every form that a layer may take, each with a key that describes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import msgspec
+
+from widthfold_onnx.fold.axis import fold_axis, keep_axis
+from widthfold_onnx.fold.channels import Grouping, regroup
+from widthfold_onnx.fold.conv import ConvFold
+from widthfold_onnx.options import FACTORS, AxisName, FoldOptions, Layout
+from widthfold_onnx.plan.store.identity import canonical
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.forms.enumeration import candidates, forms, splits
+from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.legality import judge
+from widthfold_onnx.rules.forms.regrouped import groupings
+from widthfold_onnx.rules.match.site import LinearSite
+
+MAX_WHOLE = 64
+"""Largest number of positions of an axis that may become channels as a whole."""
+
+
+ORDERS = {Layout.AUTO: (False, True), Layout.NCHW: (False,), Layout.NHWC: (True,)}
+"""Channel orders to try by layout: digit-major or not."""
+
+
+LIFTED_RANK = 2
+"""Spatial axes of a Conv that may be lifted: the CPU's NCHWc kernels exist for two only."""
+
+
+class AxisKey(msgspec.Struct, frozen=True, array_like=True):
+    """One axis of positions: digits of output and input, and whether they are blocked."""
+
+    out_digits: int
+    in_digits: int
+    blocked: bool
+
+
+class FormKey(msgspec.Struct, frozen=True):
+    """All that tells the forms of one layer apart; the layer decides the rest.
+
+    `channels` and `group` are those of the Conv before the fold, after regrouping.
+    """
+
+    axis: str
+    factor: int
+    kind: str
+    merged: int
+    batch: int
+    dense: bool
+    digit_major: bool
+    lift: int
+    channels: tuple[int, int]
+    group: int
+    axes: list[AxisKey]
+
+
+def form_key(site: LinearSite, form: Reformulation) -> str:
+    """Return what tells a form from others of its site, as canonical JSON."""
+    fold = form.fold
+    key = FormKey(
+        axis=form.axis,
+        factor=form.factor,
+        kind=form.kind,
+        merged=form.merged,
+        batch=fold.batch,
+        dense=fold.dense,
+        digit_major=fold.digit_major,
+        lift=fold.lift,
+        channels=fold.regrouping.channels(*site.channels),
+        group=fold.group,
+        axes=[AxisKey(axis.out_digits, axis.in_digits, axis.blocked) for axis in fold.axes],
+    )
+    return canonical(msgspec.to_builtins(key))
+
+
+def form_of(site: LinearSite, text: str, options: FoldOptions) -> Reformulation | Refusal:
+    """Return the form that a key describes, at the extents of a site.
+
+    Args:
+        site: the site.
+        text: see `form_key`.
+        options: the limits are used.
+    """
+    key = msgspec.json.decode(text, type=FormKey)
+    regrouping = regroup(site.grouping, Grouping(*key.channels, key.group))
+    if isinstance(regrouping, Refusal):
+        return regrouping
+    axes = []
+    for axis, entry in zip(site.axes, key.axes, strict=True):
+        kept = entry.out_digits * entry.in_digits * axis.base_dilation == 1
+        result = (
+            keep_axis(axis)
+            if kept
+            else fold_axis(axis, entry.out_digits, entry.in_digits, blocked=entry.blocked)
+        )
+        if isinstance(result, Refusal):
+            return result
+        axes.append(result)
+    fold = ConvFold(
+        axes=tuple(axes),
+        group=key.group,
+        batch=key.batch,
+        dense=key.dense,
+        digit_major=key.digit_major,
+        lift=key.lift,
+        regrouping=regrouping,
+    )
+    options = options if site.is_product else replace(options, ragged=True)
+    return judge(site, options, fold, key.axis, key.factor, key.kind, key.merged)
+
+
+def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation]:
+    """Yield every legal form of a site, each once.
+
+    Extents need not be divisible: the cost of extending and cutting is measured with the form. If
+    the options name an axis, channels and groups stay as they are.
+    """
+    if site.is_product:
+        yield from _of_product(site, options)
+        return
+    options = replace(options, ragged=True)
+    extents = site.positions
+    whole = [n for n in extents[1:] if n is not None and n <= MAX_WHOLE]
+    # A lifted Conv is not computed by the channels-last kernels, so that order is not tried.
+    ways = [(0, order) for order in ORDERS[options.layout]]
+    ways += [(1, False)] if len(site.axes) == LIFTED_RANK else []
+    # A factor equal to the dilation removes it: every digit reads positions of its own digit only.
+    dilations = [axis.dilation for axis in site.axes if axis.dilation <= FACTORS[-1]]
+    seen = set()
+    for factor in sorted({1, *FACTORS, *whole, *dilations}):
+        for split in splits(options.axis, factor, len(site.axes)):
+            for lift, order in ways:
+                every = forms(site, options, split, lift=lift, digit_major=order, one_sided=True)
+                for _, form in every:
+                    key = form_key(site, form) if isinstance(form, Reformulation) else None
+                    if isinstance(form, Reformulation) and key not in seen:
+                        seen.add(key)
+                        yield form
+    for grouping in groupings(site) if options.axis is AxisName.AUTO else ():
+        for _, form in forms(site, options, (1,) * len(extents), grouping=grouping):
+            if isinstance(form, Reformulation):
+                yield form
+
+
+def _of_product(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation]:
+    """Yield the legal forms at the usual factors, or if there are none at any factor up to them."""
+    for factors in (FACTORS, range(2, FACTORS[-1] + 1)):
+        outcomes = (form for factor in factors for _, form in candidates(site, options, factor))
+        legal = [form for form in outcomes if isinstance(form, Reformulation)]
+        if legal:
+            yield from legal
+            return

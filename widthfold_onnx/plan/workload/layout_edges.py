@@ -1,0 +1,95 @@
+"""Find the layers that could share a packed tensor, and the tensors that link them.
+
+Tensors that are joined by ops of the table of `rules.propagation.table` are all in one state, or
+all natural: they are one link between the layers that make them and the layers that read them. Only
+the operator is looked up here; the rewriting decides whether an op really accepts a state.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from widthfold_onnx.model.graph.document import Document, Graph, Node, Value, graph_of
+from widthfold_onnx.model.graph.toposort import nodes_of
+from widthfold_onnx.model.proto.domain import is_default
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.propagation.table import CARRY
+
+
+@dataclass(frozen=True, order=True)
+class Link:
+    """Tensors that are in one state.
+
+    Attributes:
+        makers: a subject for every layer that returns one of them.
+        readers: a subject for every layer that reads one of them.
+        made: whether anything else makes one of them, in the natural state.
+        read: whether anything else reads one of them, in the natural state.
+    """
+
+    makers: tuple[str, ...]
+    readers: tuple[str, ...]
+    made: bool
+    read: bool
+
+
+def links(document: Document, subjects: Mapping[Node, str]) -> list[Link]:
+    """Return the links between layers, before the first and behind the last ones.
+
+    Args:
+        document: the model.
+        subjects: the subject of every node that is a layer.
+    """
+    graphs = dict.fromkeys(map(graph_of, subjects))
+    return sorted(link for graph in graphs for link in _links(document, graph, subjects))
+
+
+def _links(document: Document, graph: Graph, subjects: Mapping[Node, str]) -> Iterator[Link]:
+    """Yield the links of one graph."""
+    nodes = list(nodes_of(graph))
+    layers = dict.fromkeys(node for node in nodes if node in subjects)
+    carried = dict.fromkeys(
+        node for node in nodes if node not in subjects and is_default(node, *CARRY)
+    )
+    joined = [[value] for node in layers for value in _data(document, node)]
+    joined += [list(_data(document, node)) for node in carried]
+    for group in _connected(joined):
+        origins = [value.producer() for value in group]
+        uses = [(node, index) for value in group for node, index in value.uses()]
+        makers = [subjects[node] for node in origins if node is not None and node in subjects]
+        readers = [subjects[node] for node, _ in uses if node in subjects]
+        if makers or readers:
+            known = [node for node, _ in uses if node in carried or node in layers]
+            yield Link(
+                tuple(sorted(makers)),
+                tuple(sorted(readers)),
+                any(node not in layers and node not in carried for node in origins),
+                len(known) < len(uses) or any(map(document.is_fixed, group)),
+            )
+
+
+def _connected(joined: Sequence[Sequence[Value]]) -> Iterator[list[Value]]:
+    """Yield the groups of values that are joined, directly or through others."""
+    near: dict[Value, list[Sequence[Value]]] = defaultdict(list)
+    for values in joined:
+        for value in values:
+            near[value].append(values)
+    seen: set[Value] = set()
+    for start in near:
+        if start not in seen:
+            seen.add(start)
+            group = [start]
+            for value in group:  # the loop appends to it
+                fresh = dict.fromkeys(v for vs in near[value] for v in vs if v not in seen)
+                seen.update(fresh)
+                group += fresh
+            yield group
+
+
+def _data(document: Document, node: Node) -> Iterator[Value]:
+    """Yield the values that a node returns, and those that it reads besides constants."""
+    for value in (*node.inputs, *node.outputs):
+        if value is not None and isinstance(document.constant(value), Refusal):
+            yield value

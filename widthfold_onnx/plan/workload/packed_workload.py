@@ -1,0 +1,54 @@
+"""Select the forms of layers that are also measured inside a region, between packed tensors.
+
+A form alone pays for folding its input and unfolding its output. Between neighbours that agree on
+a state it pays neither. So a form whose state a neighbour could share is measured a second time
+with packed tensors at its ends; the difference is the cost of its folds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from widthfold_onnx.plan.store.identity import canonical
+from widthfold_onnx.plan.workload.layout_edges import Link
+from widthfold_onnx.plan.workload.workloads import Form, Unit
+
+
+def inside_subject(subject: str) -> str:
+    """Return the subject of the same layer between packed tensors."""
+    return canonical({**json.loads(subject), "inside": True})
+
+
+def inside(units: Mapping[str, Unit], links: Sequence[Link]) -> dict[str, Unit]:
+    """Return the units to run between packed tensors as well, with the forms that matter there.
+
+    Args:
+        units: layers by subject.
+        links: the tensors between them.
+
+    Returns:
+        Units by the subject of the layer; a form is included if another layer, or another of its
+        kind, could make or read the same tensor in the same state.
+    """
+    shared: dict[str, set[Form]] = {}
+    for link in links:
+        made = [(s, {f: f.returns for f in units[s].forms}) for s in link.makers]
+        read = [(s, {f: f.reads for f in units[s].forms}) for s in link.readers]
+        # A layer counts once for a state, however many of its forms have it.
+        layers = Counter(state for _, states in (*made, *read) for state in set(states.values()))
+        for subject, states in (*made, *read):
+            fitting = {f for f, state in states.items() if state is not None and layers[state] > 1}
+            shared.setdefault(subject, set()).update(fitting)
+    return {
+        subject: replace(
+            units[subject],
+            subject=inside_subject(subject),
+            forms=tuple(form for form in units[subject].forms if form in forms),
+            inside=True,
+        )
+        for subject, forms in shared.items()
+        if forms
+    }

@@ -1,0 +1,170 @@
+"""Cut units of measurement out of the model: one layer as it is and in every form it may take.
+
+`plan.workload.extract` describes the cut. Layers that differ only in the values of their weights
+are one unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import onnx
+from onnx import TensorProto
+
+from widthfold_onnx.fold.packed_layout import State
+from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.model.shapes.table import ShapeTable
+from widthfold_onnx.operators import OPERATORS
+from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.plan.decide.decisions import read_site
+from widthfold_onnx.plan.predict.cost import form_seconds, layer_seconds
+from widthfold_onnx.plan.predict.targets import Target
+from widthfold_onnx.plan.predict.work import Work
+from widthfold_onnx.plan.store.identity import canonical
+from widthfold_onnx.plan.workload.candidates import form_key, form_of
+from widthfold_onnx.plan.workload.extract import excerpt, fused_behind
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.match.site import LinearSite, Site
+
+
+class Form(NamedTuple):
+    """A form that a layer may take.
+
+    Attributes:
+        key: its `form_key`.
+        macs: multiply-adds of one run.
+        predicted: seconds of one run (`plan.predict.cost`).
+        reads: the state in which it reads its input; None for the natural tensor.
+        returns: the state of its output.
+    """
+
+    key: str
+    macs: float
+    predicted: float
+    reads: State | None = None
+    returns: State | None = None
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A layer to be measured.
+
+    Attributes:
+        subject: its description as canonical JSON; equal for layers that take equally long.
+        model: the layer as it is, serialized.
+        forms: the other forms it may take, the most promising first.
+        macs: multiply-adds of one run as it is.
+        predicted: seconds of one run as it is (`plan.predict.cost`).
+        inside: whether forms run between packed tensors (`plan.workload.packed_workload`).
+    """
+
+    subject: str
+    model: bytes
+    forms: tuple[Form, ...]
+    macs: int
+    predicted: float
+    inside: bool = False
+
+    def joined(self, other: Unit) -> Unit:
+        """Return the same layer with the forms of both."""
+        return replace(self, forms=tuple(dict.fromkeys((*self.forms, *other.forms))))
+
+
+def cut(
+    document: Document,
+    site: LinearSite,
+    measured: ShapeTable,
+    forms: Sequence[Reformulation],
+    options: FoldOptions,
+    target: Target,
+) -> Unit | Refusal:
+    """Cut a site out of its model.
+
+    Args:
+        document: the model.
+        site: the Conv.
+        measured: a table of shapes without open dimensions, as far as the model allows.
+        forms: the forms to measure besides the layer as it is, if they exist at these extents.
+        options: layout and limits of forms.
+        target: the device for which the forms are ordered.
+
+    Returns:
+        The unit, or a refusal if an extent stays unknown, no form exists at the measured extents,
+        or the target has no figures for the element type.
+    """
+    dims = measured.get(site.scope.path, site.data.name or "")
+    if dims is None or None in dims:
+        return Refusal(Code.UNKNOWN_EXTENT, "an extent is not known, so it cannot be measured")
+    if site.weight.dtype not in target.rate:
+        return Refusal(
+            Code.DTYPE_UNMEASURED,
+            f"{target.name} has no figures for {site.weight.dtype}; a fixed factor needs none",
+        )
+    shape = [int(d) for d in dims if d is not None]
+    behind = fused_behind(document, site)
+    proto = excerpt(document, site, behind, shape, measured)
+    site_again = only_site(Document(proto, None, OPERATORS))
+    if isinstance(site_again, Refusal):
+        return site_again
+    if options.guard_shapes and None in site.planned:  # a guarded form may not fit these extents
+        forms = [form for form in forms if _exists(form_key(site, form), site_again, options)]
+    if not forms:
+        sizes = " x ".join(map(str, shape))
+        return Refusal(
+            Code.UNKNOWN_EXTENT, f"at {sizes}, where it would be measured, it has no form"
+        )
+    output = [int(d) for d in site_again.output if d is not None]
+    macs = site_again.macs or 0
+    work = Work.of(site, shape, output)
+
+    def known(form: Reformulation) -> Form:
+        ends = form.ends
+        alone = len(behind) if ends.returns is None else 0  # else they are carried
+        seconds = form_seconds(
+            work, (form.folding, form.unfolding), work.folded(form, shape, output), alone, target
+        )
+        return Form(
+            form_key(site, form), macs * form.flops_ratio, seconds, ends.reads, ends.returns
+        )
+
+    ordered = tuple(sorted(map(known, forms), key=lambda form: (form.predicted, form.key)))
+    subject = _subject(site, shape, proto.graph, len(behind))
+    return Unit(subject, proto.SerializeToString(), ordered, macs, layer_seconds(work, target))
+
+
+def only_site(document: Document) -> LinearSite | Refusal:
+    """Return the site of a unit."""
+    table = document.shapes
+    scope, node = next(document.nodes(OPERATORS))
+    return read_site(document, Site(node, scope, node.name or "", node.op_type), table, table)
+
+
+def _exists(key: str, site: LinearSite, options: FoldOptions) -> bool:
+    return isinstance(form_of(site, key, options), Reformulation)
+
+
+def _subject(site: LinearSite, shape: Sequence[int], layer: onnx.GraphProto, behind: int) -> str:
+    """Return all that decides a layer's time; `behind` of its operators are fused into the site."""
+    constants = {tensor.name: list(tensor.dims) for tensor in layer.initializer}
+    fused = layer.node[-1 - behind : -1]
+    signature = {
+        "op": site.op,
+        "dtype": site.weight.dtype,
+        "input": list(shape),
+        **site.signature,
+        **({"integers": _integers(layer)} if site.is_finite else {}),
+        "behind": [
+            [node.op_type, *(constants[name] for name in node.input if name in constants)]
+            for node in fused
+        ],
+    }
+    return canonical(signature)
+
+
+def _integers(layer: onnx.GraphProto) -> list[str]:
+    """Return the element types of the data of a quantized layer and of all its other inputs."""
+    kinds = [layer.input[0].type.tensor_type.elem_type, *(t.data_type for t in layer.initializer)]
+    return [TensorProto.DataType.Name(kind) for kind in kinds]

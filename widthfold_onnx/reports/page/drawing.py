@@ -1,0 +1,178 @@
+"""Draws a fold: which positions become channels, and where each tap of the kernel goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from markupsafe import Markup
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_hex
+from matplotlib.patches import Rectangle
+
+from widthfold_onnx.reports.page.svg import INK, MUTED, RULE, draw
+from widthfold_onnx.results import AxisPattern
+
+WIDTH = 4.4
+_CELLS = 16
+_ROWS, _COLUMNS = 32, 48
+_MOST_NUMBERS = 300
+_LETTER = 7
+_PALE = [to_hex(colour) for colour in colormaps["Set3"].colors]  # type: ignore[attr-defined]
+_BLACK = "#101010"
+"""Cells are pale on every screen, so what is written on them is black on every screen."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The part of the input that fits: `digits` rows of `places` positions, out of all."""
+
+    digits: int
+    places: int
+    rest: int | None
+
+    @classmethod
+    def of(cls, axis: AxisPattern) -> Shown:
+        """Choose the part that fits."""
+        rest = None if axis.in_length is None else max(1, axis.in_length // axis.in_digits)
+        digits = min(axis.in_digits, _CELLS // 2)
+        places = min(rest or _CELLS, max(2, _CELLS // digits))
+        return cls(digits, min(places, rest or places), rest)
+
+
+def colour(index: int) -> str:
+    """Return the colour of a digit or a tap."""
+    return _PALE[index % len(_PALE)]
+
+
+def explained(axis: AxisPattern) -> str:
+    """Return a sentence that explains the drawings of an axis."""
+    cells = axis.out_digits * axis.in_digits * axis.kernel
+    kind = "blocks of positions" if axis.blocked else "neighbouring positions"
+    reads = f"{axis.in_digits} {kind} of the input become channels"
+    if axis.in_digits == 1:
+        reads = "the input is read as it is"
+    returns = f"{axis.out_digits} of the output come back from channels"
+    if axis.out_digits == 1:
+        returns = "the output is returned as it is"
+    return (
+        f"{axis.axis}: {reads} and {returns}; the kernel of {axis.original_kernel} becomes one of "
+        f"{axis.kernel} at stride {axis.stride}, where "
+        f"{len(axis.taps)} of {cells} places hold a tap and the others are zero."
+    )
+
+
+def positions(axis: AxisPattern, key: str) -> Markup:
+    """Draw the input as a row of positions, and below it the same positions as digits in channels.
+
+    The drawing is empty where the input is not packed.
+    """
+    if axis.in_digits == 1:
+        return Markup()
+    shown = Shown.of(axis)
+    columns = shown.places + (0 if shown.rest == shown.places else 1)
+    height = shown.digits + (0 if axis.in_digits == shown.digits else 1)
+
+    def paint(axes: Axes) -> None:
+        cell = 0.0
+        for group, items in enumerate(_groups(axis, shown)):
+            for digit, position in items:
+                _cell(axes, cell, 0, colour(digit), position)
+                cell += 1
+            if group + 1 < _group_count(axis, shown) or columns > shown.places:
+                whole = not axis.blocked and axis.in_digits == shown.digits
+                gap = 0.3 if whole and group + 1 < _group_count(axis, shown) else 1
+                if gap == 1:
+                    axes.text(cell + 0.5, 0.5, "…", ha="center", va="center", color=INK)
+                cell += gap
+        scale = max(cell, columns + 6)
+        left = (scale - columns) / 2
+        axes.text(scale / 2, 1.55, "↓", ha="center", va="center", fontsize=11, color=MUTED)
+        for digit in range(shown.digits):
+            for place in range(shown.places):
+                at = _position(axis, digit, place, shown)
+                _cell(axes, left + place, 2.1 + digit, colour(digit), at)
+            axes.text(left - 0.2, 2.6 + digit, f"digit {digit}", ha="right", va="center",
+                      fontsize=_LETTER)  # fmt: skip
+        if height > shown.digits:
+            axes.text(left + shown.places / 2, 2.6 + shown.digits, "⋮", ha="center", va="center")
+        axes.text(left + columns + 0.2, 2.1 + shown.digits / 2, "each digit:\nall channels",
+                  va="center", fontsize=_LETTER, color=MUTED)  # fmt: skip
+        if columns > shown.places:
+            axes.text(left + shown.places + 0.5, 2.1 + shown.digits / 2, "…", ha="center")
+        axes.set(xlim=(-0.1, scale + 0.1), ylim=(2.2 + height, -0.1), aspect="equal")
+        axes.set_axis_off()
+
+    title = f"Input positions along {axis.axis}, coloured by digit, before and after the fold"
+    return draw(key, title, (WIDTH, 0.9 + 0.24 * height), paint, (0.05, 0.05, 0.05, 0.05))
+
+
+def _groups(axis: AxisPattern, shown: Shown) -> list[list[tuple[int, str]]]:
+    """Return runs of neighbouring positions, each with its digit."""
+    digits, places = range(shown.digits), range(shown.places)
+    if axis.blocked:
+        return [[(d, _position(axis, d, p, shown)) for p in places] for d in digits]
+    return [[(d, _position(axis, d, p, shown)) for d in digits] for p in places]
+
+
+def _group_count(axis: AxisPattern, shown: Shown) -> int:
+    return shown.digits if axis.blocked else shown.places
+
+
+def _position(axis: AxisPattern, digit: int, place: int, shown: Shown) -> str:
+    if not axis.blocked:
+        return str(place * axis.in_digits + digit)
+    return "" if shown.rest is None else str(digit * shown.rest + place)
+
+
+def _cell(axes: Axes, x: float, y: float, fill: str, text: str) -> None:
+    axes.add_patch(Rectangle((x, y), 1, 1, facecolor=fill, edgecolor=MUTED, lw=0.5))
+    _number(axes, x, y, text, _LETTER if len(text) < 3 else 5.5)
+
+
+def _number(axes: Axes, x: float, y: float, text: str, size: float) -> None:
+    axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", fontsize=size, color=_BLACK)
+
+
+def kernel(axis: AxisPattern, key: str) -> Markup:
+    """Draw the expanded kernel along one axis: which tap stands where; empty places are zero."""
+    digits = min(axis.in_digits, max(1, _COLUMNS // axis.kernel))
+    rows, columns = min(axis.out_digits, _ROWS), digits * axis.kernel
+    cut = rows < axis.out_digits or digits < axis.in_digits
+
+    def paint(axes: Axes) -> None:
+        cells: dict[int, list[tuple[int, int]]] = {}
+        for out_digit, in_digit, place, tap in axis.taps:
+            x, y = in_digit * axis.kernel + place, out_digit
+            if x < columns and y < rows:
+                cells.setdefault(tap, []).append((x, y))
+        written = sum(map(len, cells.values())) <= _MOST_NUMBERS
+        for tap, corners in cells.items():
+            squares = [[(x, y), (x + 1, y), (x + 1, y + 1), (x, y + 1)] for x, y in corners]
+            axes.add_collection(PolyCollection(squares, facecolor=colour(tap), lw=0), autolim=False)
+            for x, y in corners if written else []:
+                _number(axes, x, y, str(tap), _LETTER if columns <= _CELLS * 1.5 else 5)
+        axes.vlines(range(0, columns + 1, axis.kernel), 0, rows, color=MUTED, lw=0.7)
+        axes.hlines(range(rows + 1), 0, columns, color=RULE, lw=0.5, zorder=0)
+        step = max(1, -(-digits // 12))
+        ticks = range(0, digits, step)
+        axes.set_xticks([(d + 0.5) * axis.kernel for d in ticks], [str(d) for d in ticks])
+        row_step = max(1, -(-rows // 12))
+        lines = range(0, rows, row_step)
+        axes.set_yticks([line + 0.5 for line in lines], [str(line) for line in lines])
+        axes.set(xlim=(0, columns), ylim=(rows, 0))
+        inner = f", each with kernel positions 0..{axis.kernel - 1}" if axis.kernel > 1 else ""
+        part = f" (the first {rows} by {digits} digits)" if cut else ""
+        axes.set_xlabel(f"input digit{inner}{part}")
+        axes.set_ylabel("output digit")
+        axes.tick_params(length=0)
+
+    title = (
+        f"Expanded kernel along {axis.axis}: {axis.out_digits} output digits by {axis.in_digits} "
+        f"input digits of {axis.kernel} positions"
+        f"{f', the first {rows} by {digits} drawn' if cut else ''}"
+    )
+    return draw(
+        key, title, (WIDTH, min(4.4, 0.8 + 0.2 * max(rows, 3))), paint, (0.45, 0.05, 0.45, 0.05)
+    )

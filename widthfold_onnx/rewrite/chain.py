@@ -1,0 +1,142 @@
+"""Emit ONNX nodes in the form of the model's own opset: Reshape, Transpose, Pad, Slice, Conv.
+
+Forms by operator set (ONNX changelog): Pad takes its pads as an input from 11 on, Slice its
+bounds from 10 on; both are attributes before. DepthToSpace has a mode from 11 on. Shapes are
+constants with 0 for a copied and -1 for an inferred dimension, never computed at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+
+from widthfold_onnx.fold.packing import Reshape, Step, pixel_shuffle
+from widthfold_onnx.model.graph.document import Attributes, Document, Node, Value, graph_of
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rewrite.record import ORIGIN_KEY
+
+SHUFFLED = frozenset(
+    {
+        *(onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE),
+        *(onnx.TensorProto.INT8, onnx.TensorProto.UINT8),
+    }
+)
+"""Element types that the DepthToSpace of ONNX Runtime 1.31.1 supports on the CPU; the int32 sums
+of a ConvInteger are not among them."""
+
+
+class Chain:
+    """A straight line of new nodes; `value` is its current end.
+
+    Args:
+        document: the model.
+        start: the value that the chain reads.
+        owner: the original node that they replace; names and scope come from it.
+        origin: the value of the original that they compute.
+    """
+
+    def __init__(self, document: Document, start: Value, owner: Node, origin: str) -> None:
+        self.nodes: list[Node] = []
+        self.value = start
+        self._document = document
+        self._graph = graph_of(owner)
+        self._origin = origin
+        self._base = base_name(owner)
+
+    def steps(self, steps: Sequence[Step], what: str) -> None:
+        """Append the moves of a fold or unfold; those of a pixel shuffle become one node."""
+        block = pixel_shuffle(steps)
+        if block is not None and self._document.opset >= 11 and self._is_shuffled():
+            shuffle: Attributes = {"blocksize": block, "mode": "CRD"}
+            self.add("DepthToSpace", f"{what}_depth_to_space", {}, shuffle)
+            return
+        for step in steps:
+            if isinstance(step, Reshape):
+                dims = [
+                    0 if keep and extent is None else -1 if extent is None else extent
+                    for extent, keep in zip(step.extents, step.keep, strict=True)
+                ]
+                self.add("Reshape", f"{what}_reshape", {"shape": dims}, {})
+            else:
+                self.add("Transpose", f"{what}_transpose", {}, {"perm": step.order})
+
+    def _is_shuffled(self) -> bool:
+        return self._document.element(self._graph, self._origin) in SHUFFLED
+
+    def extend(self, axis_ends: Mapping[int, int], rank: int, zero: Value | None) -> None:
+        """Append zeros, or `zero`: `axis_ends` maps an axis to the number of positions."""
+        pads = [0] * rank + [axis_ends.get(i, 0) for i in range(rank)]
+        if self._document.opset >= 11:
+            value = {} if zero is None else {"value": zero}
+            self.add("Pad", "extend", {"pads": pads, **value}, {})
+        else:
+            self.add("Pad", "extend", {}, {"pads": pads})
+
+    def cut(self, lengths: Mapping[int, int]) -> None:
+        """Keep the first positions of some axes: `lengths` maps an axis to their number."""
+        axes, ends = list(lengths), list(lengths.values())
+        bounds = {"starts": [0] * len(axes), "ends": ends, "axes": axes}
+        if self._document.opset >= 10:
+            self.add("Slice", "cut", bounds, {})
+        else:
+            self.add("Slice", "cut", {}, bounds)
+
+    def requantize(self, maker: Node | Refusal | None) -> None:
+        """Quantize moved data and dequantize it again, if a node had dequantized it.
+
+        Args:
+            maker: the result of `exact_dequantizer` for the moved data.
+        """
+        if isinstance(maker, Node) and self.nodes:
+            numbers = dict(zip(("scale", "zero"), maker.inputs[1:], strict=True))
+            self.add("QuantizeLinear", "quantize", numbers, {})
+            self.add("DequantizeLinear", "dequantize", numbers, {})
+
+    def add(
+        self,
+        op_type: str,
+        what: str,
+        constants: Mapping[str, Sequence[int] | Value | None],
+        attributes: Attributes,
+        metadata: Mapping[str, str] | None = None,
+        *,
+        first: Sequence[Value | None] = (),
+        domain: str = "",
+    ) -> Node:
+        """Append a node that reads `first`, the end of the chain and `constants`.
+
+        A constant that is no Value is added as int64; None is an input that is left out.
+        """
+        name = f"{self._base}/{what}"
+        inputs: list[Value | None] = [*first, self.value]
+        for label, constant in constants.items():
+            if constant is None or isinstance(constant, Value):
+                inputs.append(constant)
+            else:
+                array = np.array(constant, np.int64)
+                inputs.append(self._document.add_constant(array, f"{name}/{label}", self._graph))
+        node = self._document.node(
+            op_type,
+            inputs,
+            attributes,
+            name=name,
+            metadata={ORIGIN_KEY: self._origin, **(metadata or {})},
+            domain=domain,
+        )
+        self.nodes.append(node)
+        self.value = node.outputs[0]
+        return node
+
+    def beside(self, op_type: str, inputs: Sequence[Value | None], attributes: Attributes) -> Value:
+        """Put a node of constants before the next one of the chain; return its output."""
+        name = f"{self._base}/{op_type.lower()}"
+        node = self._document.node(op_type, inputs, attributes, name=name, metadata={})
+        self.nodes.append(node)
+        return node.outputs[0]
+
+
+def base_name(owner: Node) -> str:
+    """Return the prefix of the names of all nodes that replace a node."""
+    return f"{owner.name or owner.outputs[0].name}/widthfold"

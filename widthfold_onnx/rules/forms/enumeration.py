@@ -1,0 +1,206 @@
+"""List all equivalent forms of a site at a given factor.
+
+Rule: replaces it with fold - Conv - unfold, or with Reshape - product - Reshape.
+Requires: a LinearSite; the factor divides the folded extents, unless `ragged`.
+Rewrites: batch folds (grouped, no structural zeros); axis folds, blocked, interleaved or of the
+    whole axis; combined folds of several axes; with `one_sided`, folds of the output alone
+    (sub-pixel), and at factor 1 of the input alone along strided axes (space-to-depth); all of
+    them also lifted by one rank. Strided axes of a ConvTranspose that are not folded take their
+    sub-pixel form, which is a form by itself at factor 1. Other groups and channels (`regrouped`)
+    are combined with the unfolded kernel, or with its sub-pixel form. Of a product of matrices
+    rows or columns are folded, with as few axes of batches as the factor needs.
+Refuses: forms that grow past the limits, mix samples, or spread Inf and NaN where that is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from widthfold_onnx.fold.axis import fold_axis, keep_axis
+from widthfold_onnx.fold.channels import Grouping, regroup
+from widthfold_onnx.fold.conv import ConvFold
+from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
+from widthfold_onnx.options import AxisName, FoldOptions, Layout
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rules.forms import rows
+from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.legality import judge
+from widthfold_onnx.rules.forms.regrouped import words
+from widthfold_onnx.rules.match.site import LinearSite, axis_names
+
+Split = tuple[int, ...]
+"""Factor per axis: the batch first, then every spatial axis; their product is the factor."""
+
+Outcome = tuple[str, Reformulation | Refusal]
+
+
+def candidates(site: LinearSite, options: FoldOptions, factor: int) -> Iterator[Outcome]:
+    """Yield every form at a factor, legal or refused, each with the names of its axes.
+
+    Args:
+        site: the Conv.
+        options: axis, layout and limits are used.
+        factor: positions that become channels, F >= 2.
+    """
+    if site.is_product:
+        if options.axis is AxisName.AUTO:
+            fold, merged = rows.fold_of(site, factor), rows.fewest(site, options, factor)
+            label, kind = rows.name(site), "blocked" if site.left else "interleaved"
+            yield label, judge(site, options, fold, label, factor, kind, merged)
+        return
+    digit_major = options.layout is Layout.NHWC
+    for split in splits(options.axis, factor, len(site.axes)):
+        yield from forms(site, options, split, digit_major=digit_major)
+
+
+def forms(
+    site: LinearSite,
+    options: FoldOptions,
+    split: Split,
+    *,
+    lift: int = 0,
+    digit_major: bool = False,
+    grouping: Grouping | None = None,
+    one_sided: bool = False,
+) -> Iterator[Outcome]:
+    """Yield every form with a given factor per axis.
+
+    Args:
+        site: the Conv.
+        options: the limits are used.
+        split: factor per axis; an axis of factor 1 may have its strides folded.
+        lift: axes of extent 1 put before the spatial ones.
+        digit_major: use the NHWC form where the NCHW form is no view.
+        grouping: channels and groups of the Conv to fold, without folds of its strides; None for
+            those of the site.
+        one_sided: add folds of the output alone and, along axes of factor 1, of the input alone:
+            they have fewer structural zeros, but channels grow on one side only.
+    """
+    regrouping = regroup(site.grouping, grouping or site.grouping)
+    assert not isinstance(regrouping, Refusal)
+    regrouped = words(regrouping.before, regrouping.after)
+    names = axis_names(len(site.axes))
+    label = "+".join(names[i + 1 if i else 0] for i, n in enumerate(split) if n > 1)
+    factor = math.prod(split)
+    if options.ragged and (short := _too_short(site, split)):
+        yield label, short
+        return
+    one_sided = one_sided and not regrouped
+    for kinds, axes in _axis_forms(site.axes, split[1:], one_sided=one_sided):
+        batch, lifted = ["batch"] if split[0] > 1 else [], ["lifted"] if lift else []
+        kind = [*batch, *kinds, *lifted, *regrouped]
+        if not kind and site.operator.folded is None:
+            continue  # the node as it is
+        if isinstance(axes, Refusal):
+            yield label, axes
+            continue
+        # The split does not name axes whose strides alone are folded, nor does a lift.
+        changed = [bool(regrouped), *(axis.folded for axis in axes)]
+        folded = label or "+".join(n for n, is_ in zip(names[1:], changed, strict=True) if is_)
+        for dense in (False, True) if split[0] > 1 else (False,):
+            fold = ConvFold(
+                axes=axes,
+                group=regrouping.after.group,
+                batch=split[0],
+                dense=dense,
+                digit_major=digit_major,
+                lift=lift,
+                regrouping=regrouping,
+            )
+            yield (
+                label,
+                judge(site, options, fold, folded or "rank", factor, "+".join(kind) or "mirrored"),
+            )
+
+
+def _too_short(site: LinearSite, split: Split) -> Refusal | None:
+    """Refuse an axis with fewer positions than are to become channels."""
+    for factor, extent in zip(split, site.positions, strict=True):
+        if extent is not None and 1 < factor > extent:
+            return Refusal(
+                Code.TOO_SHORT, f"of {factor} positions {factor - extent} would be added"
+            )
+    return None
+
+
+def splits(axis: AxisName | int, factor: int, rank: int) -> Iterator[Split]:
+    """Yield the ways to share a factor out over batch and spatial axes."""
+    slots = 1 + rank
+    if factor == 1:
+        yield (1,) * slots
+        return
+    wanted = _slot(axis, rank)
+    single = [tuple(factor if i == j else 1 for i in range(slots)) for j in range(slots)]
+    if wanted is not None:
+        yield from single[wanted : wanted + 1]
+        return
+    yield from single
+    for split in _factorizations(factor, slots):
+        if sum(n > 1 for n in split) > 1:
+            yield split
+
+
+def _slot(axis: AxisName | int, rank: int) -> int | None:
+    """Return the position of an axis in a split: 0 the batch, then spatial axes; None for any."""
+    if axis is AxisName.AUTO:
+        return None
+    names = axis_names(rank)
+    index = axis if isinstance(axis, int) else names.index(axis) if axis in names else len(names)
+    return 0 if index == 0 else index - 1 if 2 <= index < rank + 2 else rank + 1
+
+
+def _factorizations(factor: int, slots: int) -> Iterator[Split]:
+    if slots == 1:
+        yield (factor,)
+        return
+    for first in range(1, factor + 1):
+        if factor % first == 0:
+            for rest in _factorizations(factor // first, slots - 1):
+                yield (first, *rest)
+
+
+def _axis_forms(
+    axes: Sequence[ConvAxis], split: Split, *, one_sided: bool
+) -> Iterator[tuple[list[str], tuple[FoldedAxis, ...] | Refusal]]:
+    """Yield all combinations of forms of the axes; a refused axis refuses its combinations."""
+    if not axes:
+        yield [], ()
+        return
+    firsts = list(_forms(axes[0], split[0], one_sided=one_sided))
+    for rest_kinds, rest in _axis_forms(axes[1:], split[1:], one_sided=one_sided):
+        for kind, first in firsts:
+            if isinstance(rest, Refusal):
+                yield rest_kinds, rest
+            elif isinstance(first, Refusal) and split[0] == 1:
+                # An axis that is not folded itself has a stride that forbids folding the others.
+                where = f"along {axis_names(len(axes))[2]}, {first.reason}"
+                yield kind, replace(first, reason=where)
+            elif isinstance(first, Refusal):
+                yield kind, first
+            else:
+                yield [*kind, *rest_kinds], (first, *rest)
+
+
+def _forms(
+    axis: ConvAxis, factor: int, *, one_sided: bool
+) -> Iterator[tuple[list[str], FoldedAxis | Refusal]]:
+    if factor == 1:
+        if axis.base_dilation > 1:
+            yield ["sub-pixel"], fold_axis(axis, axis.base_dilation, 1)
+            return
+        yield [], keep_axis(axis)
+        if one_sided and axis.stride > 1:
+            yield ["space-to-depth"], fold_axis(axis, 1, axis.stride)
+        return
+    if axis.length is not None and axis.out_length is not None and axis.positions == factor:
+        yield ["whole"], fold_axis(axis, axis.out_length, axis.length)
+        return
+    if axis.base_dilation == 1:
+        yield ["blocked"], fold_axis(axis, factor, factor, blocked=True)
+    out_digits = factor * axis.base_dilation
+    for in_digits in sorted({factor * axis.stride, factor}, reverse=True):
+        yield ["interleaved"], fold_axis(axis, out_digits, in_digits)
+    if one_sided:
+        yield ["sub-pixel"], fold_axis(axis, out_digits, 1)

@@ -1,0 +1,107 @@
+"""Define a form: an equivalent replacement for a site, and its predicted cost."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from widthfold_onnx.fold.conv import ConvFold
+from widthfold_onnx.fold.packed_layout import State
+from widthfold_onnx.fold.packing import Step
+from widthfold_onnx.model.proto.dims import Dims
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.match.site import LinearSite
+
+# Value of an unknown spatial extent when sizes are compared; an unknown batch counts as 1.
+NOMINAL_EXTENT = 64
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The input and output of a folded node; a state is None for the natural tensor.
+
+    Attributes:
+        data: index of the input that it reads.
+        in_shape: extents of the input as far as they are fixed; `out_shape` likewise.
+        natural_because: why the folded result is unfolded at once; None where it is not, or
+            nothing was folded.
+    """
+
+    data: int
+    reads: State | None
+    returns: State | None
+    in_shape: Dims
+    out_shape: Dims
+    natural_because: Refusal | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Reformulation:
+    """A folded node with its moves, which replaces a site.
+
+    Attributes:
+        fold: how the weight is folded.
+        axis: folded axes by name, joined by "+".
+        factor: positions per original channel that became channels: of the output, or of the
+            input where that is the coarser one (`ConvAxis.positions`).
+        kind: how each axis is folded, joined by "+".
+        is_view: both ends are pure Reshapes, so that nothing is copied.
+        channels_last: the moves lead through the NHWC form.
+        in_shape: input extents after zero-extension.
+        out_shape: output extents before the cut.
+        flops_ratio: multiply-adds after / before.
+        bytes_ratio: bytes of input, weight and output after / before.
+        stated: extents of the data for which the form is right; None for any.
+        folded: axes of the data of which positions become channels, in input or output.
+        rests: per axis of the data the number that must divide its extent if it is open.
+        merged: axes of the data that make up the positions of a product.
+        folding: the Reshapes and Transposes of the data.
+        unfolding: those of the result.
+        ends: the states of input and output.
+    """
+
+    fold: ConvFold
+    axis: str
+    factor: int
+    kind: str
+    is_view: bool
+    channels_last: bool = False
+    in_shape: Dims
+    out_shape: Dims
+    flops_ratio: float
+    bytes_ratio: float
+    stated: Dims
+    folded: frozenset[int]
+    rests: tuple[int, ...]
+    merged: int = 1
+    folding: tuple[Step, ...]
+    unfolding: tuple[Step, ...]
+    ends: Ends
+
+    def became(self, inputs: int, outputs: int) -> str:
+        """Return the new channels for reports, with rank and groups if they changed."""
+        text, regrouping = "{} -> {}".format(*self.fold.channels(inputs, outputs)), ""
+        before, after = self.fold.regrouping.before, self.fold.regrouping.after
+        if before.group != after.group:
+            regrouping = f", in groups: {self.fold.new_group}"
+        return text + ", with one more axis" * self.fold.lift + regrouping
+
+    @property
+    def form(self) -> str:
+        """View or move, the kind of fold, and the layout if it is not NCHW, for reports."""
+        way = "view" if self.is_view else "move"
+        return f"{way} {self.kind}{' in NHWC' if self.channels_last else ''}"
+
+
+def bytes_growth(site: LinearSite, fold: ConvFold, in_shape: Dims, out_shape: Dims) -> float:
+    """Return the bytes of input, weight and output, after / before."""
+    weight = math.prod(site.weight_shape)
+    before = elements(site.planned) + weight + elements(site.output)
+    after = elements(in_shape) + weight * fold.weight_growth() + elements(out_shape)
+    return after / before
+
+
+def elements(shape: Dims) -> int:
+    """Return the elements of a tensor, for comparisons: unknown extents are nominal."""
+    nominal = (1 if i == 0 else NOMINAL_EXTENT for i in range(len(shape)))
+    return math.prod(n if e is None else e for e, n in zip(shape, nominal, strict=True))

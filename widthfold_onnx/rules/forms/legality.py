@@ -1,0 +1,132 @@
+"""Check whether a form is legal: divisibility, non-finite policy, open extents, growth.
+
+Sizes are predicted before anything is built.
+"""
+
+from __future__ import annotations
+
+import math
+
+from widthfold_onnx.fold.conv import ConvFold
+from widthfold_onnx.model.proto.dims import Dims
+from widthfold_onnx.options import FoldOptions, NonFinite
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rules.forms import rows, windows
+from widthfold_onnx.rules.forms.assumed_extents import wrong_elsewhere
+from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.guarding import guard_problem
+from widthfold_onnx.rules.match.site import LinearSite
+
+MAX_WEIGHT_BYTES = 256 << 20
+
+
+def judge(
+    site: LinearSite,
+    options: FoldOptions,
+    fold: ConvFold,
+    label: str,
+    factor: int,
+    kind: str,
+    merged: int = 1,
+) -> Reformulation | Refusal:
+    """Return the form of a fold, or why it is not legal.
+
+    Args:
+        site: the site to fold.
+        options: policy and limits.
+        fold: the fold.
+        label: names of the folded axes.
+        factor: positions that become channels.
+        kind: how each axis is folded.
+        merged: axes that make up the positions of a product.
+    """
+    moves = rows if site.is_product else windows
+    shapes = moves.extended(site, options, fold, merged)
+    if isinstance(shapes, Refusal):
+        return shapes
+    problem = _integers_problem(site, shapes) or _mixes_samples(site, options, fold, label, merged)
+    problem = problem or _spread_problem(site, options, fold)
+    if problem is not None:
+        return problem
+    # With all assumed extents stated and tested, Reshapes have fewer to infer.
+    for assumed in (False, True) if options.guard_shapes else (False,):
+        form = moves.form(site, options, fold, label, factor, kind, shapes, merged, assumed=assumed)
+        problem = wrong_elsewhere(site, options, form)
+        if problem is None:
+            problem = _too_large(site, options, form) or guard_problem(site, form, options)
+            return problem or form
+    assert problem is not None
+    return problem
+
+
+def _integers_problem(site: LinearSite, shapes: tuple[Dims, Dims]) -> Refusal | None:
+    """Refuse what cannot be extended, or would no longer be computed in integers."""
+    known = site.quantization
+    if known is not None and not known.extends and shapes[0] != site.planned:
+        return Refusal(Code.EXTENSION_UNSUPPORTED, "the operator set has no Pad of integers")
+    if known is not None and not known.cuts and shapes[1] != site.output:
+        return Refusal(
+            Code.QUANTIZED,
+            "its result would be cut, and it is not quantized right behind that: the runtime would "
+            "no longer compute in integers",
+        )
+    return None
+
+
+def _mixes_samples(
+    site: LinearSite, options: FoldOptions, fold: ConvFold, label: str, merged: int
+) -> Refusal | None:
+    """Refuse a weight that joins samples, so that a NaN of one reaches others."""
+    if options.mix_samples or site.is_finite:
+        return None
+    if fold.dense:
+        return Refusal(
+            Code.MIXES_SAMPLES,
+            "one dense group lets a NaN of one sample reach others (--mix-samples allows it)",
+        )
+    if site.is_product and rows.mixes_samples(site, fold.in_factor, merged):
+        return Refusal(
+            Code.MIXES_SAMPLES,
+            f"the {label} may be samples of a batch, and a NaN of one would reach others "
+            "(--mix-samples allows it)",
+        )
+    return None
+
+
+def _spread_problem(site: LinearSite, options: FoldOptions, fold: ConvFold) -> Refusal | None:
+    """Refuse zeros that spread Inf and NaN or are left out, and a weight that is not zero there."""
+    strict, after = options.nonfinite is NonFinite.REFUSE, fold.regrouping.after
+    if fold.regrouping.leaves_out and site.groups % after.group:
+        return Refusal(Code.JOINED_CHANNELS, f"the weight is not zero between {after.group} groups")
+    zeros = fold.structural_zeros()
+    if zeros and strict and not site.is_finite:
+        return Refusal(
+            Code.STRUCTURAL_ZEROS,
+            f"{zeros:.0%} of the weight would be zeros that spread Inf and NaN",
+        )
+    if fold.regrouping.leaves_out and strict:
+        return Refusal(Code.ZEROS_LEFT_OUT, "zeros that spread Inf and NaN would be left out")
+    return None
+
+
+def _too_large(site: LinearSite, options: FoldOptions, result: Reformulation) -> Refusal | None:
+    """Refuse a form that grows past the limits."""
+    size = math.prod(result.fold.weight_shape(site.weight_shape)) * site.itemsize
+    if size > MAX_WEIGHT_BYTES:
+        return Refusal(
+            Code.WEIGHT_TOO_LARGE,
+            f"the weight would have {size >> 20} MiB; the limit is {MAX_WEIGHT_BYTES >> 20} MiB",
+        )
+    if result.bytes_ratio > options.max_bytes_growth:
+        return Refusal(
+            Code.BYTES_GROWTH,
+            f"input, weight and output would grow {result.bytes_ratio:.1f}x; "
+            f"--max-bytes-growth is {options.max_bytes_growth:g}",
+        )
+    if result.flops_ratio > options.max_flops_growth:
+        return Refusal(
+            Code.FLOPS_GROWTH,
+            f"multiply-adds would grow {result.flops_ratio:.1f}x; "
+            f"--max-flops-growth is {options.max_flops_growth:g}",
+        )
+    return None

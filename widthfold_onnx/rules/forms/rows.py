@@ -1,0 +1,214 @@
+"""Plan the moves of a product of matrices: its rows or columns are folded (`fold.row_layout`).
+
+Axes of batches may be merged with the rows if one matrix serves all of them. Data that is stored
+transposed is transposed first, the one case in which elements move.
+"""
+
+from __future__ import annotations
+
+import math
+
+from widthfold_onnx.fold.axis import fold_axis
+from widthfold_onnx.fold.conv import ConvFold
+from widthfold_onnx.fold.conv_axis import ConvAxis
+from widthfold_onnx.fold.packing import Reshape, Step, Transpose
+from widthfold_onnx.fold.row_layout import RowState
+from widthfold_onnx.model.proto.dims import Dims
+from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rules.forms.form import Ends, Reformulation, bytes_growth
+from widthfold_onnx.rules.match.site import LinearSite
+
+
+def name(site: LinearSite) -> str:
+    """Return the name of the positions."""
+    return "columns" if site.left else "rows"
+
+
+def fold_of(site: LinearSite, factor: int) -> ConvFold:
+    """Return the fold of a product: a Conv of kernel 1, every matrix a group."""
+    axis = fold_axis(ConvAxis(length=None, kernel=1), factor, factor, blocked=site.left)
+    assert not isinstance(axis, Refusal)
+    return ConvFold(axes=(axis,), group=site.group, digit_major=not site.left)
+
+
+def fewest(site: LinearSite, options: FoldOptions, factor: int) -> int:
+    """Return the fewest axes of positions that the factor divides; 1 if it divides none."""
+    for merged in range(1, _most(site) + 1):
+        if _positions(site, options, factor, merged) is not None:
+            return merged
+    return 1
+
+
+def extended(
+    site: LinearSite, options: FoldOptions, fold: ConvFold, merged: int
+) -> tuple[Dims, Dims] | Refusal:
+    """Return the extents of input and output, or why the factor does not divide them."""
+    factor, what = fold.in_factor, name(site)
+    if _positions(site, options, factor, merged) is not None:
+        return site.planned, site.output
+    extents = site.planned[_span(site, _most(site))]
+    shown = " x ".join("?" if e is None else str(e) for e in extents)
+    if None in extents:
+        return Refusal(
+            Code.UNKNOWN_EXTENT,
+            f"{shown} {what}: whether {factor} divides their number is not known",
+        )
+    count = math.prod(e for e in extents if e is not None)
+    if count == 1:
+        return Refusal(
+            Code.ONE_POSITION, f"the data has one of its {what}, so there is none to move"
+        )
+    return Refusal(Code.FACTOR_DOES_NOT_DIVIDE, f"{count} {what} are not a multiple of {factor}")
+
+
+def mixes_samples(site: LinearSite, factor: int, merged: int) -> bool:
+    """Check whether positions of several samples may come together in one."""
+    assert site.samples is not None
+    return site.samples.mixed(site.planned, _span(site, merged), factor)
+
+
+def form(
+    site: LinearSite,
+    options: FoldOptions,
+    fold: ConvFold,
+    label: str,
+    factor: int,
+    kind: str,
+    shapes: tuple[Dims, Dims],
+    merged: int,
+    *,
+    assumed: bool,
+) -> Reformulation:
+    """Return the form of a fold.
+
+    Args:
+        site: the site.
+        options: whether extents are guarded.
+        fold: the fold.
+        label: names of the folded axes.
+        factor: positions that become channels.
+        kind: how each axis is folded.
+        shapes: extents of input and output, after extension.
+        merged: axes that make up the positions of a product.
+        assumed: state the assumed extents of all axes, not of the folded ones only.
+    """
+    span, state = _span(site, merged), _state(site, factor, merged)
+    planned = _positions(site, options, factor, merged)
+    assert planned is not None
+    others = site.planned if assumed else site.static
+    shape = (*others[: span.start], *planned, *others[span.stop :])
+    channel = len(shape) - (2 if site.left else 1)
+    shape = tuple(site.channels[0] if i == channel else e for i, e in enumerate(shape))
+    moves = folding(state, shape, transposed=site.transposed)
+    rest = factor // math.gcd(factor, math.prod(extent or 1 for extent in planned))
+    folded = frozenset(range(span.start, span.stop))
+    return Reformulation(
+        fold=fold,
+        axis=label,
+        factor=factor,
+        kind=kind,
+        is_view=all(isinstance(step, Reshape) for step in moves),
+        in_shape=site.planned,
+        out_shape=site.output,
+        flops_ratio=fold.flops_growth(),
+        bytes_ratio=bytes_growth(site, fold, *shapes),
+        stated=shape,
+        folded=folded,
+        rests=tuple(rest if i in folded else 1 for i in range(len(shape))),
+        merged=merged,
+        folding=moves,
+        unfolding=unfolding(state, site.result(shape), flat=site.flat),
+        ends=_ends(site, state, shape),
+    )
+
+
+def _state(site: LinearSite, factor: int, merged: int) -> RowState:
+    """Return the state of data and result."""
+    return RowState(factor, site.left, merged)
+
+
+def _ends(site: LinearSite, state: RowState, shape: Dims) -> Ends:
+    """Return the states at both ends; none for transposed data or a result without channels.
+
+    A product of dequantized operands has none: it has Reshapes of its own.
+    """
+    result = site.result(shape)
+    why = None
+    reads = state if state.fits(shape) and not site.transposed else None
+    returns = state if state.fits(result) and not site.flat else None
+    if site.flat:
+        result = (*result[:-2], result[-1 if site.left else -2])
+        why = Refusal(Code.NO_CHANNELS, "its result has no axis of channels")
+    if site.is_dequantized:
+        return Ends(site.data_index, None, None, shape, result)
+    return Ends(site.data_index, reads, returns, shape, result, why)
+
+
+def folding(state: RowState, shape: Dims, *, transposed: bool = False) -> tuple[Step, ...]:
+    """Return the moves that fold the data.
+
+    Args:
+        state: how it is packed.
+        shape: natural extents; None where they may not be written into the graph.
+        transposed: the data is stored with its two last axes exchanged.
+    """
+    steps = state.steps(shape)
+    if transposed and 1 not in shape[-2:]:  # else both are the same in memory
+        order = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
+        return (Transpose(order, tuple(shape[i] for i in order)), *steps)
+    return steps
+
+
+def unfolding(state: RowState, shape: Dims, *, flat: bool = False) -> tuple[Step, ...]:
+    """Return the move that unfolds the result.
+
+    Args:
+        state: how it is packed.
+        shape: natural extents; None where they may not be written into the graph.
+        flat: the weight has one axis, so the result has no axis of channels.
+    """
+    (step,) = state.steps(shape, inverse=True)
+    if not flat:
+        return (step,)
+    axis = state.channel_axis % len(shape)
+    others = [i for i in range(len(shape)) if i != axis]
+    extents = tuple(step.extents[i] for i in others)
+    return (Reshape(step.rank, extents, tuple(step.keep[i] for i in others)),)
+
+
+def _positions(site: LinearSite, options: FoldOptions, factor: int, merged: int) -> Dims | None:
+    """Return the extents of the positions that a form is planned for; None if it cannot be.
+
+    The extents that the model fixes are enough if the factor divides their product and at most one
+    other is open: it is inferred. Otherwise all must be planned: the Reshape fails if the factor
+    does not divide the real ones. Or a guard tests the one open extent, if no input shape assumes
+    it: the factor does not divide an assumed one here, so the guard would never choose the fold.
+    """
+    span = _span(site, merged)
+    for extents, open_ones in ((site.static[span], 1), (site.planned[span], 0)):
+        known = [e for e in extents if e is not None]
+        if len(extents) - len(known) <= open_ones and math.prod(known) % factor == 0:
+            return extents
+    unknown = site.planned[span]
+    guarded = options.guard_shapes and unknown == site.static[span] and unknown.count(None) == 1
+    return unknown if guarded and not _varies(site) else None
+
+
+def _varies(site: LinearSite) -> bool:
+    """Check whether C differs between positions: then it fixes their number."""
+    if site.bias is None:
+        return False
+    extents = (1, 1, *site.bias.shape)[-2:]
+    return extents[-1 if site.left else -2] > 1
+
+
+def _span(site: LinearSite, merged: int) -> slice:
+    """Return the axes of the data that make up the positions."""
+    end = len(site.planned) - (0 if site.left else 1)
+    return slice(end - merged, end)
+
+
+def _most(site: LinearSite) -> int:
+    """Return how many axes can be positions: axes before the rows too, if one matrix serves all."""
+    return 1 if site.left or site.batches else len(site.planned) - 1

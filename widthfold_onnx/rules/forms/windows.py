@@ -1,0 +1,137 @@
+"""Plan the moves of a site whose data is [N, C, *spatial]: batch and spatial axes are folded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from widthfold_onnx.fold.conv import ConvFold
+from widthfold_onnx.fold.packing import Packing, pack
+from widthfold_onnx.model.proto.dims import Dims
+from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rules.forms.form import Ends, Reformulation, bytes_growth, elements
+from widthfold_onnx.rules.match.site import LinearSite, axis_names
+
+
+def extended(
+    site: LinearSite, options: FoldOptions, fold: ConvFold, merged: int
+) -> tuple[Dims, Dims] | Refusal:
+    """Return the extents of input and output that the fold needs, or why it cannot have them."""
+    names = axis_names(len(site.axes))
+    for axis, digits in enumerate(fold.in_state.factors):
+        open_ = digits > 1 and site.planned[axis] is None
+        if open_ and not (options.guard_shapes and site.quantization is None):
+            return Refusal(
+                Code.UNKNOWN_EXTENT,
+                f"the extent of the {names[axis]} is not known; {digits} would have to divide it",
+            )
+    in_shape = _extended(site, fold, output=False)
+    out_shape = _extended(site, fold, output=True)
+    for actual, wanted in ((site.planned, in_shape), (site.output, out_shape)):
+        if actual != wanted and not options.ragged:
+            axis = next(i for i, (a, w) in enumerate(zip(actual, wanted, strict=True)) if a != w)
+            return Refusal(
+                Code.FACTOR_DOES_NOT_DIVIDE,
+                f"{'input' if actual is site.planned else 'output'} extent {actual[axis]} would "
+                f"have to be {wanted[axis]}",
+            )
+    return in_shape, out_shape
+
+
+def form(
+    site: LinearSite,
+    options: FoldOptions,
+    fold: ConvFold,
+    label: str,
+    factor: int,
+    kind: str,
+    shapes: tuple[Dims, Dims],
+    merged: int,
+    *,
+    assumed: bool,
+) -> Reformulation:
+    """Return the form of a fold; see `rows.form`."""
+    if site.is_dequantized and fold.group > 1:
+        fold = replace(fold, digit_major=False)  # no state describes digit-major groups
+    (in_shape, out_shape), natural = shapes, (site.planned, site.output)
+    before, after = (
+        _packed(fold, _kept(site, shape, fold, assumed=assumed), output=output)
+        for shape, output in ((in_shape, False), (out_shape, True))
+    )
+    views = before.is_view and after.is_view
+    last = fold.digit_major and not views
+    fold = replace(fold, digit_major=last)
+    tested = {i for i, extent in enumerate(before.shape) if extent is not None}
+    tested |= {i + 2 for i in site.sized_pads}
+    produced = (out_shape[0], 1, *out_shape[2:])
+    multiplied = (site.positions[0], 1, *site.positions[1:])
+    return Reformulation(
+        fold=fold,
+        axis=label,
+        factor=factor,
+        kind=kind,
+        is_view=views and shapes == natural,
+        channels_last=last,
+        in_shape=in_shape,
+        out_shape=out_shape,
+        flops_ratio=fold.flops_growth(elements(produced) / elements(multiplied)),
+        bytes_ratio=bytes_growth(site, fold, in_shape, out_shape),
+        stated=tuple(e if i in tested else None for i, e in enumerate(site.planned)),
+        folded=frozenset(
+            i
+            for i, is_ in enumerate((fold.batch > 1, False, *(a.folded for a in fold.axes)))
+            if is_
+        ),
+        rests=fold.in_state.factors,
+        folding=before.steps(digit_major=last),
+        unfolding=after.steps(digit_major=last, inverse=True),
+        ends=_ends(site, fold, shapes, before.shape, after.shape),
+    )
+
+
+def _ends(
+    site: LinearSite, fold: ConvFold, shapes: tuple[Dims, Dims], in_shape: Dims, out_shape: Dims
+) -> Ends:
+    """Return the states at both ends.
+
+    None if the tensor is extended or cut, a folded extent is open, or groups interleave.
+    """
+    apart = fold.digit_major and fold.group > 1
+    reads, returns = (
+        state if shape == natural and state.fits(shape) and not apart else None
+        for state, shape, natural in (
+            (fold.in_state, shapes[0], site.planned),
+            (fold.out_state, shapes[1], site.output),
+        )
+    )
+    why = None
+    if shapes[1] != site.output:
+        why = Refusal(Code.CUT, f"{list(shapes[1])} is cut to {list(site.output)}")
+    elif apart:
+        why = Refusal(Code.GROUPED_CHANNELS_LAST, "groups lie apart in the NHWC form")
+    return Ends(site.data_index, reads, returns, in_shape, out_shape, why)
+
+
+def _packed(fold: ConvFold, shape: Dims, *, output: bool) -> Packing:
+    """Return how the input or output of these extents is packed."""
+    digits = [(a.out_digits if output else a.in_digits, a.blocked) for a in fold.axes]
+    return pack(shape, digits, group=fold.group, batch=fold.batch, lift=fold.lift)
+
+
+def _extended(site: LinearSite, fold: ConvFold, *, output: bool) -> Dims:
+    """Return the shape of the input or output after extension to the extents of the fold."""
+    shape = site.output if output else site.planned
+    lengths = [a.out_length if output else a.in_length for a in fold.axes]
+    batch = None if shape[0] is None else -(-shape[0] // fold.batch) * fold.batch
+    spatial = (s if e is None else e for s, e in zip(shape[2:], lengths, strict=True))
+    return (batch, fold.regrouping.channels(*site.channels)[output], *spatial)
+
+
+def _kept(site: LinearSite, shape: Dims, fold: ConvFold, *, assumed: bool) -> Dims:
+    """Return the shape to write into the graph: of kept axes only static extents, or `assumed`."""
+    batch = shape[0] if assumed or fold.batch > 1 or site.static[0] is not None else None
+    spatial = (
+        extent if assumed or axis.folded or fixed is not None else None
+        for extent, axis, fixed in zip(shape[2:], fold.axes, site.static[2:], strict=True)
+    )
+    return (batch, shape[1], *spatial)

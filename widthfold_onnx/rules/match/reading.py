@@ -1,0 +1,288 @@
+"""Read a linear node by the description of its operator, or say why it is left alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from widthfold_onnx.fold.conv_axis import ConvAxis
+from widthfold_onnx.model.graph.constants import Constant
+from widthfold_onnx.model.graph.document import Document, Node
+from widthfold_onnx.model.proto.dims import Dims
+from widthfold_onnx.model.proto.domain import operator_of
+from widthfold_onnx.operators import OPERATORS
+from widthfold_onnx.operators.base import MIN_OPSET, Array, Operator, Positions
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rules.match.dequantized import data_dequantizer, exact_dequantizer, is_finite
+from widthfold_onnx.rules.match.parameter import Parameter, read_parameter
+from widthfold_onnx.rules.match.quantized import (
+    BYTES,
+    Quantization,
+    accumulator_overflow,
+    problem_of,
+    read_beside,
+    read_quantization,
+)
+from widthfold_onnx.rules.match.samples import samples_of
+from widthfold_onnx.rules.match.site import ITEMSIZE, Extents, LinearSite, Site
+
+
+def read_site(
+    document: Document, site: Site, static: Extents, planned: Extents
+) -> LinearSite | Refusal:
+    """Collect weight, bias, quantization, shapes and geometry of a node.
+
+    Refuses a node that lies in a function, has an unsupported element type, no constant weight, a
+    bias that is not constant, or data of unknown rank; also a quantized node that
+    `rules.match.quantized` refuses, or whose sums may leave int32.
+
+    Args:
+        document: the model.
+        site: the node.
+        static: extents that the model itself fixes.
+        planned: extents that are planned with.
+    """
+    node = site.node
+    operator = _place_problem(document, site) or _operator(document, node)
+    if isinstance(operator, Refusal):
+        return operator
+    found = _parameters(document, node, operator, planned)
+    if isinstance(found, Refusal):
+        return found
+    parameters, quantization = found
+    parameter = parameters[operator.inputs.weight]
+    weight, data = parameter.constant, node.inputs[operator.inputs.data]
+    assert data is not None
+    shapes = _extents(node, operator, weight, static(data), planned(data))
+    if isinstance(shapes, Refusal):
+        return shapes
+    group = operator.group(node, weight.shape)
+    spatial = operator.positions is Positions.SPATIAL
+    # The groups divide the first axis of the weight, both of a Conv and of a ConvTranspose.
+    if spatial and (group < 1 or weight.shape[0] % group):
+        return _misfit(shapes[1], weight, f" and group {group}")
+    shape = operator.canonical(np.broadcast_to(np.int8(0), weight.shape), node).shape
+    fixed, assumed = (_with_channels(dims, operator, shape, group) for dims in shapes)
+    axes = _axes(node, assumed, shape, operator)
+    if isinstance(axes, Refusal):
+        return axes
+    maker = exact_dequantizer(document, data)
+    integers_only = quantization is not None and not quantization.dequantized
+    turned = operator.transposed(node)
+    result = LinearSite(
+        node=node,
+        scope=site.scope,
+        name=site.name,
+        op=site.op,
+        operator=operator,
+        static=fixed,
+        planned=assumed,
+        opset=document.opset,
+        weight=weight,
+        weight_shape=shape,
+        group=group,
+        axes=axes,
+        sized_pads=_sized_pads(node, axes, fixed[2:], operator) if spatial else frozenset(),
+        parameters=parameters,
+        quantization=quantization,
+        zero=_zero(document, parameter, shape),
+        is_finite=integers_only or is_finite(document, data),
+        dequantizer=maker if isinstance(maker, Node) else None,
+        samples=None if spatial else samples_of(document, fixed, transposed=turned),
+        stored=lambda: document.read(weight),
+    )
+    return _shape_problem(result) or _overflow(document, result) or result
+
+
+def _place_problem(document: Document, site: Site) -> Refusal | None:
+    """Refuse a node that no rule can replace, for its place or its devices."""
+    if site.scope.proto is None:
+        return Refusal(
+            Code.IN_FUNCTION, f"the function cannot be inlined: {document.why_not_inlined}"
+        )
+    if site.node.device_configurations:
+        return Refusal(Code.SHARDED, "the node is configured to run on several devices")
+    return None
+
+
+def _operator(document: Document, node: Node) -> Operator | Refusal:
+    """Return the description for the operand that is constant."""
+    descriptions = OPERATORS[operator_of(node)]
+    least = descriptions[0].min_opset
+    if document.opset < least:
+        what = "opset" if least == MIN_OPSET else f"{node.op_type} at opset"
+        return Refusal(Code.OPSET_TOO_OLD, f"{what} {document.opset} is below {least}")
+    if len(descriptions) == 1:
+        return descriptions[0]
+    found = {}
+    for operator in descriptions:
+        value = node.inputs[operator.inputs.weight]
+        assert value is not None
+        found[operator] = document.constant(value)
+    constant = [operator for operator, c in found.items() if isinstance(c, Constant)]
+    if len(constant) == 1:
+        return constant[0]
+    if constant:
+        return Refusal(
+            Code.CONSTANT_PRODUCT, "both operands are constant: no data flows through it"
+        )
+    other, one = (c for c in found.values() if isinstance(c, Refusal))
+    code = other.code if one.code == Code.NOT_CONSTANT else one.code
+    reason = f"neither operand is a constant weight: {one.reason}; {other.reason}"
+    return Refusal(Code(f"weight-{code}"), reason)
+
+
+def _parameters(
+    document: Document, node: Node, operator: Operator, extents: Extents
+) -> tuple[Mapping[int, Parameter], Quantization | None] | Refusal:
+    """Return the constants that a fold changes, and the quantization of the data."""
+    quantization = read_quantization(document, node, operator)
+    if isinstance(quantization, Refusal):
+        return quantization
+    integers = quantization is not None and quantization.dequantized
+    inputs = operator.inputs
+    spatial = operator.positions is Positions.SPATIAL
+    between = spatial and data_dequantizer(node.inputs[inputs.data]) is not None
+    weight = read_parameter(document, node, inputs.weight, dequantized=integers)
+    bias = read_parameter(document, node, inputs.bias, dequantized=integers or between)
+    if isinstance(weight, Refusal):
+        return Refusal(Code(f"weight-{weight.code}"), f"the weight {weight.reason}")
+    if isinstance(bias, Refusal):
+        return Refusal(Code(f"bias-{bias.code}"), f"the bias {bias.reason}")
+    assert weight is not None
+    others = [v for i, v in enumerate(node.inputs) if v is not None and i != inputs.data]
+    if any(map(document.is_annotated, (*others, weight.constant.value))):
+        return Refusal(Code.WEIGHT_ANNOTATED, "a quantization annotation describes the weight")
+    dtype = weight.constant.dtype
+    wanted = BYTES if operator.integers else tuple(ITEMSIZE)
+    if not integers and dtype not in wanted:
+        return Refusal(Code.DTYPE_UNSUPPORTED, f"elements are {dtype}; {', '.join(wanted)} fold")
+    parameters = {inputs.weight: weight}
+    if bias is not None and inputs.bias is not None:
+        parameters[inputs.bias] = bias
+    if quantization is None:
+        return parameters, None
+    problem = problem_of(document, node, quantization, parameters, operator)
+    if problem is not None:
+        return problem
+    beside = read_beside(document, node, operator, extents, weight.constant.shape)
+    if isinstance(beside, Refusal):
+        return beside
+    zero = None if inputs.zero is None else beside.get(inputs.zero)
+    if zero is not None:
+        parameters[inputs.weight] = replace(weight, zero=zero.constant)
+    return {**parameters, **beside}, quantization
+
+
+def _extents(
+    node: Node, operator: Operator, weight: Constant, static: Dims | None, planned: Dims | None
+) -> tuple[Dims, Dims] | Refusal:
+    """Return the extents of the data as the operator reads it: fixed, and as planned."""
+    if static is None or planned is None:
+        return Refusal(Code.UNKNOWN_SHAPE, "the rank of the input is not known")
+    rank, weight_rank = len(planned), len(weight.shape)
+    if operator.positions is Positions.SPATIAL:
+        if rank != weight_rank or not 3 <= rank <= 5:
+            return Refusal(
+                Code.RANK_UNSUPPORTED,
+                f"input of rank {rank} and weight of rank {weight_rank}: 1 to 3 spatial axes fold",
+            )
+    elif not weight_rank:
+        return Refusal(
+            Code.INCONSISTENT_SHAPES, "the weight is a single number: no product has one"
+        )
+    elif rank < 2:
+        return Refusal(Code.ONE_POSITION, "the data is a vector: there are no positions to fold")
+    if 0 in planned or 0 in weight.shape:
+        return Refusal(
+            Code.EMPTY_TENSOR, f"input {list(planned)} or weight {list(weight.shape)} is empty"
+        )
+    if operator.transposed(node):
+        return (*static[:-2], static[-1], static[-2]), (*planned[:-2], planned[-1], planned[-2])
+    return static, planned
+
+
+def _misfit(dims: Dims, weight: Constant, more: str) -> Refusal:
+    return Refusal(
+        Code.INCONSISTENT_SHAPES,
+        f"input {list(dims)}, weight {list(weight.shape)}{more} do not fit",
+    )
+
+
+def _shape_problem(site: LinearSite) -> Refusal | None:
+    """Refuse a site whose data, weight and bias do not fit together."""
+    bias = "" if site.bias is None else f" and C {list(site.bias.shape)}"
+    if site.is_product:
+        return None if _matrices_fit(site) else _misfit(site.planned, site.weight, bias)
+    outputs, rank = site.channels[1], len(site.weight_shape)
+    axis = site.operator.out_axis(site.node, rank)
+    assert axis is not None
+    known = {1, outputs, site.weight.shape[axis]}
+    vectors = [v for parameter in site.parameters.values() for v in parameter.vectors]
+    fits = (
+        site.planned[1] == site.channels[0]
+        and (site.bias is None or site.bias.shape == (outputs,))
+        and all(math.prod(vector.shape) in known for vector in vectors)
+    )
+    return None if fits else _misfit(site.planned, site.weight, f" and group {site.group}")
+
+
+def _matrices_fit(site: LinearSite) -> bool:
+    data, (channels, _) = site.planned, site.channels
+    pairs = zip(reversed(data[:-2]), reversed(site.batches), strict=False)
+    fits = data[-2 if site.left else -1] in (None, channels)
+    fits = fits and all(a in (None, b) or 1 in (a, b) for a, b in pairs)
+    if site.operator.inputs.bias is not None:
+        fits = fits and len(data) == len(site.weight.shape) == 2
+    if site.bias is None or not fits:
+        return fits
+    wanted, extents = site.output, (1,) * (2 - len(site.bias.shape)) + site.bias.shape
+    ends = zip(extents, wanted, strict=False)
+    return len(extents) == 2 and all(e in (1, w) or w is None for e, w in ends)
+
+
+def _overflow(document: Document, site: LinearSite) -> Refusal | None:
+    if site.quantization is None:
+        return None
+    numbers = site.operator.canonical(site.stored(), site.node)
+    added = None if site.bias is None else document.read(site.bias)
+    return accumulator_overflow(document, site.quantization, numbers, site.zero, added)
+
+
+def _with_channels(dims: Dims, operator: Operator, shape: tuple[int, ...], group: int) -> Dims:
+    """Return the extents of the data of a Conv with its channels, which the weight tells."""
+    known = operator.positions is not Positions.SPATIAL or dims[1] is not None
+    return dims if known else (dims[0], shape[1] * group, *dims[2:])
+
+
+def _axes(
+    node: Node, dims: Dims, weight: tuple[int, ...], operator: Operator
+) -> tuple[ConvAxis, ...] | Refusal:
+    axes = operator.axes(node, dims, weight)
+    if isinstance(axes, Refusal):
+        return axes
+    lengths = [axis.out_length for axis in axes]
+    if any(length is not None and length < 1 for length in lengths):
+        return Refusal(Code.EMPTY_TENSOR, f"the output would have the extents {lengths}")
+    return axes
+
+
+def _sized_pads(
+    node: Node, axes: Sequence[ConvAxis], lengths: Dims, operator: Operator
+) -> frozenset[int]:
+    """Return the spatial axes of open length whose pads depend on it."""
+    pairs = enumerate(zip(axes, lengths, strict=True))
+    return frozenset(i for i, (axis, n) in pairs if n is None and operator.sized(node, axis))
+
+
+def _zero(document: Document, weight: Parameter, shape: tuple[int, ...]) -> Array:
+    """Return the weight's zero point so that it broadcasts against `shape`; groups share theirs."""
+    if weight.zero is None:
+        return np.zeros((), np.int8)
+    numbers = document.read(weight.zero)
+    if numbers.size == 1:
+        return numbers.reshape(())
+    return np.tile(numbers.ravel(), shape[0] // numbers.size).reshape(-1, *[1] * (len(shape) - 1))

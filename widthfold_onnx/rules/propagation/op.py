@@ -1,0 +1,101 @@
+"""Describe a node that may be carried, and the packed form that a rule returns for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from widthfold_onnx.fold.packed_layout import State
+from widthfold_onnx.model.graph.document import Document, Node
+from widthfold_onnx.model.proto.dims import Dims
+from widthfold_onnx.model.proto.domain import operator_of
+from widthfold_onnx.operators import OPERATORS
+from widthfold_onnx.refusal import Code, Refusal
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Op:
+    """A node, and which of its inputs are available in one state.
+
+    Attributes:
+        shapes: natural extents per input; None where it is not available in the state.
+    """
+
+    document: Document
+    node: Node
+    state: State
+    shapes: tuple[Dims | None, ...]
+
+    def constant(self, index: int) -> Array | Refusal:
+        """Return the numbers of an input."""
+        value = self.node.inputs[index]
+        assert value is not None
+        constant = self.document.constant(value)
+        return constant if isinstance(constant, Refusal) else self.document.read(constant)
+
+    def integer(self, name: str, default: int) -> int:
+        """Return an attribute."""
+        found = self.node.attributes.get(name)
+        return default if found is None else found.as_int()
+
+    def integers(self, name: str, default: list[int]) -> list[int]:
+        """Return an attribute."""
+        found = self.node.attributes.get(name)
+        return default if found is None else list(found.as_ints())
+
+    def text(self, name: str, default: str) -> str:
+        """Return an attribute."""
+        found = self.node.attributes.get(name)
+        return default if found is None else found.as_string()
+
+    def real(self, name: str, default: float) -> float:
+        """Return an attribute."""
+        found = self.node.attributes.get(name)
+        return default if found is None else found.as_float()
+
+    def overflows(self, factor: Array) -> bool:
+        """Check whether `factor` times the weight of a linear op before this one overflows.
+
+        A runtime may merge the two when it loads the model.
+        """
+        most = np.abs(factor).max(initial=0)
+        for value in self.node.inputs:
+            maker = None if value is None else value.producer()
+            linear = maker is not None and operator_of(maker) in OPERATORS
+            operands = maker.inputs[:2] if maker is not None and linear else ()
+            for constant in map(self.document.constant, filter(None, operands)):
+                if not isinstance(constant, Refusal):
+                    array = self.document.read(constant)
+                    largest = np.abs(array).max(initial=0).astype(float) * most
+                    with np.errstate(over="ignore"):
+                        if not np.isfinite(largest.astype(array.dtype)):
+                            return True
+        return False
+
+
+@dataclass(frozen=True)
+class Carried:
+    """The packed form of an op.
+
+    Attributes:
+        shapes: natural extents of every output.
+        constants: new numbers for inputs, by index; packed tensors replace the data, and all other
+            inputs stay.
+    """
+
+    shapes: tuple[Dims, ...]
+    constants: Mapping[int, Array] = field(default_factory=dict)
+
+
+def pointwise(op: Op) -> Carried | Refusal:
+    """Carry an op of data at input 0; all others are scalars by the definition of the operator."""
+    shape, *others = op.shapes
+    if shape is None or any(other is not None for other in others):
+        return Refusal(Code.NOT_PACKED, "the input is not there in the state")
+    return Carried((shape,))

@@ -1,0 +1,84 @@
+"""Choose the form of a site at a fixed factor: the cheapest on paper, or why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rules.forms.enumeration import candidates
+from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.guarding import EXACT, needed_extents
+from widthfold_onnx.rules.match.site import LinearSite
+
+
+def reformulate(site: LinearSite, options: FoldOptions, factor: int) -> Reformulation | Refusal:
+    """Return the cheapest legal form at a factor, or why there is none.
+
+    The order of preference: a form for every run before one that a guard restricts to some sizes,
+    and of the guarded ones one that leaves the batch alone, which mostly is 1; a view before a
+    move; one axis before several; the fewest multiply-adds; the fewest copies.
+    """
+    problem = unfit(site, options)
+    if problem is not None:
+        return problem
+    outcomes = list(candidates(site, options, factor))
+    legal = [r for _, r in outcomes if isinstance(r, Reformulation)]
+    if legal:
+        return min(legal, key=lambda form: (_untold(site, form, options), *cost(form)))
+    refusals = [(axis, r) for axis, r in outcomes if isinstance(r, Refusal)]
+    if not refusals:
+        return Refusal(Code.NO_SUCH_AXIS, f"{site.op} folds along no axis {options.axis}")
+    by_axis = furthest(refusals)
+    code = next(iter(by_axis.values())).code
+    return Refusal(code, "; ".join(f"{axis}: {r.reason}" for axis, r in by_axis.items()))
+
+
+def _untold(site: LinearSite, form: Reformulation, options: FoldOptions) -> int:
+    """Return the rank of the unknown extent that a guard must test: 0 none, 1 spatial, 2 batch."""
+    needed = needed_extents(site, form, options)
+    return max((2 - min(axis, 1) for axis, e in needed.items() if e.modulus != EXACT), default=0)
+
+
+def unfit(site: LinearSite, options: FoldOptions) -> Refusal | None:
+    """Refuse a site that is wide enough, or whose weight holds NaN or Inf.
+
+    Such a weight turns padding into NaN, and kernels of a runtime differ in which products with
+    padding they form, as do a Conv and its fold.
+    """
+    wide = is_wide(site, options)
+    if wide is not None or site.has_finite_weight:
+        return wide
+    return Refusal(Code.WEIGHT_NOT_FINITE, "the weight holds NaN or Inf")
+
+
+def is_wide(site: LinearSite, options: FoldOptions) -> Refusal | None:
+    """Refuse a site whose input and output channels fill the lanes already."""
+    if min(site.channels) < options.max_channels:
+        return None
+    inputs, outputs = site.channels
+    return Refusal(
+        Code.ALREADY_WIDE,
+        f"{inputs} -> {outputs} channels; both sides have at least {options.max_channels} "
+        "(--max-channels)",
+    )
+
+
+def cost(r: Reformulation) -> tuple[bool, int, float, int, float]:
+    """Return the sort key, cheapest first; see `reformulate`."""
+    steps = len(r.folding) + len(r.unfolding)
+    return (not r.is_view, r.axis.count("+"), r.flops_ratio, steps, r.bytes_ratio)
+
+
+def furthest(refusals: Sequence[tuple[str, Refusal]]) -> dict[str, Refusal]:
+    """Return per axis the refusal of the candidate that got furthest, the best one first.
+
+    Folds of several axes are left out: the reasons of single axes are enough.
+    """
+    best: dict[str, Refusal] = {}
+    for axis, refusal in refusals:
+        known = best.get(axis)
+        if known is None or refusal.code.rank > known.code.rank:
+            best[axis] = refusal
+    single = {axis: refusal for axis, refusal in best.items() if "+" not in axis}
+    return dict(sorted(single.items(), key=lambda item: -item[1].code.rank))

@@ -1,0 +1,248 @@
+"""Runs one function in a child process, so that a crash, a hang or a lack of memory stays there.
+
+A fresh interpreter is started, never a fork (CUDA does not survive one) and never the caller's
+own script (which need not guard its main part). Both ends are ours: pickles go over two pipes.
+A thread inside the runtime does not see Ctrl-C until it returns, so the parent waits in Python
+and kills the child's process group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import math
+import os
+import pickle
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from copyreg import dispatch_table
+from types import MappingProxyType
+from typing import IO, Any, TypeVar
+
+from widthfold_onnx.errors import InternalError, UnverifiedError, WidthfoldError
+from widthfold_onnx.text import printable
+
+Result = TypeVar("Result")
+
+_START = (
+    "import json, sys; sys.path[:], folder = json.loads(sys.argv[1]); "
+    "from widthfold_onnx.runtime.child import serve; serve(folder)"
+)
+_LENGTH = 8
+_TAIL = 2000
+"""Bytes of the child's own output that are looked at for an error message."""
+
+
+def isolated(
+    function: Callable[..., Result],
+    *args: object,
+    timeout: float | None = None,
+    silence: float | None = None,
+    memory: int | None = None,
+    on_progress: Callable[[Any], None] | None = None,
+) -> Result:
+    """Call ``function(*args)`` in a child process and return its result.
+
+    Args:
+        function: module-level, importable; with `on_progress` it also gets ``report=``, a
+            callable that takes something picklable, mostly a line of text.
+        args: picklable.
+        timeout: seconds until the child is killed.
+        silence: seconds without a report until the child is killed.
+        memory: most bytes of address space; leave it None for CUDA, which reserves far more.
+        on_progress: called in this process with every report.
+
+    Raises:
+        UnverifiedError: the child crashed, ran out of time or out of memory.
+        InternalError: the function raised something that is not a `WidthfoldError`; those are
+            raised here as they are.
+    """
+    if function.__module__ == "__main__":
+        raise InternalError(f"{function.__qualname__} must live in an importable module")
+    task = _dumps((function, args, on_progress is not None, memory))
+    deadline = None if timeout is None else time.monotonic() + timeout
+    with tempfile.TemporaryFile() as noise, _child(noise) as child:
+        messages = _messages(child, task)
+        while True:
+            left = math.inf if deadline is None else max(deadline - time.monotonic(), 0.0)
+            wait = min(left, math.inf if silence is None else silence)
+            try:
+                kind, value = messages.get(timeout=None if wait == math.inf else wait)
+            except queue.Empty:
+                late = (
+                    f"no result after {timeout:g} s" if left == wait else f"silent for {wait:g} s"
+                )
+                raise UnverifiedError(f"{late}; stopped") from None
+            if kind == "progress" and on_progress is not None:
+                on_progress(value)
+            elif kind == "result":
+                return value  # type: ignore[no-any-return] # what the function returned
+            elif kind == "refused":
+                raise value
+            elif kind == "memory":
+                raise UnverifiedError(f"out of memory{_limit(memory)}")
+            elif kind == "raised":
+                summary, trace = value
+                error = InternalError(printable(summary))
+                error.add_note(trace)
+                raise error
+            elif kind == "gone":
+                raise UnverifiedError(_obituary(child.wait(), noise, memory))
+
+
+@contextlib.contextmanager
+def _child(noise: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """Start the child in a session of its own, which ends with the block in any case.
+
+    Its temporary files are in a folder of ours: a child that is killed cannot remove them.
+    """
+    # Children of the child end with its pipe and may write until then: such files are left.
+    with tempfile.TemporaryDirectory(prefix="widthfold-", ignore_cleanup_errors=True) as folder:
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-c", _START, json.dumps([sys.path, folder])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=noise,
+            env={**os.environ, "TMPDIR": folder},
+            start_new_session=True,
+        )
+        try:
+            yield child
+        finally:
+            _end(child)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    if child.poll() is None:  # not reaped yet, so its id is still its own
+        if hasattr(os, "killpg"):
+            os.killpg(child.pid, signal.SIGKILL)
+        else:
+            child.kill()
+        child.wait()
+    for pipe in (child.stdin, child.stdout):
+        if pipe is not None:
+            with contextlib.suppress(BrokenPipeError):  # the child died before it read all
+                pipe.close()
+
+
+def _messages(child: subprocess.Popen[bytes], task: bytes) -> queue.SimpleQueue[tuple[str, Any]]:
+    """Send the task and collect what comes back; waiting on the queue stays interruptible."""
+    messages: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+
+    def talk() -> None:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        try:
+            _send(child.stdin, task)
+            while (message := _receive(child.stdout)) is not None:
+                messages.put(pickle.loads(message))
+        except (OSError, ValueError):  # a pipe that was closed: the child is gone
+            pass
+        except Exception as error:  # without this an answer that does not unpickle would hang
+            messages.put(("raised", (f"answer of the child: {error!r}", traceback.format_exc())))
+        messages.put(("gone", None))
+
+    threading.Thread(target=talk, daemon=True).start()
+    return messages
+
+
+def serve(folder: str) -> None:
+    """Read one task as the child, answer, end. Only `isolated` starts it, in its `folder`."""
+    source, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - os.devnull is no path of ours
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)  # output of C libraries must not get into the answers
+
+    lock = threading.Lock()
+
+    def answer(kind: str, value: object) -> None:
+        message = _dumps((kind, value))
+        with lock:
+            _send(answers, message)
+
+    task = _receive(source)
+    if task is None:
+        return
+    threading.Thread(target=_end_with_parent, args=(source, folder), daemon=True).start()
+    try:
+        function, args, reports, memory = pickle.loads(task)
+        if memory is not None:
+            _cap(memory)
+        options = {"report": lambda line: answer("progress", line)} if reports else {}
+        answer("result", function(*args, **options))
+    except WidthfoldError as error:
+        answer("refused", error)
+    except MemoryError:
+        answer("memory", None)
+    except Exception as error:
+        summary = f"{type(error).__name__}: {error}"
+        answer("raised", (summary, traceback.format_exc()))
+
+
+def _end_with_parent(source: IO[bytes], folder: str) -> None:
+    source.read(1)  # returns when the parent's end closes, even if the parent was killed
+    shutil.rmtree(folder, ignore_errors=True)  # a parent that was killed cannot
+    os._exit(1)
+
+
+def _cap(memory: int) -> None:
+    import resource  # only POSIX has it, and only this limit needs it
+
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+
+
+def _dumps(value: object) -> bytes:
+    stream = io.BytesIO()
+    pickler = pickle.Pickler(stream)
+    # Options hold read-only views, which pickle does not know.
+    pickler.dispatch_table = {
+        **dispatch_table,
+        MappingProxyType: lambda view: (_view, (dict(view),)),
+    }
+    pickler.dump(value)
+    return stream.getvalue()
+
+
+def _view(items: dict[Any, Any]) -> MappingProxyType[Any, Any]:
+    return MappingProxyType(items)
+
+
+def _send(stream: IO[bytes], message: bytes) -> None:
+    stream.write(len(message).to_bytes(_LENGTH, "little"))
+    stream.write(message)
+    stream.flush()
+
+
+def _receive(stream: IO[bytes]) -> bytes | None:
+    """Read one message; None at the end, or if the sender died inside one."""
+    head = stream.read(_LENGTH)
+    if len(head) < _LENGTH:
+        return None
+    length = int.from_bytes(head, "little")
+    message = stream.read(length)
+    return message if len(message) == length else None
+
+
+def _limit(memory: int | None) -> str:
+    return "" if memory is None else f" (limit {memory >> 20} MiB)"
+
+
+def _obituary(code: int, noise: IO[bytes], memory: int | None) -> str:
+    noise.seek(0, os.SEEK_END)
+    noise.seek(max(noise.tell() - _TAIL, 0))
+    lines = [line for line in noise.read().splitlines() if line.strip()]
+    last = f": {printable(lines[-1])}" if lines else ""
+    if b"bad_alloc" in b"".join(lines):
+        return f"out of memory{_limit(memory)}{last}"
+    if code < 0:
+        return f"the child process died of {signal.Signals(-code).name}{_limit(memory)}{last}"
+    return f"the child process ended with code {code} and no result{last}"

@@ -1,0 +1,131 @@
+"""Finds the dimensions that a model leaves open, and its shapes at given sizes of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from widthfold_onnx.errors import UsageError
+from widthfold_onnx.options import Shapes
+from widthfold_onnx.runtime.sessions.ports import Port
+from widthfold_onnx.text import printable
+
+Key = str | tuple[str, int]
+"""An open dimension: its symbol, or (input, axis) where it has none."""
+
+MAX_ASKED_ELEMENTS = 1 << 40
+"""Largest input that a caller may ask for; beyond it numpy cannot even count the bytes."""
+
+
+def open_dimensions(inputs: Sequence[Port], fixed: Shapes) -> dict[Key, bool]:
+    """Return the dimensions that neither model nor caller fixes, and whether each is leading.
+
+    Args:
+        inputs: of the model.
+        fixed: whole shapes by input name; a symbol in one of them is known everywhere.
+
+    Returns:
+        For each open dimension, True if it is axis 0 of some input, where the batch is.
+
+    Raises:
+        UsageError: a fixed shape for an input that is not there or does not have that form.
+    """
+    known = _symbols(inputs, fixed)
+    found: dict[Key, bool] = {}
+    for port in inputs:
+        if port.name in fixed:
+            continue
+        for axis, dim in enumerate(port.dims):
+            key = _key(port, axis)
+            if not isinstance(dim, int) and key not in known:
+                found[key] = found.get(key, False) or axis == 0
+    return found
+
+
+def assumed_shapes(inputs: Sequence[Port], fixed: Shapes) -> Shapes:
+    """Return shapes at batch 1, for a model that is not run.
+
+    Args:
+        inputs: of the model.
+        fixed: shapes that the caller demands.
+
+    Raises:
+        UsageError: as `open_dimensions`, or another dimension than a batch is open.
+    """
+    opened = open_dimensions(inputs, fixed)
+    for port in inputs:
+        if any(not opened.get(_key(port, axis), True) for axis in range(len(port.dims))):
+            raise UsageError(
+                f"input {printable(port.name)} has open dimensions, and nothing is run to find "
+                f"them out; pass --input-shape {printable(port.name)}:SIZE,..."
+            )
+    return shapes_at(inputs, fixed, dict.fromkeys(opened, 1))
+
+
+def shapes_at(inputs: Sequence[Port], fixed: Shapes, sizes: Mapping[Key, int]) -> Shapes:
+    """Return the whole shapes of all inputs.
+
+    Args:
+        inputs: of the model.
+        fixed: shapes that the caller demands.
+        sizes: of all open dimensions.
+
+    Raises:
+        UsageError: as `open_dimensions`.
+    """
+    known = _symbols(inputs, fixed) | dict(sizes)
+    return {
+        port.name: fixed[port.name]
+        if port.name in fixed
+        else tuple(
+            dim if isinstance(dim, int) else known[_key(port, axis)]
+            for axis, dim in enumerate(port.dims)
+        )
+        for port in inputs
+    }
+
+
+def open_sizes(
+    inputs: Sequence[Port], opened: Mapping[Key, bool], shapes: Shapes
+) -> dict[Key, int]:
+    """Return the sizes of the open dimensions in whole shapes."""
+    return {
+        key: shapes[port.name][axis]
+        for port in inputs
+        for axis in range(len(port.dims))
+        if (key := _key(port, axis)) in opened
+    }
+
+
+def _key(port: Port, axis: int) -> Key:
+    dim = port.dims[axis]
+    return dim if isinstance(dim, str) else (port.name, axis)
+
+
+def _symbols(inputs: Sequence[Port], fixed: Shapes) -> dict[Key, int]:
+    """Return the sizes of the symbols that fixed shapes determine."""
+    ports = {port.name: port for port in inputs}
+    known: dict[Key, int] = {}
+    for name, shape in fixed.items():
+        port = ports.get(name)
+        if port is None:
+            raise UsageError(
+                f"--input-shape names {printable(name)}, which is no input; there are: "
+                f"{', '.join(printable(item) for item in ports) or 'none'}"
+            )
+        if port.dims and len(port.dims) != len(shape):
+            raise UsageError(
+                f"--input-shape gives {printable(name)} {len(shape)} dimensions; "
+                f"the model has {len(port.dims)}"
+            )
+        if math.prod(shape) > MAX_ASKED_ELEMENTS:
+            raise UsageError(f"--input-shape gives {printable(name)} more elements than memory has")
+        for dim, size in zip(port.dims, shape, strict=bool(port.dims)):
+            if dim is None:
+                continue
+            expected = dim if isinstance(dim, int) else known.setdefault(dim, size)
+            if expected != size:
+                raise UsageError(
+                    f"--input-shape gives {printable(name)} a size {size} where {expected} holds"
+                )
+    return known

@@ -1,0 +1,131 @@
+"""Finds sizes at which a model runs, for the dimensions that it leaves open.
+
+A model does not tell how long an audio input must be. So the original is run at one size after
+another until one works; each try costs milliseconds, since a wrong size stops early.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping
+
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.options import Shapes
+from widthfold_onnx.runtime.inputs.dimensions import Key, open_dimensions, open_sizes, shapes_at
+from widthfold_onnx.runtime.inputs.feeds import random_feeds
+from widthfold_onnx.runtime.sessions.session import Session
+
+LADDER = (64, 16, 256, 1, 20, 128, 160, 224, 320, 576, 640, 1024, 4096, 16384, 65536)
+"""Sizes to try. 64 first: with 1, padded borders would be all there is to compare."""
+
+MAX_ELEMENTS = 1 << 24
+"""Largest input set that is tried without being asked for, in elements over all inputs."""
+
+ENOUGH = 2000
+"""Inputs of so many elements are tried first: a single frame of audio shows and times little."""
+
+SMALL_ELEMENTS = 750_000
+"""Largest input set for the second shapes, where a much larger size is tried first."""
+
+
+def find_shapes(session: Session, fixed: Shapes) -> Shapes:
+    """Return the first shapes with which the model runs, for every input.
+
+    Args:
+        session: of the original, at any level.
+        fixed: shapes that the caller demands.
+
+    Raises:
+        UsageError: as `open_dimensions`.
+        UnverifiedError: no try ran.
+    """
+    opened = open_dimensions(session.inputs, fixed)
+    found, _ = _first(session, fixed, _small_batch(opened), least=ENOUGH)
+    if found is None:
+        alike = (dict.fromkeys(opened, size) for size in LADDER)
+        found, failure = _first(session, fixed, itertools.chain(_small_batch(opened), alike))
+    if found is None:
+        raise UnverifiedError(
+            f"no random input was found that runs ({failure}); "
+            "pass --input-shape NAME:SIZE,... or --inputs"
+        )
+    return found
+
+
+def other_shapes(session: Session, fixed: Shapes, found: Shapes) -> Shapes | None:
+    """Return shapes with other sizes for the open dimensions, None if none is open or none runs.
+
+    A rewrite that bakes one size in passes at that size, so a second one is compared as well.
+    """
+    opened = open_dimensions(session.inputs, fixed)
+    sizes = open_sizes(session.inputs, opened, found)
+    long, _ = _first(session, fixed, _grown(sizes, opened), most=SMALL_ELEMENTS)
+    if long is not None:
+        return long
+    double = {key: size * 2 for key, size in sizes.items()}
+    tries = (item for item in (double, _batched(sizes, opened)) if item != sizes)
+    return _first(session, fixed, tries)[0]
+
+
+def with_batch(session: Session, fixed: Shapes, found: Shapes, batch: int) -> Shapes | None:
+    """Return the found shapes with another batch, None if the model does not run so."""
+    opened = open_dimensions(session.inputs, fixed)
+    sizes = open_sizes(session.inputs, opened, found)
+    wanted = {key: batch if opened[key] else size for key, size in sizes.items()}
+    return _first(session, fixed, [wanted])[0]
+
+
+def _batched(sizes: Mapping[Key, int], opened: Mapping[Key, bool]) -> dict[Key, int]:
+    return {key: size * 3 if opened[key] else size for key, size in sizes.items()}
+
+
+def _grown(sizes: Mapping[Key, int], opened: Mapping[Key, bool]) -> Iterator[dict[Key, int]]:
+    """Yield much longer sizes: odd before even (indivisible shows more), batch 3 before 1."""
+    if all(opened.values()):
+        return
+    for growth in (16, 4, 2):
+        for cut in (1, 0):
+            long = {
+                key: size if opened[key] else size * growth - cut for key, size in sizes.items()
+            }
+            yield _batched(long, opened)
+            if any(opened.values()):
+                yield long
+
+
+def _small_batch(opened: Mapping[Key, bool]) -> Iterator[dict[Key, int]]:
+    """Yield sizes to try: batch 1 and the same size elsewhere, then one of them long."""
+    rest = [key for key, leads in opened.items() if not leads]
+    for size in LADDER:
+        yield {key: 1 if leads else size for key, leads in opened.items()}
+        for long in rest[:4]:
+            yield {key: size if key == long else 1 for key in opened}
+
+
+def _first(
+    session: Session,
+    fixed: Shapes,
+    candidates: Iterable[dict[Key, int]],
+    *,
+    least: int = 0,
+    most: int = MAX_ELEMENTS,
+) -> tuple[Shapes | None, str]:
+    """Return the first candidate that runs, else the message on the first that did not."""
+    failure = ""
+    seen: set[tuple[tuple[int, ...], ...]] = set()
+    for candidate in candidates:
+        shapes = shapes_at(session.inputs, fixed, candidate)
+        mark = tuple(shapes.values())
+        elements = sum(map(math.prod, mark))
+        if mark in seen or (candidate and not least <= elements <= most):
+            continue
+        seen.add(mark)
+        feeds = random_feeds(session.inputs, 0, shapes)
+        try:
+            session.run(feeds)
+        except UnverifiedError as error:
+            failure = failure or str(error)
+        else:
+            return shapes, ""
+    return None, failure

@@ -1,0 +1,84 @@
+"""Runs sessions on inputs that lie on the device already, so that a time includes no copies.
+
+The runtime module is handed in, so that `runtime.sessions.session` stays the one that imports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from widthfold_onnx.arrays import Array
+
+Placed = Any
+"""An array on the device, as the runtime holds it; it may be bound to several sessions."""
+
+
+class Bound:
+    """A callable that runs a session once; outputs stay on the device.
+
+    Args:
+        runtime: the module of ONNX Runtime.
+        session: its session.
+        feeds: arrays, which are copied to the device now, or what lies there already.
+        outputs: names of all outputs.
+        device: the runtime's name for the kind, and the number.
+        recording: None, or number of the CUDA graph that the first call records and every further
+            one replays; no two bindings of a session may share one.
+        guard: turns all exceptions of the runtime into errors of ours.
+    """
+
+    def __init__(
+        self,
+        runtime: Any,
+        session: Any,
+        feeds: Mapping[str, Array | Placed],
+        outputs: Sequence[str],
+        device: tuple[str, int],
+        recording: int | None,
+        guard: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._session = session
+        self._outputs = outputs
+        self._guard = guard
+        self._how = None
+        with guard():
+            self._binding = session.io_binding()
+            for name, value in feeds.items():
+                self._binding.bind_ortvalue_input(name, place(runtime, value, device))
+            for name in outputs:
+                self._binding.bind_output(name, *device)
+            if recording is not None:
+                # A recording holds addresses, so the outputs of a run without one (-1) are bound.
+                session.run_with_iobinding(self._binding, _numbered(runtime, -1))
+                for name, value in self.results().items():
+                    self._binding.bind_ortvalue_output(name, value)
+                self._how = _numbered(runtime, recording)
+
+    def __call__(self) -> None:
+        """Run once, and wait for the end.
+
+        Raises:
+            UnverifiedError: the runtime stopped.
+        """
+        with self._guard():
+            self._session.run_with_iobinding(self._binding, self._how)
+            self._binding.synchronize_outputs()
+
+    def results(self) -> dict[str, Placed]:
+        """Return the outputs of the last run, on the device; the next run may overwrite them."""
+        return dict(zip(self._outputs, self._binding.get_outputs(), strict=True))
+
+
+def place(runtime: Any, value: Array | Placed, device: tuple[str, int]) -> Placed:
+    """Copy an array to the device, unless it lies there already."""
+    if isinstance(value, runtime.OrtValue):
+        return value
+    return runtime.OrtValue.ortvalue_from_numpy(value, *device)
+
+
+def _numbered(runtime: Any, recording: int) -> Any:
+    how = runtime.RunOptions()
+    how.add_run_config_entry("gpu_graph_id", str(recording))
+    return how

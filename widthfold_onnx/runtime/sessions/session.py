@@ -1,0 +1,263 @@
+"""Opens and runs models on ONNX Runtime; no other module imports it.
+
+The runtime is imported on first use, so that rewriting works without it. Each of its failures
+becomes an `UnverifiedError` of one line, and nothing is printed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import onnx
+
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.errors import NoKernelError, UnverifiedError, UsageError
+from widthfold_onnx.model.proto.walk import all_tensors
+from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.runtime.sessions.binding import Bound, Placed, place
+from widthfold_onnx.runtime.sessions.failures import words
+from widthfold_onnx.runtime.sessions.ports import arrays_of, port_of
+from widthfold_onnx.runtime.sessions.providers import (
+    FATAL,
+    NAMES,
+    OFF,
+    chain,
+    check_options,
+    choose,
+)
+from widthfold_onnx.runtime.sessions.session_options import check_entries, entries
+from widthfold_onnx.text import printable
+
+Feeds = Mapping[str, Array]
+
+
+class Level(StrEnum):
+    """The level of the runtime's own optimizations."""
+
+    DISABLED = "disabled"
+    EXTENDED = "extended"
+    ALL = "all"
+
+
+class Session:
+    """A model that is loaded and ready to run; made by `open_session`."""
+
+    def __init__(
+        self, session: Any, provider: Provider, label: str, chosen: Mapping[str, str]
+    ) -> None:
+        self._session = session
+        kind = "cpu" if provider is Provider.CPU else "cuda"
+        self._device = (kind, int(chosen.get("device_id", 0)))
+        self._captures = chosen.get("enable_cuda_graph", "0").lower() not in OFF
+        self._recordings = 0
+        self._label = label
+        self.provider = provider
+        self.inputs = [port_of(meta) for meta in session.get_inputs()]
+        self.outputs = [str(meta.name) for meta in session.get_outputs()]
+        self.overridable = [str(meta.name) for meta in session.get_overridable_initializers()]
+
+    def run(self, feeds: Feeds) -> dict[str, Array]:
+        """Run once; a sequence of tensors comes back as ``name[0]``, ``name[1]``, ...
+
+        Raises:
+            UnverifiedError: the runtime stopped, or an output is no tensor.
+        """
+        with self._stops():
+            values = self._session.run(self.outputs, dict(feeds))
+        arrays: dict[str, Array] = {}
+        for name, value in zip(self.outputs, values, strict=True):
+            arrays.update(arrays_of(name, value))
+        return arrays
+
+    def bound(self, feeds: Mapping[str, Array | Placed]) -> Callable[[], None] | Bound:
+        """Return a call that runs once on inputs that lie on the device already, for timing.
+
+        With `enable_cuda_graph` the first call records what the device does, and every further one
+        replays that; each of several input sets has a recording of its own.
+
+        Raises:
+            UnverifiedError: the feeds do not fit; the call raises it where a run stops.
+        """
+        if any(isinstance(v, np.ndarray) and v.dtype.kind in "OUS" for v in feeds.values()):
+            return lambda: self._plain(feeds)  # strings have no buffer to bind
+        self._recordings += 1
+        recording = self._recordings if self._captures else None
+        return Bound(
+            _runtime(), self._session, feeds, self.outputs, self._device, recording, self._stops
+        )
+
+    def placed(self, feeds: Feeds) -> dict[str, Placed]:
+        """Copy the feeds to the device, once for all sessions there.
+
+        Raises:
+            UnverifiedError: there is no room.
+        """
+        with self._stops():
+            return {name: place(_runtime(), v, self._device) for name, v in feeds.items()}
+
+    def end_profile(self) -> Path:
+        """Stop profiling and return the file that holds the profile."""
+        return Path(self._session.end_profiling())
+
+    def _plain(self, feeds: Feeds) -> None:
+        self.run(feeds)
+
+    @contextlib.contextmanager
+    def _stops(self) -> Iterator[None]:
+        try:
+            yield
+        except _failures() as error:
+            raise UnverifiedError(f"{self._label} does not run: {words(error)}") from error
+
+
+def runtime_version() -> str:
+    """Return the version of the installed ONNX Runtime.
+
+    Raises:
+        UnverifiedError: it is not installed.
+    """
+    return str(_runtime().__version__)
+
+
+def resolved(options: VerifyOptions) -> VerifyOptions:
+    """Return the options, with AUTO replaced by the provider that will be used.
+
+    Raises:
+        UnverifiedError: no runtime, or the provider cannot be used.
+        UsageError: the provider or the runtime does not take the options that were given for it.
+    """
+    runtime, failures = _runtime(), _failures()
+    provider = choose(runtime, failures, options.provider)
+    check_options(runtime, failures, provider, options.provider_options)
+    check_entries(runtime, failures, options.session_options)
+    return dataclasses.replace(options, provider=provider)
+
+
+def open_session(
+    model: Path | onnx.ModelProto,
+    provider: Provider = Provider.AUTO,
+    level: Level = Level.ALL,
+    threads: int = 1,
+    *,
+    tf32: bool = False,
+    provider_options: Mapping[str, str] = MappingProxyType({}),
+    session_options: Mapping[str, str] = MappingProxyType({}),
+    origin: Path | None = None,
+    profile: Path | None = None,
+    optimized: Path | None = None,
+) -> Session:
+    """Load a model; the external data of a file is found because it is opened by path.
+
+    Args:
+        model: the file; or a model in memory.
+        provider: AUTO takes CUDA where a CUDA device really runs a node, else the CPU.
+        level: the runtime's own optimization level.
+        threads: threads inside one operator.
+        tf32: let CUDA round float32 products to 10 bits unless an option forbids it; right for
+            timing, wrong for parity.
+        provider_options: further options of the provider, which win over ours.
+        session_options: further entries of the session's configuration, which win over ours.
+        origin: the file that a model in memory was read from: its folder holds external data, and
+            messages name it. None: there is no such data, and they name the graph.
+        profile: prefix of a file into which the runtime writes the time of every node.
+        optimized: file into which the runtime writes the model that it made of this one.
+
+    Raises:
+        UnverifiedError: no runtime, no such provider, or a model that does not load.
+        NoKernelError: one that does not load for want of a kernel.
+        UsageError: `use_tf32` is switched off where float16 is to be timed.
+    """
+    runtime = _runtime()
+    used = choose(runtime, _failures(), provider)
+    if isinstance(model, onnx.ModelProto):
+        path, name = origin, model.graph.name if origin is None else origin.name
+        folder = None if origin is None else origin.parent
+    else:
+        path, name, folder = model, model.name, None
+    label = printable(name)
+    if tf32 and provider_options.get("use_tf32", "1").lower() in OFF and _holds_float16(model):
+        # It deselects all tensor cores, whatever the type (ONNX Runtime, cuda/nn/conv.cc).
+        raise UsageError(
+            f"use_tf32=0 takes the tensor cores from the float16 layers of {label} as well; "
+            "time them without it"
+        )
+    try:
+        session = runtime.InferenceSession(
+            model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model),
+            _options(level, threads, entries(session_options, folder), profile, optimized),
+            providers=chain(used, provider_options, tf32=tf32),
+            enable_fallback=0,
+        )
+    except _failures() as error:
+        missing = isinstance(error, runtime.capi.onnxruntime_pybind11_state.NotImplemented)
+        kind = NoKernelError if missing else UnverifiedError
+        raise kind(f"{label} does not load: {words(error, path)}") from error
+    first = session.get_providers()[0]
+    if first != NAMES[used]:
+        raise UnverifiedError(f"{label} runs on {first} although {NAMES[used]} was asked for")
+    return Session(session, used, label, provider_options)
+
+
+@cache
+def _runtime() -> Any:
+    try:
+        import onnxruntime  # noqa: TID251 - this file is the one door to the runtime
+    except ImportError as error:
+        raise UnverifiedError(
+            f"ONNX Runtime cannot be imported ({printable(str(error))}): "
+            "pip install 'widthfold-onnx[cpu]', or [gpu] for CUDA"
+        ) from error
+    onnxruntime.set_default_logger_severity(FATAL)
+    return onnxruntime
+
+
+@cache
+def _failures() -> tuple[type[Exception], ...]:
+    """Return the runtime's own exceptions, without common base, and the two of its Python layer."""
+    binding = _runtime().capi.onnxruntime_pybind11_state
+    own = [item for item in vars(binding).values() if isinstance(item, type)]
+    return (RuntimeError, ValueError, *(item for item in own if issubclass(item, Exception)))
+
+
+def _options(
+    level: Level,
+    threads: int,
+    given: Mapping[str, str],
+    profile: Path | None,
+    optimized: Path | None,
+) -> Any:
+    runtime = _runtime()
+    levels = runtime.GraphOptimizationLevel
+    options = runtime.SessionOptions()
+    options.log_severity_level = FATAL
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    for name, value in given.items():
+        options.add_session_config_entry(name, value)
+    options.graph_optimization_level = {
+        Level.DISABLED: levels.ORT_DISABLE_ALL,
+        Level.EXTENDED: levels.ORT_ENABLE_EXTENDED,
+        Level.ALL: levels.ORT_ENABLE_ALL,
+    }[level]
+    if profile is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(profile)
+    if optimized is not None:
+        options.optimized_model_filepath = str(optimized)
+    return options
+
+
+def _holds_float16(model: Path | onnx.ModelProto) -> bool:
+    proto = (
+        onnx.load(model, "protobuf", load_external_data=False) if isinstance(model, Path) else model
+    )
+    tensors = all_tensors(proto)
+    return any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in tensors)
