@@ -56,8 +56,8 @@ def to_last(rank: int) -> list[int]:
 def packings(layer: Layer, fold: ConvFold) -> tuple[Packing, Packing]:
     """Return how a fold packs input and output."""
     x, y = layer.shapes
-    before = [(axis.in_digits, axis.blocked) for axis in fold.axes]
-    after = [(axis.out_digits, axis.blocked) for axis in fold.axes]
+    before = [(axis.in_tile, axis.blocked) for axis in fold.axes]
+    after = [(axis.out_tile, axis.blocked) for axis in fold.axes]
     return (
         pack(x, before, group=fold.group, batch=fold.batch),
         pack(y, after, group=fold.group, batch=fold.batch),
@@ -133,7 +133,7 @@ class _Line:
 
     def folded(self, weight: Array, fold: ConvFold) -> None:
         """Add fold, Conv and unfold."""
-        fold = replace(fold, digit_major=self._last)
+        fold = replace(fold, tile_major=self._last)
         before, after = packings(self._layer, fold)
         self._move(before, inverse=False)
         self.add(
@@ -148,12 +148,12 @@ class _Line:
 
     def _move(self, packing: Packing, *, inverse: bool) -> None:
         """Fold a tensor; a channels-last one begins where the first Transpose ends."""
-        folded = packing.steps(digit_major=False)
+        folded = packing.steps(tile_major=False)
         if self._last and folded:
             packing = replace(packing, nhwc=packing.nhwc[1:])
         elif self._last:
             self.add("Transpose", perm=self._to_last if inverse else self._to_first)
-        for step in packing.steps(digit_major=self._last, inverse=inverse):
+        for step in packing.steps(tile_major=self._last, inverse=inverse):
             if isinstance(step, Transpose):
                 self.add("Transpose", perm=step.order)
             else:

@@ -219,8 +219,8 @@ def _every_form(layer: Layer) -> Iterator[Form]:
     inputs, outputs = (-(-count // ALIGN) * ALIGN for count in layer.channels)
     padded = Form(f"pad {ALIGN}", padded=(inputs, outputs))
     if layer.transposed:
-        digits = dict.fromkeys(_spatial(layer), (layer.stride, 1))
-        yield from _axis_form("sub-pixel", layer, digits)
+        tiles = dict.fromkeys(_spatial(layer), (layer.stride, 1))
+        yield from _axis_form("sub-pixel", layer, tiles)
         yield padded  # last, since it takes seconds
         return
     if (inputs, outputs) != layer.channels and layer.group == 1:
@@ -236,11 +236,11 @@ def _every_form(layer: Layer) -> Iterator[Form]:
             yield Form(f"block {factor}", ConvFold(axes=kept, batch=factor, dense=True))
     along = max(i for i in _spatial(layer) if layer.kernel[i] > 1)
     for factor in BANDS:
-        digits = {along: (factor, factor * layer.stride)}
-        yield from _axis_form(f"band {factor}", layer, digits)
+        tiles = {along: (factor, factor * layer.stride)}
+        yield from _axis_form(f"band {factor}", layer, tiles)
     if layer.stride > 1:
-        digits = dict.fromkeys(_spatial(layer), (1, layer.stride))
-        yield from _axis_form("space-to-depth", layer, digits)
+        tiles = dict.fromkeys(_spatial(layer), (1, layer.stride))
+        yield from _axis_form("space-to-depth", layer, tiles)
     for size in GROUPS if layer.group > 1 else ():
         before, after = (Grouping(*layer.channels, n) for n in (layer.group, layer.group // size))
         joined = ConvFold(axes=kept, group=after.group, regrouping=Regrouping(before, after))
@@ -251,21 +251,21 @@ def _spatial(layer: Layer) -> range:
     return range(len(layer.kernel))
 
 
-def _axis_form(name: str, layer: Layer, digits: Mapping[int, tuple[int, int]]) -> Iterator[Form]:
+def _axis_form(name: str, layer: Layer, tiles: Mapping[int, tuple[int, int]]) -> Iterator[Form]:
     """Yield a fold of some axes, if there is one with nothing to extend or to cut.
 
     Args:
         name: of the form.
         layer: the layer.
-        digits: by axis, how many positions of output and input become channels.
+        tiles: by axis, how many positions of output and input become channels.
     """
     axes: list[FoldedAxis] = []
     for i, axis in enumerate(layer.axes):
-        if i not in digits:
+        if i not in tiles:
             axes.append(keep_axis(axis))
             continue
         # The outer part of the axis next to the channels becomes channels by a Reshape.
-        folded = fold_axis(axis, *digits[i], blocked=i == 0 and axis.kernel == 1)
+        folded = fold_axis(axis, *tiles[i], blocked=i == 0 and axis.kernel == 1)
         if isinstance(folded, Refusal):
             return
         if (folded.in_length, folded.out_length) != (axis.length, axis.out_length):

@@ -38,7 +38,7 @@ def folds(draw: st.DrawFn, axes: list[FoldedAxis], group: int) -> ConvFold:
         group=group,
         batch=draw(st.integers(1, 3)),
         dense=draw(st.booleans()),
-        digit_major=draw(st.booleans()),
+        tile_major=draw(st.booleans()),
     )
 
 
@@ -67,12 +67,12 @@ def cases(draw: st.DrawFn):
         elif form == "blocked":
             result = fold_axis(axis, factor, factor, blocked=True)
         else:
-            digits = {
+            tiles = {
                 "interleaved": factor * axis.stride,
                 "strided": factor,
                 "any": draw(st.integers(1, 13)),
             }
-            result = fold_axis(axis, factor, digits[form])
+            result = fold_axis(axis, factor, tiles[form])
         folded.append(keep_axis(axis) if isinstance(result, Refusal) else result)
     fold = draw(folds(folded, group))
     channels, out = draw(st.integers(1, 3)), draw(st.integers(1, 3))
@@ -81,7 +81,7 @@ def cases(draw: st.DrawFn):
 
 
 def padded(packing: Packing, fold: ConvFold, *, inverse: bool = False) -> tuple[Step, ...]:
-    return packing.steps(digit_major=fold.digit_major, inverse=inverse)
+    return packing.steps(tile_major=fold.tile_major, inverse=inverse)
 
 
 @settings(max_examples=600, deadline=None)
@@ -113,13 +113,13 @@ def by_fold(
     produced = [f.out_length or length for f, length in zip(fold.axes, out_lengths, strict=True)]
     into = pack(
         extended.shape,
-        [(f.in_digits, f.blocked) for f in fold.axes],
+        [(f.in_tile, f.blocked) for f in fold.axes],
         group=fold.group,
         batch=fold.batch,
     )
     back = pack(
         (len(x), len(w), *produced),
-        [(f.out_digits, f.blocked) for f in fold.axes],
+        [(f.out_tile, f.blocked) for f in fold.axes],
         group=fold.group,
         batch=fold.batch,
     )
@@ -149,9 +149,9 @@ def by_fold(
 def test_unfold_undoes_fold(case) -> None:
     _, fold, (samples, channels), _, _ = case
     rest = [5, 3, 2][: len(fold.axes)]
-    shape = (samples, channels, *(f.in_digits * r for f, r in zip(fold.axes, rest, strict=True)))
+    shape = (samples, channels, *(f.in_tile * r for f, r in zip(fold.axes, rest, strict=True)))
     packing = pack(
-        shape, [(f.in_digits, f.blocked) for f in fold.axes], group=fold.group, batch=fold.batch
+        shape, [(f.in_tile, f.blocked) for f in fold.axes], group=fold.group, batch=fold.batch
     )
     array = np.arange(np.prod(shape)).reshape(shape)
     there = run(padded(packing, fold), array)
@@ -216,8 +216,8 @@ def test_numbers_are_copied_bit_for_bit() -> None:
 
 
 def test_refusals() -> None:
-    def code(axis: ConvAxis, *digits: int, blocked: bool = False) -> str:
-        result = fold_axis(axis, *digits, blocked=blocked)
+    def code(axis: ConvAxis, *tiles: int, blocked: bool = False) -> str:
+        result = fold_axis(axis, *tiles, blocked=blocked)
         assert isinstance(result, Refusal)
         return result.code
 
@@ -240,10 +240,10 @@ def test_a_patch_kernel_folds_in_blocks() -> None:
 
 
 def test_no_transpose_moves_only_axes_of_extent_1() -> None:
-    for shape, digits in (((1, 1, 1, 64), (1, 8)), ((3, 2, 8, 1), (8, 1)), ((1, 1, 7, 1), (1, 1))):
-        packing = pack(shape, [(d, False) for d in digits])
-        for digit_major in (False, True):
-            for step in packing.steps(digit_major=digit_major):
+    for shape, tiles in (((1, 1, 1, 64), (1, 8)), ((3, 2, 8, 1), (8, 1)), ((1, 1, 7, 1), (1, 1))):
+        packing = pack(shape, [(d, False) for d in tiles])
+        for tile_major in (False, True):
+            for step in packing.steps(tile_major=tile_major):
                 if not isinstance(step, Reshape):
                     moved = [i for i, j in enumerate(step.order) if i != j]
                     assert len(moved) > 1

@@ -74,12 +74,12 @@ def cases(draw: st.DrawFn):
         elif form == "blocked":
             result = fold_axis(axis, factor, factor, blocked=True)
         else:
-            digits = {
+            tiles = {
                 "least": (stride, 1),
                 "interleaved": (factor * stride, factor),
                 "any": (draw(st.integers(1, 9)), draw(st.integers(1, 9))),
             }
-            result = fold_axis(axis, *digits[form])
+            result = fold_axis(axis, *tiles[form])
         folded.append(least(axis) if isinstance(result, Refusal) else result)
     fold = draw(folds(folded, group))
     channels, out = draw(st.integers(1, 3)), draw(st.integers(1, 3))
@@ -117,7 +117,7 @@ def test_the_sub_pixel_form_multiplies_no_inserted_zero() -> None:
     assert (folded.kernel, folded.stride, folded.pad_begin, folded.pad_end) == (3, 1, 1, 1)
     patches = fold_axis(transposed(12, 2, 2, 1, (0, 0), 0), 2, 1)
     assert isinstance(patches, FoldedAxis)
-    assert (patches.kernel, patches.in_digits, patches.out_digits) == (1, 1, 2)
+    assert (patches.kernel, patches.in_tile, patches.out_tile) == (1, 1, 2)
     fold = ConvFold(axes=(patches,))
     assert fold.structural_zeros() == 0
     assert fold.flops_growth(24 / 12) == 1
@@ -137,8 +137,8 @@ def test_values_computed_by_hand() -> None:
 
 
 def test_refusals() -> None:
-    def refusal(axis: ConvAxis, *digits: int, blocked: bool = False) -> tuple[str, str]:
-        result = fold_axis(axis, *digits, blocked=blocked)
+    def refusal(axis: ConvAxis, *tiles: int, blocked: bool = False) -> tuple[str, str]:
+        result = fold_axis(axis, *tiles, blocked=blocked)
         assert isinstance(result, Refusal)
         return result.code, result.reason
 

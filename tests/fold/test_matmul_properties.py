@@ -18,7 +18,7 @@ from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv import fold_weight as fold_conv_weight
 from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.fold.packing import Reshape
-from widthfold_onnx.fold.row_layout import RowState
+from widthfold_onnx.fold.row_layout import RowLayout
 from widthfold_onnx.operators.matmul import GEMM
 from widthfold_onnx.rules.forms.rows import fold_of, folding, unfolding
 from widthfold_onnx.rules.match.site import LinearSite
@@ -68,7 +68,7 @@ def products(draw: st.DrawFn):
         batches = [draw(st.sampled_from([1, extent])) for extent in leading]
         batches = [draw(EXTENT), *batches] if draw(st.booleans()) else batches
     return (
-        RowState(factor, left, merged),
+        RowLayout(factor, left, merged),
         leading,
         length,
         draw(EXTENT),
@@ -161,7 +161,7 @@ def test_gemm(kind, factor, left, trans_data, trans_weight, extents, seed) -> No
     rest, channels, outputs = extents
     length = factor * rest
     rng = np.random.default_rng(seed)
-    state = RowState(factor, left)
+    state = RowLayout(factor, left)
     oriented = (channels, length) if left else (length, channels)
     x = integers(rng, *oriented[:: -1 if trans_data else 1])
     weight = (outputs, channels) if left else (channels, outputs)
@@ -213,5 +213,5 @@ def test_numbers_are_copied_bit_for_bit(left: bool) -> None:
 def test_only_data_that_lies_across_is_moved() -> None:
     """A transposed operand with an axis of extent 1 is the same in memory."""
     for shape, moves in (((6, 3), True), ((6, 1), False)):
-        steps = folding(RowState(2), shape, transposed=True)
+        steps = folding(RowLayout(2), shape, transposed=True)
         assert [isinstance(step, Reshape) for step in steps] == [False] * moves + [True]

@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 
 from widthfold_onnx.fold.packed_layout import applied
-from widthfold_onnx.fold.row_layout import RowState
+from widthfold_onnx.fold.row_layout import RowLayout
 
 CASES = [
-    (RowState(3), (21, 5)),
-    (RowState(3), (2, 21, 5)),
-    (RowState(5), (3, 2, 35, 1)),
-    (RowState(6, merged=2), (7, 2, 3, 5)),
-    (RowState(6, merged=3), (2, 3, 7, 5)),
-    (RowState(3, left=True), (5, 21)),
-    (RowState(7, left=True), (3, 2, 5, 21)),
+    (RowLayout(3), (21, 5)),
+    (RowLayout(3), (2, 21, 5)),
+    (RowLayout(5), (3, 2, 35, 1)),
+    (RowLayout(6, merged=2), (7, 2, 3, 5)),
+    (RowLayout(6, merged=3), (2, 3, 7, 5)),
+    (RowLayout(3, left=True), (5, 21)),
+    (RowLayout(7, left=True), (3, 2, 5, 21)),
 ]
 
 
 @pytest.mark.parametrize(("state", "shape"), CASES)
-def test_every_element_lies_where_its_digit_says(state: RowState, shape: tuple[int, ...]) -> None:
+def test_every_element_lies_where_its_digit_says(state: RowLayout, shape: tuple[int, ...]) -> None:
     packed = state.packed(np.arange(np.prod(shape)).reshape(shape))
     axes = 1 if state.left else state.merged
     kept, channels = shape[: -1 - axes], shape[state.channel_axis]
@@ -31,11 +31,11 @@ def test_every_element_lies_where_its_digit_says(state: RowState, shape: tuple[i
         places = index[-1:] if state.left else index[-1 - axes : -1]
         m = int(np.ravel_multi_index(places, extents))
         if state.left:
-            digit, rest = divmod(m, length // f)
-            there, channel = (*leading, c * f + digit, rest), c * f + digit
+            tile, rest = divmod(m, length // f)
+            there, channel = (*leading, c * f + tile, rest), c * f + tile
         else:
-            rest, digit = divmod(m, f)
-            there, channel = (*leading, rest, digit * channels + c), digit * channels + c
+            rest, tile = divmod(m, f)
+            there, channel = (*leading, rest, tile * channels + c), tile * channels + c
         assert packed[there] == np.ravel_multi_index(index, shape)
         assert state.channels(channels)[channel] == c
     assert packed.size == np.prod(shape)
@@ -43,7 +43,7 @@ def test_every_element_lies_where_its_digit_says(state: RowState, shape: tuple[i
 
 
 @pytest.mark.parametrize(("state", "shape"), CASES)
-def test_there_and_back(state: RowState, shape: tuple[int, ...]) -> None:
+def test_there_and_back(state: RowLayout, shape: tuple[int, ...]) -> None:
     array = np.arange(np.prod(shape)).reshape(shape)
     kept = len(shape) - 1 - state.merged
     opened = (*(None for _ in range(kept)), *shape[kept:])
@@ -55,7 +55,7 @@ def test_there_and_back(state: RowState, shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(("state", "shape"), CASES)
-def test_a_constant_meets_the_same_channels(state: RowState, shape: tuple[int, ...]) -> None:
+def test_a_constant_meets_the_same_channels(state: RowLayout, shape: tuple[int, ...]) -> None:
     channels = shape[state.channel_axis]
     numbers = np.arange(1, channels + 1)
     natural = np.broadcast_to(numbers[:, None] if state.left else numbers, shape)
@@ -66,33 +66,33 @@ def test_a_constant_meets_the_same_channels(state: RowState, shape: tuple[int, .
 
 
 def test_which_axis_the_channels_are() -> None:
-    assert RowState(3).names_channels(-1, 3)
-    assert RowState(3).names_channels(1, 2)
-    assert not RowState(3).names_channels(1, 3)
-    assert RowState(3, merged=2).names_channels(-1, 3)
-    assert not RowState(3, merged=2).names_channels(2, 3)  # it is axis 1 of the packed tensor
-    assert not RowState(3, merged=2).names_channels(1, 3)
-    assert RowState(3, left=True).names_channels(1, 3)
-    assert not RowState(3, left=True).names_channels(-1, 3)
+    assert RowLayout(3).names_channels(-1, 3)
+    assert RowLayout(3).names_channels(1, 2)
+    assert not RowLayout(3).names_channels(1, 3)
+    assert RowLayout(3, merged=2).names_channels(-1, 3)
+    assert not RowLayout(3, merged=2).names_channels(2, 3)  # it is axis 1 of the packed tensor
+    assert not RowLayout(3, merged=2).names_channels(1, 3)
+    assert RowLayout(3, left=True).names_channels(1, 3)
+    assert not RowLayout(3, left=True).names_channels(-1, 3)
 
 
 @pytest.mark.parametrize(
     ("state", "shape"),
     [
-        (RowState(3), (20, 5)),
-        (RowState(3), (None, 5)),
-        (RowState(3), (21, None)),
-        (RowState(1), (21, 5)),
-        (RowState(0), (21, 5)),
-        (RowState(3), (21,)),
-        (RowState(3), ()),
-        (RowState(6, merged=2), (None, 6, 5)),
-        (RowState(6, merged=3), (2, 21, 5)),
-        (RowState(6, merged=0), (2, 21, 5)),
-        (RowState(3, left=True), (5, 20)),
-        (RowState(3, left=True, merged=2), (5, 3, 7)),
-        (RowState(3, left=True), (21,)),
+        (RowLayout(3), (20, 5)),
+        (RowLayout(3), (None, 5)),
+        (RowLayout(3), (21, None)),
+        (RowLayout(1), (21, 5)),
+        (RowLayout(0), (21, 5)),
+        (RowLayout(3), (21,)),
+        (RowLayout(3), ()),
+        (RowLayout(6, merged=2), (None, 6, 5)),
+        (RowLayout(6, merged=3), (2, 21, 5)),
+        (RowLayout(6, merged=0), (2, 21, 5)),
+        (RowLayout(3, left=True), (5, 20)),
+        (RowLayout(3, left=True, merged=2), (5, 3, 7)),
+        (RowLayout(3, left=True), (21,)),
     ],
 )
-def test_what_does_not_fit(state: RowState, shape: tuple[int | None, ...]) -> None:
+def test_what_does_not_fit(state: RowLayout, shape: tuple[int | None, ...]) -> None:
     assert not state.fits(shape)

@@ -11,7 +11,7 @@ from widthfold_onnx.model.proto.domain import operator_of
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.rewrite.nonfinite import NONFINITE_KEY
 from widthfold_onnx.rewrite.record import ORIGIN_KEY
-from widthfold_onnx.rules.propagation.table import CARRY
+from widthfold_onnx.rules.propagation.table import PROPAGATION
 
 
 def wire(message: Message, *without: str) -> bytes:
@@ -142,7 +142,7 @@ def _assert_chain(node: onnx.NodeProto, chain: list[onnx.NodeProto], added: list
     A node that slides a window becomes a Conv.
     """
     (heir,) = [new for new in chain if new.name == node.name]
-    assert operator_of(node) in OPERATORS or node.op_type in CARRY
+    assert operator_of(node) in OPERATORS or node.op_type in PROPAGATION
     op = "Conv" if node.op_type == "ConvTranspose" else node.op_type
     assert (heir.op_type, heir.doc_string) == (op, node.doc_string)
     assert {p.key: p.value for p in node.metadata_props}.items() <= {

@@ -162,9 +162,9 @@ def test_layers_that_gain_only_together_are_folded_together(tmp_path, monkeypatc
     path = save(build(THREE), tmp_path / "model.onnx")
 
     def alone(layer: dict, form: dict) -> tuple[float, float] | str:
-        digits = {(axis["out_digits"], axis["in_digits"]) for axis in form["axes"]}
+        tiles = {(axis["out_digits"], axis["in_digits"]) for axis in form["axes"]}
         agrees = (form["axis"], form["digit_major"], form["lift"]) == ("width", False, 0)
-        if not agrees or digits != {(1, 1), (4, 4)}:
+        if not agrees or tiles != {(1, 1), (4, 4)}:
             return "too slow"
         return (3.0, 2.9) if "inside" in layer else (0.9, 0.8)
 

@@ -27,13 +27,13 @@ HOSTILE = (
 """What a model may call its nodes."""
 
 
-def pattern(name: str, axis: ConvAxis, out_digits: int, in_digits: int, *, blocked=False):
-    folded = fold_axis(axis, out_digits, in_digits, blocked=blocked)
+def pattern(name: str, axis: ConvAxis, out_tile: int, in_tile: int, *, blocked=False):
+    folded = fold_axis(axis, out_tile, in_tile, blocked=blocked)
     assert isinstance(folded, FoldedAxis)
     return AxisPattern(
         axis=name,
-        in_digits=in_digits,
-        out_digits=out_digits,
+        in_tile=in_tile,
+        out_tile=out_tile,
         blocked=blocked,
         in_length=folded.in_length,
         original_kernel=axis.kernel,

@@ -134,11 +134,11 @@ def test_a_result_without_time_proof_or_folds_is_a_page_too() -> None:
     ],
 )
 def test_a_side_that_is_not_folded_is_said_to_be_as_it_is(
-    digits: tuple[int, int], said: str, pictures: int
+    tiles: tuple[int, int], said: str, pictures: int
 ) -> None:
     """There is no picture of an input that nothing happens to."""
-    stride = max(1, digits[1])
-    axis = pattern("width", ConvAxis(length=32, kernel=5, stride=stride, pad_begin=2), *digits)
+    stride = max(1, tiles[1])
+    axis = pattern("width", ConvAxis(length=32, kernel=5, stride=stride, pad_begin=2), *tiles)
     report = replace(passing(), folds=[folded("one", [axis])], outputs=[], timing=None)
     page = Page(html.render(report))
     assert said in page.text

@@ -15,7 +15,7 @@ from tests.rewrite.regions import (
 )
 from tests.running import run
 from widthfold_onnx import AxisName, FoldOptions, fold_model
-from widthfold_onnx.rewrite.record import STATE_KEY
+from widthfold_onnx.rewrite.record import LAYOUT_KEY
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_the_common_ops_in_every_operator_set(opset: int) -> None:
     value = g.op("Add", value, skip)
     result = folded(g.model([value], opset), count=2)
     assert conversions(result) == 2
-    claiming = [any(p.key == STATE_KEY for p in node.metadata_props) for node in result.graph.node]
+    claiming = [any(p.key == LAYOUT_KEY for p in node.metadata_props) for node in result.graph.node]
     assert sum(claiming) == 8
 
 

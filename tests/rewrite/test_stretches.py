@@ -61,7 +61,7 @@ def test_the_first_op_that_is_not_carried_is_named_with_its_reason() -> None:
     assert sorted(stops(found)) == [("asinh3", "not-carried"), ("maxpool2", "along-folded-axis")]
     reasons = {stop.op: stop.reason for stop in found.stops}
     assert reasons == {
-        "Asinh": "no rule carries Asinh",
+        "Asinh": "no rule runs Asinh on packed tensors",
         "MaxPool": "it acts along the axes [3]",
     }
 

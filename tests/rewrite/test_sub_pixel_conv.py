@@ -68,11 +68,11 @@ def in_sub_pixels(model: onnx.ModelProto, options: FoldOptions) -> list[onnx.Mod
     ],
 )
 def test_the_sentence_names_the_side_that_became_channels(
-    digits: tuple[int, int], moved: str, kernel: str
+    tiles: tuple[int, int], moved: str, kernel: str
 ) -> None:
-    stride = 2 if digits[0] == 1 else 1
+    stride = 2 if tiles[0] == 1 else 1
     axis = ConvAxis(length=32, kernel=5, stride=stride, pad_begin=2, pad_end=2)
-    folded_axis = fold_axis(axis, *digits)
+    folded_axis = fold_axis(axis, *tiles)
     assert isinstance(folded_axis, FoldedAxis)
     fold = ConvFold(axes=(folded_axis,))
     assert sentence(fold, patterns(fold, [axis], None)) == (
@@ -88,7 +88,7 @@ def test_the_kernel_grows_by_the_strides_of_the_other_digits() -> None:
     assert isinstance(alone, FoldedAxis)
     assert isinstance(both, FoldedAxis)
     assert (alone.kernel, alone.stride, alone.pad_begin) == (8, 4, 2)
-    assert (alone.in_digits, alone.in_length, alone.out_length) == (1, 32, 32)
+    assert (alone.in_tile, alone.in_length, alone.out_length) == (1, 32, 32)
     assert ConvFold(axes=(alone,)).structural_zeros() == 3 / 8
     assert ConvFold(axes=(alone,)).flops_growth() == 8 / 5
     assert ConvFold(axes=(both,)).flops_growth() == 4 * both.kernel / 5 == 12 / 5

@@ -95,7 +95,7 @@ def _numbers(record: FoldRecord | ProductRecord) -> Iterator[int]:
         return
     yield from (record.batch, record.group, *record.channels, record.samples or 1)
     for axis in record.axes:
-        yield from (axis.out_digits * axis.in_digits, axis.length or 1)
+        yield from (axis.out_tile * axis.in_tile, axis.length or 1)
 
 
 def _read(old: Document, place: Site, dims: Dims) -> LinearSite:
@@ -114,7 +114,7 @@ def _convolution(site: LinearSite, record: FoldRecord, most: int) -> FoldedNode:
     if site.is_product or len(record.axes) != len(site.axes):
         raise InvalidModelError("it is the record of another operator")
     axes = zip(site.axes, record.axes, strict=True)
-    _check_size(record.batch + sum(axis.kernel * entry.out_digits for axis, entry in axes), most)
+    _check_size(record.batch + sum(axis.kernel * entry.out_tile for axis, entry in axes), most)
     if Grouping(*record.channels, record.group) != site.grouping:
         _check_size(math.prod(site.channels), MOST_PAIRS)
     fold = fold_again(record, site.axes, site.grouping)

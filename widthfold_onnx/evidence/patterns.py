@@ -45,8 +45,8 @@ def pattern(name: str, axis: ConvAxis, folded: FoldedAxis) -> AxisPattern:
     columns = (folded.g, folded.f, folded.q, folded.k)
     return AxisPattern(
         axis=name,
-        in_digits=folded.in_digits,
-        out_digits=folded.out_digits,
+        in_digits=folded.in_tile,
+        out_digits=folded.out_tile,
         blocked=folded.blocked,
         in_length=axis.length,
         original_kernel=folded.original_kernel,

@@ -8,19 +8,19 @@ A Conv has u = 1. If u does not divide the right side, the tap meets one of the 
 stand between two positions of x. With s = 1 this is a ConvTranspose of stride u with a mirrored
 kernel (XLA calls u the base dilation, dumoulin2016 "fractionally strided").
 
-Split the output into F digits and the input into P digits. Interleaved, the digit is the inner
+Split the output into F tiles and the input into P tiles. Interleaved, the tile is the inner
 part of the index (j = F*j' + g, i = P*i' + f); blocked, it is the outer part
 (j = J'*g + j', i = L'*f + i'). With t = s*(g's weight)*g + d*k - p, either way
 
     interleaved   (q, u*f) = divmod(t, u*P)         stride' = s*F / (u*P)
     blocked       (f, q) = divmod(t, L')            stride' = s, u = 1, no tap leaves its block
 
-tap k of output digit g reads input digit f at position stride'*j' + q; if u does not divide the
+tap k of output tile g reads input tile f at position stride'*j' + q; if u does not divide the
 remainder, the tap reads zeros only and is dropped. For a fixed g distinct k give distinct t, so
 every weight is placed once and none is added. All named folds are instances: K = 1 is
 block-diagonal (the width folding of the paper), K > 1 Toeplitz, F = 1 with P = s space-to-depth,
 P = 1 sub-pixel convolution (F = u of a ConvTranspose; of a Conv any F, at stride' = s*F with s
-kernel positions more per digit, the fewest zeros there can be), F = J with P = L the whole axis
+kernel positions more per tile, the fewest zeros there can be), F = J with P = L the whole axis
 (only j' = 0 exists, so stride' is free and taps that always read padding are dropped).
 """
 
@@ -45,8 +45,8 @@ def keep_axis(axis: ConvAxis) -> FoldedAxis:
     before, after = (max(0, -(pad // axis.dilation)) for pad in (axis.pad_begin, axis.pad_end))
     return FoldedAxis(
         original_kernel=axis.kernel,
-        out_digits=1,
-        in_digits=1,
+        out_tile=1,
+        in_tile=1,
         blocked=False,
         kernel=before + axis.kernel + after,
         stride=axis.stride,
@@ -64,34 +64,34 @@ def keep_axis(axis: ConvAxis) -> FoldedAxis:
 
 @lru_cache(maxsize=256)  # combinations of a site's axes ask for the same fold many times
 def fold_axis(
-    axis: ConvAxis, out_digits: int, in_digits: int, *, blocked: bool = False
+    axis: ConvAxis, out_tile: int, in_tile: int, *, blocked: bool = False
 ) -> FoldedAxis | Refusal:
-    """Fold one axis by F = `out_digits` on the output and P = `in_digits` on the input.
+    """Fold one axis by F = `out_tile` on the output and P = `in_tile` on the input.
 
     The extents need not be divisible: the result holds the lengths to which they must be extended.
     If the length is not known, the fold is right for every multiple of P.
 
     Args:
         axis: the axis.
-        out_digits: F >= 1.
-        in_digits: P >= 1.
-        blocked: digits are the outer part of the index.
+        out_tile: F >= 1.
+        in_tile: P >= 1.
+        blocked: tiles are the outer part of the index.
 
     Returns:
         The folded axis, or why there is none.
     """
     length, count = axis.length, axis.out_length
     if length is None or count is None:
-        return _fold_any(axis, out_digits, in_digits, blocked=blocked)
+        return _fold_any(axis, out_tile, in_tile, blocked=blocked)
     if length < 1 or count < 1:
         return Refusal(Code.EMPTY_TENSOR, f"the axis goes from {length} to {count} positions")
-    out_rest = -(-count // out_digits)
-    in_rest = axis.stride * out_rest if blocked else -(-length // in_digits)
+    out_rest = -(-count // out_tile)
+    in_rest = axis.stride * out_rest if blocked else -(-length // in_tile)
     base = axis.base_dilation
-    if in_rest * in_digits < length:
+    if in_rest * in_tile < length:
         return Refusal(
             Code.BLOCKS_DO_NOT_COVER,
-            f"{in_digits} blocks of {in_rest} positions do not cover the input's {length}",
+            f"{in_tile} blocks of {in_rest} positions do not cover the input's {length}",
         )
     stride = 1 if out_rest == 1 else axis.stride
     if blocked and base > 1:
@@ -99,18 +99,18 @@ def fold_axis(
             Code.STRIDE_MISMATCH, f"positions of a block stay {base} apart in the output"
         )
     if not blocked and out_rest > 1:
-        stride, rest = divmod(axis.stride * out_digits, base * in_digits)
+        stride, rest = divmod(axis.stride * out_tile, base * in_tile)
         if rest:
-            times = f"input factor {in_digits}" + (f" times {base}" if base > 1 else "")
-            reason = f"{times} does not divide stride {axis.stride} times factor {out_digits}"
+            times = f"input factor {in_tile}" + (f" times {base}" if base > 1 else "")
+            reason = f"{times} does not divide stride {axis.stride} times factor {out_tile}"
             return Refusal(Code.STRIDE_MISMATCH, reason)
-    g, k = (a.ravel() for a in np.indices((out_digits, axis.kernel)))
+    g, k = (a.ravel() for a in np.indices((out_tile, axis.kernel)))
     weight_of_g = out_rest if blocked else 1
     t = axis.stride * weight_of_g * g + axis.dilation * k - axis.pad_begin
     last = stride * (out_rest - 1)
     if blocked:
         f, q = np.divmod(t, in_rest)
-        live = (f >= 0) & (f < in_digits)
+        live = (f >= 0) & (f < in_tile)
         if np.any(q + last >= in_rest):
             return Refusal(
                 Code.TAPS_CROSS_BLOCKS,
@@ -118,17 +118,17 @@ def fold_axis(
                 "reads across the border of a block",
             )
     else:
-        q, f = np.divmod(t, base * in_digits)
+        q, f = np.divmod(t, base * in_tile)
         f, between = np.divmod(f, base)
         # The tap reads q, q + stride', ..., q + last; it is dead if none of them lies in the input.
         first_inside = np.maximum(q, q % stride)
         live = (first_inside < in_rest) & (first_inside <= q + last) & (between == 0)
     g, f, q, k = g[live], f[live], q[live], k[live]
-    return _place(axis, out_digits, in_digits, blocked, stride, in_rest, out_rest, (g, f, q, k))
+    return _place(axis, out_tile, in_tile, blocked, stride, in_rest, out_rest, (g, f, q, k))
 
 
 def _fold_any(
-    axis: ConvAxis, out_digits: int, in_digits: int, *, blocked: bool
+    axis: ConvAxis, out_tile: int, in_tile: int, *, blocked: bool
 ) -> FoldedAxis | Refusal:
     """Fold an axis of P, 2P, 3P, ... positions, if the fold is the same for all of them.
 
@@ -136,25 +136,25 @@ def _fold_any(
     neighbouring lengths are equal at all others: the shorter length has room for all taps.
     """
     reach = axis.dilation * axis.kernel + abs(axis.pad_begin) + abs(axis.pad_end)
-    lengths = [replace(axis, length=in_digits * rest) for rest in (reach + 2, reach + 3)]
+    lengths = [replace(axis, length=in_tile * rest) for rest in (reach + 2, reach + 3)]
     found = []
     for known in lengths:
-        fold = fold_axis(known, out_digits, in_digits, blocked=blocked)
+        fold = fold_axis(known, out_tile, in_tile, blocked=blocked)
         if isinstance(fold, Refusal):
             return fold
         if (fold.in_length, fold.out_length) != (known.length, known.out_length):
             return Refusal(
                 Code.UNKNOWN_EXTENT,
-                f"the extent is not known, and {known.length} positions, which {in_digits} "
-                f"divides, become {known.out_length}, which {out_digits} does not",
+                f"the extent is not known, and {known.length} positions, which {in_tile} "
+                f"divides, become {known.out_length}, which {out_tile} does not",
             )
         found.append(replace(fold, in_length=None, out_length=None))
     shorter, longer = (known.out_length or 0 for known in lengths)
-    if longer - shorter != out_digits:
+    if longer - shorter != out_tile:
         return Refusal(
             Code.UNKNOWN_EXTENT,
-            f"the extent is not known, and where the input grows by {in_digits} the output "
-            f"grows by {longer - shorter}, not by {out_digits}",
+            f"the extent is not known, and where the input grows by {in_tile} the output "
+            f"grows by {longer - shorter}, not by {out_tile}",
         )
     first, second = found
     if first.geometry != second.geometry:
@@ -164,8 +164,8 @@ def _fold_any(
 
 def _place(
     axis: ConvAxis,
-    out_digits: int,
-    in_digits: int,
+    out_tile: int,
+    in_tile: int,
     blocked: bool,
     stride: int,
     in_rest: int,
@@ -187,16 +187,16 @@ def _place(
     missing = max(0, -(-(1 - stride - needed) // dilation))
     return FoldedAxis(
         original_kernel=axis.kernel,
-        out_digits=out_digits,
-        in_digits=in_digits,
+        out_tile=out_tile,
+        in_tile=in_tile,
         blocked=blocked,
         kernel=kernel + missing,
         stride=stride,
         dilation=dilation,
         pad_begin=-low,
         pad_end=max(0, needed + missing * dilation),
-        in_length=in_digits * in_rest,
-        out_length=out_digits * out_rest,
+        in_length=in_tile * in_rest,
+        out_length=out_tile * out_rest,
         g=g,
         f=f,
         q=(q - low) // dilation,

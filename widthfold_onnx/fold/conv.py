@@ -1,9 +1,9 @@
 """Fold axes of a Conv: compute its weight, bias, groups and cost.
 
-Channel order. With groups r, channels c of a group, batch digits b and spatial digits a1, a2, ...
+Channel order. With groups r, channels c of a group, batch tiles b and spatial tiles a1, a2, ...
 
     channel-major (NCHW form)   (b, r, c, a1, a2, ...)
-    digit-major   (NHWC form)   (b, r, a1, a2, ..., c)
+    tile-major   (NHWC form)   (b, r, a1, a2, ..., c)
 
 Both keep the channels of a group together, so every fold works inside `group`. A batch fold takes
 n = F*n' + b and makes F times as many groups with the same weights, W' = 1_F (x) W per group; as
@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from widthfold_onnx.fold.channels import Regrouping, regroup_bias, regroup_weight
 from widthfold_onnx.fold.conv_axis import FoldedAxis
-from widthfold_onnx.fold.conv_layout import ConvState
+from widthfold_onnx.fold.conv_layout import ConvLayout
 
 Array = npt.NDArray[Any]
 
@@ -40,7 +40,7 @@ class ConvFold:
         group: groups of the regrouped Conv.
         batch: samples moved into channels.
         dense: merge all groups of the folded Conv into one, with structural zeros between them.
-        digit_major: channel order, see the module docstring.
+        tile_major: channel order, see the module docstring.
         lift: axes of extent 1 put before the spatial ones ([N, C, H, W] as [N, C, 1, H, W]): no
             arithmetic changes, but a runtime picks another kernel for another rank.
         regrouping: the change from the original to the Conv that is folded.
@@ -50,19 +50,19 @@ class ConvFold:
     group: int = 1
     batch: int = 1
     dense: bool = False
-    digit_major: bool = False
+    tile_major: bool = False
     lift: int = 0
     regrouping: Regrouping = field(default_factory=Regrouping)
 
     @property
     def out_factor(self) -> int:
         """Number of positions that become channels, per output channel of the regrouped Conv."""
-        return self.batch * math.prod(a.out_digits for a in self.axes)
+        return self.batch * math.prod(a.out_tile for a in self.axes)
 
     @property
     def in_factor(self) -> int:
         """Number of positions that become channels, per input channel of the regrouped Conv."""
-        return self.batch * math.prod(a.in_digits for a in self.axes)
+        return self.batch * math.prod(a.in_tile for a in self.axes)
 
     def channels(self, inputs: int, outputs: int) -> tuple[int, int]:
         """Return input and output channels of the folded Conv, for those of the original."""
@@ -70,16 +70,16 @@ class ConvFold:
         return inputs * self.in_factor, outputs * self.out_factor
 
     @property
-    def in_state(self) -> ConvState:
-        """State of its input, unless that is extended; digit-major only for one group."""
-        digits = tuple((a.in_digits, a.blocked) for a in self.axes)
-        return ConvState(self.batch, digits, self.lift, self.digit_major)
+    def in_layout(self) -> ConvLayout:
+        """State of its input, unless that is extended; tile-major only for one group."""
+        tiles = tuple((a.in_tile, a.blocked) for a in self.axes)
+        return ConvLayout(self.batch, tiles, self.lift, self.tile_major)
 
     @property
-    def out_state(self) -> ConvState:
-        """State of its output, unless that is cut; digit-major only for one group."""
-        digits = tuple((a.out_digits, a.blocked) for a in self.axes)
-        return ConvState(self.batch, digits, self.lift, self.digit_major)
+    def out_layout(self) -> ConvLayout:
+        """State of its output, unless that is cut; tile-major only for one group."""
+        tiles = tuple((a.out_tile, a.blocked) for a in self.axes)
+        return ConvLayout(self.batch, tiles, self.lift, self.tile_major)
 
     @property
     def new_group(self) -> int:
@@ -127,7 +127,7 @@ class ConvFold:
     @property
     def _copies(self) -> float:
         """Elements of the folded weight / elements of the regrouped weight."""
-        per_axis = (a.out_digits * a.in_digits * a.kernel / a.original_kernel for a in self.axes)
+        per_axis = (a.out_tile * a.in_tile * a.kernel / a.original_kernel for a in self.axes)
         return self.batch * (self.batch * self.group if self.dense else 1) * math.prod(per_axis)
 
     @property
@@ -151,7 +151,7 @@ def fold_weight(weight: Array, fold: ConvFold, zero: npt.ArrayLike = 0) -> Array
     zeros = np.broadcast_to(np.asarray(zero, weight.dtype), (len(weight), *(1,) * (rank + 1)))
     weight, zeros = regroup_weight(weight, fold.regrouping), zeros.ravel()
     out, per_group = weight.shape[:2]
-    slots = [n for a in fold.axes for n in (a.out_digits, a.in_digits, a.kernel)]
+    slots = [n for a in fold.axes for n in (a.out_tile, a.in_tile, a.kernel)]
     placed = np.empty((out, per_group, *slots), weight.dtype)
     placed[...] = regroup_bias(zeros, fold.regrouping).reshape(out, *(1,) * (len(slots) + 1))
     # Axis i gets broadcasting dimension i, so that all combinations of taps are assigned at once.
@@ -162,7 +162,7 @@ def fold_weight(weight: Array, fold: ConvFold, zero: npt.ArrayLike = 0) -> Array
 
     placed = placed.reshape(fold.group, out // fold.group, per_group, *slots)
     g, f, q = ([3 + 3 * i + part for i in range(rank)] for part in range(3))
-    order = [0, *g, 1, *f, 2, *q] if fold.digit_major else [0, 1, *g, 2, *f, *q]
+    order = [0, *g, 1, *f, 2, *q] if fold.tile_major else [0, 1, *g, 2, *f, *q]
     inner = fold.in_factor // fold.batch * per_group
     grouped = placed.transpose(order).reshape(
         out * fold.out_factor // fold.batch, inner, *fold.kernel
@@ -174,7 +174,7 @@ def fold_weight(weight: Array, fold: ConvFold, zero: npt.ArrayLike = 0) -> Array
 
 
 def fold_per_channel(numbers: Array, fold: ConvFold) -> Array:
-    """Return numbers per output channel of the folded Conv: all digits of a channel share one.
+    """Return numbers per output channel of the folded Conv: all tiles of a channel share one.
 
     Args:
         numbers: [O]; a bias, or the scale or zero point of a quantized weight.
@@ -183,12 +183,12 @@ def fold_per_channel(numbers: Array, fold: ConvFold) -> Array:
     Returns:
         [O * fold.out_factor], same dtype.
     """
-    digits = fold.out_factor // fold.batch
+    tiles = fold.out_factor // fold.batch
     per_group = regroup_bias(numbers, fold.regrouping).reshape(fold.group, -1)
-    if fold.digit_major:
-        repeated = np.tile(per_group, (1, digits))
+    if fold.tile_major:
+        repeated = np.tile(per_group, (1, tiles))
     else:
-        repeated = np.repeat(per_group, digits, axis=1)
+        repeated = np.repeat(per_group, tiles, axis=1)
     return np.tile(repeated.ravel(), fold.batch)
 
 

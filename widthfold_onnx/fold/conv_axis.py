@@ -45,17 +45,17 @@ class ConvAxis:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FoldedAxis:
-    """The folded axis: a Conv axis again, with digits that become channels.
+    """The folded axis: a Conv axis again, with tiles that become channels.
 
-    Tap n moves the original weight at `k[n]` to output digit `g[n]`, input digit `f[n]`, kernel
+    Tap n moves the original weight at `k[n]` to output tile `g[n]`, input tile `f[n]`, kernel
     position `q[n]`. `in_length` and `out_length` are the extents that the fold needs: the input
     is zero-extended to `in_length` before it, the output cut back from `out_length` after it
     (None: the axis is kept, so that its extent does not matter, or the extent is not known).
     """
 
     original_kernel: int
-    out_digits: int
-    in_digits: int
+    out_tile: int
+    in_tile: int
     blocked: bool
     kernel: int
     stride: int
@@ -72,7 +72,7 @@ class FoldedAxis:
     @property
     def folded(self) -> bool:
         """True if any position moves into channels."""
-        return self.out_digits * self.in_digits > 1
+        return self.out_tile * self.in_tile > 1
 
     @property
     def geometry(self) -> tuple[object, ...]:

@@ -1,8 +1,8 @@
-"""Define the state of a tensor between folded nodes: which of its positions lie in its channels.
+"""Define the layout of a tensor between folded nodes: which of its positions lie in its channels.
 
-A state is a bijection between the elements of a natural tensor and those of a packed one. Channels
+A layout is a bijection between the elements of a logical tensor and those of a packed one. Channels
 stay on one axis, which has the same number in both, counted from one end. Ops that act on each
-element alone, or differ per channel at most, need to know no more. The two kinds of states are
+element alone, or differ per channel at most, need to know no more. The two kinds of layouts are
 those of tensors between Convs (`fold.conv_layout`) and between products (`fold.row_layout`).
 """
 
@@ -21,13 +21,13 @@ Array = npt.NDArray[Any]
 Dims = Sequence[int | None]
 
 
-class State(ABC):
+class PackedLayout(ABC):
     """The packing of a tensor, without extension."""
 
     @property
     @abstractmethod
     def channel_axis(self) -> int:
-        """Axis of the channels, in natural and packed tensors."""
+        """Axis of the channels, in logical and packed tensors."""
 
     @property
     @abstractmethod
@@ -35,16 +35,16 @@ class State(ABC):
         """True if the positions in a channel stay together, so that channels can be joined."""
 
     @abstractmethod
-    def rank(self, natural: int) -> int:
-        """Return the rank of the packed tensor for a natural rank."""
+    def rank(self, logical: int) -> int:
+        """Return the rank of the packed tensor for a logical rank."""
 
     @abstractmethod
     def involved(self, rank: int) -> frozenset[int]:
-        """Return the natural axes that packing changes: folded axes and channels, at least."""
+        """Return the logical axes that packing changes: folded axes and channels, at least."""
 
     @abstractmethod
     def fits(self, shape: Dims) -> bool:
-        """Check whether this state is valid, and fits tensors of natural extents `shape`.
+        """Check whether this layout is valid, and fits tensors of logical extents `shape`.
 
         The extents that it packs must be known, so that another size cannot be packed wrongly
         without an error.
@@ -52,22 +52,22 @@ class State(ABC):
 
     @abstractmethod
     def least(self, channels: int) -> tuple[int, ...]:
-        """Return the smallest natural extents that it fits, for a number of channels."""
+        """Return the smallest logical extents that it fits, for a number of channels."""
 
     @abstractmethod
     def steps(self, shape: Dims, *, inverse: bool = False) -> tuple[Step, ...]:
-        """Return the moves that pack, or with `inverse` unpack, natural extents `shape`."""
+        """Return the moves that pack, or with `inverse` unpack, logical extents `shape`."""
 
     def is_view(self, shape: Dims) -> bool:
-        """Check whether packing a tensor of natural extents `shape` moves no element in memory."""
+        """Check whether packing a tensor of logical extents `shape` moves no element in memory."""
         return all(isinstance(step, Reshape) for step in self.steps(shape))
 
     def packed(self, array: Array) -> Array:
-        """Pack a natural array into this state; its extents must be divisible."""
+        """Pack a logical array into this layout; its extents must be divisible."""
         return applied(array, self.steps(array.shape))
 
     def names_channels(self, axis: int, rank: int) -> bool:
-        """Check whether an axis is that of the channels at natural rank `rank` and packed."""
+        """Check whether an axis is that of the channels at logical rank `rank` and packed."""
         return all((axis - self.channel_axis) % r == 0 for r in (rank, self.rank(rank)))
 
     def channels(self, count: int) -> npt.NDArray[np.int64]:
@@ -77,7 +77,7 @@ class State(ABC):
         return self.packed(np.broadcast_to(which, shape)).ravel()
 
     def constant(self, numbers: Array, rank: int) -> Array:
-        """Return one number per channel so that it broadcasts to packed tensors of a natural rank.
+        """Return one number per channel so that it broadcasts to packed tensors of a logical rank.
 
         It has as few axes as possible: a runtime fuses [C] into a product, but not [1, 1, C].
         """

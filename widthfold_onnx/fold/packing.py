@@ -1,15 +1,15 @@
 """Express fold and unfold of a tensor by Reshapes and Transposes, as few as the form allows.
 
 A tensor [N, C, L1, L2, ...] consists of atoms: N of (n, b), C of groups and channels (r, c), a
-folded axis Li of its digit and its rest (interleaved: rest then digit; blocked: digit then rest).
-A fold only regroups and reorders atoms, so it is a list of states; between two states lies a
-Reshape if the order of the atoms (those of extent 1 aside) is the same, else a Transpose. An axis
-is cut no further than the fold needs, so that unknown extents mostly keep their place.
+folded axis Li of its tile and its rest (interleaved: rest then tile; blocked: tile then rest).
+A fold only regroups and reorders atoms, so it is a list of arrangements; between two arrangements
+lies a Reshape if the order of the atoms (those of extent 1 aside) is the same, else a Transpose. An
+axis is cut no further than the fold needs, so that unknown extents mostly keep their place.
 
     NCHW form   cut - order as (n | b r c a.. | rest..) - merge
     NHWC form   to channels-last - cut - order as (n | rest.. | b r a.. c) - merge - to NCHW
 
-The NCHW form gives channel-major channels, the NHWC form digit-major ones (see `fold.conv`).
+The NCHW form gives channel-major channels, the NHWC form tile-major ones (see `fold.conv`).
 In the NHWC form the two outer Transposes cancel against a channels-last runtime's own, and
 folding the last axis needs no other Transpose: one Reshape stands between them.
 """
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 Axis = tuple[str, ...]
-State = tuple[Axis, ...]
+Arrangement = tuple[Axis, ...]
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,11 @@ def pixel_shuffle(steps: Sequence[Step]) -> int | None:
 
 @dataclass(frozen=True)
 class Packing:
-    """The fold of one tensor: extents of all atoms, and the states in both forms."""
+    """The fold of one tensor: extents of all atoms, and the arrangements in both forms."""
 
     atoms: Mapping[str, int | None]
-    nchw: tuple[State, ...]
-    nhwc: tuple[State, ...]
+    nchw: tuple[Arrangement, ...]
+    nhwc: tuple[Arrangement, ...]
 
     @property
     def shape(self) -> tuple[int | None, ...]:
@@ -85,16 +85,16 @@ class Packing:
     @property
     def is_view(self) -> bool:
         """True if the NCHW form is a pure Reshape, so that no element moves in memory."""
-        return all(isinstance(step, Reshape) for step in self.steps(digit_major=False))
+        return all(isinstance(step, Reshape) for step in self.steps(tile_major=False))
 
-    def steps(self, *, digit_major: bool, inverse: bool = False) -> tuple[Step, ...]:
+    def steps(self, *, tile_major: bool, inverse: bool = False) -> tuple[Step, ...]:
         """Return the operations that fold a tensor, or with `inverse` unfold it."""
-        if digit_major and self._axes(self.nchw[0]) == self._axes(self.nchw[-1]):
+        if tile_major and self._axes(self.nchw[0]) == self._axes(self.nchw[-1]):
             return ()  # nothing is folded, so the channels-last form needs no Transpose
-        states = self.nhwc if digit_major else self.nchw
-        path = tuple(reversed(states)) if inverse else states
-        axes = [self._axes(state) for state in path]
-        flat = [tuple(chain.from_iterable(state)) for state in axes]
+        arrangements = self.nhwc if tile_major else self.nchw
+        path = tuple(reversed(arrangements)) if inverse else arrangements
+        axes = [self._axes(arrangement) for arrangement in path]
+        flat = [tuple(chain.from_iterable(arrangement)) for arrangement in axes]
         steps: list[Step] = []
         here, last = 0, len(path) - 1
         for there in range(1, last + 1):
@@ -108,7 +108,7 @@ class Packing:
             here = there
         return tuple(steps)
 
-    def _reshape(self, old: State, new: State) -> Reshape:
+    def _reshape(self, old: Arrangement, new: Arrangement) -> Reshape:
         keep = tuple(i < len(old) and old[i] == axis for i, axis in enumerate(new))
         return Reshape(len(old), tuple(self.extent(axis) for axis in new), keep)
 
@@ -117,14 +117,14 @@ class Packing:
         sizes = [self.atoms[a] for a in axis]
         return None if None in sizes else math.prod(s for s in sizes if s is not None)
 
-    def _axes(self, state: State) -> State:
-        """Return a state without its atoms of extent 1."""
-        return tuple(tuple(a for a in axis if self.atoms[a] != 1) for axis in state)
+    def _axes(self, arrangement: Arrangement) -> Arrangement:
+        """Return a arrangement without its atoms of extent 1."""
+        return tuple(tuple(a for a in axis if self.atoms[a] != 1) for axis in arrangement)
 
 
 def pack(
     shape: Sequence[int | None],
-    digits: Sequence[tuple[int, bool]],
+    tiles: Sequence[tuple[int, bool]],
     *,
     group: int = 1,
     batch: int = 1,
@@ -134,7 +134,7 @@ def pack(
 
     Args:
         shape: [N, C, *spatial], after zero-extension; None where not known and not folded.
-        digits: per spatial axis the number of digits and whether they are blocked.
+        tiles: per spatial axis the number of tiles and whether they are blocked.
         group: groups of the channels.
         batch: samples moved into channels.
         lift: axes of extent 1 put before the spatial ones, at most one.
@@ -149,39 +149,39 @@ def pack(
         "c": c // group,
     }
     spatial: list[Axis] = []
-    for i, (length, (count, blocked)) in enumerate(zip(lengths, digits, strict=True)):
-        atoms[f"digit{i}"] = count
+    for i, (length, (count, blocked)) in enumerate(zip(lengths, tiles, strict=True)):
+        atoms[f"tile{i}"] = count
         atoms[f"rest{i}"] = None if length is None else length // count
-        spatial.append((f"digit{i}", f"rest{i}") if blocked else (f"rest{i}", f"digit{i}"))
+        spatial.append((f"tile{i}", f"rest{i}") if blocked else (f"rest{i}", f"tile{i}"))
     samples, channels = ("n", "b"), ("r", "c")
-    digit = tuple(f"digit{i}" for i in range(len(spatial)))
+    tile = tuple(f"tile{i}" for i in range(len(spatial)))
     rest = tuple((f"rest{i}",) for i in range(len(spatial)))
 
     # In channel-major order groups and channels stay neighbours and need not be split.
     nchw = (*_cut(atoms, samples), channels, *_cut(atoms, *spatial))
     nhwc = _cut(atoms, samples, *spatial, channels)
     rests = [a for (a,) in rest]
-    lifted: State = ((),) * lift
+    lifted: Arrangement = ((),) * lift
     return Packing(
         atoms,
         (
             (samples, channels, *spatial),
             nchw,
-            _ordered(atoms, nchw, "n", "b", "r", "c", *digit, *rests),
-            (("n",), ("b", *channels, *digit), *lifted, *rest),
+            _ordered(atoms, nchw, "n", "b", "r", "c", *tile, *rests),
+            (("n",), ("b", *channels, *tile), *lifted, *rest),
         ),
         (
             (samples, channels, *spatial),
             (samples, *spatial, channels),
             nhwc,
-            _ordered(atoms, nhwc, "n", *rests, "b", "r", *digit, "c"),
-            (("n",), *lifted, *rest, ("b", "r", *digit, "c")),
-            (("n",), ("b", "r", *digit, "c"), *lifted, *rest),
+            _ordered(atoms, nhwc, "n", *rests, "b", "r", *tile, "c"),
+            (("n",), *lifted, *rest, ("b", "r", *tile, "c")),
+            (("n",), ("b", "r", *tile, "c"), *lifted, *rest),
         ),
     )
 
 
-def _cut(atoms: Mapping[str, int | None], *axes: Axis) -> State:
+def _cut(atoms: Mapping[str, int | None], *axes: Axis) -> Arrangement:
     """Split each axis into its atoms, but no further than the fold needs."""
     return tuple(
         piece
@@ -190,7 +190,7 @@ def _cut(atoms: Mapping[str, int | None], *axes: Axis) -> State:
     )
 
 
-def _ordered(atoms: Mapping[str, int | None], pieces: State, *order: str) -> State:
+def _ordered(atoms: Mapping[str, int | None], pieces: Arrangement, *order: str) -> Arrangement:
     """Return the pieces in the order of their atoms; atoms of extent 1 do not count."""
 
     def place(piece: Axis) -> int:

@@ -1,4 +1,4 @@
-"""Define the state of a tensor between folded products: a digit of the positions is channels.
+"""Define the layout of a tensor between folded products: a tile of the positions is channels.
 
     weight right   [.., L, C] as [.., L/F, F*C]   m = F*m' + f           channel f*C + c
     weight left    [.., C, L] as [.., C*F, L/F]   m = (L/F)*f + m'       channel c*F + f
@@ -12,16 +12,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from widthfold_onnx.fold.packed_layout import Dims, State
+from widthfold_onnx.fold.packed_layout import Dims, PackedLayout
 from widthfold_onnx.fold.packing import Reshape
 
 
 @dataclass(frozen=True)
-class RowState(State):
+class RowLayout(PackedLayout):
     """The packing of data or result of a product.
 
     Attributes:
-        factor: number F of digits that are channels.
+        factor: number F of tiles that are channels.
         left: positions are columns, not rows.
         merged: axes that make up the positions; more than one only on the right.
     """
@@ -37,12 +37,12 @@ class RowState(State):
 
     @property
     def channel_major(self) -> bool:
-        """True on the left, where a channel holds all digits; on the right a digit all channels."""
+        """True on the left, where a channel holds all tiles; on the right a tile all channels."""
         return self.left
 
-    def rank(self, natural: int) -> int:
+    def rank(self, logical: int) -> int:
         """Return the rank of the packed tensor: smaller by the axes that are merged."""
-        return natural - self.merged + 1
+        return logical - self.merged + 1
 
     def involved(self, rank: int) -> frozenset[int]:
         """Return the axes of positions and channels; all axes if some are merged."""
@@ -59,12 +59,12 @@ class RowState(State):
         return len(positions) == self.merged and math.prod(positions) % self.factor == 0
 
     def least(self, channels: int) -> tuple[int, ...]:
-        """Return the extents with one row or column per digit."""
+        """Return the extents with one row or column per tile."""
         positions = (self.factor, *(1,) * (self.merged - 1))
         return (channels, *positions) if self.left else (*positions, channels)
 
     def extents(self, shape: Dims) -> tuple[int | None, ...]:
-        """Return the packed extents for natural extents `shape`; None where they stay open."""
+        """Return the packed extents for logical extents `shape`; None where they stay open."""
         known = [e for e in self._positions(shape) if e is not None]
         length = math.prod(known) // self.factor if len(known) == self.merged else None
         channels = shape[self.channel_axis]
@@ -73,7 +73,7 @@ class RowState(State):
         return (*kept, channels, length) if self.left else (*kept, length, channels)
 
     def steps(self, shape: Dims, *, inverse: bool = False) -> tuple[Reshape]:
-        """Return the Reshape that packs a tensor of natural extents `shape`, or unpacks it."""
+        """Return the Reshape that packs a tensor of logical extents `shape`, or unpacks it."""
         packed, kept = self.extents(shape), len(shape) - 1 - self.merged
         there, back = (packed, tuple(shape)) if inverse else (tuple(shape), packed)
         return (Reshape(len(there), back, tuple(i < kept for i in range(len(back)))),)

@@ -3,7 +3,7 @@
     weight on the right   Y = X B, X [.., L, C]   B transposed is the weight [O, C, 1]
     weight on the left    Y = W X, X [.., C, L]   W is the weight [O, C, 1]
 
-On the right the digits of a fold lie before the channels (digit-major), on the left behind them:
+On the right the tiles of a fold lie before the channels (tile-major), on the left behind them:
 so both ends are single Reshapes (`fold.row_layout`), and the folded weight is I_F (x) B or
 W (x) I_F. Leading axes of the weight are groups: one matrix per batch, each folded by itself. A
 weight is stored again as it was. Only a Gemm knows transA and transB, and C, which is a bias.

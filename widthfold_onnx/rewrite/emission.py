@@ -1,11 +1,11 @@
-"""Emit the new nodes of a graph: every tensor is made in one state, and converted for its readers.
+"""Emit the new nodes of a graph: every tensor is made in one layout, and converted for its readers.
 
 A site becomes the folded node, an op of a region the same op on packed tensors. A value that is
-read in another state is converted by a chain of moves, at most one per value and state: a fold
+read in another layout is converted by a chain of moves, at most one per value and state: a fold
 stands before the first node that reads it, an unfold behind the node that it belongs to. So between
 two sites that agree nothing is converted, and no fold ever meets its inverse. The output of a
 DequantizeLinear is converted before it: the integers are moved, and dequantized again in every
-state that is read, so that a runtime finds the DequantizeLinear next to the folded node. Natural
+state that is read, so that a runtime finds the DequantizeLinear next to the folded node. Logical
 tensors and nodes keep their names; `rewrite.record` describes the metadata of new nodes.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from widthfold_onnx.fold.packed_layout import State
+from widthfold_onnx.fold.packed_layout import PackedLayout
 from widthfold_onnx.model.graph.document import Document, Graph, Node, Value
 from widthfold_onnx.model.graph.toposort import nodes_of
 from widthfold_onnx.rewrite.chain import Chain, base_name
@@ -25,7 +25,7 @@ from widthfold_onnx.rewrite.guard_groups import GuardGroups, Plans
 from widthfold_onnx.rewrite.guards import Guard
 from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rewrite.record import ORIGIN_KEY, PACKED, encoded, record_of
-from widthfold_onnx.rewrite.regions import Passenger
+from widthfold_onnx.rewrite.regions import PropagatedOp
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.dequantized import exact_dequantizer
 from widthfold_onnx.rules.match.site import LinearSite
@@ -40,7 +40,7 @@ class Emission:
         document: the model.
         graph: the graph.
         plans: the reformulations of its sites.
-        groups: the region of carried ops, and the guarded groups.
+        groups: the region of packed ops, and the guarded groups.
         parameters: the folded weights of the model.
     """
 
@@ -57,21 +57,21 @@ class Emission:
         self._plans = plans
         self._parameters = parameters
         self._region, self._groups = groups.region, groups.groups
-        self._made: dict[tuple[Value, State | None], Value] = {}
-        self._natural: dict[Value, Value] = {}
-        self._constants: dict[tuple[Value, State, tuple[int, ...]], Value] = {}
+        self._made: dict[tuple[Value, PackedLayout | None], Value] = {}
+        self._logical: dict[Value, Value] = {}
+        self._constants: dict[tuple[Value, PackedLayout, tuple[int, ...]], Value] = {}
         self._chains: dict[Node, list[Node]] = {}
 
     def emit(self) -> None:
         """Make the new nodes; the graph still holds the old ones only."""
         for node in list(nodes_of(self._graph)):
-            passenger = self._region.carried.get(node)
+            propagated_op = self._region.propagated.get(node)
             if node in self._plans:
                 self._chains[node] = []
                 self._fold(node, *self._plans[node])
-            elif passenger is not None:
+            elif propagated_op is not None:
                 self._chains[node] = []
-                self._carry(node, passenger)
+                self._propagate(node, propagated_op)
             elif self._region.is_superseded(node):
                 self._chains[node] = []
 
@@ -79,7 +79,7 @@ class Emission:
         """Replace the old nodes by the new ones; return the guards to put around them."""
         kept = [node for group in self._groups for node in group.nodes]
         originals = {node: self._document.message(node) for node in kept}
-        self._document.replace(self._graph, self._chains, self._natural, kept)
+        self._document.replace(self._graph, self._chains, self._logical, kept)
         path = self._document.path_of(self._graph)
         return [
             Guard(
@@ -105,23 +105,23 @@ class Emission:
         self._chains[node] += chain.nodes
         self._return(node, [chain.value], ends.returns)
 
-    def _carry(self, node: Node, passenger: Passenger) -> None:
+    def _propagate(self, node: Node, propagated_op: PropagatedOp) -> None:
         """Emit the op on packed tensors."""
-        new = self._packed(node, passenger, node)
+        new = self._packed(node, propagated_op, node)
         _take_over(node, new)
-        self._return(node, new.outputs, passenger.state)
+        self._return(node, new.outputs, propagated_op.layout)
 
-    def _packed(self, node: Node, passenger: Passenger, reader: Node) -> Node:
-        """Emit a node that computes a carried op on packed tensors, before `reader`."""
+    def _packed(self, node: Node, propagated_op: PropagatedOp, reader: Node) -> Node:
+        """Emit a node that computes an op on packed tensors, before `reader`."""
         inputs: list[Value | None] = []
         for i, value in enumerate(node.inputs):
             if value is None:
                 inputs.append(None)
-            elif i in passenger.data:
-                inputs.append(self._read(value, passenger.state, reader))
-            elif i in passenger.form.constants:
-                array = passenger.form.constants[i]
-                inputs.append(self._constant(value, passenger.state, array))
+            elif i in propagated_op.data:
+                inputs.append(self._read(value, propagated_op.layout, reader))
+            elif i in propagated_op.form.constants:
+                array = propagated_op.form.constants[i]
+                inputs.append(self._constant(value, propagated_op.layout, array))
             else:
                 inputs.append(self._read(value, None, reader))
         metadata = {**PACKED, ORIGIN_KEY: node.outputs[0].name or ""}
@@ -129,47 +129,47 @@ class Emission:
         self._chains[reader].append(new)
         return new
 
-    def _read(self, value: Value, state: State | None, reader: Node) -> Value:
-        """Return a value in a state; it is converted before `reader` on the first such read."""
-        if (value, state) not in self._made:
-            natural = self._natural.get(value, value)
-            if state is None:
-                return natural
-            again = self._region.dequantized.get((value, state))
+    def _read(self, value: Value, layout: PackedLayout | None, reader: Node) -> Value:
+        """Return a value in a layout; it is converted before `reader` on the first such read."""
+        if (value, layout) not in self._made:
+            logical = self._logical.get(value, value)
+            if layout is None:
+                return logical
+            again = self._region.dequantized.get((value, layout))
             maker = value.producer()
             if again is not None and maker is not None:
                 new = self._packed(maker, again, reader)
                 is_first = not any(other is value for other, _ in self._made)
                 if is_first and self._region.is_superseded(maker):
                     _take_over(maker, new)
-                self._made[value, state] = new.outputs[0]
+                self._made[value, layout] = new.outputs[0]
             else:
-                made = self._convert(value, natural, state, reader, inverse=False)
-                self._made[value, state] = made
-        return self._made[value, state]
+                made = self._convert(value, logical, layout, reader, inverse=False)
+                self._made[value, layout] = made
+        return self._made[value, layout]
 
-    def _return(self, node: Node, results: Sequence[Value], state: State | None) -> None:
-        """Record the outputs of a new node, and unfold those that are read in another state."""
+    def _return(self, node: Node, results: Sequence[Value], layout: PackedLayout | None) -> None:
+        """Record the outputs of a new node, and unfold those that are read in another layout."""
         for value, result in zip(node.outputs, results, strict=True):
-            if state is None:
-                self._natural[value] = result
+            if layout is None:
+                self._logical[value] = result
                 continue
-            self._made[value, state] = result
-            if self._region.needed(value) - {state}:
-                self._natural[value] = self._convert(value, result, state, node, inverse=True)
+            self._made[value, layout] = result
+            if self._region.needed(value) - {layout}:
+                self._logical[value] = self._convert(value, result, layout, node, inverse=True)
 
     def _convert(
-        self, value: Value, start: Value, state: State, owner: Node, *, inverse: bool
+        self, value: Value, start: Value, layout: PackedLayout, owner: Node, *, inverse: bool
     ) -> Value:
-        """Fold a natural value into a state, or with `inverse` unfold it; return the result."""
+        """Fold a logical value into a layout, or with `inverse` unfold it; return the result."""
         chain = Chain(self._document, start, owner, value.name or "")
-        shape = self._region.shapes[value, state]
+        shape = self._region.shapes[value, layout]
         what = "unfold" if inverse else "fold"
-        signed = self._region.signed(value, state)
+        signed = self._region.signed(value, layout)
         again = {} if signed is None else dict(zip(("scale", "zero"), signed, strict=True))
         if again:
             chain.add("DequantizeLinear", f"{what}_dequantize", again, {})
-        chain.steps(state.steps(shape, inverse=inverse), what)
+        chain.steps(layout.steps(shape, inverse=inverse), what)
         if again:
             chain.add("QuantizeLinear", f"{what}_quantize", again, {})
         chain.requantize(exact_dequantizer(self._document, value))
@@ -178,9 +178,9 @@ class Emission:
         self._chains[owner] += chain.nodes
         return chain.value
 
-    def _constant(self, value: Value, state: State, array: Array) -> Value:
-        """Add the packed constant of a carried op; ops that read the same one share it."""
-        key = (value, state, array.shape)
+    def _constant(self, value: Value, layout: PackedLayout, array: Array) -> Value:
+        """Add the packed constant of an op; ops that read the same one share it."""
+        key = (value, layout, array.shape)
         if key not in self._constants:
             name = f"{value.name}/widthfold"
             self._constants[key] = self._document.add_constant(array, name, self._graph)

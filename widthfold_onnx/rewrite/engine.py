@@ -1,6 +1,6 @@
 """Plan and carry out the replacement of sites by their forms, all at once.
 
-Neighbours share states, so that what is carried between sites and what one guard covers depend on
+Neighbours share layouts, so that what runs packed between sites and what one guard covers depend on
 all forms together. Both are settled before anything is changed.
 """
 

@@ -24,13 +24,13 @@ def append_folded(
     record: str,
     parameters: Parameters,
 ) -> Node:
-    """Append the new nodes of a site, with extension, moves and cut at ends without a state.
+    """Append the new nodes of a site, with extension, moves and cut at ends without a layout.
 
     Args:
-        chain: ends with the data of the site, in the state that it reads.
+        chain: ends with the data of the site, in the layout that it reads.
         site: the site.
         form: the form that replaces it.
-        ends: the states in which it reads and returns.
+        ends: the layouts in which it reads and returns.
         record: describes the fold.
         parameters: the folded weights of the model.
 

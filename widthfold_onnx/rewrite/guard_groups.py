@@ -1,9 +1,9 @@
 """Group the folded nodes that one guard covers, and list what the guard tests.
 
-Nodes that share a packed tensor belong together, because the original nodes read natural tensors
+Nodes that share a packed tensor belong together, because the original nodes read logical tensors
 only. A group runs as one node, so no path may lead out of it and back into it, and the extents at
 its border must determine those inside. If this fails, every node of the group that needs a guard
-runs by itself, between natural tensors.
+runs by itself, between logical tensors.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 
-from widthfold_onnx.fold.packed_layout import State
+from widthfold_onnx.fold.packed_layout import PackedLayout
 from widthfold_onnx.model.graph.document import Document, Node, Value
 from widthfold_onnx.model.graph.toposort import reads
 from widthfold_onnx.options import FoldOptions
@@ -44,7 +44,7 @@ class GuardGroups:
         options: tell which extents are to be guarded.
 
     Attributes:
-        ends: the same, but natural for nodes that run by themselves.
+        ends: the same, but logical for nodes that run by themselves.
         region: the region with these ends.
         groups: the guarded groups.
     """
@@ -81,7 +81,7 @@ class GuardGroups:
         return needed_extents(*self._plans[node], self._options) if node in self._plans else {}
 
     def _connected(self) -> list[tuple[Node, ...]]:
-        """Return the groups of folded and carried nodes that share packed tensors."""
+        """Return the groups of folded and packed nodes that share packed tensors."""
         leader: dict[object, object] = {}
 
         def find(item: object) -> object:
@@ -89,38 +89,38 @@ class GuardGroups:
                 item = leader[item]
             return item
 
-        members = [n for n in self._nodes if n in self._plans or n in self.region.carried]
+        members = [n for n in self._nodes if n in self._plans or n in self.region.propagated]
         for node in members:
-            for value, state in self._packed(node):
+            for value, layout in self._packed(node):
                 # A DequantizeLinear stands between its integers and its readers.
-                leader[find((self.region.origin(value, state), state))] = find(node)
+                leader[find((self.region.origin(value, layout), layout))] = find(node)
         groups: dict[object, list[Node]] = {}
         for node in members:
             groups.setdefault(find(node), []).append(node)
         return [tuple(group) for group in groups.values()]
 
-    def _packed(self, node: Node) -> list[tuple[Value, State]]:
-        """Return the packed tensors that a folded or carried node reads and returns."""
-        passenger = self.region.carried.get(node)
-        if passenger is None:
+    def _packed(self, node: Node) -> list[tuple[Value, PackedLayout]]:
+        """Return the packed tensors that a folded or packed node reads and returns."""
+        propagated_op = self.region.propagated.get(node)
+        if propagated_op is None:
             ends = self.ends[node]
             tensors = [(node.inputs[ends.data], ends.reads), (node.outputs[0], ends.returns)]
-            return [(value, state) for value, state in tensors if value and state]
-        values = [*(node.inputs[i] for i in passenger.data), *node.outputs]
-        return [(value, passenger.state) for value in values if value]
+            return [(value, layout) for value, layout in tensors if value and layout]
+        values = [*(node.inputs[i] for i in propagated_op.data), *node.outputs]
+        return [(value, propagated_op.layout) for value in values if value]
 
     def _data(self, node: Node) -> list[Value]:
-        """Return the data inputs of a folded or carried node."""
-        passenger = self.region.carried.get(node)
-        if passenger is None:
+        """Return the data inputs of a folded or packed node."""
+        propagated_op = self.region.propagated.get(node)
+        if propagated_op is None:
             return [self._plans[node][0].data]
-        return [value for i in sorted(passenger.data) if (value := node.inputs[i]) is not None]
+        return [value for i in sorted(propagated_op.data) if (value := node.inputs[i]) is not None]
 
     def _group(self, nodes: tuple[Node, ...]) -> Group | None:
         """Return the group with its test; None if its nodes must run by themselves."""
         tensors = [tensor for node in nodes for tensor in self._packed(node)]
         if any(tensor in self.region.dequantized for tensor in tensors):
-            return None  # the integers are packed there, and no natural tensor is left to test
+            return None  # the integers are packed there, and no logical tensor is left to test
         made = {value for node in nodes for value in node.outputs}
         border = list(dict.fromkeys(v for node in nodes for v in self._data(node) if v not in made))
         if len(nodes) > 1 and any(map(is_dequantized_anew, border)):

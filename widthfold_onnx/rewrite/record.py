@@ -24,21 +24,21 @@ from widthfold_onnx.rules.match.site import LinearSite
 
 FOLD_KEY = "widthfold.fold"
 ORIGIN_KEY = "widthfold.origin"
-STATE_KEY = "widthfold.state"
-PACKED = {STATE_KEY: "packed"}
+LAYOUT_KEY = "widthfold.state"
+PACKED = {LAYOUT_KEY: "packed"}
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
-"""A count of digits, positions, channels or groups; checked, as others may edit the metadata."""
+"""A count of tiles, positions, channels or groups; checked, as others may edit the metadata."""
 Lift = Annotated[int, msgspec.Meta(ge=0, le=1)]
 Extents = list[Count | None]
 """Extents of a tensor; None for any extent."""
 
 
 class AxisRecord(msgspec.Struct, frozen=True):
-    """One spatial axis: digits, and the planned input extent (None: any)."""
+    """One spatial axis: tiles, and the planned input extent (None: any)."""
 
-    out_digits: Count
-    in_digits: Count
+    out_tile: Count
+    in_tile: Count
     blocked: bool
     length: Count | None
 
@@ -71,7 +71,7 @@ class FoldRecord(msgspec.Struct, frozen=True, tag="conv", tag_field="kind"):
     samples: Count | None
     batch: Count
     dense: bool
-    digit_major: bool
+    tile_major: bool
     lift: Lift
     channels: tuple[Count, Count]
     group: Count
@@ -98,12 +98,12 @@ def record_of(site: LinearSite, plan: Reformulation) -> FoldRecord | ProductReco
         samples=site.planned[0],
         batch=plan.fold.batch,
         dense=plan.fold.dense,
-        digit_major=plan.fold.digit_major,
+        tile_major=plan.fold.tile_major,
         lift=plan.fold.lift,
         channels=plan.fold.regrouping.channels(*site.channels),
         group=plan.fold.group,
         axes=[
-            AxisRecord(folded.out_digits, folded.in_digits, folded.blocked, axis.length)
+            AxisRecord(folded.out_tile, folded.in_tile, folded.blocked, axis.length)
             for folded, axis in zip(plan.fold.axes, site.axes, strict=True)
         ],
     )
@@ -142,11 +142,11 @@ def fold_again(
         return regrouping
     folded = []
     for axis, entry in zip(axes, record.axes, strict=True):
-        kept = entry.out_digits * entry.in_digits * axis.base_dilation == 1
+        kept = entry.out_tile * entry.in_tile * axis.base_dilation == 1
         result = (
             keep_axis(axis)
             if kept
-            else fold_axis(axis, entry.out_digits, entry.in_digits, blocked=entry.blocked)
+            else fold_axis(axis, entry.out_tile, entry.in_tile, blocked=entry.blocked)
         )
         if isinstance(result, Refusal):
             return result
@@ -156,7 +156,7 @@ def fold_again(
         group=record.group,
         batch=record.batch,
         dense=record.dense,
-        digit_major=record.digit_major,
+        tile_major=record.tile_major,
         lift=record.lift,
         regrouping=regrouping,
     )

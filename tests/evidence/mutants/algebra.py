@@ -71,8 +71,8 @@ def regrouped(alter: Callable[[Array, Regrouping], Array]) -> Planted:
 
 
 def axes(alter: Callable[[FoldedAxis], dict[str, object]]) -> Planted:
-    def wrong(axis: ConvAxis, *digits: int, blocked: bool = False) -> object:
-        right = fold_axis(axis, *digits, blocked=blocked)
+    def wrong(axis: ConvAxis, *tiles: int, blocked: bool = False) -> object:
+        right = fold_axis(axis, *tiles, blocked=blocked)
         return replace(right, **alter(right)) if isinstance(right, FoldedAxis) else right
 
     return code((forms, "fold_axis"), by=wrong)
@@ -81,9 +81,9 @@ def axes(alter: Callable[[FoldedAxis], dict[str, object]]) -> Planted:
 def geometry(**steps: int) -> Planted:
     """The fold of a Conv whose attributes were read wrongly."""
 
-    def wrong(axis: ConvAxis, *digits: int, blocked: bool = False) -> object:
+    def wrong(axis: ConvAxis, *tiles: int, blocked: bool = False) -> object:
         changed = {name: getattr(axis, name) + step for name, step in steps.items()}
-        return fold_axis(replace(axis, **changed), *digits, blocked=blocked)
+        return fold_axis(replace(axis, **changed), *tiles, blocked=blocked)
 
     return code((forms, "fold_axis"), by=wrong)
 
@@ -116,19 +116,19 @@ def packing(alter: Callable[[dict[str, Any]], dict[str, Any]], *, output_only: b
     """The moves of the fold of another tensor."""
     calls = [0]
 
-    def wrong(shape: Any, digits: Any, **others: Any) -> Packing:
+    def wrong(shape: Any, tiles: Any, **others: Any) -> Packing:
         calls[0] += 1
         if output_only and calls[0] % 2:
-            return pack(shape, digits, **others)
-        return pack(**alter({"shape": shape, "digits": digits, **others}))
+            return pack(shape, tiles, **others)
+        return pack(**alter({"shape": shape, "digits": tiles, **others}))
 
     return code((windows, "pack"), by=wrong)
 
 
 def inverted(arguments: dict[str, Any]) -> dict[str, Any]:
     """Blocked where the fold is interleaved, and the other way round."""
-    digits = [(count, not blocked) for count, blocked in arguments["digits"]]
-    return {**arguments, "digits": digits}
+    tiles = [(count, not blocked) for count, blocked in arguments["digits"]]
+    return {**arguments, "digits": tiles}
 
 
 def only_floats(alter: Alter) -> Alter:
@@ -165,10 +165,10 @@ FAULTS: dict[str, Planted] = {
             "pads_swapped": lambda a: {"pad_begin": a.pad_end, "pad_end": a.pad_begin},
             "stride_more": lambda a: {"stride": a.stride + 1},
             "dilation_more": lambda a: {"dilation": a.dilation + 1},
-            "input_digits_reversed": lambda a: {"f": a.in_digits - 1 - a.f},
-            "input_digits_rotated": lambda a: {"f": (a.f + 1) % a.in_digits},
-            "output_digits_reversed": lambda a: {"g": a.out_digits - 1 - a.g},
-            "output_digits_rotated": lambda a: {"g": (a.g + 1) % a.out_digits},
+            "input_digits_reversed": lambda a: {"f": a.in_tile - 1 - a.f},
+            "input_digits_rotated": lambda a: {"f": (a.f + 1) % a.in_tile},
+            "output_digits_reversed": lambda a: {"g": a.out_tile - 1 - a.g},
+            "output_digits_rotated": lambda a: {"g": (a.g + 1) % a.out_tile},
             "taps_reversed": lambda a: {"k": a.original_kernel - 1 - a.k},
             "positions_reversed": lambda a: {"q": a.kernel - 1 - a.q},
             "positions_later": lambda a: {"q": a.q + 1, "kernel": a.kernel + 1},

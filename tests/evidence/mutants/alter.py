@@ -32,10 +32,10 @@ def regrouped(axis: int) -> Alter:
 
     def alter(array: Array) -> Array | None:
         count = array.shape[axis]
-        digits = next((n for n in range(2, count) if count % n == 0), None)
-        if digits is None:
+        tiles = next((n for n in range(2, count) if count % n == 0), None)
+        if tiles is None:
             return None
-        return np.take(array, np.arange(count).reshape(-1, digits).T.ravel(), axis)
+        return np.take(array, np.arange(count).reshape(-1, tiles).T.ravel(), axis)
 
     return alter
 

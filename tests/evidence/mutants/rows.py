@@ -22,7 +22,7 @@ from tests.evidence.mutants.products import (
 )
 from widthfold_onnx import FoldOptions, fold_model
 from widthfold_onnx.fold.conv import ConvFold
-from widthfold_onnx.fold.row_layout import RowState
+from widthfold_onnx.fold.row_layout import RowLayout
 from widthfold_onnx.rules.forms import rows
 from widthfold_onnx.rules.forms.rows import fold_of
 from widthfold_onnx.rules.match.site import LinearSite
@@ -251,42 +251,42 @@ IN_MODEL: dict[str, Fault] = {
 }
 
 
-def other_channels(state: RowState, count: int) -> Array:
+def other_channels(state: RowLayout, count: int) -> Array:
     """The channels in the order of the other side: repeated for tiled."""
-    digits = np.arange(count)
-    return np.tile(digits, state.factor) if state.left else np.repeat(digits, state.factor)
+    tiles = np.arange(count)
+    return np.tile(tiles, state.factor) if state.left else np.repeat(tiles, state.factor)
 
 
 def other_weight(site: LinearSite, factor: int) -> ConvFold:
     """W (x) I for I (x) W, or the other way round."""
     fold = fold_of(site, factor)
-    return replace(fold, digit_major=not fold.digit_major)
+    return replace(fold, tile_major=not fold.tile_major)
 
 
-def merged_otherwise(right: RowState) -> RowState:
+def merged_otherwise(right: RowLayout) -> RowLayout:
     """One axis more or less makes up the positions."""
-    return RowState(right.factor, right.left, right.merged + 1 if right.merged < 2 else 1)
+    return RowLayout(right.factor, right.left, right.merged + 1 if right.merged < 2 else 1)
 
 
-def other_side(right: RowState) -> RowState:
-    return RowState(right.factor, not right.left, 1)
+def other_side(right: RowLayout) -> RowLayout:
+    return RowLayout(right.factor, not right.left, 1)
 
 
-def in_state(alter: Callable[[RowState], RowState]) -> Planted:
+def in_layout(alter: Callable[[RowLayout], RowLayout]) -> Planted:
     """Data and result are packed otherwise than the weight is folded."""
 
-    def wrong(site: LinearSite, factor: int, merged: int) -> RowState:
-        return alter(RowState(factor, site.left, merged))
+    def wrong(site: LinearSite, factor: int, merged: int) -> RowLayout:
+        return alter(RowLayout(factor, site.left, merged))
 
     return code((rows, "_state"), by=wrong)
 
 
 IN_CODE: dict[str, Planted] = {
-    "code.repeated_for_tiled": code((RowState, "channels"), by=other_channels),
+    "code.repeated_for_tiled": code((RowLayout, "channels"), by=other_channels),
     "code.channels_rolled": code(
-        (RowState, "channels"), by=lambda state, count: np.arange(state.factor * count) % count - 1
+        (RowLayout, "channels"), by=lambda state, count: np.arange(state.factor * count) % count - 1
     ),
     "code.weight_of_the_other_side": code((rows, "fold_of"), by=other_weight),
-    "code.merged_otherwise": in_state(merged_otherwise),
-    "code.other_side": in_state(other_side),
+    "code.merged_otherwise": in_layout(merged_otherwise),
+    "code.other_side": in_layout(other_side),
 }

@@ -164,7 +164,7 @@ def always_zero(array: np.ndarray, fold: ConvFold, zero: object = 0) -> np.ndarr
 
 
 def in_the_other_order(array: np.ndarray, fold: ConvFold) -> np.ndarray:
-    return fold_per_channel(array, replace(fold, digit_major=not fold.digit_major))
+    return fold_per_channel(array, replace(fold, tile_major=not fold.tile_major))
 
 
 IN_CODE = {

@@ -157,10 +157,10 @@ def test_data_in_two_folders_under_one_name(place: str, tmp_path: Path) -> None:
 def test_a_degree_that_leaves_no_bound_proves_nothing() -> None:
     """The power p of an element is the element modulo p (Fermat)."""
     exponent, nodes, power = int(np.lcm.reduce([p - 1 for p in PRIMES], dtype=object)) + 1, [], "x"
-    for i, digit in enumerate(bin(exponent)[3:]):
+    for i, tile in enumerate(bin(exponent)[3:]):
         nodes.append(f"s{i} = Mul ({power}, {power})")
         power = f"s{i}"
-        if digit == "1":
+        if tile == "1":
             nodes.append(f"m{i} = Mul ({power}, x)")
             power = f"m{i}"
     head = HEAD.format(opset=17) + " g (float[2] x) => (float[2] y) {"

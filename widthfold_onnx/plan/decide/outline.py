@@ -23,7 +23,7 @@ def outline(rewriting: Rewriting, decisions: Sequence[Decision]) -> list[RegionR
         RegionReport(
             graph=paths[graph],
             folded=[name(node) for node in found.folded],
-            carried=[f"{node.op_type} {name(node)}" for node in found.carried],
+            carried=[f"{node.op_type} {name(node)}" for node in found.propagated],
             stops=[
                 Stop(node=name(node), op=node.op_type, code=why.code.value, reason=why.reason)
                 for node, why in found.stops

@@ -1,9 +1,9 @@
 """Choose the forms of all layers at least total cost: a linear program over layers and links.
 
-A layer takes one form; a link (`plan.workload.layout_edges`) is in one state, natural or packed. If
-a layer reads or returns another state than its link, a fold or unfold is paid, once for each link
-and state, as the rewriting emits them. The cost of a form between packed tensors and the cost of
-its folds are measured (`plan.workload.packed_workload`). Branches that meet again make this a
+A layer takes one form; a link (`plan.workload.layout_edges`) is in one layout, logical or packed.
+If a layer reads or returns another layout than its link, a fold or unfold is paid, once for each
+link and layout, as the rewriting emits them. The cost of a form between packed tensors and the cost
+of its folds are measured (`plan.workload.packed_workload`). Branches that meet again make this a
 problem on graphs. It is solved as an integer program, as Anderson and Gregg select layouts (Optimal
 DNN Primitive Selection with Partitioned Boolean Quadratic Programming, CGO 2018): the solver proves
 that the cost is least.
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from widthfold_onnx.fold.packed_layout import State
+from widthfold_onnx.fold.packed_layout import PackedLayout
 from widthfold_onnx.plan.measure.bench import AS_IS
 from widthfold_onnx.plan.store.store import Measurement
 from widthfold_onnx.plan.workload.layers import Layers
@@ -41,16 +41,16 @@ class Option(NamedTuple):
 
     Attributes:
         key: key of the form; None for the layer as it is.
-        seconds: time of one run between tensors in the states that it reads and returns.
-        reads: state of the input; None for natural.
-        returns: state of the output; None for natural.
+        seconds: time of one run between tensors in the layouts that it reads and returns.
+        reads: layout of the input; None for logical.
+        returns: layout of the output; None for logical.
         ends: seconds of folding its input and unfolding its output.
     """
 
     key: str | None
     seconds: float
-    reads: State | None = None
-    returns: State | None = None
+    reads: PackedLayout | None = None
+    returns: PackedLayout | None = None
     ends: float = 0.0
 
 
@@ -109,32 +109,32 @@ def _join(
     options: Mapping[str, Sequence[Option]],
     chosen: Mapping[str, Sequence[int]],
 ) -> None:
-    """Add the cost of a link: its state, and the folds and unfolds that its layers need."""
-    sides: list[tuple[defaultdict[State | None, list[int]], bool]] = []
-    cost: dict[State, float] = defaultdict(float)
+    """Add the cost of a link: its layout, and the folds and unfolds that its layers need."""
+    sides: list[tuple[defaultdict[PackedLayout | None, list[int]], bool]] = []
+    cost: dict[PackedLayout, float] = defaultdict(float)
     for subjects, end in ((link.makers, "returns"), (link.readers, "reads")):
         for subject in dict.fromkeys(subjects):
-            by_state: defaultdict[State | None, list[int]] = defaultdict(list)
+            by_state: defaultdict[PackedLayout | None, list[int]] = defaultdict(list)
             for option, variable in zip(options[subject], chosen[subject], strict=True):
-                state = getattr(option, end)
-                by_state[state].append(variable)
-                if state is not None:
+                layout = getattr(option, end)
+                by_state[layout].append(variable)
+                if layout is not None:
                     ends = sum(other is not None for other in (option.reads, option.returns))
-                    cost[state] = max(cost[state], option.ends / ends)
+                    cost[layout] = max(cost[layout], option.ends / ends)
             sides.append((by_state, end == "returns"))
-    home = {state: program.variable(0.0, whole=True) for state in cost}
+    home = {layout: program.variable(0.0, whole=True) for layout in cost}
     program.exactly_one([*home.values(), program.variable(0.0, whole=True)])
-    for state, seconds in cost.items():
+    for layout, seconds in cost.items():
         fold, unfold = program.variable(seconds), program.variable(seconds)
         if link.made:
-            program.at_least(fold, [home[state]])
+            program.at_least(fold, [home[layout]])
         if link.read:
-            program.at_least(unfold, [home[state]])
+            program.at_least(unfold, [home[layout]])
         for by_state, makes in sides:
-            # Convert where only one of layer and link has the state: each in its own direction.
+            # Convert where only one of layer and link has the layout: each in its own direction.
             inward, outward = (unfold, fold) if makes else (fold, unfold)
-            program.at_least(inward, by_state[state], [home[state]])
-            program.at_least(outward, [home[state]], by_state[state])
+            program.at_least(inward, by_state[layout], [home[layout]])
+            program.at_least(outward, [home[layout]], by_state[layout])
 
 
 class _Program:

@@ -2,8 +2,9 @@
 
 1. Every layer races in all its forms (`plan.measure.bench`); its best form is chosen if it is
    surely faster.
-2. The choice in which neighbours agree on states at least cost (`plan.search.assign`) is timed with
-   the whole model. Then the model is timed without each form; forms that surely hurt are dropped.
+2. The choice in which neighbours agree on layouts at least cost (`plan.search.assign`) is timed
+   with the whole model. Then the model is timed without each form; forms that surely hurt are
+   dropped.
 3. The rest must beat the original at its strongest setting beyond the noise, or nothing is folded.
 
 If nothing is to be measured, 1 to 3 use the store as far as it goes, and `plan.predict.cost` for
@@ -137,7 +138,7 @@ class Search:
         """Drop the choices that do not help, and accept the rest if it is faster than the original.
 
         If nothing is to be measured, a choice that was never tried is kept, and the measured layers
-        agree on states at least cost, unless the store timed only the other choice. In a `hurry`
+        agree on layouts at least cost, unless the store timed only the other choice. In a `hurry`
         there is one trial: all choices against the original.
         """
         with tempfile.TemporaryDirectory() as folder:
@@ -165,7 +166,7 @@ class Search:
         return gain_of(final)
 
     def _agreed(self, trials: Trials, chosen: Choice) -> Choice:
-        """Return the choice in which neighbours agree on states, if that is better."""
+        """Return the choice in which neighbours agree on layouts, if that is better."""
         known = self._bench.known
         foreseen = {s: key for s, key in chosen.items() if known(s, AS_IS) is None}
         agreed = {**foreseen, **assign(self._layers, known)}

@@ -13,7 +13,7 @@ from widthfold_onnx.plan.workload.candidates import form_of
 from widthfold_onnx.plan.workload.workloads import Unit, only_site
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.engine import Rewriting
-from widthfold_onnx.rewrite.record import FOLD_KEY, STATE_KEY
+from widthfold_onnx.rewrite.record import FOLD_KEY, LAYOUT_KEY
 from widthfold_onnx.rules.match.site import LinearSite
 
 
@@ -26,7 +26,7 @@ def reformed(unit: Unit, key: str, options: FoldOptions) -> bytes | None:
         options: the layout and limits are used.
     """
     proto = onnx.ModelProto.FromString(unit.model)
-    # The last node stays outside the region: it stands for any reader of the natural tensor.
+    # The last node stays outside the region: it stands for any reader of the logical tensor.
     end, output = proto.graph.node.pop(), proto.graph.output.pop()
     proto.graph.output.add().name = end.input[0]
     document = Document(proto, None, OPERATORS)
@@ -47,10 +47,10 @@ def _core(model: onnx.ModelProto) -> onnx.ModelProto:
     """Extract the part of a rewritten layer that runs on packed tensors.
 
     Args:
-        model: one folded node with the ops carried behind it, all extents known.
+        model: one folded node with the packed ops behind it, all extents known.
     """
     nodes = model.graph.node
-    packed = [name for node in nodes if _has(node, STATE_KEY) for name in node.output]
+    packed = [name for node in nodes if _has(node, LAYOUT_KEY) for name in node.output]
     folded = next(node for node in nodes if _has(node, FOLD_KEY))
     makers = {name: node for node in nodes for name in node.output}
     start = next((name for name in folded.input if name in packed), model.graph.input[0].name)

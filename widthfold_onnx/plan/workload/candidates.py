@@ -24,7 +24,7 @@ MAX_WHOLE = 64
 
 
 ORDERS = {Layout.AUTO: (False, True), Layout.NCHW: (False,), Layout.NHWC: (True,)}
-"""Channel orders to try by layout: digit-major or not."""
+"""Channel orders to try by layout: tile-major or not."""
 
 
 LIFTED_RANK = 2
@@ -32,10 +32,10 @@ LIFTED_RANK = 2
 
 
 class AxisKey(msgspec.Struct, frozen=True, array_like=True):
-    """One axis of positions: digits of output and input, and whether they are blocked."""
+    """One axis of positions: tiles of output and input, and whether they are blocked."""
 
-    out_digits: int
-    in_digits: int
+    out_tile: int
+    in_tile: int
     blocked: bool
 
 
@@ -51,7 +51,7 @@ class FormKey(msgspec.Struct, frozen=True):
     merged: int
     batch: int
     dense: bool
-    digit_major: bool
+    tile_major: bool
     lift: int
     channels: tuple[int, int]
     group: int
@@ -68,11 +68,11 @@ def form_key(site: LinearSite, form: Reformulation) -> str:
         merged=form.merged,
         batch=fold.batch,
         dense=fold.dense,
-        digit_major=fold.digit_major,
+        tile_major=fold.tile_major,
         lift=fold.lift,
         channels=fold.regrouping.channels(*site.channels),
         group=fold.group,
-        axes=[AxisKey(axis.out_digits, axis.in_digits, axis.blocked) for axis in fold.axes],
+        axes=[AxisKey(axis.out_tile, axis.in_tile, axis.blocked) for axis in fold.axes],
     )
     return canonical(msgspec.to_builtins(key))
 
@@ -91,11 +91,11 @@ def form_of(site: LinearSite, text: str, options: FoldOptions) -> Reformulation 
         return regrouping
     axes = []
     for axis, entry in zip(site.axes, key.axes, strict=True):
-        kept = entry.out_digits * entry.in_digits * axis.base_dilation == 1
+        kept = entry.out_tile * entry.in_tile * axis.base_dilation == 1
         result = (
             keep_axis(axis)
             if kept
-            else fold_axis(axis, entry.out_digits, entry.in_digits, blocked=entry.blocked)
+            else fold_axis(axis, entry.out_tile, entry.in_tile, blocked=entry.blocked)
         )
         if isinstance(result, Refusal):
             return result
@@ -105,7 +105,7 @@ def form_of(site: LinearSite, text: str, options: FoldOptions) -> Reformulation 
         group=key.group,
         batch=key.batch,
         dense=key.dense,
-        digit_major=key.digit_major,
+        tile_major=key.tile_major,
         lift=key.lift,
         regrouping=regrouping,
     )
@@ -128,13 +128,13 @@ def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation
     # A lifted Conv is not computed by the channels-last kernels, so that order is not tried.
     ways = [(0, order) for order in ORDERS[options.layout]]
     ways += [(1, False)] if len(site.axes) == LIFTED_RANK else []
-    # A factor equal to the dilation removes it: every digit reads positions of its own digit only.
+    # A factor equal to the dilation removes it: every tile reads positions of its own tile only.
     dilations = [axis.dilation for axis in site.axes if axis.dilation <= FACTORS[-1]]
     seen = set()
     for factor in sorted({1, *FACTORS, *whole, *dilations}):
         for split in splits(options.axis, factor, len(site.axes)):
             for lift, order in ways:
-                every = forms(site, options, split, lift=lift, digit_major=order, one_sided=True)
+                every = forms(site, options, split, lift=lift, tile_major=order, one_sided=True)
                 for _, form in every:
                     key = form_key(site, form) if isinstance(form, Reformulation) else None
                     if isinstance(form, Reformulation) and key not in seen:

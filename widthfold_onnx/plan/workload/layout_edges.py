@@ -1,8 +1,8 @@
 """Find the layers that could share a packed tensor, and the tensors that link them.
 
-Tensors that are joined by ops of the table of `rules.propagation.table` are all in one state, or
-all natural: they are one link between the layers that make them and the layers that read them. Only
-the operator is looked up here; the rewriting decides whether an op really accepts a state.
+Tensors that are joined by ops of the table of `rules.propagation.table` are all in one layout, or
+all logical: they are one link between the layers that make them and the layers that read them. Only
+the operator is looked up here; the rewriting decides whether an op really accepts a layout.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from widthfold_onnx.model.graph.document import Document, Graph, Node, Value, gr
 from widthfold_onnx.model.graph.toposort import nodes_of
 from widthfold_onnx.model.proto.domain import is_default
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.propagation.table import CARRY
+from widthfold_onnx.rules.propagation.table import PROPAGATION
 
 
 @dataclass(frozen=True, order=True)
 class Link:
-    """Tensors that are in one state.
+    """Tensors that are in one layout.
 
     Attributes:
         makers: a subject for every layer that returns one of them.
         readers: a subject for every layer that reads one of them.
-        made: whether anything else makes one of them, in the natural state.
-        read: whether anything else reads one of them, in the natural state.
+        made: whether anything else makes one of them, in the logical layout.
+        read: whether anything else reads one of them, in the logical layout.
     """
 
     makers: tuple[str, ...]
@@ -50,22 +50,22 @@ def _links(document: Document, graph: Graph, subjects: Mapping[Node, str]) -> It
     """Yield the links of one graph."""
     nodes = list(nodes_of(graph))
     layers = dict.fromkeys(node for node in nodes if node in subjects)
-    carried = dict.fromkeys(
-        node for node in nodes if node not in subjects and is_default(node, *CARRY)
+    propagated = dict.fromkeys(
+        node for node in nodes if node not in subjects and is_default(node, *PROPAGATION)
     )
     joined = [[value] for node in layers for value in _data(document, node)]
-    joined += [list(_data(document, node)) for node in carried]
+    joined += [list(_data(document, node)) for node in propagated]
     for group in _connected(joined):
         origins = [value.producer() for value in group]
         uses = [(node, index) for value in group for node, index in value.uses()]
         makers = [subjects[node] for node in origins if node is not None and node in subjects]
         readers = [subjects[node] for node, _ in uses if node in subjects]
         if makers or readers:
-            known = [node for node, _ in uses if node in carried or node in layers]
+            known = [node for node, _ in uses if node in propagated or node in layers]
             yield Link(
                 tuple(sorted(makers)),
                 tuple(sorted(readers)),
-                any(node not in layers and node not in carried for node in origins),
+                any(node not in layers and node not in propagated for node in origins),
                 len(known) < len(uses) or any(map(document.is_fixed, group)),
             )
 

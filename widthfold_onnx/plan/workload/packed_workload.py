@@ -1,7 +1,7 @@
 """Select the forms of layers that are also measured inside a region, between packed tensors.
 
 A form alone pays for folding its input and unfolding its output. Between neighbours that agree on
-a state it pays neither. So a form whose state a neighbour could share is measured a second time
+a layout it pays neither. So a form whose layout a neighbour could share is measured a second time
 with packed tensors at its ends; the difference is the cost of its folds.
 """
 
@@ -31,16 +31,20 @@ def inside(units: Mapping[str, Unit], links: Sequence[Link]) -> dict[str, Unit]:
 
     Returns:
         Units by the subject of the layer; a form is included if another layer, or another of its
-        kind, could make or read the same tensor in the same state.
+        kind, could make or read the same tensor in the same layout.
     """
     shared: dict[str, set[Form]] = {}
     for link in links:
         made = [(s, {f: f.returns for f in units[s].forms}) for s in link.makers]
         read = [(s, {f: f.reads for f in units[s].forms}) for s in link.readers]
-        # A layer counts once for a state, however many of its forms have it.
-        layers = Counter(state for _, states in (*made, *read) for state in set(states.values()))
-        for subject, states in (*made, *read):
-            fitting = {f for f, state in states.items() if state is not None and layers[state] > 1}
+        # A layer counts once for a layout, however many of its forms have it.
+        layers = Counter(
+            layout for _, layouts in (*made, *read) for layout in set(layouts.values())
+        )
+        for subject, layouts in (*made, *read):
+            fitting = {
+                f for f, layout in layouts.items() if layout is not None and layers[layout] > 1
+            }
             shared.setdefault(subject, set()).update(fitting)
     return {
         subject: replace(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import onnx
 from onnx import TensorProto
 
-from widthfold_onnx.fold.packed_layout import State
+from widthfold_onnx.fold.packed_layout import PackedLayout
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
@@ -37,15 +37,15 @@ class Form(NamedTuple):
         key: its `form_key`.
         macs: multiply-adds of one run.
         predicted: seconds of one run (`plan.predict.cost`).
-        reads: the state in which it reads its input; None for the natural tensor.
-        returns: the state of its output.
+        reads: the layout in which it reads its input; None for the logical tensor.
+        returns: the layout of its output.
     """
 
     key: str
     macs: float
     predicted: float
-    reads: State | None = None
-    returns: State | None = None
+    reads: PackedLayout | None = None
+    returns: PackedLayout | None = None
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def cut(
 
     def known(form: Reformulation) -> Form:
         ends = form.ends
-        alone = len(behind) if ends.returns is None else 0  # else they are carried
+        alone = len(behind) if ends.returns is None else 0  # else they run packed
         seconds = form_seconds(
             work, (form.folding, form.unfolding), work.folded(form, shape, output), alone, target
         )

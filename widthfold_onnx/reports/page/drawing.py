@@ -26,9 +26,9 @@ _BLACK = "#101010"
 
 @dataclass(frozen=True)
 class Shown:
-    """The part of the input that fits: `digits` rows of `places` positions, out of all."""
+    """The part of the input that fits: `tiles` rows of `places` positions, out of all."""
 
-    digits: int
+    tiles: int
     places: int
     rest: int | None
 
@@ -36,13 +36,13 @@ class Shown:
     def of(cls, axis: AxisPattern) -> Shown:
         """Choose the part that fits."""
         rest = None if axis.in_length is None else max(1, axis.in_length // axis.in_digits)
-        digits = min(axis.in_digits, _CELLS // 2)
-        places = min(rest or _CELLS, max(2, _CELLS // digits))
-        return cls(digits, min(places, rest or places), rest)
+        tiles = min(axis.in_digits, _CELLS // 2)
+        places = min(rest or _CELLS, max(2, _CELLS // tiles))
+        return cls(tiles, min(places, rest or places), rest)
 
 
 def colour(index: int) -> str:
-    """Return the colour of a digit or a tap."""
+    """Return the colour of a tile or a tap."""
     return _PALE[index % len(_PALE)]
 
 
@@ -64,7 +64,7 @@ def explained(axis: AxisPattern) -> str:
 
 
 def positions(axis: AxisPattern, key: str) -> Markup:
-    """Draw the input as a row of positions, and below it the same positions as digits in channels.
+    """Draw the input as a row of positions, and below it the same positions as tiles in channels.
 
     The drawing is empty where the input is not packed.
     """
@@ -72,16 +72,16 @@ def positions(axis: AxisPattern, key: str) -> Markup:
         return Markup()
     shown = Shown.of(axis)
     columns = shown.places + (0 if shown.rest == shown.places else 1)
-    height = shown.digits + (0 if axis.in_digits == shown.digits else 1)
+    height = shown.tiles + (0 if axis.in_digits == shown.tiles else 1)
 
     def paint(axes: Axes) -> None:
         cell = 0.0
         for group, items in enumerate(_groups(axis, shown)):
-            for digit, position in items:
-                _cell(axes, cell, 0, colour(digit), position)
+            for tile, position in items:
+                _cell(axes, cell, 0, colour(tile), position)
                 cell += 1
             if group + 1 < _group_count(axis, shown) or columns > shown.places:
-                whole = not axis.blocked and axis.in_digits == shown.digits
+                whole = not axis.blocked and axis.in_digits == shown.tiles
                 gap = 0.3 if whole and group + 1 < _group_count(axis, shown) else 1
                 if gap == 1:
                     axes.text(cell + 0.5, 0.5, "…", ha="center", va="center", color=INK)
@@ -89,41 +89,41 @@ def positions(axis: AxisPattern, key: str) -> Markup:
         scale = max(cell, columns + 6)
         left = (scale - columns) / 2
         axes.text(scale / 2, 1.55, "↓", ha="center", va="center", fontsize=11, color=MUTED)
-        for digit in range(shown.digits):
+        for tile in range(shown.tiles):
             for place in range(shown.places):
-                at = _position(axis, digit, place, shown)
-                _cell(axes, left + place, 2.1 + digit, colour(digit), at)
-            axes.text(left - 0.2, 2.6 + digit, f"digit {digit}", ha="right", va="center",
+                at = _position(axis, tile, place, shown)
+                _cell(axes, left + place, 2.1 + tile, colour(tile), at)
+            axes.text(left - 0.2, 2.6 + tile, f"tile {tile}", ha="right", va="center",
                       fontsize=_LETTER)  # fmt: skip
-        if height > shown.digits:
-            axes.text(left + shown.places / 2, 2.6 + shown.digits, "⋮", ha="center", va="center")
-        axes.text(left + columns + 0.2, 2.1 + shown.digits / 2, "each digit:\nall channels",
+        if height > shown.tiles:
+            axes.text(left + shown.places / 2, 2.6 + shown.tiles, "⋮", ha="center", va="center")
+        axes.text(left + columns + 0.2, 2.1 + shown.tiles / 2, "each tile:\nall channels",
                   va="center", fontsize=_LETTER, color=MUTED)  # fmt: skip
         if columns > shown.places:
-            axes.text(left + shown.places + 0.5, 2.1 + shown.digits / 2, "…", ha="center")
+            axes.text(left + shown.places + 0.5, 2.1 + shown.tiles / 2, "…", ha="center")
         axes.set(xlim=(-0.1, scale + 0.1), ylim=(2.2 + height, -0.1), aspect="equal")
         axes.set_axis_off()
 
-    title = f"Input positions along {axis.axis}, coloured by digit, before and after the fold"
+    title = f"Input positions along {axis.axis}, coloured by tile, before and after the fold"
     return draw(key, title, (WIDTH, 0.9 + 0.24 * height), paint, (0.05, 0.05, 0.05, 0.05))
 
 
 def _groups(axis: AxisPattern, shown: Shown) -> list[list[tuple[int, str]]]:
-    """Return runs of neighbouring positions, each with its digit."""
-    digits, places = range(shown.digits), range(shown.places)
+    """Return runs of neighbouring positions, each with its tile."""
+    tiles, places = range(shown.tiles), range(shown.places)
     if axis.blocked:
-        return [[(d, _position(axis, d, p, shown)) for p in places] for d in digits]
-    return [[(d, _position(axis, d, p, shown)) for d in digits] for p in places]
+        return [[(d, _position(axis, d, p, shown)) for p in places] for d in tiles]
+    return [[(d, _position(axis, d, p, shown)) for d in tiles] for p in places]
 
 
 def _group_count(axis: AxisPattern, shown: Shown) -> int:
-    return shown.digits if axis.blocked else shown.places
+    return shown.tiles if axis.blocked else shown.places
 
 
-def _position(axis: AxisPattern, digit: int, place: int, shown: Shown) -> str:
+def _position(axis: AxisPattern, tile: int, place: int, shown: Shown) -> str:
     if not axis.blocked:
-        return str(place * axis.in_digits + digit)
-    return "" if shown.rest is None else str(digit * shown.rest + place)
+        return str(place * axis.in_digits + tile)
+    return "" if shown.rest is None else str(tile * shown.rest + place)
 
 
 def _cell(axes: Axes, x: float, y: float, fill: str, text: str) -> None:
@@ -137,9 +137,9 @@ def _number(axes: Axes, x: float, y: float, text: str, size: float) -> None:
 
 def kernel(axis: AxisPattern, key: str) -> Markup:
     """Draw the expanded kernel along one axis: which tap stands where; empty places are zero."""
-    digits = min(axis.in_digits, max(1, _COLUMNS // axis.kernel))
-    rows, columns = min(axis.out_digits, _ROWS), digits * axis.kernel
-    cut = rows < axis.out_digits or digits < axis.in_digits
+    tiles = min(axis.in_digits, max(1, _COLUMNS // axis.kernel))
+    rows, columns = min(axis.out_digits, _ROWS), tiles * axis.kernel
+    cut = rows < axis.out_digits or tiles < axis.in_digits
 
     def paint(axes: Axes) -> None:
         cells: dict[int, list[tuple[int, int]]] = {}
@@ -155,23 +155,23 @@ def kernel(axis: AxisPattern, key: str) -> Markup:
                 _number(axes, x, y, str(tap), _LETTER if columns <= _CELLS * 1.5 else 5)
         axes.vlines(range(0, columns + 1, axis.kernel), 0, rows, color=MUTED, lw=0.7)
         axes.hlines(range(rows + 1), 0, columns, color=RULE, lw=0.5, zorder=0)
-        step = max(1, -(-digits // 12))
-        ticks = range(0, digits, step)
+        step = max(1, -(-tiles // 12))
+        ticks = range(0, tiles, step)
         axes.set_xticks([(d + 0.5) * axis.kernel for d in ticks], [str(d) for d in ticks])
         row_step = max(1, -(-rows // 12))
         lines = range(0, rows, row_step)
         axes.set_yticks([line + 0.5 for line in lines], [str(line) for line in lines])
         axes.set(xlim=(0, columns), ylim=(rows, 0))
         inner = f", each with kernel positions 0..{axis.kernel - 1}" if axis.kernel > 1 else ""
-        part = f" (the first {rows} by {digits} digits)" if cut else ""
-        axes.set_xlabel(f"input digit{inner}{part}")
-        axes.set_ylabel("output digit")
+        part = f" (the first {rows} by {tiles} tiles)" if cut else ""
+        axes.set_xlabel(f"input tile{inner}{part}")
+        axes.set_ylabel("output tile")
         axes.tick_params(length=0)
 
     title = (
-        f"Expanded kernel along {axis.axis}: {axis.out_digits} output digits by {axis.in_digits} "
-        f"input digits of {axis.kernel} positions"
-        f"{f', the first {rows} by {digits} drawn' if cut else ''}"
+        f"Expanded kernel along {axis.axis}: {axis.out_digits} output tiles by {axis.in_digits} "
+        f"input tiles of {axis.kernel} positions"
+        f"{f', the first {rows} by {tiles} drawn' if cut else ''}"
     )
     return draw(
         key, title, (WIDTH, min(4.4, 0.8 + 0.2 * max(rows, 3))), paint, (0.45, 0.05, 0.45, 0.05)

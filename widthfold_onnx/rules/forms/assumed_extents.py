@@ -39,7 +39,7 @@ def wrong_elsewhere(site: LinearSite, options: FoldOptions, form: Reformulation)
     assumed = {i for i in form.folded if site.static[i] is None and form.stated[i] is not None}
     is_shuffled = pixel_shuffle(form.unfolding) is not None
     unseen = not site.is_product and any(
-        fold.axes[i - 2].in_digits == 1
+        fold.axes[i - 2].in_tile == 1
         and (fold.axes[i - 2].stride > 1 or (is_shuffled and _is_bound(site, form, i)))
         for i in assumed - {0}
     )
@@ -55,6 +55,6 @@ def _is_bound(site: LinearSite, form: Reformulation, axis: int) -> bool:
     """Check whether a form is right only for the planned extent of a spatial axis."""
     known = form.fold.axes[axis - 2]
     free = replace(site.axes[axis - 2], length=None)
-    every = fold_axis(free, known.out_digits, known.in_digits, blocked=known.blocked)
+    every = fold_axis(free, known.out_tile, known.in_tile, blocked=known.blocked)
     is_same = not isinstance(every, Refusal) and every.geometry == known.geometry
     return axis - 2 in site.sized_pads or not is_same

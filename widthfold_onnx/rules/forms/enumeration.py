@@ -50,9 +50,9 @@ def candidates(site: LinearSite, options: FoldOptions, factor: int) -> Iterator[
             label, kind = rows.name(site), "blocked" if site.left else "interleaved"
             yield label, judge(site, options, fold, label, factor, kind, merged)
         return
-    digit_major = options.layout is Layout.NHWC
+    tile_major = options.layout is Layout.NHWC
     for split in splits(options.axis, factor, len(site.axes)):
-        yield from forms(site, options, split, digit_major=digit_major)
+        yield from forms(site, options, split, tile_major=tile_major)
 
 
 def forms(
@@ -61,7 +61,7 @@ def forms(
     split: Split,
     *,
     lift: int = 0,
-    digit_major: bool = False,
+    tile_major: bool = False,
     grouping: Grouping | None = None,
     one_sided: bool = False,
 ) -> Iterator[Outcome]:
@@ -72,7 +72,7 @@ def forms(
         options: the limits are used.
         split: factor per axis; an axis of factor 1 may have its strides folded.
         lift: axes of extent 1 put before the spatial ones.
-        digit_major: use the NHWC form where the NCHW form is no view.
+        tile_major: use the NHWC form where the NCHW form is no view.
         grouping: channels and groups of the Conv to fold, without folds of its strides; None for
             those of the site.
         one_sided: add folds of the output alone and, along axes of factor 1, of the input alone:
@@ -105,7 +105,7 @@ def forms(
                 group=regrouping.after.group,
                 batch=split[0],
                 dense=dense,
-                digit_major=digit_major,
+                tile_major=tile_major,
                 lift=lift,
                 regrouping=regrouping,
             )
@@ -199,8 +199,8 @@ def _forms(
         return
     if axis.base_dilation == 1:
         yield ["blocked"], fold_axis(axis, factor, factor, blocked=True)
-    out_digits = factor * axis.base_dilation
-    for in_digits in sorted({factor * axis.stride, factor}, reverse=True):
-        yield ["interleaved"], fold_axis(axis, out_digits, in_digits)
+    out_tile = factor * axis.base_dilation
+    for in_tile in sorted({factor * axis.stride, factor}, reverse=True):
+        yield ["interleaved"], fold_axis(axis, out_tile, in_tile)
     if one_sided:
-        yield ["sub-pixel"], fold_axis(axis, out_digits, 1)
+        yield ["sub-pixel"], fold_axis(axis, out_tile, 1)

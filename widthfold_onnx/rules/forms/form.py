@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from widthfold_onnx.fold.conv import ConvFold
-from widthfold_onnx.fold.packed_layout import State
+from widthfold_onnx.fold.packed_layout import PackedLayout
 from widthfold_onnx.fold.packing import Step
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.refusal import Refusal
@@ -18,7 +18,7 @@ NOMINAL_EXTENT = 64
 
 @dataclass(frozen=True)
 class Ends:
-    """The input and output of a folded node; a state is None for the natural tensor.
+    """The input and output of a folded node; a layout is None for the logical tensor.
 
     Attributes:
         data: index of the input that it reads.
@@ -28,11 +28,11 @@ class Ends:
     """
 
     data: int
-    reads: State | None
-    returns: State | None
+    reads: PackedLayout | None
+    returns: PackedLayout | None
     in_shape: Dims
     out_shape: Dims
-    natural_because: Refusal | None = None
+    logical_because: Refusal | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -57,7 +57,7 @@ class Reformulation:
         merged: axes of the data that make up the positions of a product.
         folding: the Reshapes and Transposes of the data.
         unfolding: those of the result.
-        ends: the states of input and output.
+        ends: the layouts of input and output.
     """
 
     fold: ConvFold

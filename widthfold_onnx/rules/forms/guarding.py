@@ -1,7 +1,7 @@
 """List the extents that a guard must test before it runs the folded nodes.
 
 Under `--guard-shapes` the guard tests every extent that the model leaves open: it must be the
-planned one, or if none was planned a multiple of the digits.
+planned one, or if none was planned a multiple of the tiles.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from widthfold_onnx.fold.axis import fold_axis
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.fold.packing import Reshape, Step, Transpose
-from widthfold_onnx.fold.row_layout import RowState
+from widthfold_onnx.fold.row_layout import RowLayout
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
@@ -29,7 +29,7 @@ def fold_of(site: LinearSite, factor: int) -> ConvFold:
     """Return the fold of a product: a Conv of kernel 1, every matrix a group."""
     axis = fold_axis(ConvAxis(length=None, kernel=1), factor, factor, blocked=site.left)
     assert not isinstance(axis, Refusal)
-    return ConvFold(axes=(axis,), group=site.group, digit_major=not site.left)
+    return ConvFold(axes=(axis,), group=site.group, tile_major=not site.left)
 
 
 def fewest(site: LinearSite, options: FoldOptions, factor: int) -> int:
@@ -93,14 +93,14 @@ def form(
         merged: axes that make up the positions of a product.
         assumed: state the assumed extents of all axes, not of the folded ones only.
     """
-    span, state = _span(site, merged), _state(site, factor, merged)
+    span, layout = _span(site, merged), _layout(site, factor, merged)
     planned = _positions(site, options, factor, merged)
     assert planned is not None
     others = site.planned if assumed else site.static
     shape = (*others[: span.start], *planned, *others[span.stop :])
     channel = len(shape) - (2 if site.left else 1)
     shape = tuple(site.channels[0] if i == channel else e for i, e in enumerate(shape))
-    moves = folding(state, shape, transposed=site.transposed)
+    moves = folding(layout, shape, transposed=site.transposed)
     rest = factor // math.gcd(factor, math.prod(extent or 1 for extent in planned))
     folded = frozenset(range(span.start, span.stop))
     return Reformulation(
@@ -118,25 +118,25 @@ def form(
         rests=tuple(rest if i in folded else 1 for i in range(len(shape))),
         merged=merged,
         folding=moves,
-        unfolding=unfolding(state, site.result(shape), flat=site.flat),
-        ends=_ends(site, state, shape),
+        unfolding=unfolding(layout, site.result(shape), flat=site.flat),
+        ends=_ends(site, layout, shape),
     )
 
 
-def _state(site: LinearSite, factor: int, merged: int) -> RowState:
-    """Return the state of data and result."""
-    return RowState(factor, site.left, merged)
+def _layout(site: LinearSite, factor: int, merged: int) -> RowLayout:
+    """Return the layout of data and result."""
+    return RowLayout(factor, site.left, merged)
 
 
-def _ends(site: LinearSite, state: RowState, shape: Dims) -> Ends:
-    """Return the states at both ends; none for transposed data or a result without channels.
+def _ends(site: LinearSite, layout: RowLayout, shape: Dims) -> Ends:
+    """Return the layouts at both ends; none for transposed data or a result without channels.
 
     A product of dequantized operands has none: it has Reshapes of its own.
     """
     result = site.result(shape)
     why = None
-    reads = state if state.fits(shape) and not site.transposed else None
-    returns = state if state.fits(result) and not site.flat else None
+    reads = layout if layout.fits(shape) and not site.transposed else None
+    returns = layout if layout.fits(result) and not site.flat else None
     if site.flat:
         result = (*result[:-2], result[-1 if site.left else -2])
         why = Refusal(Code.NO_CHANNELS, "its result has no axis of channels")
@@ -145,33 +145,33 @@ def _ends(site: LinearSite, state: RowState, shape: Dims) -> Ends:
     return Ends(site.data_index, reads, returns, shape, result, why)
 
 
-def folding(state: RowState, shape: Dims, *, transposed: bool = False) -> tuple[Step, ...]:
+def folding(layout: RowLayout, shape: Dims, *, transposed: bool = False) -> tuple[Step, ...]:
     """Return the moves that fold the data.
 
     Args:
-        state: how it is packed.
-        shape: natural extents; None where they may not be written into the graph.
+        layout: how it is packed.
+        shape: logical extents; None where they may not be written into the graph.
         transposed: the data is stored with its two last axes exchanged.
     """
-    steps = state.steps(shape)
+    steps = layout.steps(shape)
     if transposed and 1 not in shape[-2:]:  # else both are the same in memory
         order = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
         return (Transpose(order, tuple(shape[i] for i in order)), *steps)
     return steps
 
 
-def unfolding(state: RowState, shape: Dims, *, flat: bool = False) -> tuple[Step, ...]:
+def unfolding(layout: RowLayout, shape: Dims, *, flat: bool = False) -> tuple[Step, ...]:
     """Return the move that unfolds the result.
 
     Args:
-        state: how it is packed.
-        shape: natural extents; None where they may not be written into the graph.
+        layout: how it is packed.
+        shape: logical extents; None where they may not be written into the graph.
         flat: the weight has one axis, so the result has no axis of channels.
     """
-    (step,) = state.steps(shape, inverse=True)
+    (step,) = layout.steps(shape, inverse=True)
     if not flat:
         return (step,)
-    axis = state.channel_axis % len(shape)
+    axis = layout.channel_axis % len(shape)
     others = [i for i in range(len(shape)) if i != axis]
     extents = tuple(step.extents[i] for i in others)
     return (Reshape(step.rank, extents, tuple(step.keep[i] for i in others)),)

@@ -18,12 +18,12 @@ def extended(
 ) -> tuple[Dims, Dims] | Refusal:
     """Return the extents of input and output that the fold needs, or why it cannot have them."""
     names = axis_names(len(site.axes))
-    for axis, digits in enumerate(fold.in_state.factors):
-        open_ = digits > 1 and site.planned[axis] is None
+    for axis, tiles in enumerate(fold.in_layout.factors):
+        open_ = tiles > 1 and site.planned[axis] is None
         if open_ and not (options.guard_shapes and site.quantization is None):
             return Refusal(
                 Code.UNKNOWN_EXTENT,
-                f"the extent of the {names[axis]} is not known; {digits} would have to divide it",
+                f"the extent of the {names[axis]} is not known; {tiles} would have to divide it",
             )
     in_shape = _extended(site, fold, output=False)
     out_shape = _extended(site, fold, output=True)
@@ -52,15 +52,15 @@ def form(
 ) -> Reformulation:
     """Return the form of a fold; see `rows.form`."""
     if site.is_dequantized and fold.group > 1:
-        fold = replace(fold, digit_major=False)  # no state describes digit-major groups
-    (in_shape, out_shape), natural = shapes, (site.planned, site.output)
+        fold = replace(fold, tile_major=False)  # no layout describes tile-major groups
+    (in_shape, out_shape), logical = shapes, (site.planned, site.output)
     before, after = (
         _packed(fold, _kept(site, shape, fold, assumed=assumed), output=output)
         for shape, output in ((in_shape, False), (out_shape, True))
     )
     views = before.is_view and after.is_view
-    last = fold.digit_major and not views
-    fold = replace(fold, digit_major=last)
+    last = fold.tile_major and not views
+    fold = replace(fold, tile_major=last)
     tested = {i for i, extent in enumerate(before.shape) if extent is not None}
     tested |= {i + 2 for i in site.sized_pads}
     produced = (out_shape[0], 1, *out_shape[2:])
@@ -70,7 +70,7 @@ def form(
         axis=label,
         factor=factor,
         kind=kind,
-        is_view=views and shapes == natural,
+        is_view=views and shapes == logical,
         channels_last=last,
         in_shape=in_shape,
         out_shape=out_shape,
@@ -82,9 +82,9 @@ def form(
             for i, is_ in enumerate((fold.batch > 1, False, *(a.folded for a in fold.axes)))
             if is_
         ),
-        rests=fold.in_state.factors,
-        folding=before.steps(digit_major=last),
-        unfolding=after.steps(digit_major=last, inverse=True),
+        rests=fold.in_layout.factors,
+        folding=before.steps(tile_major=last),
+        unfolding=after.steps(tile_major=last, inverse=True),
         ends=_ends(site, fold, shapes, before.shape, after.shape),
     )
 
@@ -92,16 +92,16 @@ def form(
 def _ends(
     site: LinearSite, fold: ConvFold, shapes: tuple[Dims, Dims], in_shape: Dims, out_shape: Dims
 ) -> Ends:
-    """Return the states at both ends.
+    """Return the layouts at both ends.
 
     None if the tensor is extended or cut, a folded extent is open, or groups interleave.
     """
-    apart = fold.digit_major and fold.group > 1
+    apart = fold.tile_major and fold.group > 1
     reads, returns = (
-        state if shape == natural and state.fits(shape) and not apart else None
-        for state, shape, natural in (
-            (fold.in_state, shapes[0], site.planned),
-            (fold.out_state, shapes[1], site.output),
+        layout if shape == logical and layout.fits(shape) and not apart else None
+        for layout, shape, logical in (
+            (fold.in_layout, shapes[0], site.planned),
+            (fold.out_layout, shapes[1], site.output),
         )
     )
     why = None
@@ -114,8 +114,8 @@ def _ends(
 
 def _packed(fold: ConvFold, shape: Dims, *, output: bool) -> Packing:
     """Return how the input or output of these extents is packed."""
-    digits = [(a.out_digits if output else a.in_digits, a.blocked) for a in fold.axes]
-    return pack(shape, digits, group=fold.group, batch=fold.batch, lift=fold.lift)
+    tiles = [(a.out_tile if output else a.in_tile, a.blocked) for a in fold.axes]
+    return pack(shape, tiles, group=fold.group, batch=fold.batch, lift=fold.lift)
 
 
 def _extended(site: LinearSite, fold: ConvFold, *, output: bool) -> Dims:

@@ -6,7 +6,7 @@
 
 An integer q stands for (q - zero point) * scale. So the structural zeros of a folded weight are the
 zero point of the weight, and data is extended by the zero point of the data. Numbers per output
-channel are repeated for every digit; all other scales and zero points stay. The weight is folded
+channel are repeated for every tile; all other scales and zero points stay. The weight is folded
 as stored integers, and dequantized behind the fold. Numbers per position (operator texts,
 MatMulInteger-10 and QLinearMatMul-21) cannot be folded, as one folded position is several.
 

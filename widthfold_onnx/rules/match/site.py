@@ -14,7 +14,7 @@ import numpy.typing as npt
 from widthfold_onnx.fold.channels import Grouping, most_groups
 from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.fold.conv_axis import ConvAxis
-from widthfold_onnx.fold.row_layout import RowState
+from widthfold_onnx.fold.row_layout import RowLayout
 from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Node, Value
 from widthfold_onnx.model.graph.messages import Scope
@@ -297,20 +297,20 @@ class LinearSite(Site):
     def folded_bias(self, numbers: Array, fold: ConvFold) -> Array:
         """Return the bias of the folded node.
 
-        C of a Gemm that is the same at all positions is repeated for every digit; else it is folded
+        C of a Gemm that is the same at all positions is repeated for every tile; else it is folded
         like the result. A single number stays as it is.
         """
         if not self.is_product:
             return fold_per_channel(numbers, fold)
         if numbers.size == 1:
             return numbers
-        natural = numbers.reshape((1,) * (2 - numbers.ndim) + numbers.shape)
-        if natural.shape[-1 if self.left else -2] == 1:
+        logical = numbers.reshape((1,) * (2 - numbers.ndim) + numbers.shape)
+        if logical.shape[-1 if self.left else -2] == 1:
             return self.folded_vector(numbers, fold)
-        full = list(natural.shape)
+        full = list(logical.shape)
         full[-2 if self.left else -1] = self.channels[1]
-        state = RowState(fold.out_factor, self.left)
-        return state.packed(np.broadcast_to(natural, full))
+        layout = RowLayout(fold.out_factor, self.left)
+        return layout.packed(np.broadcast_to(logical, full))
 
 
 def _broadcast(data: Dims, weight: tuple[int, ...]) -> Dims:

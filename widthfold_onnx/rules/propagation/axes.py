@@ -1,6 +1,6 @@
 """Find the axes along which an op acts, and their new extents; all other axes stay as they are.
 
-Such an op runs unchanged on packed tensors whose state leaves these axes alone.
+Such an op runs unchanged on packed tensors whose layout leaves these axes alone.
 """
 
 from __future__ import annotations

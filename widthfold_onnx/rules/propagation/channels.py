@@ -1,4 +1,4 @@
-"""Carry ops that join or split channels, or act along axes that a state leaves alone."""
+"""Carry ops that join or split channels, or act along axes that a layout leaves alone."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from widthfold_onnx.fold.packing import Reshape, Step
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.propagation.axes import ALONG, SIZES
-from widthfold_onnx.rules.propagation.op import Carried, Op, pointwise
+from widthfold_onnx.rules.propagation.op import Op, PackedOp, pointwise
 
 Array = npt.NDArray[Any]
 
 
-def concat(op: Op) -> Carried | Refusal:
+def concat(op: Op) -> PackedOp | Refusal:
     """Carry a Concat of channels, if the packed positions of every channel stay together."""
     shapes = [shape for shape in op.shapes if shape is not None]
     if len(shapes) < len(op.shapes):
-        return Refusal(Code.NOT_PACKED, "an input is not there in the state")
+        return Refusal(Code.NOT_PACKED, "an input is not there in the layout")
     first = shapes[0]
-    joins = op.state.names_channels(op.integer("axis", 0), len(first))
-    if not joins or not op.state.channel_major:
-        return Refusal(Code.OTHER_AXIS, "it joins along another axis, or digits lie in between")
-    channel = op.state.channel_axis % len(first)
+    joins = op.layout.names_channels(op.integer("axis", 0), len(first))
+    if not joins or not op.layout.channel_major:
+        return Refusal(Code.OTHER_AXIS, "it joins along another axis, or tiles lie in between")
+    channel = op.layout.channel_axis % len(first)
     total = sum(shape[channel] or 0 for shape in shapes)
     joined = {_with(shape, channel, total) for shape in shapes}
     if len(joined) > 1:
         return Refusal(Code.SHAPES_DIFFER, f"extents {[list(shape) for shape in shapes]}")
-    return Carried(tuple(joined))
+    return PackedOp(tuple(joined))
 
 
 def _with(shape: Dims, axis: int, extent: int | None) -> Dims:
@@ -39,17 +39,17 @@ def _with(shape: Dims, axis: int, extent: int | None) -> Dims:
     return (*shape[:axis], extent, *shape[axis + 1 :])
 
 
-def split(op: Op) -> Carried | Refusal:
+def split(op: Op) -> PackedOp | Refusal:
     """Carry a Split of channels; every channel takes its packed positions with it."""
     result = pointwise(op)
     if isinstance(result, Refusal):
         return result
     (shape,), count = result.shapes, len(op.node.outputs)
-    channel = op.state.channel_axis % len(shape)
+    channel = op.layout.channel_axis % len(shape)
     channels = shape[channel] or 0
-    splits = op.state.names_channels(op.integer("axis", 0), len(shape))
-    if not splits or not op.state.channel_major:
-        return Refusal(Code.OTHER_AXIS, "it splits along another axis, or digits lie in between")
+    splits = op.layout.names_channels(op.integer("axis", 0), len(shape))
+    if not splits or not op.layout.channel_major:
+        return Refusal(Code.OTHER_AXIS, "it splits along another axis, or tiles lie in between")
     if "split" in op.node.attributes:
         return Refusal(Code.NOT_CARRIED, "the sizes of its parts are an attribute")
     sizes, constants = np.full(count, channels // count), {}
@@ -57,34 +57,34 @@ def split(op: Op) -> Carried | Refusal:
         array = op.constant(1)
         if isinstance(array, Refusal):
             return array
-        sizes, constants = array, {1: array * (op.state.channels(channels).size // channels)}
+        sizes, constants = array, {1: array * (op.layout.channels(channels).size // channels)}
     if sizes.shape != (count,) or sizes.sum() != channels or sizes.min() < 1:
         return Refusal(Code.UNEVEN_PARTS, f"{channels} channels are split into {count} parts")
-    return Carried(tuple(_with(shape, channel, int(size)) for size in sizes), constants)
+    return PackedOp(tuple(_with(shape, channel, int(size)) for size in sizes), constants)
 
 
-def along(op: Op) -> Carried | Refusal:
-    """Carry an op along axes that the state leaves alone; inputs other than 0 are parameters."""
+def along(op: Op) -> PackedOp | Refusal:
+    """Carry an op along axes that the layout leaves alone; inputs other than 0 are parameters."""
     result = pointwise(op)
     if isinstance(result, Refusal):
         return result
     (shape,) = result.shapes
-    if op.state.rank(len(shape)) != len(shape):
+    if op.layout.rank(len(shape)) != len(shape):
         return Refusal(Code.OTHER_RANK, "it counts its axes")
     changed = ALONG[op.node.op_type](op, shape)
     if isinstance(changed, Refusal):
         return changed
-    if op.state.involved(len(shape)) & changed.keys():
+    if op.layout.involved(len(shape)) & changed.keys():
         return Refusal(Code.ALONG_FOLDED_AXIS, f"it acts along the axes {sorted(changed)}")
     after = tuple(changed.get(axis, extent) for axis, extent in enumerate(shape))
-    return Carried((after,), _sizes(op, after))
+    return PackedOp((after,), _sizes(op, after))
 
 
 def _sizes(op: Op, after: Dims) -> Mapping[int, Array]:
     """Return the output extents that a Resize reads, as those of the packed tensor."""
     if op.node.op_type != "Resize" or len(op.node.inputs) <= SIZES:
         return {}
-    for step in op.state.steps(after):
+    for step in op.layout.steps(after):
         after = _moved(after, step)
     return {SIZES: np.array(after, np.int64)}
 

@@ -1,4 +1,4 @@
-"""Describe a node that may be carried, and the packed form that a rule returns for it."""
+"""Describe a node that may run on packed tensors, and the packed form that a rule returns for it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from widthfold_onnx.fold.packed_layout import State
+from widthfold_onnx.fold.packed_layout import PackedLayout
 from widthfold_onnx.model.graph.document import Document, Node
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.domain import operator_of
@@ -21,15 +21,15 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Op:
-    """A node, and which of its inputs are available in one state.
+    """A node, and which of its inputs are available in one layout.
 
     Attributes:
-        shapes: natural extents per input; None where it is not available in the state.
+        shapes: logical extents per input; None where it is not available in the layout.
     """
 
     document: Document
     node: Node
-    state: State
+    layout: PackedLayout
     shapes: tuple[Dims | None, ...]
 
     def constant(self, index: int) -> Array | Refusal:
@@ -80,11 +80,11 @@ class Op:
 
 
 @dataclass(frozen=True)
-class Carried:
+class PackedOp:
     """The packed form of an op.
 
     Attributes:
-        shapes: natural extents of every output.
+        shapes: logical extents of every output.
         constants: new numbers for inputs, by index; packed tensors replace the data, and all other
             inputs stay.
     """
@@ -93,9 +93,9 @@ class Carried:
     constants: Mapping[int, Array] = field(default_factory=dict)
 
 
-def pointwise(op: Op) -> Carried | Refusal:
+def pointwise(op: Op) -> PackedOp | Refusal:
     """Carry an op of data at input 0; all others are scalars by the definition of the operator."""
     shape, *others = op.shapes
     if shape is None or any(other is not None for other in others):
-        return Refusal(Code.NOT_PACKED, "the input is not there in the state")
-    return Carried((shape,))
+        return Refusal(Code.NOT_PACKED, "the input is not there in the layout")
+    return PackedOp((shape,))

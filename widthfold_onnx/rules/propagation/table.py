@@ -1,7 +1,7 @@
 """Run ops on packed tensors: find the packed form of an op, or why there is none.
 
 Rule: replaces unfold - op - fold with the op on packed tensors.
-Requires: every tensor that the op reads element by element is available in one state.
+Requires: every tensor that the op reads element by element is available in one layout.
 Rewrites: constants that differ per channel are packed like the channels, repeated or tiled; the
     operator and its attributes stay.
 Refuses: ops that read or write along a folded axis, results without elements, and operator sets
@@ -21,7 +21,7 @@ from widthfold_onnx.model.proto.domain import is_default
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.propagation.axes import ALONG
 from widthfold_onnx.rules.propagation.channels import along, concat, split
-from widthfold_onnx.rules.propagation.op import Carried, Op, pointwise
+from widthfold_onnx.rules.propagation.op import Op, PackedOp, pointwise
 
 Array = npt.NDArray[Any]
 
@@ -39,14 +39,14 @@ BROADCASTING = frozenset({"Add", "Div", "Max", "Min", "Mul", "PRelu", "Pow", "Su
 """Ops of several inputs that are broadcast; each output element depends on the same elements."""
 
 
-Rule = Callable[[Op], Carried | Refusal]
+Rule = Callable[[Op], PackedOp | Refusal]
 
 
-def carry(op: Op) -> Carried | Refusal:
-    """Return the packed form of an op in a state, or why it must read the natural tensor."""
-    node, rule = op.node, CARRY.get(op.node.op_type)
-    if rule is None or not is_default(node, *CARRY):
-        return Refusal(Code.NOT_CARRIED, f"no rule carries {node.op_type}")
+def propagate(op: Op) -> PackedOp | Refusal:
+    """Return the packed form of an op in a layout, or why it must read the logical tensor."""
+    node, rule = op.node, PROPAGATION.get(op.node.op_type)
+    if rule is None or not is_default(node, *PROPAGATION):
+        return Refusal(Code.NOT_CARRIED, f"no rule runs {node.op_type} on packed tensors")
     if op.document.opset < MIN_OPSET:
         return Refusal(Code.OPSET_TOO_OLD, f"opset {op.document.opset} is below {MIN_OPSET}")
     if node.device_configurations:
@@ -63,7 +63,7 @@ def carry(op: Op) -> Carried | Refusal:
     return result
 
 
-def _broadcasting(op: Op) -> Carried | Refusal:
+def _broadcasting(op: Op) -> PackedOp | Refusal:
     """Carry an op whose inputs are data of equal extents, or constants, per channel at most."""
     shapes = [shape for shape in op.shapes if shape is not None]
     if any(shape != shapes[0] for shape in shapes):
@@ -79,29 +79,29 @@ def _broadcasting(op: Op) -> Carried | Refusal:
                 return packed
             if packed is not None:
                 constants[index] = packed
-    return Carried((shapes[0],), constants)
+    return PackedOp((shapes[0],), constants)
 
 
 def _constant(op: Op, array: Array, shape: Dims) -> Array | Refusal | None:
     """Pack a constant that is read beside a tensor of extents `shape`; None if it stays."""
-    rank, channel = len(shape), op.state.channel_axis % len(shape)
+    rank, channel = len(shape), op.layout.channel_axis % len(shape)
     axes = (1,) * (rank - array.ndim) + array.shape
     others = axes[:channel] + axes[channel + 1 :]
     if len(axes) > rank or set(others) - {1} or axes[channel] not in (1, shape[channel]):
         return Refusal(Code.CONSTANT_VARIES, f"a constant has the extents {list(axes)}")
     if channel >= rank - array.ndim and axes[channel] == shape[channel]:
-        return op.state.constant(array, rank)
-    return array.reshape(()) if array.ndim > op.state.rank(rank) else None
+        return op.layout.constant(array, rank)
+    return array.reshape(()) if array.ndim > op.layout.rank(rank) else None
 
 
-def _per_channel(op: Op, axis: int) -> Carried | Refusal:
+def _per_channel(op: Op, axis: int) -> PackedOp | Refusal:
     """Carry an op on input 0 whose other inputs hold one number, or one per channel on `axis`."""
     result = pointwise(op)
     if isinstance(result, Refusal):
         return result
     (shape,) = result.shapes
-    named = op.state.names_channels(axis, len(shape))
-    count = shape[op.state.channel_axis] if named else None
+    named = op.layout.names_channels(axis, len(shape))
+    count = shape[op.layout.channel_axis] if named else None
     constants = {}
     for index in range(1, len(op.node.inputs)):
         if op.node.inputs[index] is not None:
@@ -109,13 +109,13 @@ def _per_channel(op: Op, axis: int) -> Carried | Refusal:
             if isinstance(array, Refusal):
                 return array
             if array.shape == (count,):
-                constants[index] = array[op.state.channels(array.size)]
+                constants[index] = array[op.layout.channels(array.size)]
             elif array.size > 1:
                 return Refusal(Code.CONSTANT_VARIES, f"a constant has the extents {array.shape}")
-    return Carried(result.shapes, constants)
+    return PackedOp(result.shapes, constants)
 
 
-def _product(op: Op) -> Carried | Refusal:
+def _product(op: Op) -> PackedOp | Refusal:
     result = _broadcasting(op)
     for index, shape in enumerate(op.shapes):
         factor = op.constant(index) if shape is None else None
@@ -129,11 +129,11 @@ _OVERFLOW = Refusal(
 )
 
 
-def _normalization(op: Op) -> Carried | Refusal:
+def _normalization(op: Op) -> PackedOp | Refusal:
     if op.integer("training_mode", 0) or not op.integer("spatial", 1):
         return Refusal(Code.NOT_INFERENCE, "statistics are computed, or differ per position")
     result = _per_channel(op, 1)
-    if isinstance(result, Carried) and not result.constants:
+    if isinstance(result, PackedOp) and not result.constants:
         return Refusal(Code.OTHER_AXIS, "its channels are another axis")
     scale, variance = op.constant(1), op.constant(4)
     if isinstance(scale, Refusal) or isinstance(variance, Refusal):
@@ -143,7 +143,7 @@ def _normalization(op: Op) -> Carried | Refusal:
     return _OVERFLOW if op.overflows(factor) else result
 
 
-def _quantization(op: Op) -> Carried | Refusal:
+def _quantization(op: Op) -> PackedOp | Refusal:
     if op.document.opset < 13:
         return pointwise(op)
     if op.integer("block_size", 0):
@@ -151,7 +151,7 @@ def _quantization(op: Op) -> Carried | Refusal:
     return _per_channel(op, op.integer("axis", 1))
 
 
-CARRY: Mapping[str, Rule] = {
+PROPAGATION: Mapping[str, Rule] = {
     **dict.fromkeys(sorted(UNARY), pointwise),
     **dict.fromkeys(sorted(BROADCASTING), _broadcasting),
     **dict.fromkeys(ALONG, along),
@@ -163,4 +163,4 @@ CARRY: Mapping[str, Rule] = {
     "QuantizeLinear": _quantization,
     "Split": split,
 }
-"""The rule that carries an op, by operator."""
+"""The rule that makes an op packed, by operator."""
