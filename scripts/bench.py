@@ -148,7 +148,7 @@ def compared(model: Path, found: SearchReport, search: SearchOptions) -> list[Co
     with Store(search.store) as store:
         return list(
             compare(
-                layers.units.values(),
+                layers.workloads.values(),
                 lambda subject, form: store.get(Key(subject, form, setting, machine)),
             )
         )

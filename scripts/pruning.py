@@ -66,7 +66,7 @@ def raced(layers: Layers, seconds: float) -> dict[str, dict[str, race.Ran]]:
             found[message.subject][message.key] = message
 
     setup = race.Setup(Provider.CPU, (), (), 1, FoldOptions())
-    race.race(list(layers.units.values()), setup, seconds, report=keep)
+    race.race(list(layers.workloads.values()), setup, seconds, report=keep)
     return found
 
 
@@ -81,7 +81,7 @@ def compare(model: Path, seconds: float) -> Row:
     race.PEAK_MARGIN = race.HOPELESS = math.inf
     every = raced(layers, seconds)
     race.PEAK_MARGIN, race.HOPELESS = margin, hopeless
-    row = Row(model=model.stem, layers=len(layers.units), faster=[], lost={})
+    row = Row(model=model.stem, layers=len(layers.workloads), faster=[], lost={})
     for subject, forms in usually.items():
         for key, ran in forms.items():
             if key and ran.reason != NO_TIME:

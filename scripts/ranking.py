@@ -10,7 +10,7 @@ from scipy.stats import rankdata
 
 from widthfold_onnx.plan.measure.bench import AS_IS
 from widthfold_onnx.plan.store.store import Measurement
-from widthfold_onnx.plan.workload.workloads import Unit
+from widthfold_onnx.plan.workload.workloads import Workload
 
 FEWEST = 3
 """Fewest pairs for which a correlation is given."""
@@ -34,23 +34,23 @@ class Compared:
 
 
 def compare(
-    units: Iterable[Unit], known: Callable[[str, str], Measurement | None]
+    workloads: Iterable[Workload], known: Callable[[str, str], Measurement | None]
 ) -> Iterator[Compared]:
     """Yield predictions beside measurements, for every layer that was measured.
 
     Args:
-        units: layers with their forms.
+        workloads: layers with their forms.
         known: returns the measurement of a subject in a form, if there is one.
     """
-    for unit in units:
-        own = known(unit.subject, AS_IS)
-        found = [(form, known(unit.subject, form.key)) for form in unit.forms]
+    for workload in workloads:
+        own = known(workload.subject, AS_IS)
+        found = [(form, known(workload.subject, form.key)) for form in workload.forms]
         ran = [(form, it) for form, it in found if it is not None and it.status == "ok"]
         if own is not None and own.status == "ok":
             yield Compared(
-                unit.subject,
-                own.seconds / unit.predicted,
-                [unit.predicted / form.predicted for form, _ in ran],
+                workload.subject,
+                own.seconds / workload.predicted,
+                [workload.predicted / form.predicted for form, _ in ran],
                 [measured.ratio for _, measured in ran],
             )
 

@@ -20,7 +20,7 @@ from widthfold_onnx.plan.predict.targets import target, usual
 from widthfold_onnx.plan.store.identity import machine_identity, setting_identity
 from widthfold_onnx.plan.store.store import Key, Measurement, Store
 from widthfold_onnx.plan.workload.layers import Layers
-from widthfold_onnx.plan.workload.workloads import Unit
+from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.runtime.sessions.session import Level
 
 CPU = ("--no-measure", "--target", "cpu-avx512")
@@ -157,20 +157,20 @@ def test_open_sizes_must_be_given_as_nothing_is_run(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- what the store holds
 
 
-def the_layer() -> Unit:
+def the_layer() -> Workload:
     document = Document(onnx.load(WIDE), None, OPERATORS)
     layers = Layers.of(document, FoldOptions(), {"x": (1, 1, 512, 512)}, target("cpu-avx512"))
-    (unit,) = layers.units.values()
-    return unit
+    (workload,) = layers.workloads.values()
+    return workload
 
 
 def put(store: Path, machine: str, ratio: float) -> None:
     """Measurements of the layer as it is and in its last form, which none would predict."""
-    unit = the_layer()
+    workload = the_layer()
     with Store(store) as kept:
-        for candidate, value in ((AS_IS, 1.0), (unit.forms[-1].key, ratio)):
+        for candidate, value in ((AS_IS, 1.0), (workload.forms[-1].key, ratio)):
             measured = Measurement("ok", value, value, value, 1e-3, 10, "", now())
-            kept.put(Key(unit.subject, candidate, SETTING, machine), measured)
+            kept.put(Key(workload.subject, candidate, SETTING, machine), measured)
 
 
 def test_what_another_machine_measured_decides(store: Path) -> None:
@@ -202,9 +202,9 @@ def test_measurements_of_another_device_or_setting_do_not_count(store: Path) -> 
 
 
 def test_a_layer_that_did_not_run_is_not_predicted(store: Path) -> None:
-    unit = the_layer()
+    workload = the_layer()
     with Store(store) as kept:
-        kept.put(Key(unit.subject, AS_IS, SETTING, "elsewhere"), lost("it hung"))
+        kept.put(Key(workload.subject, AS_IS, SETTING, "elsewhere"), lost("it hung"))
     (site,) = planned(WIDE, *CPU)["sites"]
     assert (site["status"], site["gain"]) == ("kept", None)
 

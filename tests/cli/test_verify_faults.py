@@ -182,12 +182,12 @@ RECORD = {
     "samples": 1,
     "batch": 1,
     "dense": False,
-    "digit_major": False,
+    "tile_major": False,
     "lift": 0,
     "channels": [2, 3],
     "group": 1,
 }
-KEPT = {"out_digits": 1, "in_digits": 1, "blocked": False, "length": 8}
+KEPT = {"out_tile": 1, "in_tile": 1, "blocked": False, "length": 8}
 
 
 @contextmanager
@@ -218,10 +218,10 @@ def limited(seconds: int) -> Iterator[None]:
         {"axes": [KEPT]},
         {"axes": [KEPT] * 40},
         {"axes": [KEPT, {**KEPT, "length": None}]},
-        {"axes": [KEPT, {**KEPT, "out_digits": 0, "in_digits": 0}]},
-        {"axes": [KEPT, {**KEPT, "out_digits": -4, "in_digits": -4, "length": 16}]},
-        {"axes": [KEPT, {**KEPT, "out_digits": 1 << 20, "in_digits": 1 << 20, "length": 1 << 20}]},
-        {"axes": [KEPT, {**KEPT, "out_digits": 1 << 62, "in_digits": 1 << 62, "length": 1 << 62}]},
+        {"axes": [KEPT, {**KEPT, "out_tile": 0, "in_tile": 0}]},
+        {"axes": [KEPT, {**KEPT, "out_tile": -4, "in_tile": -4, "length": 16}]},
+        {"axes": [KEPT, {**KEPT, "out_tile": 1 << 20, "in_tile": 1 << 20, "length": 1 << 20}]},
+        {"axes": [KEPT, {**KEPT, "out_tile": 1 << 62, "in_tile": 1 << 62, "length": 1 << 62}]},
         {"axes": [KEPT, {**KEPT, "length": 1 << 62}]},
         {"axes": [KEPT, {**KEPT, "length": -16}]},
         {"axes": [KEPT, KEPT], "samples": 0},

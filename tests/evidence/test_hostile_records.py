@@ -139,7 +139,7 @@ def test_all_folds_together_have_a_size_that_is_shown(monkeypatch: pytest.Monkey
     """Each is small enough alone; together they would fill the memory."""
     model = folded("convs")
     first = records(model, FOLD_KEY)[0]
-    for key in ("out_digits", "in_digits"):
+    for key in ("out_tile", "in_tile"):
         first.value = replaced(first.value, ("axes", 1, key), 1 << 10)
     (node,) = (n for n in model.graph.node if first in n.metadata_props)
     model.graph.node.extend([node] * 20)
@@ -164,7 +164,7 @@ def exaggerated(entry: onnx.StringStringEntryProto) -> None:
     record = json.loads(entry.value)
     record["factor"] = 7
     for axis in record.get("axes", []):
-        axis["out_digits"] *= 3
+        axis["out_tile"] *= 3
     entry.value = json.dumps(record)
 
 

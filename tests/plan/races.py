@@ -15,15 +15,15 @@ from widthfold_onnx.plan.measure import bench as measure
 from widthfold_onnx.plan.measure.bench import Bench
 from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, Setup
 from widthfold_onnx.plan.store.store import Measurement, Store
-from widthfold_onnx.plan.workload.workloads import Form, Unit
+from widthfold_onnx.plan.workload.workloads import Form, Workload
 
 LOG = "WIDTHFOLD_TEST_LOG"
 SETUP = Setup(Provider.CPU, (), (), 1, FOLD)
 
 
-def unit(subject: str, *forms: str) -> Unit:
+def workload(subject: str, *forms: str) -> Workload:
     """A layer that runs by its subject, and forms that run by their names."""
-    return Unit(subject, b"", tuple(Form(form, 1.0, 1.0) for form in forms), 1, 1.0)
+    return Workload(subject, b"", tuple(Form(form, 1.0, 1.0) for form in forms), 1, 1.0)
 
 
 def bench(store: Store) -> Bench:
@@ -38,9 +38,9 @@ def kept(store: Store) -> dict[tuple[str, str], Measurement]:
     return {(key.subject, key.candidate): found for key, found in store.items()}
 
 
-def behaving(units: Sequence[Unit], setup: Setup, seconds: float, *, report) -> None:
+def behaving(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report) -> None:
     """Says of every form that it ran, after it did what its name says."""
-    for one in units:
+    for one in workloads:
         for key in ("", *(form.key for form in one.forms)):
             report(Began(one.subject, key))
             _note(f"{os.getpid()} {one.subject} {key}")
@@ -74,6 +74,6 @@ def _note(line: str) -> None:
 def measure_many(path: Path, count: int) -> None:
     """Measure layers of two forms each, for as long as one is let; to be killed."""
     measure.race = behaving
-    units = [unit(f"layer{number:03}", "brief1", "brief2") for number in range(count)]
+    workloads = [workload(f"layer{number:03}", "brief1", "brief2") for number in range(count)]
     with Store(path) as store:
-        bench(store).measure(units, time.monotonic() + 60, lambda step: None)
+        bench(store).measure(workloads, time.monotonic() + 60, lambda step: None)

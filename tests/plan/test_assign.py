@@ -59,12 +59,14 @@ def every(request: pytest.FixtureRequest) -> Layers:
 
 def few(every: Layers, rng: np.random.Generator) -> Layers:
     """The layers of a model with some forms each, more of them in states that others know."""
-    units = {}
-    for subject, unit in every.units.items():
-        likely = [1.0 + 20 * (f.reads is not None and f.reads == f.returns) for f in unit.forms]
+    workloads = {}
+    for subject, workload in every.workloads.items():
+        likely = [1.0 + 20 * (f.reads is not None and f.reads == f.returns) for f in workload.forms]
         picked = rng.choice(len(likely), FORMS, replace=False, p=np.array(likely) / sum(likely))
-        units[subject] = replace(unit, forms=tuple(unit.forms[i] for i in sorted(picked)))
-    return replace(every, units=units)
+        workloads[subject] = replace(
+            workload, forms=tuple(workload.forms[i] for i in sorted(picked))
+        )
+    return replace(every, workloads=workloads)
 
 
 def world(found_layers: Layers, rng: np.random.Generator) -> Known:
@@ -73,10 +75,10 @@ def world(found_layers: Layers, rng: np.random.Generator) -> Known:
     def put(subject: str, key: str, ratio: float, seconds: float) -> None:
         times[subject, key] = Measurement("ok", ratio, ratio, ratio, seconds, 4, "", now())
 
-    for subject, unit in found_layers.units.items():
+    for subject, workload in found_layers.workloads.items():
         own = float(rng.uniform(1, 3))
         put(subject, AS_IS, 1.0, own)
-        for form in unit.forms:
+        for form in workload.forms:
             core, ends = rng.uniform(0.3, 1.2) * own, rng.uniform(0, 1) * own
             put(subject, form.key, own / (core + ends), core + ends)
             if rng.random() < 0.8 and not form.reads == form.returns is None:
@@ -109,7 +111,7 @@ def cost(found_layers: Layers, known: Known, choice: Mapping[str, Form | None]) 
 def prices(found_layers: Layers, known: Known, link: Link) -> dict[object, float]:
     price: dict[object, float] = {}
     for subject, end in [*((s, 1) for s in link.makers), *((s, 0) for s in link.readers)]:
-        for form in found_layers.units[subject].forms:
+        for form in found_layers.workloads[subject].forms:
             between = known(inside_subject(subject), form.key)
             state = (form.reads, form.returns)[end]
             if between is not None and state is not None:
@@ -139,13 +141,14 @@ def test_no_other_choice_costs_less(seed: int, every: Layers) -> None:
     known = world(some, rng)
     assert len(some.links) == 4
     options = [
-        [(subject, form) for form in (None, *unit.forms)] for subject, unit in some.units.items()
+        [(subject, form) for form in (None, *workload.forms)]
+        for subject, workload in some.workloads.items()
     ]
     best = min(cost(some, known, dict(c)) for c in itertools.product(*options))
     keys = assign(some, known)
     forms = {
-        subject: next((f for f in unit.forms if f.key == keys.get(subject)), None)
-        for subject, unit in some.units.items()
+        subject: next((f for f in workload.forms if f.key == keys.get(subject)), None)
+        for subject, workload in some.workloads.items()
     }
     assert cost(some, known, forms) == pytest.approx(best)
     assert assign(some, known) == keys
@@ -162,8 +165,8 @@ def test_layers_that_gain_only_together_are_folded_together(tmp_path, monkeypatc
     path = save(build(THREE), tmp_path / "model.onnx")
 
     def alone(layer: dict, form: dict) -> tuple[float, float] | str:
-        tiles = {(axis["out_digits"], axis["in_digits"]) for axis in form["axes"]}
-        agrees = (form["axis"], form["digit_major"], form["lift"]) == ("width", False, 0)
+        tiles = {(axis["out_tile"], axis["in_tile"]) for axis in form["axes"]}
+        agrees = (form["axis"], form["tile_major"], form["lift"]) == ("width", False, 0)
         if not agrees or tiles != {(1, 1), (4, 4)}:
             return "too slow"
         return (3.0, 2.9) if "inside" in layer else (0.9, 0.8)

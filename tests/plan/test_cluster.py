@@ -20,18 +20,18 @@ import psutil
 import pytest
 from distributed import LocalCluster  # noqa: TID251 - the cluster of the tests
 
-from tests.plan.workers import noted, own_number, units
+from tests.plan.workers import noted, own_number, workloads
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 from widthfold_onnx.plan.measure import cluster as door
 from widthfold_onnx.plan.measure import cluster_pool as crews
 from widthfold_onnx.plan.measure.bench import AS_IS
 from widthfold_onnx.plan.measure.cluster import Cluster
-from widthfold_onnx.plan.measure.cluster_pool import MOST_FAILURES, Crew
+from widthfold_onnx.plan.measure.cluster_pool import MOST_FAILURES, ClusterPool
 from widthfold_onnx.plan.search.tuning import tune
 from widthfold_onnx.plan.store.identity import Place, machine_identity
 from widthfold_onnx.plan.store.store import Key, Measurement, Store
-from widthfold_onnx.plan.workload.workloads import Unit
+from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.progress import Step
 
 MODELS = Path(__file__).parents[2] / "models"
@@ -88,10 +88,10 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def measured(
-    address: str, todo: list[Unit], say: Callable[[str], None] = lambda line: None
+    address: str, todo: list[Workload], say: Callable[[str], None] = lambda line: None
 ) -> dict[Key, Measurement]:
     with Store(None) as store, Cluster(address, Provider.AUTO, {}) as found:
-        Crew(found, SMALL, FoldOptions(), store).measure(todo, time.monotonic() + 50, say)
+        ClusterPool(found, SMALL, FoldOptions(), store).measure(todo, time.monotonic() + 50, say)
         return dict(store.items())
 
 
@@ -138,9 +138,9 @@ def test_the_units_of_a_killed_worker_are_measured_elsewhere(tmp_path: Path) -> 
 
 
 def test_every_worker_measures_one_unit_at_a_time(cluster: LocalCluster, log: Path) -> None:
-    todo = units(log, 9)
+    todo = workloads(log, 9)
     found = measured(cluster.scheduler_address, todo)
-    assert {key.subject for key in found} == {unit.subject for unit in todo}
+    assert {key.subject for key in found} == {workload.subject for workload in todo}
     assert Counter(subject for _, subject, _, _ in runs(log)) == {u.subject: 1 for u in todo}
     by_worker = defaultdict(list)
     for pid, _, begin, end in runs(log):
@@ -154,10 +154,10 @@ def test_every_worker_measures_one_unit_at_a_time(cluster: LocalCluster, log: Pa
 def test_the_unit_of_a_worker_that_died_is_measured_by_another(
     cluster: LocalCluster, log: Path
 ) -> None:
-    todo = units(log, 6)
+    todo = workloads(log, 6)
     todo[1] = replace(todo[1], subject="fatal once")
     found = measured(cluster.scheduler_address, todo)
-    assert {key.subject for key in found} == {unit.subject for unit in todo}
+    assert {key.subject for key in found} == {workload.subject for workload in todo}
     assert {value.status for value in found.values()} == {"ok"}
     tries = defaultdict(list)
     for pid, subject, _, _ in runs(log):
@@ -171,13 +171,13 @@ def test_every_kind_of_machine_measures_all_units(
 ) -> None:
     kinds = {"one": Place(Provider.CPU, "small"), "two": Place(Provider.CUDA, "large")}
     with Store(None) as store:
-        crew = Crew(Inside(kinds), SMALL, FoldOptions(), store)
-        crew.measure(units(log, 4), time.monotonic() + 50, lambda line: None)
+        pool = ClusterPool(Inside(kinds), SMALL, FoldOptions(), store)
+        pool.measure(workloads(log, 4), time.monotonic() + 50, lambda line: None)
         found = Counter(
             (key.machine, json.loads(key.setting)["provider"]) for key, _ in store.items()
         )
     assert found == {("small", "cpu"): 4, ("large", "cuda"): 4}
-    assert {bench.machine: bench.measured for bench in crew.benches} == {"small": 4, "large": 4}
+    assert {bench.machine: bench.measured for bench in pool.benches} == {"small": 4, "large": 4}
 
 
 class Inside:
@@ -198,10 +198,10 @@ class Inside:
 def test_a_unit_that_kills_workers_is_given_up_and_no_other(
     cluster: LocalCluster, log: Path
 ) -> None:
-    todo = units(log, 6)
+    todo = workloads(log, 6)
     todo.insert(2, replace(todo[0], subject="deadly"))
     found = {key.subject: value for key, value in measured(cluster.scheduler_address, todo).items()}
-    assert found.keys() == {unit.subject for unit in todo}
+    assert found.keys() == {workload.subject for workload in todo}
     lost = found.pop("deadly")
     assert lost.status == "lost"
     assert lost.reason == f"{MOST_FAILURES} workers failed at it; the last: the worker ended"
@@ -212,9 +212,11 @@ def test_a_unit_that_kills_workers_is_given_up_and_no_other(
 
 
 def test_a_worker_without_a_device_is_asked_once(cluster: LocalCluster, log: Path) -> None:
-    todo = [replace(unit, subject=f"{unit.subject} claims") for unit in units(log, 6)]
+    todo = [
+        replace(workload, subject=f"{workload.subject} claims") for workload in workloads(log, 6)
+    ]
     found = measured(cluster.scheduler_address, todo)
-    assert {key.subject for key in found} == {unit.subject for unit in todo}
+    assert {key.subject for key in found} == {workload.subject for workload in todo}
     assert {value.status for value in found.values()} == {"ok"}
     broken = log.with_name("broken").read_text().splitlines()[0]
     assert [pid for pid, *_ in runs(log)].count(broken) == 1
@@ -223,25 +225,29 @@ def test_a_worker_without_a_device_is_asked_once(cluster: LocalCluster, log: Pat
 def test_an_interrupt_keeps_what_was_measured(
     cluster: LocalCluster, log: Path, tmp_path: Path
 ) -> None:
-    todo = units(log, 9)
+    todo = workloads(log, 9)
 
     def interrupt(line: str) -> None:
         if len(runs(log)) >= 4:
             raise KeyboardInterrupt
 
     with Store(None) as store, Cluster(cluster.scheduler_address, Provider.CPU, {}) as found:
-        crew = Crew(found, SMALL, FoldOptions(), store)
+        pool = ClusterPool(found, SMALL, FoldOptions(), store)
         with pytest.raises(KeyboardInterrupt):
-            crew.measure(todo, time.monotonic() + 50, interrupt)
+            pool.measure(todo, time.monotonic() + 50, interrupt)
         kept = {key.subject for key, _ in store.items()}
         assert 0 < len(kept) < len(todo)
-        (bench,) = crew.benches
-        assert {unit.subject for unit in bench.missing(todo)} == {u.subject for u in todo} - kept
+        (bench,) = pool.benches
+        assert {workload.subject for workload in bench.missing(todo)} == {
+            u.subject for u in todo
+        } - kept
 
 
 def test_no_time_no_measurement(cluster: LocalCluster, log: Path) -> None:
     with Store(None) as store, Cluster(cluster.scheduler_address, Provider.CPU, {}) as found:
-        Crew(found, SMALL, FoldOptions(), store).measure(units(log, 2), 0.0, lambda line: None)
+        ClusterPool(found, SMALL, FoldOptions(), store).measure(
+            workloads(log, 2), 0.0, lambda line: None
+        )
         assert len(store) == 0
     assert runs(log) == []
 
@@ -252,7 +258,7 @@ def test_other_versions_are_refused(
     monkeypatch.setattr(door, "versions", own_number)
     here = f"here is widthfold-onnx {os.getpid()}"
     with pytest.raises(UsageError, match=rf"worker tcp://127\S+ has widthfold-onnx \d+, {here}"):
-        measured(cluster.scheduler_address, units(log, 1))
+        measured(cluster.scheduler_address, workloads(log, 1))
     assert runs(log) == []
 
 
@@ -261,9 +267,9 @@ def test_workers_without_the_provider_are_named(
 ) -> None:
     monkeypatch.setattr(crews, "LONELY", 0.0)
     with Store(None) as store, Cluster(cluster.scheduler_address, Provider.CPU, {"a": "b"}) as bad:
-        crew = Crew(bad, SMALL, FoldOptions(), store)
+        pool = ClusterPool(bad, SMALL, FoldOptions(), store)
         with pytest.raises(UnverifiedError, match="can measure: provider cpu takes no options"):
-            crew.measure(units(log, 1), time.monotonic() + 50, lambda line: None)
+            pool.measure(workloads(log, 1), time.monotonic() + 50, lambda line: None)
 
 
 def test_a_cluster_without_workers_is_not_waited_for_forever(
@@ -273,7 +279,7 @@ def test_a_cluster_without_workers_is_not_waited_for_forever(
     short = replace(SMALL, time_budget=0.1)
     with running(n_workers=0) as made:
         with pytest.raises(UnverifiedError, match=r"no worker .* is left that can measure$"):
-            measured(made.scheduler_address, units(log, 1))
+            measured(made.scheduler_address, workloads(log, 1))
         model = MODELS / "signal_1d.onnx"
         report = tune([model], search_options=short, dask=made.scheduler_address)
     assert report.machines == []
@@ -291,7 +297,7 @@ def test_a_scheduler_that_ends_meanwhile_is_no_fault_of_ours(
                 made.close()
 
         with pytest.raises(UnverifiedError, match="the scheduler is gone"):
-            measured(made.scheduler_address, units(log, 20), end)
+            measured(made.scheduler_address, workloads(log, 20), end)
 
 
 def test_no_scheduler_and_no_dask_are_usage_errors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.cli.tool import build
 from tests.plan.tool import conv
-from tests.plan.tool import unit as sole_unit
+from tests.plan.tool import workload as sole_workload
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
@@ -20,14 +20,14 @@ from widthfold_onnx.plan.predict.cost import conv_seconds, layer_seconds
 from widthfold_onnx.plan.predict.targets import Target, names, target
 from widthfold_onnx.plan.predict.work import Work
 from widthfold_onnx.plan.workload.layers import Layers
-from widthfold_onnx.plan.workload.workloads import Unit
+from widthfold_onnx.plan.workload.workloads import Workload
 
 CPU = target("cpu-avx512")
 MARGIN = 1.25
 EVERY = FoldOptions(max_channels=1 << 20)
 
 
-def unit(shape: list[int], weight: list[int], attributes: str, aim: Target = CPU) -> Unit:
+def workload(shape: list[int], weight: list[int], attributes: str, aim: Target = CPU) -> Workload:
     """The only layer of a model with one Conv and a Relu behind it."""
     text = f"""<ir_version: 8, opset_import: ["" : 17]>
     g (float{shape} x) => (float{["d"] * len(shape)} y) <float{weight} w, float[{weight[0]}] b>
@@ -36,11 +36,11 @@ def unit(shape: list[int], weight: list[int], attributes: str, aim: Target = CPU
         y = Relu (c)
     }}""".replace("'", "")
     layers = Layers.of(Document(build(text), None, OPERATORS), EVERY, {"x": tuple(shape)}, aim)
-    (found,) = layers.units.values()
+    (found,) = layers.workloads.values()
     return found
 
 
-def gains(layer: Unit) -> dict[str, float]:
+def gains(layer: Workload) -> dict[str, float]:
     """Predicted speed-up by axis, factor and lift, the best of each."""
     found: dict[str, float] = {}
     for form in layer.forms:
@@ -79,25 +79,25 @@ TRAPS = {
 @pytest.mark.parametrize("case", WINS)
 def test_what_is_known_to_win_is_predicted_to(case: str) -> None:
     shape, weight, attributes, form = WINS[case]
-    assert gains(unit(shape, weight, attributes))[form] > MARGIN
+    assert gains(workload(shape, weight, attributes))[form] > MARGIN
 
 
 @pytest.mark.parametrize("case", TRAPS)
 def test_no_form_of_a_trap_is_predicted_to_win(case: str) -> None:
-    found = gains(unit(*TRAPS[case]))
+    found = gains(workload(*TRAPS[case]))
     assert max(found.values(), default=0.0) < MARGIN, found
 
 
 @pytest.mark.parametrize("name", names())
 @pytest.mark.parametrize("case", ["3 -> 64, 7x7 at stride 2", "64 -> 64, 3x3"])
 def test_no_target_falls_for_a_stem_or_a_wide_layer(case: str, name: str) -> None:
-    found = gains(unit(*TRAPS[case], aim=target(name)))
+    found = gains(workload(*TRAPS[case], aim=target(name)))
     assert max(found.values(), default=0.0) < MARGIN, found
 
 
 def test_a_fold_that_moves_single_elements_is_predicted_to_lose() -> None:
     """Measured 1.36x for four columns and 0.35x for two rows by two columns."""
-    found = gains(unit([16, 1, 64, 64], [4, 1, 3, 3], same(3, 3)))
+    found = gains(workload([16, 1, 64, 64], [4, 1, 3, 3], same(3, 3)))
     assert found["width 4"] > 1 > found["height+width 4"]
 
 
@@ -105,7 +105,7 @@ def test_short_rows_are_moved_one_by_one_though_no_reshape_told_their_length() -
     """The whole height becomes channels by a Transpose of the data as it is, rows of 8 or of 16."""
     seconds = {}
     for batch, width in ((8, 8), (4, 16)):
-        layer = unit([batch, 3, 6, 4, width], [5, 3, 1, 1, 1], same(1, 1, 1))
+        layer = workload([batch, 3, 6, 4, width], [5, 3, 1, 1, 1], same(1, 1, 1))
         seconds[width] = min(
             form.predicted
             for form in layer.forms
@@ -116,7 +116,7 @@ def test_short_rows_are_moved_one_by_one_though_no_reshape_told_their_length() -
 
 
 def test_the_most_promising_forms_come_first() -> None:
-    layer = unit([1, 1, 512, 512], [1, 1, 1, 31], same(1, 31))
+    layer = workload([1, 1, 512, 512], [1, 1, 1, 31], same(1, 31))
     seconds = [form.predicted for form in layer.forms]
     assert seconds == sorted(seconds)
     assert seconds[0] < layer.predicted
@@ -139,7 +139,7 @@ def test_the_sub_pixel_form_is_no_gain_unmeasured(channels, extent, kernel, pad)
         pads=[pad] * 4,
         op="ConvTranspose",
     )
-    layer = sole_unit(model)
+    layer = sole_workload(model)
     keys = {form: msgspec.json.decode(form.key) for form in layer.forms}
     wanted = ("sub-pixel+sub-pixel", 1)
     plain = [form for form, key in keys.items() if (key["form"], key["factor"]) == wanted]

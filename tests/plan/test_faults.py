@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.plan.races import LOG, behaving, bench, kept, quiet, unit
+from tests.plan.races import LOG, behaving, bench, kept, quiet, workload
 from widthfold_onnx.plan.measure import bench as measure
 from widthfold_onnx.plan.measure.bench import AS_IS
 from widthfold_onnx.plan.store.store import Store
@@ -59,30 +59,30 @@ def test_a_form_that_goes_wrong_loses_and_only_it(
 ) -> None:
     if form == "hang":
         monkeypatch.setattr(measure, "SILENCE", 8.0)  # a child may need seconds to start
-    units = [unit("one", "a"), unit("two", "a", form, "b"), unit("three", "a")]
+    workloads = [workload("one", "a"), workload("two", "a", form, "b"), workload("three", "a")]
     used = bench(store)
-    used.measure(units, ahead(), quiet)
+    used.measure(workloads, ahead(), quiet)
     found = kept(store)
     assert words in found["two", form].reason
-    wanted = {(u.subject, k) for u in units for k in (AS_IS, *(f.key for f in u.forms))}
+    wanted = {(u.subject, k) for u in workloads for k in (AS_IS, *(f.key for f in u.forms))}
     assert found.keys() == wanted
     assert [key for key, item in found.items() if item.status == "lost"] == [("two", form)]
     assert used.measured == len(wanted)
     again = [(subject, key) for child, subject, key in log() if child == 1]
     assert again == [("two", ""), ("two", "a"), ("two", "b"), ("three", ""), ("three", "a")]
-    used.measure(units, ahead(), quiet)
+    used.measure(workloads, ahead(), quiet)
     assert used.measured == len(wanted), "what is known was measured again"
     assert max(child for child, _, _ in log()) == 1
 
 
 def test_a_layer_that_does_not_run_loses_alone(store: Store, log) -> None:
     used = bench(store)
-    used.measure([unit("exit", "a", "b"), unit("two", "a")], ahead(), quiet)
+    used.measure([workload("exit", "a", "b"), workload("two", "a")], ahead(), quiet)
     found = kept(store)
     assert found.keys() == {("exit", AS_IS), ("two", AS_IS), ("two", "a")}
     assert found["exit", AS_IS].status == "lost"
     assert [row for row in log() if row[1] == "exit"] == [(0, "exit", "")]
-    used.measure([unit("exit", "a", "b"), unit("two", "a")], ahead(), quiet)
+    used.measure([workload("exit", "a", "b"), workload("two", "a")], ahead(), quiet)
     assert len(log()) == 3
 
 

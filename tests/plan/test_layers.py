@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from tests.cli.tool import build
-from tests.plan.tool import FOLD, conv, integers, layers, run, unit
+from tests.plan.tool import FOLD, conv, integers, layers, run, workload
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.plan.workload.build import reformed
 from widthfold_onnx.refusal import Refusal
@@ -34,7 +34,7 @@ def ops(model: bytes) -> list[str]:
 
 @pytest.mark.parametrize("name", BEHIND)
 def test_what_a_runtime_fuses_comes_along(name: str) -> None:
-    found = unit(conv(**BASE, behind=[BEHIND[name], BEHIND["Relu"]]))
+    found = workload(conv(**BASE, behind=[BEHIND[name], BEHIND["Relu"]]))
     assert ops(found.model) == ["Conv", name, "Relu", "Neg"]
     x = integers(found.model)
     for form in found.forms[::7]:
@@ -56,17 +56,17 @@ def test_what_a_runtime_fuses_comes_along(name: str) -> None:
 def test_what_is_not_fused_stays_behind(text: str) -> None:
     head = """<ir_version: 8, opset_import: ["" : 17]>
     g (float[1,1,4,16] x) => (float[1,1,4,16] y, float[1,1,4,16] b) <float[1,1,1,1] w>"""
-    assert ops(unit(build(head + text)).model) == ["Conv", "Neg"]
+    assert ops(workload(build(head + text)).model) == ["Conv", "Neg"]
 
 
 @pytest.mark.parametrize("name", ["negative", "y"])
 def test_no_name_of_the_model_is_in_the_way(name: str) -> None:
-    found = unit(conv(**BASE, output=name))
+    found = workload(conv(**BASE, output=name))
     assert run(found.model, integers(found.model)).shape == (1, 3, 6, 16)
 
 
 def subject(**changes: object) -> str:
-    return unit(conv(**{**BASE, **changes})).subject
+    return workload(conv(**{**BASE, **changes})).subject
 
 
 def test_alike_layers_are_one_subject_whatever_their_weights() -> None:
@@ -77,7 +77,7 @@ def test_alike_layers_are_one_subject_whatever_their_weights() -> None:
       [two] b = Conv <pads = [1,1,1,1], strides = [1,1]> (a, w2)
       [three] y = Conv <auto_pad = "SAME_UPPER"> (b, w3) }"""
     found = layers(build(model))
-    (only,) = found.units
+    (only,) = found.workloads
     assert set(found.subjects.values()) == {only}
     assert found.count(only) == 3
     assert subject(seed=1) == subject(seed=2) == subject()
@@ -112,9 +112,9 @@ def test_whatever_decides_over_the_time_is_in_the_subject() -> None:
 
 
 def test_what_is_left_alone_is_no_unit() -> None:
-    assert layers(conv(**BASE), FoldOptions(skip=("conv",))).units == {}
+    assert layers(conv(**BASE), FoldOptions(skip=("conv",))).workloads == {}
     wide = layers(conv(**BASE), FoldOptions(max_channels=2))
-    assert (wide.units, wide.subjects) == ({}, {})
+    assert (wide.workloads, wide.subjects) == ({}, {})
 
 
 def test_a_layer_of_one_position_has_no_form_and_says_so() -> None:
@@ -122,10 +122,10 @@ def test_a_layer_of_one_position_has_no_form_and_says_so() -> None:
     (refusal,) = layers(conv([1, 1, 1], (1, 1, 1)), width).subjects.values()
     assert isinstance(refusal, Refusal)
     assert refusal.code == "too-short"
-    (lifted,) = unit(conv([1, 1, 1, 1], (1, 1, 1, 1)), width).forms
+    (lifted,) = workload(conv([1, 1, 1, 1], (1, 1, 1, 1)), width).forms
     assert json.loads(lifted.key)["lift"] == 1
     # Its channels can be padded all the same.
-    assert {json.loads(f.key)["axis"] for f in unit(conv([1, 1, 1], (1, 1, 1))).forms} == {
+    assert {json.loads(f.key)["axis"] for f in workload(conv([1, 1, 1], (1, 1, 1))).forms} == {
         "channel"
     }
 
@@ -138,7 +138,7 @@ def test_the_most_work_comes_first() -> None:
       [large] b = Conv <pads = [1,1,1,1]> (a, w2)
       [last] y = Conv (b, w3) }"""
     order = layers(build(model)).in_order()
-    macs = [(unit.inside, -unit.macs) for unit in order]
+    macs = [(workload.inside, -workload.macs) for workload in order]
     assert macs == sorted(macs)
     assert {inside for inside, _ in macs} == {False, True}
     assert json.loads(order[0].subject)["weight"] == [2, 2, 3, 3]
@@ -155,5 +155,5 @@ def test_pads_that_hang_on_an_assumed_extent_are_not_pads_that_do_not() -> None:
         nodes: layers(build(text), FoldOptions(input_shapes=shapes, nodes=nodes), shapes)
         for nodes in (("hanging",), ("fixed",), ())
     }
-    hanging, fixed, both = (set(next(iter(f.units.values())).forms) for f in found.values())
+    hanging, fixed, both = (set(next(iter(f.workloads.values())).forms) for f in found.values())
     assert hanging < fixed == both

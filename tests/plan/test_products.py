@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from tests.plan.tool import FOLD, integers, layers, run, unit
+from tests.plan.tool import FOLD, integers, layers, run, workload
 from tests.rewrite.products import Product
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
@@ -54,7 +54,7 @@ DIVISORS = {
 @pytest.mark.parametrize("name", LAYERS)
 def test_every_form_is_the_layer_bit_for_bit(name: str) -> None:
     product = LAYERS[name]
-    found = unit(product.model())
+    found = workload(product.model())
     factors = {json.loads(form.key)["factor"] for form in found.forms}
     assert factors == DIVISORS.get(name, {2, 4, 8, 16, 32})
     x = integers(found.model)
@@ -102,7 +102,7 @@ def ops(model: bytes | None) -> list[str]:
 
 
 def test_what_is_fused_behind_belongs_to_the_layer() -> None:
-    found = unit(with_bias("rows"))
+    found = workload(with_bias("rows"))
     assert [n[0] for n in json.loads(found.subject)["behind"]] == ["Add", "Relu"]
     assert ops(found.model) == ["MatMul", "Add", "Relu", "Neg"]
 
@@ -110,7 +110,7 @@ def test_what_is_fused_behind_belongs_to_the_layer() -> None:
 @pytest.mark.parametrize("name", ["rows", "merged", "batched", "columns", "gemm"])
 def test_a_form_keeps_fused_what_a_runtime_fuses(name: str) -> None:
     """Measured alone between its Reshapes, and as a neighbour would find it, without them."""
-    found = unit(with_bias(name))
+    found = workload(with_bias(name))
     x = integers(found.model)
     wanted = run(found.model, x)
     assert len(np.unique(wanted)) > 9
@@ -138,7 +138,7 @@ def test_what_is_carried_is_predicted_to_be_fused() -> None:
         graph.node[2].CopyFrom(helper.make_node("Add", ["m", "b"], ["y"]))
         graph.node.append(helper.make_node("Identity", ["y"], ["end"]))
         graph.output[0].name = "end"
-        found = unit(model)
+        found = workload(model)
         (by_8,) = [form for form in found.forms if json.loads(form.key)["factor"] == 8]
         gains.append(found.predicted / by_8.predicted)
     assert gains[0] > 2
@@ -146,7 +146,7 @@ def test_what_is_carried_is_predicted_to_be_fused() -> None:
 
 
 def test_subjects_tell_products_apart() -> None:
-    subjects = {unit(product.model()).subject for product in LAYERS.values()}
+    subjects = {workload(product.model()).subject for product in LAYERS.values()}
     assert len(subjects) == len(LAYERS)
 
 
@@ -172,6 +172,6 @@ def test_tall_and_skinny_products_are_predicted(shape: tuple[int, int, int]) -> 
     rows, channels, outputs = shape
     model = Product(shape=[rows, channels], weight=[channels, outputs]).model()
     found = Layers.of(Document(model, None, OPERATORS), FoldOptions(), {}, target("cpu-avx512"))
-    (layer,) = found.units.values()
+    (layer,) = found.workloads.values()
     (by_8,) = [form for form in layer.forms if json.loads(form.key)["factor"] == 8]
     assert TALL[shape](layer.predicted / by_8.predicted), layer.predicted / by_8.predicted

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.plan.tool import FOLD, layers, run, unit
+from tests.plan.tool import FOLD, layers, run, workload
 from tests.rewrite.quantized import Case
 from tests.rewrite.quantized_models import qdq_chain
 from widthfold_onnx.plan.workload.build import reformed
@@ -38,7 +38,7 @@ def returned(layer: bytes, case: Case, x: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("name", CASES)
 def test_every_form_is_the_layer_bit_for_bit(name: str) -> None:
     case = CASES[name]
-    found = unit(case.model())
+    found = workload(case.model())
     x = case.data()
     expected = case.expected(x)
     np.testing.assert_array_equal(returned(found.model, case, x), expected)
@@ -54,7 +54,7 @@ def test_every_form_is_the_layer_bit_for_bit(name: str) -> None:
 def test_dequantized_layers_take_their_quantizers_along(kind: type) -> None:
     """Where no QuantizeLinear stands before signed bytes, the runtime computes with floats."""
     case = Case(op="QDQ Conv", kinds=(kind, np.int8), **LINE)
-    model = onnx.ModelProto.FromString(unit(case.model()).model)
+    model = onnx.ModelProto.FromString(workload(case.model()).model)
     ops = [node.op_type for node in model.graph.node]
     dequantized = ["DequantizeLinear"] * 3
     assert ops[:-1] == ["QuantizeLinear", *dequantized, "Conv", "QuantizeLinear"]
@@ -62,7 +62,7 @@ def test_dequantized_layers_take_their_quantizers_along(kind: type) -> None:
 
 
 def test_a_layer_behind_a_pool_is_one_of_integers_without_the_pool() -> None:
-    model = onnx.ModelProto.FromString(unit(CASES["qdq_behind_pool"].model()).model)
+    model = onnx.ModelProto.FromString(workload(CASES["qdq_behind_pool"].model()).model)
     ops = [node.op_type for node in model.graph.node]
     dequantized = ["DequantizeLinear"] * 3
     assert ops[:-1] == ["QuantizeLinear", *dequantized, "Conv", "QuantizeLinear"]
@@ -75,14 +75,14 @@ def test_layers_that_take_other_times_have_other_subjects() -> None:
         for several in (False, True)
     ]
     cases += [Case(op="QDQ Conv", **LINE), Case(op="ConvInteger", per_channel=False, **LINE)]
-    assert len({unit(case.model()).subject for case in cases}) == len(cases)
+    assert len({workload(case.model()).subject for case in cases}) == len(cases)
     one, other = (Case(op="QLinearConv", seed=seed, **LINE) for seed in (1, 2))
-    assert unit(one.model()).subject == unit(other.model()).subject
+    assert workload(one.model()).subject == workload(other.model()).subject
 
 
 def test_layers_between_quantizers_share_a_link() -> None:
     found = layers(qdq_chain())
-    assert len(found.units) == 2
+    assert len(found.workloads) == 2
     assert any(link.makers and link.readers for link in found.links)
     assert found.inside
     for between in found.inside.values():

@@ -14,7 +14,7 @@ from tests.plan.world import World, doubled, enter, folded
 from widthfold_onnx import optimize, tune
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
-from widthfold_onnx.plan.search import context as ground
+from widthfold_onnx.plan.search import context as context
 from widthfold_onnx.plan.search.assign import SMALLEST_GAIN
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.reports import wording
@@ -207,7 +207,7 @@ def test_what_was_not_measured_in_time_is_not_called_known(model: Path) -> None:
 
 def two_then_four(form, times: float = 1.0) -> tuple[float, float] | str:
     """Folds of the width: by 2 is the best, by 4 the next, all else is slower."""
-    if (form["axis"], form["lift"], form["digit_major"]) != ("width", 0, False):
+    if (form["axis"], form["lift"], form["tile_major"]) != ("width", 0, False):
         return "not in this test"
     ratio = times * {2: 2.0, 4: 1.9}.get(form["factor"], 0.5)
     return ratio, ratio
@@ -272,6 +272,6 @@ def test_a_target_must_fit_the_provider_that_was_found(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = (Provider.CPU, {"x": (1, 1, 4, 32)})
-    monkeypatch.setattr(ground, "isolated", lambda *arguments: here)
+    monkeypatch.setattr(context, "isolated", lambda *arguments: here)
     with pytest.raises(UsageError, match="target h100 is of provider cuda, not cpu"):
         found(model, provider=Provider.AUTO, target="h100")

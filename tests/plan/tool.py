@@ -15,7 +15,7 @@ from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Shapes
 from widthfold_onnx.plan.predict.targets import target
 from widthfold_onnx.plan.workload.layers import Layers
-from widthfold_onnx.plan.workload.workloads import Unit
+from widthfold_onnx.plan.workload.workloads import Workload
 
 Dims = Sequence[int | str | None]
 FOLD = FoldOptions()
@@ -72,9 +72,11 @@ def layers(
     return Layers.of(Document(model, None, OPERATORS), fold, shapes or {}, target("cpu-avx512"))
 
 
-def unit(model: onnx.ModelProto, fold: FoldOptions = FOLD, shapes: Shapes | None = None) -> Unit:
+def workload(
+    model: onnx.ModelProto, fold: FoldOptions = FOLD, shapes: Shapes | None = None
+) -> Workload:
     """The unit of a model that has one."""
-    (found,) = layers(model, fold, shapes).units.values()
+    (found,) = layers(model, fold, shapes).workloads.values()
     return found
 
 

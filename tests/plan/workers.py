@@ -16,7 +16,7 @@ from widthfold_onnx.plan.measure.cluster_task import Outcome
 from widthfold_onnx.plan.measure.outcome import now
 from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, Report, Setup
 from widthfold_onnx.plan.store.store import Measurement
-from widthfold_onnx.plan.workload.workloads import Unit
+from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.results.store import SKIPPED
 
 SECONDS = 0.2
@@ -29,40 +29,40 @@ GO_ON = "GO_ON"
 PATIENCE = 60.0
 
 
-def units(log: Path, count: int) -> list[Unit]:
+def workloads(log: Path, count: int) -> list[Workload]:
     """Layers that say in their subject what becomes of them, and in their model where to log."""
-    return [Unit(f"layer {number}", str(log).encode(), (), 1, 1.0) for number in range(count)]
+    return [Workload(f"layer {number}", str(log).encode(), (), 1, 1.0) for number in range(count)]
 
 
-def noted(unit: Unit, setup: Setup, seconds: float, share: float) -> list[Outcome]:
+def noted(workload: Workload, setup: Setup, seconds: float, share: float) -> list[Outcome]:
     """Log when it began and ended, and where; a layer may kill the worker, or call it broken."""
-    log = Path(os.fsdecode(unit.model))
+    log = Path(os.fsdecode(workload.model))
     began = time.monotonic()
-    if "deadly" in unit.subject:
-        _note(log, unit, began)
+    if "deadly" in workload.subject:
+        _note(log, workload, began)
         os.kill(os.getpid(), signal.SIGKILL)
-    if "fatal once" in unit.subject and not (scar := log.with_name("scar")).exists():
+    if "fatal once" in workload.subject and not (scar := log.with_name("scar")).exists():
         scar.touch()
-        _note(log, unit, began)
+        _note(log, workload, began)
         os.kill(os.getpid(), signal.SIGKILL)
-    if "claims" in unit.subject:
+    if "claims" in workload.subject:
         with log.with_name("broken").open("a+") as claim:  # the first line is of the broken one
             claim.write(f"{os.getpid()}\n")
             claim.flush()
             claim.seek(0)
             broken = int(claim.readline())
         if broken == os.getpid():
-            _note(log, unit, began)
+            _note(log, workload, began)
             raise UnverifiedError("this worker has no device")
     time.sleep(SECONDS)
-    _note(log, unit, began)
+    _note(log, workload, began)
     one = Measurement("ok", 1.0, 1.0, 1.0, 1e-3, 4, "", now())
-    return [(unit.subject, AS_IS, one)]
+    return [(workload.subject, AS_IS, one)]
 
 
-def _note(log: Path, unit: Unit, began: float) -> None:
+def _note(log: Path, workload: Workload, began: float) -> None:
     with log.open("a") as file:
-        file.write(f"{os.getpid()}\t{unit.subject}\t{began}\t{time.monotonic()}\n")
+        file.write(f"{os.getpid()}\t{workload.subject}\t{began}\t{time.monotonic()}\n")
 
 
 def own_number() -> dict[str, str]:
@@ -70,24 +70,24 @@ def own_number() -> dict[str, str]:
     return {"widthfold-onnx": str(os.getpid())}
 
 
-def quick(units: Sequence[Unit], setup: Setup, seconds: float, *, report: Report) -> None:
+def quick(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report: Report) -> None:
     """A race without a runtime, in which every form is as fast as the layer."""
-    for unit in units:
-        for key in ("", *(form.key for form in unit.forms)):
-            report(Began(unit.subject, key))
-            report(Ran(unit.subject, key, 1.0, 1.0, 1.0, 1e-3, 4))
-        report(Done(unit.subject))
+    for workload in workloads:
+        for key in ("", *(form.key for form in workload.forms)):
+            report(Began(workload.subject, key))
+            report(Ran(workload.subject, key, 1.0, 1.0, 1.0, 1e-3, 4))
+        report(Done(workload.subject))
 
 
-def falling(units: Sequence[Unit], setup: Setup, seconds: float, *, report: Report) -> None:
+def falling(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report: Report) -> None:
     """A race in which three forms are not run, each for another reason, and no other works."""
-    for unit in units:
-        quick([replace(unit, forms=())], setup, seconds, report=report)
-        for form, why in zip_longest(unit.forms, sorted(SKIPPED), fillvalue="no kernel"):
-            report(Ran(unit.subject, form.key, 0.0, 0.0, 0.0, 0.0, 0, why))
+    for workload in workloads:
+        quick([replace(workload, forms=())], setup, seconds, report=report)
+        for form, why in zip_longest(workload.forms, sorted(SKIPPED), fillvalue="no kernel"):
+            report(Ran(workload.subject, form.key, 0.0, 0.0, 0.0, 0.0, 0, why))
 
 
-def meeting(units: Sequence[Unit], setup: Setup, seconds: float, *, report: Report) -> None:
+def meeting(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report: Report) -> None:
     """A race that begins when two others have begun as well.
 
     Raises:
@@ -101,26 +101,28 @@ def meeting(units: Sequence[Unit], setup: Setup, seconds: float, *, report: Repo
         if time.monotonic() > end:
             raise UnverifiedError("the others never came")
         time.sleep(0.02)
-    quick(units, setup, seconds, report=report)
+    quick(workloads, setup, seconds, report=report)
 
 
-def halting(units: Sequence[Unit], setup: Setup, seconds: float, *, report: Report) -> None:
+def halting(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report: Report) -> None:
     """The first layer is raced, and then nothing more is heard until it is told to go on.
 
     Raises:
         UnverifiedError: it never was.
     """
-    quick(units[:1], setup, seconds, report=report)
+    quick(workloads[:1], setup, seconds, report=report)
     go_on = Path(os.environ[GO_ON])
     end = time.monotonic() + PATIENCE
     while not go_on.exists():
         if time.monotonic() > end:
             raise UnverifiedError("nobody said to go on")
         time.sleep(0.02)
-    quick(units[1:], setup, seconds, report=report)
+    quick(workloads[1:], setup, seconds, report=report)
 
 
-def hopeless(units: Sequence[Unit], setup: Setup, seconds: float, *, report: Report) -> None:
+def hopeless(
+    workloads: Sequence[Workload], setup: Setup, seconds: float, *, report: Report
+) -> None:
     """No runtime.
 
     Raises:

@@ -16,7 +16,7 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.timing.paired_benchmark import ratio_of
 from widthfold_onnx.plan.measure import bench as measure
 from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, race
-from widthfold_onnx.plan.search import context as ground
+from widthfold_onnx.plan.search import context as context
 from widthfold_onnx.plan.search import trials
 from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.runtime.clock import Pairing
@@ -59,19 +59,19 @@ class World:
             return self._contest(*args)
         return function(*args)
 
-    def _race(self, units, setup, seconds, report) -> None:
-        for unit in units:
-            self.raced.append(unit.subject)
-            report(Began(unit.subject, ""))
-            report(Ran(unit.subject, "", 1.0, 1.0, 1.0, 1.0, 4))
-            for key in (form.key for form in unit.forms):
-                found = self.alone(json.loads(unit.subject), json.loads(key))
+    def _race(self, workloads, setup, seconds, report) -> None:
+        for workload in workloads:
+            self.raced.append(workload.subject)
+            report(Began(workload.subject, ""))
+            report(Ran(workload.subject, "", 1.0, 1.0, 1.0, 1.0, 4))
+            for key in (form.key for form in workload.forms):
+                found = self.alone(json.loads(workload.subject), json.loads(key))
                 if isinstance(found, str):
-                    report(Ran(unit.subject, key, 0.0, 0.0, 0.0, 0.0, 0, found))
+                    report(Ran(workload.subject, key, 0.0, 0.0, 0.0, 0.0, 0, found))
                 else:
                     ratio, low = found
-                    report(Ran(unit.subject, key, ratio, low, 2 * ratio - low, 1 / ratio, 40))
-            report(Done(unit.subject))
+                    report(Ran(workload.subject, key, ratio, low, 2 * ratio - low, 1 / ratio, 40))
+            report(Done(workload.subject))
 
     def _contest(self, base: Path, other: Path, options, shapes) -> tuple[Pairing, str]:
         sides = folded(base), folded(other)
@@ -103,6 +103,6 @@ def folded(model: Path) -> frozenset[str]:
 
 def enter(monkeypatch: pytest.MonkeyPatch, world: World) -> World:
     """Let the search measure in that world."""
-    for module in (ground, measure, trials):
+    for module in (context, measure, trials):
         monkeypatch.setattr(module, "isolated", world.isolated)
     return world

@@ -127,7 +127,7 @@ def test_a_result_without_time_proof_or_folds_is_a_page_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("digits", "said", "pictures"),
+    ("tiles", "said", "pictures"),
     [
         ((4, 1), "the input is read as it is and 4 of the output come back from channels", 1),
         ((1, 4), "4 neighbouring positions of the input become channels and the output is", 2),

@@ -10,7 +10,7 @@ import onnxruntime as ort  # noqa: TID251 - the tests run what the package made
 import pytest
 from onnx import helper, numpy_helper
 
-from tests.plan.tool import FOLD, run, unit
+from tests.plan.tool import FOLD, run, workload
 from tests.rewrite.proved import assert_proved, proof
 from widthfold_onnx import FoldOptions, VerifyOptions, fold_model, optimize
 from widthfold_onnx.plan.workload.build import reformed
@@ -132,7 +132,7 @@ def test_its_forms_are_measured_with_the_activation(tmp_path: Path) -> None:
     del model.graph.node[1]
     model.graph.output[0].name = "a0"
     del model.graph.output[0].type.tensor_type.shape.dim[:]
-    found = unit(model)
+    found = workload(model)
     x = np.random.default_rng(2).integers(-3, 4, SHAPE).astype(np.float32)
     wanted = run(found.model, x)
     assert (wanted == 0).any()

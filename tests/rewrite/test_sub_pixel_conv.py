@@ -13,8 +13,8 @@ import pytest
 from tests.oracle import conv
 from tests.rewrite.graphs import Builder, ops
 from tests.rewrite.proved import assert_proved, proof
-from tests.rules.test_conv import conv_model, site
 from tests.rules.test_conv_transpose import transposed_model
+from tests.rules.test_selection import conv_model, site
 from tests.running import LEVELS, run
 from widthfold_onnx import AxisName, FoldOptions
 from widthfold_onnx.evidence.patterns import patterns, sentence
@@ -60,7 +60,7 @@ def in_sub_pixels(model: onnx.ModelProto, options: FoldOptions) -> list[onnx.Mod
 
 
 @pytest.mark.parametrize(
-    ("digits", "moved", "kernel"),
+    ("tiles", "moved", "kernel"),
     [
         ((4, 1), "4 output positions", "8 at stride 4; 38%"),
         ((1, 2), "2 input positions (neighbours)", "3 at stride 1; 17%"),

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.rules.test_conv import ops, site
+from tests.rules.test_selection import ops, site
 from widthfold_onnx import FoldOptions, Layout, NonFinite, fold_model
 
 

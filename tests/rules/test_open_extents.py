@@ -8,7 +8,7 @@ import onnxruntime as ort  # noqa: TID251 - the tests run what the package made
 import pytest
 from onnx import numpy_helper
 
-from tests.rules.test_conv import conv_model, site
+from tests.rules.test_selection import conv_model, site
 from widthfold_onnx import FoldOptions, UsageError, fold_model
 
 

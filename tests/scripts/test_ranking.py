@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.plan.tool import conv, unit
+from tests.plan.tool import conv, workload
 from widthfold_onnx.plan.measure.bench import AS_IS
 from widthfold_onnx.plan.store.store import Measurement
 
@@ -36,7 +36,7 @@ def test_ranks_of_ties_are_their_mean(ranking: ModuleType) -> None:
 
 
 def test_predictions_are_compared_with_what_was_measured(ranking: ModuleType) -> None:
-    layer = unit(conv([1, 1, 64, 64], (1, 1, 1, 31), pads=[0, 15, 0, 15]))
+    layer = workload(conv([1, 1, 64, 64], (1, 1, 1, 31), pads=[0, 15, 0, 15]))
     first, _, third = layer.forms[:3]
     taken = "2026-01-01T00:00:00+00:00"
 

@@ -24,8 +24,8 @@ def patterns(fold: ConvFold, axes: Sequence[ConvAxis], samples: int | None) -> l
         result.append(
             AxisPattern(
                 axis=names[0],
-                in_digits=fold.batch,
-                out_digits=fold.batch,
+                in_tile=fold.batch,
+                out_tile=fold.batch,
                 blocked=False,
                 in_length=samples,
                 original_kernel=1,
@@ -45,8 +45,8 @@ def pattern(name: str, axis: ConvAxis, folded: FoldedAxis) -> AxisPattern:
     columns = (folded.g, folded.f, folded.q, folded.k)
     return AxisPattern(
         axis=name,
-        in_digits=folded.in_tile,
-        out_digits=folded.out_tile,
+        in_tile=folded.in_tile,
+        out_tile=folded.out_tile,
         blocked=folded.blocked,
         in_length=axis.length,
         original_kernel=folded.original_kernel,
@@ -67,13 +67,13 @@ def sentence(fold: ConvFold, folded: Sequence[AxisPattern]) -> str:
         )
     for axis in folded:
         if axis.axis == "batch":
-            way = "one dense group" if fold.dense else f"{axis.in_digits} groups"
-            parts.append(f"every {axis.in_digits} samples became {way} of channels")
+            way = "one dense group" if fold.dense else f"{axis.in_tile} groups"
+            parts.append(f"every {axis.in_tile} samples became {way} of channels")
             continue
         layout = "blocks" if axis.blocked else "neighbours"
         sides = (
-            (axis.in_digits, f"input positions ({layout})"),
-            (axis.out_digits, "output positions"),
+            (axis.in_tile, f"input positions ({layout})"),
+            (axis.out_tile, "output positions"),
         )
         moved = " and ".join(f"{digits} {side}" for digits, side in sides if digits > 1)
         parts.append(

@@ -73,24 +73,30 @@ class OutputParity(Result, kw_only=True, frozen=True):
     caveat: Caveat = ""
 
 
-class AxisPattern(Result, kw_only=True, frozen=True):
-    """The fold of one axis of a site, for drawing.
+class AxisPattern(
+    Result,
+    kw_only=True,
+    frozen=True,
+    rename={"in_tile": "in_digits", "out_tile": "out_digits"},
+):
+    """The fold of one axis of a site, for drawing. In JSON tiles are called digits.
 
     Attributes:
         axis: batch, depth, height or width; rows or columns of a product of matrices.
-        in_digits: input positions per folded position, P.
-        out_digits: output positions per folded position, F.
-        blocked: digits are the outer part of the index.
+        in_tile: input positions per folded position, P.
+        out_tile: output positions per folded position, F.
+        blocked: the tile is the outer part of the index.
         in_length: input extent that was planned with; None where any will do.
         original_kernel: taps of the original.
         kernel: taps of the folded Conv.
         stride: of the folded Conv.
-        taps: (output digit, input digit, kernel position, original tap) of every placed weight.
+        taps: for every placed weight its place in the output tile and in the input tile, its
+            kernel position, and the original tap.
     """
 
     axis: str
-    in_digits: int
-    out_digits: int
+    in_tile: int
+    out_tile: int
     blocked: bool
     in_length: int | None
     original_kernel: int

@@ -120,15 +120,15 @@ def packing(alter: Callable[[dict[str, Any]], dict[str, Any]], *, output_only: b
         calls[0] += 1
         if output_only and calls[0] % 2:
             return pack(shape, tiles, **others)
-        return pack(**alter({"shape": shape, "digits": tiles, **others}))
+        return pack(**alter({"shape": shape, "tiles": tiles, **others}))
 
     return code((windows, "pack"), by=wrong)
 
 
 def inverted(arguments: dict[str, Any]) -> dict[str, Any]:
     """Blocked where the fold is interleaved, and the other way round."""
-    tiles = [(count, not blocked) for count, blocked in arguments["digits"]]
-    return {**arguments, "digits": tiles}
+    tiles = [(count, not blocked) for count, blocked in arguments["tiles"]]
+    return {**arguments, "tiles": tiles}
 
 
 def only_floats(alter: Alter) -> Alter:

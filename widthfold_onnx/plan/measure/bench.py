@@ -1,4 +1,4 @@
-"""Measure units in child processes, and keep the results.
+"""Measure workloads in child processes, and keep the results.
 
 A form that crashes the child, hangs or exhausts its memory has lost; the race goes on without it in
 a new child. Forms that the store knows are not measured again.
@@ -18,7 +18,7 @@ from widthfold_onnx.plan.measure.outcome import kept_of, lost, outdated, settled
 from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, Setup, race
 from widthfold_onnx.plan.store.identity import setting_identity
 from widthfold_onnx.plan.store.store import Key, Measurement, Store
-from widthfold_onnx.plan.workload.workloads import Unit
+from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.rules.forms.guarding import EXTENTS
 from widthfold_onnx.runtime.child import isolated
@@ -101,34 +101,38 @@ class Bench:
         self.kept.add((subject, candidate))
         self._store.put(self._key(subject, candidate), measurement)
 
-    def measure(self, units: Sequence[Unit], deadline: float, on_progress: Progress) -> None:
+    def measure(
+        self, workloads: Sequence[Workload], deadline: float, on_progress: Progress
+    ) -> None:
         """Race all forms that are not known yet, until all ran or the deadline has passed.
 
         Args:
-            units: in the order in which they are measured.
+            workloads: in the order in which they are measured.
             deadline: when to stop, on the clock `time.monotonic`.
-            on_progress: gets a step per unit.
+            on_progress: gets a step per workload.
         """
-        missing = self.missing(units, deadline - time.monotonic())
+        missing = self.missing(workloads, deadline - time.monotonic())
         measure(missing, self.setup, deadline, self.keep, on_progress)
 
-    def missing(self, units: Sequence[Unit], seconds: float = 0.0) -> list[Unit]:
-        """Return the units that are not known completely, each with its unknown forms.
+    def missing(self, workloads: Sequence[Workload], seconds: float = 0.0) -> list[Workload]:
+        """Return the workloads that are not known completely, each with its unknown forms.
 
         Args:
-            units: to choose from.
+            workloads: to choose from.
             seconds: time to measure them in; if it is much more than an earlier run had, forms
                 that were skipped then are missing as well.
         """
-        return [left for unit in units if (left := self._missing(unit, seconds)) is not None]
+        return [
+            left for workload in workloads if (left := self._missing(workload, seconds)) is not None
+        ]
 
-    def _missing(self, unit: Unit, seconds: float) -> Unit | None:
-        own = self.known(unit.subject, AS_IS)
+    def _missing(self, workload: Workload, seconds: float) -> Workload | None:
+        own = self.known(workload.subject, AS_IS)
         if own is not None and own.status == "lost":
-            return unit if outdated(own) and seconds > 0 else None
-        known = {form: self.known(unit.subject, form.key) for form in unit.forms}
+            return workload if outdated(own) and seconds > 0 else None
+        known = {form: self.known(workload.subject, form.key) for form in workload.forms}
         forms = tuple(form for form, found in known.items() if not settled(found, seconds))
-        return replace(unit, forms=forms) if forms or own is None else None
+        return replace(workload, forms=forms) if forms or own is None else None
 
     def _key(self, subject: str, candidate: str) -> Key:
         if self.setup.fold.guard_shapes and candidate != AS_IS:
@@ -142,7 +146,7 @@ class Bench:
 
 
 def measure(
-    units: Sequence[Unit],
+    workloads: Sequence[Workload],
     setup: Setup,
     deadline: float,
     keep: Keep,
@@ -150,20 +154,20 @@ def measure(
     *,
     share: float = 1.0,
 ) -> None:
-    """Race all forms of the units, until all ran or the deadline has passed.
+    """Race all forms of the workloads, until all ran or the deadline has passed.
 
     Args:
-        units: in the order in which they are measured.
+        workloads: in the order in which they are measured.
         setup: the settings.
         deadline: when to stop, on the clock `time.monotonic`.
         keep: gets every measurement at once.
-        on_progress: gets a step per unit.
-        share: fraction of the time until the deadline that these units should take.
+        on_progress: gets a step per workload.
+        share: fraction of the time until the deadline that these workloads should take.
 
     Raises:
         UnverifiedError: the runtime cannot be used.
     """
-    course = _Course(units, deadline, keep, on_progress)
+    course = _Progress(workloads, deadline, keep, on_progress)
     while course.left and time.monotonic() < deadline:
         try:
             isolated(
@@ -183,20 +187,20 @@ def measure(
             course.lose(str(error))
 
 
-class _Course:
-    """The units left to measure, kept up to date by messages of the children.
+class _Progress:
+    """The workloads left to measure, kept up to date by messages of the children.
 
     Args:
-        units: to be measured.
+        workloads: to be measured.
         deadline: when to stop, on the clock `time.monotonic`.
         keep: gets every measurement at once.
-        on_progress: gets a step per unit.
+        on_progress: gets a step per workload.
     """
 
     def __init__(
-        self, units: Sequence[Unit], deadline: float, keep: Keep, on_progress: Progress
+        self, workloads: Sequence[Workload], deadline: float, keep: Keep, on_progress: Progress
     ) -> None:
-        self.left = {unit.subject: unit for unit in units}
+        self.left = {workload.subject: workload for workload in workloads}
         self._total = len(self.left)
         self._deadline = deadline
         self._budget = deadline - time.monotonic()
@@ -207,14 +211,14 @@ class _Course:
 
     @property
     def is_running(self) -> bool:
-        """True if a form has begun and its unit is not done."""
+        """True if a form has begun and its workload is not done."""
         return self._running.subject in self.left
 
     def hear(self, message: Began | Ran | Done) -> None:
         """Handle a message of a child.
 
         Raises:
-            _BudgetSpentError: a unit begins after the deadline.
+            _BudgetSpentError: a workload begins after the deadline.
         """
         if isinstance(message, Began):
             self._running = message
@@ -226,13 +230,13 @@ class _Course:
             self._tell(message.subject, message.key, kept_of(message, self._budget))
 
     def lose(self, reason: str) -> None:
-        """Mark the running form as lost; if it is the layer as it is, drop the unit's forms."""
+        """Mark the running form as lost; if it is the layer as it is, drop the workload's forms."""
         subject, key = self._running.subject, self._running.key
         self._tell(subject, key, lost(reason))
-        unit = self.left.pop(subject)
-        forms = tuple(form for form in unit.forms if (subject, form.key) not in self._told)
+        workload = self.left.pop(subject)
+        forms = tuple(form for form in workload.forms if (subject, form.key) not in self._told)
         if key and forms:
-            self.left = {subject: replace(unit, forms=forms), **self.left}
+            self.left = {subject: replace(workload, forms=forms), **self.left}
         self._running = Began("", "")
 
     def _begin(self) -> None:

@@ -13,7 +13,7 @@ from widthfold_onnx.options import Provider
 from widthfold_onnx.plan.measure.cluster_task import Outcome, measured, place_of, versions
 from widthfold_onnx.plan.measure.successive_halving import Setup
 from widthfold_onnx.plan.store.identity import Place
-from widthfold_onnx.plan.workload.workloads import Unit
+from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.text import printable, quoted
 
 MISSING = "Dask cannot be imported: pip install 'widthfold-onnx[dask]'"
@@ -94,7 +94,7 @@ class Cluster:
         return {a: self._known[a] for a in alive if a in self._known and a not in self.unfit}
 
     def submit(
-        self, address: str, unit: Unit, setup: Setup, seconds: float, share: float
+        self, address: str, workload: Workload, setup: Setup, seconds: float, share: float
     ) -> Flight:
         """Have `remote.measured` run on one worker and on no other.
 
@@ -104,7 +104,7 @@ class Cluster:
         with self._reaching():
             return self._client.submit(
                 measured,
-                unit,
+                workload,
                 setup,
                 seconds,
                 share,

@@ -1,7 +1,7 @@
-"""Measure on the workers of a cluster, one unit at a time on each, and store the results.
+"""Measure on the workers of a cluster, one workload at a time on each, and store the results.
 
-A worker gets the next unit when it has answered. The units are not left to the cluster's scheduler:
-it would give several to one worker, and blame the death of the worker on all of them.
+A worker gets the next workload when it has answered. The workloads are not left to the cluster's
+scheduler: it would give several to one worker, and blame the death of the worker on all of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from widthfold_onnx.plan.measure.cluster import Cluster, Flight
 from widthfold_onnx.plan.measure.outcome import lost
 from widthfold_onnx.plan.store.identity import Place
 from widthfold_onnx.plan.store.store import Store
-from widthfold_onnx.plan.workload.workloads import Unit
+from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.text import printable
 
@@ -27,26 +27,26 @@ LONELY = 30.0
 """Seconds to wait for a worker when none is left."""
 
 MOST_FAILURES = 3
-"""Number of workers that may fail at a unit before it is given up."""
+"""Number of workers that may fail at a workload before it is given up."""
 
 
 @dataclass
 class _Queue:
-    """The units left for one kind of machine, shared by all of its workers."""
+    """The workloads left for one kind of machine, shared by all of its workers."""
 
     bench: Bench
-    waiting: list[Unit]
+    waiting: list[Workload]
     failures: Counter[str] = field(default_factory=Counter)
 
 
 class _Task(NamedTuple):
-    unit: Unit
+    workload: Workload
     queue: _Queue
     address: str
 
 
-class Crew:
-    """The workers of a cluster; every kind of machine measures all units for itself.
+class ClusterPool:
+    """The workers of a cluster; every kind of machine measures all workloads for itself.
 
     Args:
         cluster: the connection to them.
@@ -69,13 +69,15 @@ class Crew:
         self._queues: dict[Place, _Queue] = {}
         self._tasks: dict[Flight, _Task] = {}
 
-    def measure(self, units: Sequence[Unit], deadline: float, on_progress: Progress) -> None:
+    def measure(
+        self, workloads: Sequence[Workload], deadline: float, on_progress: Progress
+    ) -> None:
         """Measure what is not known, on all workers that are connected or connect later.
 
         If this ends early, measurements that already run are finished and discarded.
 
         Args:
-            units: in the order in which they are measured.
+            workloads: in the order in which they are measured.
             deadline: when to stop, on the clock `time.monotonic`.
             on_progress: gets a line of text now and then.
 
@@ -91,7 +93,7 @@ class Crew:
                 self._land(workers)
                 for place in workers.values():
                     if place not in self._queues:
-                        self._queues[place] = self._queue(place, units, deadline)
+                        self._queues[place] = self._queue(place, workloads, deadline)
                 self._send(workers, deadline)
                 left = sum(len(queue.waiting) for queue in self._queues.values())
                 if self._tasks:
@@ -108,32 +110,32 @@ class Crew:
         finally:
             self._cluster.cancel(self._tasks)
 
-    def _queue(self, place: Place, units: Sequence[Unit], deadline: float) -> _Queue:
+    def _queue(self, place: Place, workloads: Sequence[Workload], deadline: float) -> _Queue:
         options = replace(self._options, provider=place.provider)
         bench = Bench.of(options, self._fold, self._store, place.machine)
         self.benches.append(bench)
-        return _Queue(bench, bench.missing(units, deadline - time.monotonic()))
+        return _Queue(bench, bench.missing(workloads, deadline - time.monotonic()))
 
     def _send(self, workers: Mapping[str, Place], deadline: float) -> None:
-        """Give every idle worker the next unit of its kind of machine."""
+        """Give every idle worker the next workload of its kind of machine."""
         busy = {task.address for task in self._tasks.values()}
         for address, place in workers.items():
             queue = self._queues[place]
             if address in busy or address in self._cluster.unfit or not queue.waiting:
                 continue
-            hands = sum(other == place for other in workers.values())
-            share = min(hands / len(queue.waiting), 1.0)
-            unit = queue.waiting.pop(0)
+            measuring = sum(other == place for other in workers.values())
+            share = min(measuring / len(queue.waiting), 1.0)
+            workload = queue.waiting.pop(0)
             seconds = deadline - time.monotonic()
-            flight = self._cluster.submit(address, unit, queue.bench.setup, seconds, share)
-            self._tasks[flight] = _Task(unit, queue, address)
+            flight = self._cluster.submit(address, workload, queue.bench.setup, seconds, share)
+            self._tasks[flight] = _Task(workload, queue, address)
 
     def _complaint(self) -> str:
         why = "; ".join(sorted(set(self._cluster.unfit.values())))
         return f"no worker of the cluster is left that can measure{why and f': {why}'}"
 
     def _land(self, workers: Mapping[str, Place]) -> None:
-        """Store the results that arrived, and put back the units of workers that failed."""
+        """Store the results that arrived, and put back the workloads of workers that failed."""
         for flight, task in list(self._tasks.items()):
             try:
                 if flight.done():
@@ -153,11 +155,11 @@ class Crew:
 
 
 def _failed(task: _Task, reason: str) -> None:
-    """Put a unit back for another worker, or give it up after too many failures."""
-    unit, queue, _ = task
-    queue.failures[unit.subject] += 1
-    if queue.failures[unit.subject] < MOST_FAILURES:
-        queue.waiting.insert(0, unit)
+    """Put a workload back for another worker, or give it up after too many failures."""
+    workload, queue, _ = task
+    queue.failures[workload.subject] += 1
+    if queue.failures[workload.subject] < MOST_FAILURES:
+        queue.waiting.insert(0, workload)
     else:
         why = f"{MOST_FAILURES} workers failed at it; the last: {reason}"
-        queue.bench.keep(unit.subject, AS_IS, lost(why))
+        queue.bench.keep(workload.subject, AS_IS, lost(why))

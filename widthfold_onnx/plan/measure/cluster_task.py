@@ -1,4 +1,4 @@
-"""Run on a worker of a cluster: identify the worker, and measure one unit."""
+"""Run on a worker of a cluster: identify the worker, and measure one workload."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from widthfold_onnx.plan.measure.bench import measure
 from widthfold_onnx.plan.measure.successive_halving import Setup
 from widthfold_onnx.plan.store.identity import Place, find_place
 from widthfold_onnx.plan.store.store import Measurement
-from widthfold_onnx.plan.workload.workloads import Unit
+from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.progress import silent
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.sessions.session import runtime_version
@@ -45,14 +45,14 @@ def place_of(
     return isolated(find_place, provider, dict(options), dict(session_options))
 
 
-def measured(unit: Unit, setup: Setup, seconds: float, share: float) -> list[Outcome]:
-    """Measure one unit; a form that crashes ends a child process, not the worker.
+def measured(workload: Workload, setup: Setup, seconds: float, share: float) -> list[Outcome]:
+    """Measure one workload; a form that crashes ends a child process, not the worker.
 
     Args:
-        unit: the layer, with the forms that are not known.
+        workload: the layer, with the forms that are not known.
         setup: the settings.
         seconds: time after which measuring ends, finished or not.
-        share: fraction of these seconds that the unit should take.
+        share: fraction of these seconds that the workload should take.
 
     Raises:
         UnverifiedError: the runtime cannot be used.
@@ -60,7 +60,7 @@ def measured(unit: Unit, setup: Setup, seconds: float, share: float) -> list[Out
     found: list[Outcome] = []
     with _turn:
         measure(
-            [unit],
+            [workload],
             setup,
             time.monotonic() + seconds,
             lambda *outcome: found.append(outcome),

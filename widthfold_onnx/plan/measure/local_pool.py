@@ -15,7 +15,7 @@ from functools import partial
 from typing import NoReturn
 
 from widthfold_onnx.plan.measure.bench import Bench, measure
-from widthfold_onnx.plan.workload.workloads import Unit
+from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.progress import Progress, Step
 
 
@@ -24,23 +24,23 @@ class _StoppedError(Exception):
 
 
 def measure_with(
-    jobs: int, bench: Bench, units: Sequence[Unit], deadline: float, on_progress: Progress
+    jobs: int, bench: Bench, workloads: Sequence[Workload], deadline: float, on_progress: Progress
 ) -> None:
-    """Do as `Bench.measure` does, with the units dealt out in turn.
+    """Do as `Bench.measure` does, with the workloads dealt out in turn.
 
     Args:
         jobs: how many processes measure at a time.
         bench: keeps the measurements; on an interrupt, all taken so far are kept.
-        units: in the order in which they are measured.
+        workloads: in the order in which they are measured.
         deadline: when to stop, on the clock `time.monotonic`.
-        on_progress: gets a step per unit.
+        on_progress: gets a step per workload.
 
     Raises:
         UnverifiedError: the runtime cannot be used.
     """
-    missing = bench.missing(units, deadline - time.monotonic())
-    hands = [hand for start in range(jobs) if (hand := missing[start::jobs])]
-    done = [0] * len(hands)
+    missing = bench.missing(workloads, deadline - time.monotonic())
+    measuring = [hand for start in range(jobs) if (hand := missing[start::jobs])]
+    done = [0] * len(measuring)
     calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
     stopped = threading.Event()
 
@@ -62,14 +62,14 @@ def measure_with(
     def play(number: int) -> None:
         try:
             tell = here(partial(say, number))
-            measure(hands[number], bench.setup, deadline, here(bench.keep), tell)
+            measure(measuring[number], bench.setup, deadline, here(bench.keep), tell)
         except Exception as error:
             calls.put(partial(_fail, error))
         calls.put(partial(playing.remove, number))
 
-    playing = set(range(len(hands)))
+    playing = set(range(len(measuring)))
     try:
-        for number in range(len(hands)):
+        for number in range(len(measuring)):
             # A daemon thread does not delay the end of the program; its child ends with us.
             threading.Thread(target=play, args=(number,), daemon=True).start()
         while playing:

@@ -25,7 +25,7 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, Provider
 from widthfold_onnx.plan.workload.build import reformed
-from widthfold_onnx.plan.workload.workloads import Unit
+from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.results.store import NO_SUCH_FORM, NO_TIME, OUT_OF_REACH
 from widthfold_onnx.runtime.clock import Clock, Run, clock_of, interval
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
@@ -108,11 +108,11 @@ Times = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
 """Seconds of the layer as it is and of a form, by pair."""
 
 
-def race(units: Sequence[Unit], setup: Setup, seconds: float, *, report: Report) -> None:
-    """Race all forms of all units, and report as they run.
+def race(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report: Report) -> None:
+    """Race all forms of all workloads, and report as they run.
 
     Args:
-        units: in the order in which they are raced.
+        workloads: in the order in which they are raced.
         setup: the settings.
         seconds: time that all of them together should take.
         report: gets every start and every result.
@@ -122,22 +122,24 @@ def race(units: Sequence[Unit], setup: Setup, seconds: float, *, report: Report)
     """
     end = time.perf_counter() + seconds
     with tempfile.TemporaryDirectory() as folder:
-        track = _Track(setup, Path(folder))
+        track = _Runner(setup, Path(folder))
         peak = track.peak()
-        for index, unit in enumerate(units):
-            report(Began(unit.subject, ""))
-            share = UNFAIR / (len(units) - index + 1) * (end - time.perf_counter())
-            for ran in _race(unit, track, peak, share, report):
+        for index, workload in enumerate(workloads):
+            report(Began(workload.subject, ""))
+            share = UNFAIR / (len(workloads) - index + 1) * (end - time.perf_counter())
+            for ran in _race(workload, track, peak, share, report):
                 report(ran)
-            report(Done(unit.subject))
+            report(Done(workload.subject))
 
 
-def _race(unit: Unit, track: _Track, peak: float, seconds: float, report: Report) -> Iterator[Ran]:
+def _race(
+    workload: Workload, track: _Runner, peak: float, seconds: float, report: Report
+) -> Iterator[Ran]:
     start = time.perf_counter()
-    original = track.runner(unit.model)
+    original = track.runner(workload.model)
     _, own = _pairs(track.clock, original, original, RUNGS[0].pairs)
     usual = float(np.median(own))
-    yield Ran(unit.subject, "", 1.0, 1.0, 1.0, usual, len(own))
+    yield Ran(workload.subject, "", 1.0, 1.0, 1.0, usual, len(own))
     times: dict[str, Times] = {}
 
     def late(share: float) -> bool:
@@ -145,8 +147,8 @@ def _race(unit: Unit, track: _Track, peak: float, seconds: float, report: Report
 
     def run(key: str, pairs: int) -> str:
         """Run a form; return why there is no result, "" if there is one."""
-        report(Began(unit.subject, key))
-        model = reformed(unit, key, track.setup.fold)
+        report(Began(workload.subject, key))
+        model = reformed(workload, key, track.setup.fold)
         if model is None:
             return NO_SUCH_FORM
         try:
@@ -159,7 +161,7 @@ def _race(unit: Unit, track: _Track, peak: float, seconds: float, report: Report
         times[key] = found
         return ""
 
-    for form in unit.forms:
+    for form in workload.forms:
         if out_of_reach(form.macs, usual, peak):
             why = OUT_OF_REACH
         elif late(FIRST_SHARE):
@@ -167,7 +169,7 @@ def _race(unit: Unit, track: _Track, peak: float, seconds: float, report: Report
         else:
             why = run(form.key, RUNGS[0].pairs)
         if why:
-            yield Ran(unit.subject, form.key, 0.0, 0.0, 0.0, 0.0, 0, why)
+            yield Ran(workload.subject, form.key, 0.0, 0.0, 0.0, 0.0, 0, why)
     for rung in RUNGS[1:]:
         running = [key for key, (base, _) in times.items() if len(base) > 1]
         for key in sorted(running, key=lambda key: -_ratio(*times[key]))[: rung.forms]:
@@ -176,7 +178,7 @@ def _race(unit: Unit, track: _Track, peak: float, seconds: float, report: Report
     for key, (base, form_times) in times.items():
         middle, low, high = map(math.exp, interval(np.log(base / form_times)))
         median = float(np.median(form_times))
-        yield Ran(unit.subject, key, middle, low, high, median, len(base))
+        yield Ran(workload.subject, key, middle, low, high, median, len(base))
 
 
 def out_of_reach(macs: float, usual: float, peak: float) -> bool:
@@ -212,7 +214,7 @@ def _pairs(clock: Clock, original: Run, form: Run, rounds: int) -> Times:
     return base, other
 
 
-class _Track:
+class _Runner:
     """Opens models with the settings of the race."""
 
     def __init__(self, setup: Setup, folder: Path) -> None:

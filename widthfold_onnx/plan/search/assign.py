@@ -23,7 +23,7 @@ from widthfold_onnx.plan.store.store import Measurement
 from widthfold_onnx.plan.workload.layers import Layers
 from widthfold_onnx.plan.workload.layout_edges import Link
 from widthfold_onnx.plan.workload.packed_workload import inside_subject
-from widthfold_onnx.plan.workload.workloads import Unit
+from widthfold_onnx.plan.workload.workloads import Workload
 
 SMALLEST_GAIN = 1.03
 """A layer takes another form only if the low end of the form's speed-up exceeds this.
@@ -64,7 +64,7 @@ def assign(layers: Layers, known: Known) -> dict[str, str]:
     Returns:
         Subject -> form, for layers that are not left as they are.
     """
-    options = {s: list(_options(unit, known)) for s, unit in layers.units.items()}
+    options = {s: list(_options(workload, known)) for s, workload in layers.workloads.items()}
     program = _Program()
     chosen = {
         subject: [program.variable(layers.count(subject) * o.seconds, whole=True) for o in several]
@@ -83,19 +83,19 @@ def assign(layers: Layers, known: Known) -> dict[str, str]:
     }
 
 
-def _options(unit: Unit, known: Known) -> Iterator[Option]:
-    own = known(unit.subject, AS_IS)
+def _options(workload: Workload, known: Known) -> Iterator[Option]:
+    own = known(workload.subject, AS_IS)
     if own is None or own.status != "ok":
         yield Option(None, 0.0)  # a layer without a measurement stays as it is
         return
     yield Option(None, own.seconds / SMALLEST_GAIN)
-    for form in unit.forms:
-        alone = known(unit.subject, form.key)
+    for form in workload.forms:
+        alone = known(workload.subject, form.key)
         if alone is None or alone.status != "ok":
             continue
         # The low ends, because noise makes one of many equally fast forms look the fastest.
         seconds = own.seconds / alone.low
-        between = known(inside_subject(unit.subject), form.key)
+        between = known(inside_subject(workload.subject), form.key)
         if between is None or between.status != "ok":
             yield Option(form.key, seconds)
         else:

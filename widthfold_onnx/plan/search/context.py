@@ -22,7 +22,7 @@ from widthfold_onnx.runtime.sessions.session import Level
 
 
 @dataclass(frozen=True)
-class Ground:
+class SearchContext:
     """The context in which layers run, or would run.
 
     Attributes:
@@ -41,7 +41,7 @@ class Ground:
     machine: str
 
 
-def ground_here(loaded: LoadedModel, options: SearchOptions, fixed: Shapes) -> Ground:
+def context_here(loaded: LoadedModel, options: SearchOptions, fixed: Shapes) -> SearchContext:
     """Return the context of this machine, found by running the model.
 
     Raises:
@@ -52,12 +52,12 @@ def ground_here(loaded: LoadedModel, options: SearchOptions, fixed: Shapes) -> G
     provider, shapes = isolated(running, loaded.path, options.provider, dict(fixed), options.inputs)
     aim = _chosen(options, provider) or target(usual(provider))
     setting = _setting(options, provider)
-    return Ground(provider, shapes, aim, setting, machine_identity(provider))
+    return SearchContext(provider, shapes, aim, setting, machine_identity(provider))
 
 
-def ground_elsewhere(
+def context_elsewhere(
     loaded: LoadedModel, options: SearchOptions, fixed: Shapes, store: Store
-) -> Ground:
+) -> SearchContext:
     """Return the context of a machine of the target's kind; nothing is run.
 
     If the store holds one machine of that kind, its measurements count; if several, those of this
@@ -78,7 +78,7 @@ def ground_elsewhere(
         elif here in machines:
             machines = [here]
     machine = machines[0] if len(machines) == 1 else ""
-    return Ground(
+    return SearchContext(
         provider, assumed_shapes(list(_ports(loaded.proto)), fixed), aim, setting, machine
     )
 

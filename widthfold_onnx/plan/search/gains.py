@@ -8,7 +8,7 @@ from widthfold_onnx.plan.measure.bench import AS_IS, Bench
 from widthfold_onnx.plan.search.assign import SMALLEST_GAIN
 from widthfold_onnx.plan.store.store import Measurement
 from widthfold_onnx.plan.workload.layers import Layers
-from widthfold_onnx.plan.workload.workloads import Form, Unit
+from widthfold_onnx.plan.workload.workloads import Form, Workload
 from widthfold_onnx.results import Gain
 
 PREDICTED_GAIN = 1.25
@@ -36,14 +36,14 @@ class Gains:
             return gain_of(measured) if measured.status == "ok" else None
         if not self._predict or self._bench.known(subject, AS_IS) is not None:
             return None
-        unit = self._layers.units[subject]
-        return _foreseen(unit, next(form for form in unit.forms if form.key == key))
+        workload = self._layers.workloads[subject]
+        return _foreseen(workload, next(form for form in workload.forms if form.key == key))
 
     def best(self, subject: str) -> tuple[str, Gain] | None:
         """Return the form of a layer with the largest low end of its gain, and that gain."""
         known = [
             (form.key, gain)
-            for form in self._layers.units[subject].forms
+            for form in self._layers.workloads[subject].forms
             if (gain := self.of(subject, form.key)) is not None
         ]
         return max(known, key=lambda item: (item[1].low, item[0]), default=None)
@@ -53,7 +53,7 @@ class Gains:
 
         The reason is the most common one among the lost measurements of the layer and its forms.
         """
-        keys = (AS_IS, *(form.key for form in self._layers.units[subject].forms))
+        keys = (AS_IS, *(form.key for form in self._layers.workloads[subject].forms))
         found = (self._bench.known(subject, key) for key in keys)
         reasons = Counter(known.reason for known in found if known is not None and known.reason)
         return f"ran: {reasons.most_common(1)[0][0]}" if reasons else "was measured"
@@ -62,7 +62,7 @@ class Gains:
         """Return the seconds that a form of known gain saves in all layers of a subject."""
         own, gain = self._bench.known(subject, AS_IS), self.of(subject, key)
         assert gain is not None
-        seconds = self._layers.units[subject].predicted if own is None else own.seconds
+        seconds = self._layers.workloads[subject].predicted if own is None else own.seconds
         return self._layers.count(subject) * seconds * (1 - 1 / gain.ratio)
 
 
@@ -76,6 +76,6 @@ def gain_of(measured: Measurement) -> Gain:
     return Gain(ratio=measured.ratio, low=measured.low, high=measured.high, pairs=measured.rounds)
 
 
-def _foreseen(unit: Unit, form: Form) -> Gain:
-    ratio = round(unit.predicted / form.predicted, 4)
+def _foreseen(workload: Workload, form: Form) -> Gain:
+    ratio = round(workload.predicted / form.predicted, 4)
     return Gain(ratio=ratio, low=ratio, high=ratio, pairs=0, predicted=True)

@@ -27,7 +27,7 @@ from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.plan.decide.decisions import plan, rewriting
 from widthfold_onnx.plan.measure.bench import AS_IS, Bench
 from widthfold_onnx.plan.search.assign import assign
-from widthfold_onnx.plan.search.context import ground_elsewhere, ground_here
+from widthfold_onnx.plan.search.context import context_elsewhere, context_here
 from widthfold_onnx.plan.search.gains import PREDICTED_GAIN, Gains, gain_of, pays
 from widthfold_onnx.plan.search.trials import Choice, Trials
 from widthfold_onnx.plan.store.store import Store
@@ -75,12 +75,12 @@ class Search:
         self._say = on_progress
         on_progress(Step("looking for the provider and the shapes of the inputs"))
         if options.measure:
-            ground = ground_here(loaded, options, fold.input_shapes)
+            context = context_here(loaded, options, fold.input_shapes)
         else:
-            ground = ground_elsewhere(loaded, options, fold.input_shapes, store)
-        self._shapes, self._target = ground.shapes, ground.target
-        self._options = replace(options, provider=ground.provider)
-        self._bench = Bench.of(self._options, fold, store, ground.machine)
+            context = context_elsewhere(loaded, options, fold.input_shapes, store)
+        self._shapes, self._target = context.shapes, context.target
+        self._options = replace(options, provider=context.provider)
+        self._bench = Bench.of(self._options, fold, store, context.machine)
         self._layers = Layers.of(self._document(), fold, self._shapes, self._target)
         self._gains = Gains(self._layers, self._bench, predict=not options.measure)
         self._accepted: Choice = {}
@@ -95,7 +95,7 @@ class Search:
                 self._bench.measure(self._layers.in_order(), deadline, self._say)
         except KeyboardInterrupt:
             interrupted = True
-        best = {subject: self._gains.best(subject) for subject in self._layers.units}
+        best = {subject: self._gains.best(subject) for subject in self._layers.workloads}
         chosen = {s: b[0] for s, b in best.items() if b is not None and pays(b[1])}
         whole = self._settle(chosen, hurry=interrupted)
         return SearchReport(
@@ -103,8 +103,8 @@ class Search:
             threads=self._options.threads,
             target=self._target.name,
             shapes={name: list(dims) for name, dims in self._shapes.items()},
-            layers=len(self._layers.units),
-            forms=sum(len(unit.forms) for unit in self._layers.units.values()),
+            layers=len(self._layers.workloads),
+            forms=sum(len(workload.forms) for workload in self._layers.workloads.values()),
             measured=self._bench.measured,
             left=len(self._left()),
             predicted=sum(b is not None and b[1].predicted for b in best.values()),
@@ -221,7 +221,7 @@ class Search:
             return subject
         if subject in choice:
             return form_of(site, choice[subject], self._fold)
-        count = len(self._layers.units[subject].forms)
+        count = len(self._layers.workloads[subject].forms)
         best = self._gains.best(subject)
         if best is None:
             return Refusal(

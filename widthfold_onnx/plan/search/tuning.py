@@ -19,13 +19,13 @@ from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 from widthfold_onnx.plan.decide.decisions import ALREADY_FOLDED
 from widthfold_onnx.plan.measure.bench import AS_IS, Bench
 from widthfold_onnx.plan.measure.cluster import Cluster
-from widthfold_onnx.plan.measure.cluster_pool import Crew
+from widthfold_onnx.plan.measure.cluster_pool import ClusterPool
 from widthfold_onnx.plan.measure.local_pool import measure_with
 from widthfold_onnx.plan.predict.targets import target, usual
 from widthfold_onnx.plan.store.identity import find_place
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.plan.workload.layers import Layers
-from widthfold_onnx.plan.workload.workloads import Unit
+from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.progress import Progress, Step, silent
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import TunedMachine, TunedModel, TuneReport
@@ -67,22 +67,24 @@ def tune(
         raise UsageError("tune measures the forms of every factor; give none")
     with (
         Store(search_options.store) as store,
-        _hands(search_options, fold_options, store, jobs, dask) as hands,
+        _measuring(search_options, fold_options, store, jobs, dask) as measuring,
     ):
         read = []
         for path in map(Path, models):
             on_progress(Step(f"reading {path.name}"))
-            read.append((path.name, _layers(path, hands.reads, fold_options)))
-        units: dict[str, Unit] = {}
+            read.append((path.name, _layers(path, measuring.reads, fold_options)))
+        workloads: dict[str, Workload] = {}
         for _, layers in read:
             if isinstance(layers, Layers):
-                for unit in layers.in_order():
-                    like = units.get(unit.subject)
-                    units[unit.subject] = unit if like is None else like.joined(unit)
+                for workload in layers.in_order():
+                    like = workloads.get(workload.subject)
+                    workloads[workload.subject] = (
+                        workload if like is None else like.joined(workload)
+                    )
         deadline = time.monotonic() + search_options.time_budget
         interrupted = False
         try:
-            hands.measure(Layers(units).in_order(), deadline, on_progress)
+            measuring.measure(Layers(workloads).in_order(), deadline, on_progress)
         except KeyboardInterrupt:
             interrupted = True
         return TuneReport(
@@ -91,40 +93,40 @@ def tune(
                 TunedMachine(
                     provider=bench.setup.provider, machine=bench.machine, measured=bench.measured
                 )
-                for bench in hands.benches
+                for bench in measuring.benches
             ],
-            models=[_row(name, layers, hands.benches) for name, layers in read],
+            models=[_row(name, layers, measuring.benches) for name, layers in read],
             interrupted=interrupted,
             store_read_only=store.read_only,
         )
 
 
-class _Hands(NamedTuple):
+class _Measuring(NamedTuple):
     """What measures.
 
     Attributes:
         reads: the provider on which models are tried to find the shapes of their inputs.
         benches: one for each kind of machine; those of a cluster come while it measures.
-        measure: measures units until a deadline.
+        measure: measures workloads until a deadline.
     """
 
     reads: Provider
     benches: list[Bench]
-    measure: Callable[[Sequence[Unit], float, Progress], None]
+    measure: Callable[[Sequence[Workload], float, Progress], None]
 
 
 @contextlib.contextmanager
-def _hands(
+def _measuring(
     options: SearchOptions, fold: FoldOptions, store: Store, jobs: int, dask: str | None
-) -> Iterator[_Hands]:
+) -> Iterator[_Measuring]:
     wanted = options.provider, dict(options.provider_options), dict(options.session_options)
     if dask is not None:
         if jobs != 1:
             raise UsageError("jobs are of this machine; on a cluster every worker measures")
         with Cluster(dask, *wanted) as cluster:
-            crew = Crew(cluster, options, fold, store)
+            pool = ClusterPool(cluster, options, fold, store)
             # This machine need not have the device.
-            yield _Hands(Provider.CPU, crew.benches, crew.measure)
+            yield _Measuring(Provider.CPU, pool.benches, pool.measure)
         return
     most = max(cores() // options.threads, 1)
     if not 1 <= jobs <= most:
@@ -135,7 +137,7 @@ def _hands(
     reads, machine = isolated(find_place, *wanted)
     bench = Bench.of(replace(options, provider=reads), fold, store, machine)
     measure = bench.measure if jobs == 1 else partial(measure_with, jobs, bench)
-    yield _Hands(reads, [bench], measure)
+    yield _Measuring(reads, [bench], measure)
 
 
 def _layers(
@@ -160,19 +162,19 @@ def _row(
         return TunedModel(model=name, reason=str(layers), code=layers.exit_code)
     if isinstance(layers, Refusal):
         return TunedModel(model=name, reason=layers.reason)
-    units = layers.in_order()
-    keys = [(unit.subject, AS_IS) for unit in units]
-    keys += [(unit.subject, form.key) for unit in units for form in unit.forms]
+    workloads = layers.in_order()
+    keys = [(workload.subject, AS_IS) for workload in workloads]
+    keys += [(workload.subject, form.key) for workload in workloads for form in workload.forms]
     # On a cluster from which no worker has answered yet, everything is left.
-    left = layers.behind(unit for bench in benches for unit in bench.missing(units))
+    left = layers.behind(workload for bench in benches for workload in bench.missing(workloads))
     found = [(key in b.kept, known) for b in benches for key in keys if (known := b.known(*key))]
     return TunedModel(
         model=name,
-        layers=len(layers.units),
-        forms=len(keys) - len(units),
+        layers=len(layers.workloads),
+        forms=len(keys) - len(workloads),
         measured=sum(now for now, _ in found),
         known=sum(not now for now, _ in found),
         skipped=sum(known.skipped for _, known in found),
         failed=sum(known.status == "lost" and not known.skipped for _, known in found),
-        left=len(left if benches else layers.units),
+        left=len(left if benches else layers.workloads),
     )

@@ -10,22 +10,22 @@ from widthfold_onnx.model.shapes.inference import infer_shapes
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.plan.workload.candidates import form_of
-from widthfold_onnx.plan.workload.workloads import Unit, only_site
+from widthfold_onnx.plan.workload.workloads import Workload, only_site
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.engine import Rewriting
 from widthfold_onnx.rewrite.record import FOLD_KEY, LAYOUT_KEY
 from widthfold_onnx.rules.match.site import LinearSite
 
 
-def reformed(unit: Unit, key: str, options: FoldOptions) -> bytes | None:
+def reformed(workload: Workload, key: str, options: FoldOptions) -> bytes | None:
     """Return the layer in another form, serialized; None if its extents do not allow the form.
 
     Args:
-        unit: the layer.
+        workload: the layer.
         key: see `form_key`.
         options: the layout and limits are used.
     """
-    proto = onnx.ModelProto.FromString(unit.model)
+    proto = onnx.ModelProto.FromString(workload.model)
     # The last node stays outside the region: it stands for any reader of the logical tensor.
     end, output = proto.graph.node.pop(), proto.graph.output.pop()
     proto.graph.output.add().name = end.input[0]
@@ -35,7 +35,7 @@ def reformed(unit: Unit, key: str, options: FoldOptions) -> bytes | None:
     if isinstance(site, Refusal) or isinstance(form, Refusal):
         return None
     result = Rewriting.of(document, [(site, form)], options).carry_out()
-    if unit.inside:
+    if workload.inside:
         result = _core(result)
     end.input[0] = result.graph.output[0].name
     result.graph.node.append(end)

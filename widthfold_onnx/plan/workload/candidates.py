@@ -15,7 +15,7 @@ from widthfold_onnx.plan.store.identity import canonical
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.forms.enumeration import candidates, forms, splits
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.forms.legality import judge
+from widthfold_onnx.rules.forms.legality import legal_form
 from widthfold_onnx.rules.forms.regrouped import groupings
 from widthfold_onnx.rules.match.site import LinearSite
 
@@ -110,7 +110,7 @@ def form_of(site: LinearSite, text: str, options: FoldOptions) -> Reformulation 
         regrouping=regrouping,
     )
     options = options if site.is_product else replace(options, ragged=True)
-    return judge(site, options, fold, key.axis, key.factor, key.kind, key.merged)
+    return legal_form(site, options, fold, key.axis, key.factor, key.kind, key.merged)
 
 
 def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation]:

@@ -94,7 +94,7 @@ def excerpt(
         nodes.append(helper.make_node("Neg", [last], [end]))
     graph = helper.make_graph(
         nodes,
-        "unit",
+        "workload",
         [helper.make_tensor_value_info(start, element, shape)],
         [helper.make_tensor_value_info(end, kind, None)],
         [numpy_helper.from_array(array, name) for name, array in constants.items()],

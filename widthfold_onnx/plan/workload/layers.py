@@ -14,7 +14,7 @@ from widthfold_onnx.plan.predict.targets import Target
 from widthfold_onnx.plan.workload.candidates import every_form
 from widthfold_onnx.plan.workload.layout_edges import Link, links
 from widthfold_onnx.plan.workload.packed_workload import inside
-from widthfold_onnx.plan.workload.workloads import Unit, cut
+from widthfold_onnx.plan.workload.workloads import Workload, cut
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.guarding import unguardable
@@ -30,16 +30,16 @@ class Layers:
     """The layers of a model.
 
     Attributes:
-        units: units by subject.
+        workloads: workloads by subject.
         subjects: the subject of every site, or why it has none.
         links: the tensors between layers.
-        inside: units that run between packed tensors, by the subject of the layer.
+        inside: workloads that run between packed tensors, by the subject of the layer.
     """
 
-    units: Mapping[str, Unit] = field(default_factory=dict)
+    workloads: Mapping[str, Workload] = field(default_factory=dict)
     subjects: Mapping[Place, str | Refusal] = field(default_factory=dict)
     links: Sequence[Link] = ()
-    inside: Mapping[str, Unit] = field(default_factory=dict)
+    inside: Mapping[str, Workload] = field(default_factory=dict)
 
     @classmethod
     def of(cls, document: Document, options: FoldOptions, shapes: Shapes, target: Target) -> Self:
@@ -52,7 +52,7 @@ class Layers:
             target: the device for which the forms are ordered.
         """
         measured = ShapeTable(document.proto, shapes)
-        units: dict[str, Unit] = {}
+        workloads: dict[str, Workload] = {}
         subjects: dict[Place, str | Refusal] = {}
         known: dict[object, list[Reformulation]] = {}
         nodes: dict[Node, str] = {}
@@ -65,15 +65,17 @@ class Layers:
             )
             if geometry not in known:
                 known[geometry] = list(every_form(conv, options))
-            unit = _unit(document, conv, measured, known[geometry], options, target)
-            if isinstance(unit, Unit):
+            workload = _workload(document, conv, measured, known[geometry], options, target)
+            if isinstance(workload, Workload):
                 # Layers of one subject may differ in their legal forms if one has an open extent.
-                like = units.get(unit.subject)
-                units[unit.subject] = unit if like is None else like.joined(unit)
-                nodes[conv.node] = unit.subject
-            subjects[_place(conv)] = unit.subject if isinstance(unit, Unit) else unit
+                like = workloads.get(workload.subject)
+                workloads[workload.subject] = workload if like is None else like.joined(workload)
+                nodes[conv.node] = workload.subject
+            subjects[_place(conv)] = (
+                workload.subject if isinstance(workload, Workload) else workload
+            )
         found = links(document, nodes)
-        return cls(units, subjects, found, inside(units, found))
+        return cls(workloads, subjects, found, inside(workloads, found))
 
     def subject(self, site: LinearSite) -> str | Refusal:
         """Return the subject of a site, or why it cannot be measured."""
@@ -87,25 +89,27 @@ class Layers:
         """Return how many layers of the model have this subject."""
         return sum(other == subject for other in self.subjects.values())
 
-    def behind(self, units: Iterable[Unit]) -> set[str]:
-        """Return the subjects of the layers of units, measured alone or between packed tensors."""
-        layer_of = {unit.subject: subject for subject, unit in self.inside.items()}
-        return {layer_of.get(unit.subject, unit.subject) for unit in units}
+    def behind(self, workloads: Iterable[Workload]) -> set[str]:
+        """Return the subjects of the layers that were measured, alone or between packed tensors."""
+        layer_of = {workload.subject: subject for subject, workload in self.inside.items()}
+        return {layer_of.get(workload.subject, workload.subject) for workload in workloads}
 
-    def in_order(self) -> list[Unit]:
-        """Return the units, most work first as time may be short; those inside regions last."""
-        every = (*self.units.values(), *self.inside.values())
-        return sorted(every, key=lambda unit: (unit.inside, -unit.macs, unit.subject))
+    def in_order(self) -> list[Workload]:
+        """Return the workloads, most work first as time may be short; those inside regions last."""
+        every = (*self.workloads.values(), *self.inside.values())
+        return sorted(
+            every, key=lambda workload: (workload.inside, -workload.macs, workload.subject)
+        )
 
 
-def _unit(
+def _workload(
     document: Document,
     conv: LinearSite,
     measured: ShapeTable,
     forms: Sequence[Reformulation],
     options: FoldOptions,
     target: Target,
-) -> Unit | Refusal:
+) -> Workload | Refusal:
     if not forms:
         # Any factor gives the reason: no form is legal, or no axis has enough positions.
         outcome = reformulate(conv, replace(options, ragged=True), SMALLEST_FACTOR)

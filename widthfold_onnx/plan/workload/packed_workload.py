@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from widthfold_onnx.plan.store.identity import canonical
 from widthfold_onnx.plan.workload.layout_edges import Link
-from widthfold_onnx.plan.workload.workloads import Form, Unit
+from widthfold_onnx.plan.workload.workloads import Form, Workload
 
 
 def inside_subject(subject: str) -> str:
@@ -22,21 +22,21 @@ def inside_subject(subject: str) -> str:
     return canonical({**json.loads(subject), "inside": True})
 
 
-def inside(units: Mapping[str, Unit], links: Sequence[Link]) -> dict[str, Unit]:
-    """Return the units to run between packed tensors as well, with the forms that matter there.
+def inside(workloads: Mapping[str, Workload], links: Sequence[Link]) -> dict[str, Workload]:
+    """Return the workloads to run between packed tensors as well, with the forms that matter there.
 
     Args:
-        units: layers by subject.
+        workloads: layers by subject.
         links: the tensors between them.
 
     Returns:
-        Units by the subject of the layer; a form is included if another layer, or another of its
-        kind, could make or read the same tensor in the same layout.
+        Workloads by the subject of the layer; a form is included if another layer, or another of
+        its kind, could make or read the same tensor in the same layout.
     """
     shared: dict[str, set[Form]] = {}
     for link in links:
-        made = [(s, {f: f.returns for f in units[s].forms}) for s in link.makers]
-        read = [(s, {f: f.reads for f in units[s].forms}) for s in link.readers]
+        made = [(s, {f: f.returns for f in workloads[s].forms}) for s in link.makers]
+        read = [(s, {f: f.reads for f in workloads[s].forms}) for s in link.readers]
         # A layer counts once for a layout, however many of its forms have it.
         layers = Counter(
             layout for _, layouts in (*made, *read) for layout in set(layouts.values())
@@ -48,9 +48,9 @@ def inside(units: Mapping[str, Unit], links: Sequence[Link]) -> dict[str, Unit]:
             shared.setdefault(subject, set()).update(fitting)
     return {
         subject: replace(
-            units[subject],
+            workloads[subject],
             subject=inside_subject(subject),
-            forms=tuple(form for form in units[subject].forms if form in forms),
+            forms=tuple(form for form in workloads[subject].forms if form in forms),
             inside=True,
         )
         for subject, forms in shared.items()

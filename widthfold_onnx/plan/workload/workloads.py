@@ -1,7 +1,7 @@
-"""Cut units of measurement out of the model: one layer as it is and in every form it may take.
+"""Cut workloads out of the model: one layer as it is and in every form it may take.
 
 `plan.workload.extract` describes the cut. Layers that differ only in the values of their weights
-are one unit.
+are one workload.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Form(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Unit:
+class Workload:
     """A layer to be measured.
 
     Attributes:
@@ -68,7 +68,7 @@ class Unit:
     predicted: float
     inside: bool = False
 
-    def joined(self, other: Unit) -> Unit:
+    def joined(self, other: Workload) -> Workload:
         """Return the same layer with the forms of both."""
         return replace(self, forms=tuple(dict.fromkeys((*self.forms, *other.forms))))
 
@@ -80,7 +80,7 @@ def cut(
     forms: Sequence[Reformulation],
     options: FoldOptions,
     target: Target,
-) -> Unit | Refusal:
+) -> Workload | Refusal:
     """Cut a site out of its model.
 
     Args:
@@ -92,8 +92,8 @@ def cut(
         target: the device for which the forms are ordered.
 
     Returns:
-        The unit, or a refusal if an extent stays unknown, no form exists at the measured extents,
-        or the target has no figures for the element type.
+        The workload, or a refusal if an extent stays unknown, no form exists at the measured
+        extents, or the target has no figures for the element type.
     """
     dims = measured.get(site.scope.path, site.data.name or "")
     if dims is None or None in dims:
@@ -132,11 +132,11 @@ def cut(
 
     ordered = tuple(sorted(map(known, forms), key=lambda form: (form.predicted, form.key)))
     subject = _subject(site, shape, proto.graph, len(behind))
-    return Unit(subject, proto.SerializeToString(), ordered, macs, layer_seconds(work, target))
+    return Workload(subject, proto.SerializeToString(), ordered, macs, layer_seconds(work, target))
 
 
 def only_site(document: Document) -> LinearSite | Refusal:
-    """Return the site of a unit."""
+    """Return the site of a workload."""
     table = document.shapes
     scope, node = next(document.nodes(OPERATORS))
     return read_site(document, Site(node, scope, node.name or "", node.op_type), table, table)

@@ -35,8 +35,8 @@ class Shown:
     @classmethod
     def of(cls, axis: AxisPattern) -> Shown:
         """Choose the part that fits."""
-        rest = None if axis.in_length is None else max(1, axis.in_length // axis.in_digits)
-        tiles = min(axis.in_digits, _CELLS // 2)
+        rest = None if axis.in_length is None else max(1, axis.in_length // axis.in_tile)
+        tiles = min(axis.in_tile, _CELLS // 2)
         places = min(rest or _CELLS, max(2, _CELLS // tiles))
         return cls(tiles, min(places, rest or places), rest)
 
@@ -48,13 +48,13 @@ def colour(index: int) -> str:
 
 def explained(axis: AxisPattern) -> str:
     """Return a sentence that explains the drawings of an axis."""
-    cells = axis.out_digits * axis.in_digits * axis.kernel
+    cells = axis.out_tile * axis.in_tile * axis.kernel
     kind = "blocks of positions" if axis.blocked else "neighbouring positions"
-    reads = f"{axis.in_digits} {kind} of the input become channels"
-    if axis.in_digits == 1:
+    reads = f"{axis.in_tile} {kind} of the input become channels"
+    if axis.in_tile == 1:
         reads = "the input is read as it is"
-    returns = f"{axis.out_digits} of the output come back from channels"
-    if axis.out_digits == 1:
+    returns = f"{axis.out_tile} of the output come back from channels"
+    if axis.out_tile == 1:
         returns = "the output is returned as it is"
     return (
         f"{axis.axis}: {reads} and {returns}; the kernel of {axis.original_kernel} becomes one of "
@@ -68,11 +68,11 @@ def positions(axis: AxisPattern, key: str) -> Markup:
 
     The drawing is empty where the input is not packed.
     """
-    if axis.in_digits == 1:
+    if axis.in_tile == 1:
         return Markup()
     shown = Shown.of(axis)
     columns = shown.places + (0 if shown.rest == shown.places else 1)
-    height = shown.tiles + (0 if axis.in_digits == shown.tiles else 1)
+    height = shown.tiles + (0 if axis.in_tile == shown.tiles else 1)
 
     def paint(axes: Axes) -> None:
         cell = 0.0
@@ -81,7 +81,7 @@ def positions(axis: AxisPattern, key: str) -> Markup:
                 _cell(axes, cell, 0, colour(tile), position)
                 cell += 1
             if group + 1 < _group_count(axis, shown) or columns > shown.places:
-                whole = not axis.blocked and axis.in_digits == shown.tiles
+                whole = not axis.blocked and axis.in_tile == shown.tiles
                 gap = 0.3 if whole and group + 1 < _group_count(axis, shown) else 1
                 if gap == 1:
                     axes.text(cell + 0.5, 0.5, "…", ha="center", va="center", color=INK)
@@ -122,7 +122,7 @@ def _group_count(axis: AxisPattern, shown: Shown) -> int:
 
 def _position(axis: AxisPattern, tile: int, place: int, shown: Shown) -> str:
     if not axis.blocked:
-        return str(place * axis.in_digits + tile)
+        return str(place * axis.in_tile + tile)
     return "" if shown.rest is None else str(tile * shown.rest + place)
 
 
@@ -137,9 +137,9 @@ def _number(axes: Axes, x: float, y: float, text: str, size: float) -> None:
 
 def kernel(axis: AxisPattern, key: str) -> Markup:
     """Draw the expanded kernel along one axis: which tap stands where; empty places are zero."""
-    tiles = min(axis.in_digits, max(1, _COLUMNS // axis.kernel))
-    rows, columns = min(axis.out_digits, _ROWS), tiles * axis.kernel
-    cut = rows < axis.out_digits or tiles < axis.in_digits
+    tiles = min(axis.in_tile, max(1, _COLUMNS // axis.kernel))
+    rows, columns = min(axis.out_tile, _ROWS), tiles * axis.kernel
+    cut = rows < axis.out_tile or tiles < axis.in_tile
 
     def paint(axes: Axes) -> None:
         cells: dict[int, list[tuple[int, int]]] = {}
@@ -169,7 +169,7 @@ def kernel(axis: AxisPattern, key: str) -> Markup:
         axes.tick_params(length=0)
 
     title = (
-        f"Expanded kernel along {axis.axis}: {axis.out_digits} output tiles by {axis.in_digits} "
+        f"Expanded kernel along {axis.axis}: {axis.out_tile} output tiles by {axis.in_tile} "
         f"input tiles of {axis.kernel} positions"
         f"{f', the first {rows} by {tiles} drawn' if cut else ''}"
     )

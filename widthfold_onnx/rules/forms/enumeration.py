@@ -26,7 +26,7 @@ from widthfold_onnx.options import AxisName, FoldOptions, Layout
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms import rows
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.forms.legality import judge
+from widthfold_onnx.rules.forms.legality import legal_form
 from widthfold_onnx.rules.forms.regrouped import words
 from widthfold_onnx.rules.match.site import LinearSite, axis_names
 
@@ -48,7 +48,7 @@ def candidates(site: LinearSite, options: FoldOptions, factor: int) -> Iterator[
         if options.axis is AxisName.AUTO:
             fold, merged = rows.fold_of(site, factor), rows.fewest(site, options, factor)
             label, kind = rows.name(site), "blocked" if site.left else "interleaved"
-            yield label, judge(site, options, fold, label, factor, kind, merged)
+            yield label, legal_form(site, options, fold, label, factor, kind, merged)
         return
     tile_major = options.layout is Layout.NHWC
     for split in splits(options.axis, factor, len(site.axes)):
@@ -111,7 +111,9 @@ def forms(
             )
             yield (
                 label,
-                judge(site, options, fold, folded or "rank", factor, "+".join(kind) or "mirrored"),
+                legal_form(
+                    site, options, fold, folded or "rank", factor, "+".join(kind) or "mirrored"
+                ),
             )
 
 

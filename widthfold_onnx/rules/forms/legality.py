@@ -20,7 +20,7 @@ from widthfold_onnx.rules.match.site import LinearSite
 MAX_WEIGHT_BYTES = 256 << 20
 
 
-def judge(
+def legal_form(
     site: LinearSite,
     options: FoldOptions,
     fold: ConvFold,

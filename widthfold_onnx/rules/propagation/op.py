@@ -1,4 +1,4 @@
-"""Describe a node that may run on packed tensors, and the packed form that a rule returns for it."""
+"""Describe a node that may run on packed tensors, and the packed form that a rule returns."""
 
 from __future__ import annotations
 

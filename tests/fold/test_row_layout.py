@@ -1,4 +1,4 @@
-"""The states of tensors between products of matrices, one element at a time."""
+"""The layouts of tensors between products of matrices, one element at a time."""
 
 from __future__ import annotations
 
@@ -19,49 +19,49 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("state", "shape"), CASES)
-def test_every_element_lies_where_its_digit_says(state: RowLayout, shape: tuple[int, ...]) -> None:
-    packed = state.packed(np.arange(np.prod(shape)).reshape(shape))
-    axes = 1 if state.left else state.merged
-    kept, channels = shape[: -1 - axes], shape[state.channel_axis]
-    extents = shape[-1:] if state.left else shape[-1 - axes : -1]
-    length, f = int(np.prod(extents)), state.factor
+@pytest.mark.parametrize(("layout", "shape"), CASES)
+def test_every_element_lies_where_its_digit_says(layout: RowLayout, shape: tuple[int, ...]) -> None:
+    packed = layout.packed(np.arange(np.prod(shape)).reshape(shape))
+    axes = 1 if layout.left else layout.merged
+    kept, channels = shape[: -1 - axes], shape[layout.channel_axis]
+    extents = shape[-1:] if layout.left else shape[-1 - axes : -1]
+    length, f = int(np.prod(extents)), layout.factor
     for index in np.ndindex(*shape):
-        leading, c = index[: len(kept)], index[state.channel_axis]
-        places = index[-1:] if state.left else index[-1 - axes : -1]
+        leading, c = index[: len(kept)], index[layout.channel_axis]
+        places = index[-1:] if layout.left else index[-1 - axes : -1]
         m = int(np.ravel_multi_index(places, extents))
-        if state.left:
+        if layout.left:
             tile, rest = divmod(m, length // f)
             there, channel = (*leading, c * f + tile, rest), c * f + tile
         else:
             rest, tile = divmod(m, f)
             there, channel = (*leading, rest, tile * channels + c), tile * channels + c
         assert packed[there] == np.ravel_multi_index(index, shape)
-        assert state.channels(channels)[channel] == c
+        assert layout.channels(channels)[channel] == c
     assert packed.size == np.prod(shape)
-    assert packed.ndim == state.rank(len(shape))
+    assert packed.ndim == layout.rank(len(shape))
 
 
-@pytest.mark.parametrize(("state", "shape"), CASES)
-def test_there_and_back(state: RowLayout, shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("layout", "shape"), CASES)
+def test_there_and_back(layout: RowLayout, shape: tuple[int, ...]) -> None:
     array = np.arange(np.prod(shape)).reshape(shape)
-    kept = len(shape) - 1 - state.merged
+    kept = len(shape) - 1 - layout.merged
     opened = (*(None for _ in range(kept)), *shape[kept:])
     for known in (shape, opened):
-        assert state.fits(known)
-        assert state.is_view(known)
-        back = applied(state.packed(array), state.steps(known, inverse=True))
+        assert layout.fits(known)
+        assert layout.is_view(known)
+        back = applied(layout.packed(array), layout.steps(known, inverse=True))
         np.testing.assert_array_equal(back, array)
 
 
-@pytest.mark.parametrize(("state", "shape"), CASES)
-def test_a_constant_meets_the_same_channels(state: RowLayout, shape: tuple[int, ...]) -> None:
-    channels = shape[state.channel_axis]
+@pytest.mark.parametrize(("layout", "shape"), CASES)
+def test_a_constant_meets_the_same_channels(layout: RowLayout, shape: tuple[int, ...]) -> None:
+    channels = shape[layout.channel_axis]
     numbers = np.arange(1, channels + 1)
-    natural = np.broadcast_to(numbers[:, None] if state.left else numbers, shape)
-    constant = state.constant(numbers, len(shape))
-    assert constant.ndim == (2 if state.left else 1)
-    packed = state.packed(natural)
+    natural = np.broadcast_to(numbers[:, None] if layout.left else numbers, shape)
+    constant = layout.constant(numbers, len(shape))
+    assert constant.ndim == (2 if layout.left else 1)
+    packed = layout.packed(natural)
     np.testing.assert_array_equal(np.broadcast_to(constant, packed.shape), packed)
 
 
@@ -77,7 +77,7 @@ def test_which_axis_the_channels_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "shape"),
+    ("layout", "shape"),
     [
         (RowLayout(3), (20, 5)),
         (RowLayout(3), (None, 5)),
@@ -94,5 +94,5 @@ def test_which_axis_the_channels_are() -> None:
         (RowLayout(3, left=True), (21,)),
     ],
 )
-def test_what_does_not_fit(state: RowLayout, shape: tuple[int | None, ...]) -> None:
-    assert not state.fits(shape)
+def test_what_does_not_fit(layout: RowLayout, shape: tuple[int | None, ...]) -> None:
+    assert not layout.fits(shape)

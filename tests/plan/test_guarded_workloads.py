@@ -11,8 +11,8 @@ import onnx
 import pytest
 
 from tests.plan.races import kept, quiet
-from tests.plan.races import unit as raced
-from tests.plan.tool import conv, integers, layers, run, unit
+from tests.plan.races import workload as raced
+from tests.plan.tool import conv, integers, layers, run, workload
 from tests.rewrite.guarded import guards
 from tests.rewrite.products import Product
 from widthfold_onnx.options import FoldOptions, Provider
@@ -28,7 +28,7 @@ GUARD = FoldOptions(guard_shapes=True)
 
 def test_the_extents_of_a_unit_are_known_so_it_has_no_guard() -> None:
     layer = conv([1, 2, 6, None], (3, 2, 3, 3), pads=[1, 1, 1, 1])
-    found = unit(layer, GUARD, {"x": (1, 2, 6, 16)})
+    found = workload(layer, GUARD, {"x": (1, 2, 6, 16)})
     x = integers(found.model)
     expected = run(found.model, x)
     between = replace(found, inside=True)
@@ -51,9 +51,13 @@ def test_what_a_guard_stands_for_is_a_form_where_it_would_be_measured(
     fold = replace(GUARD, mix_samples=True)
     product = Product(shape=(rows, 3), weight=(3, 5), dims=("n", 3))
     found = layers(product.model(), fold, {"x": (rows, 3)})
-    units = list(found.units.values())
-    assert {json.loads(form.key)["factor"] for unit in units for form in unit.forms} == factors
-    assert all(reformed(unit, form.key, fold) for unit in units for form in unit.forms)
+    workloads = list(found.workloads.values())
+    assert {
+        json.loads(form.key)["factor"] for workload in workloads for form in workload.forms
+    } == factors
+    assert all(
+        reformed(workload, form.key, fold) for workload in workloads for form in workload.forms
+    )
     if not factors:
         (why,) = found.subjects.values()
         assert isinstance(why, Refusal)
@@ -71,8 +75,8 @@ def test_what_a_guard_stands_for_is_a_form_where_it_would_be_measured(
 def test_the_store_keeps_them_apart(
     fold: FoldOptions, mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def isolated(function, units, setup, seconds, *, on_progress, **limits) -> None:
-        for one in units:
+    def isolated(function, workloads, setup, seconds, *, on_progress, **limits) -> None:
+        for one in workloads:
             on_progress(Began(one.subject, ""))
             on_progress(Ran(one.subject, "", 1.0, 1.0, 1.0, 1.0, 4))
             for form in one.forms:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from tests.plan.races import behaving, bench, kept, quiet, unit
+from tests.plan.races import behaving, bench, kept, quiet, workload
 from widthfold_onnx.errors import InternalError, UnverifiedError
 from widthfold_onnx.plan.measure import bench as measure
 from widthfold_onnx.plan.measure.bench import AS_IS
@@ -33,9 +33,9 @@ def inside(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(measure, "time", clock)
     clock.races = []
 
-    def isolated(race, units, setup, seconds, *, on_progress, **limits) -> None:
-        clock.races.append(([(u.subject, [f.key for f in u.forms]) for u in units], seconds))
-        race(units, setup, seconds, report=on_progress)
+    def isolated(race, workloads, setup, seconds, *, on_progress, **limits) -> None:
+        clock.races.append(([(u.subject, [f.key for f in u.forms]) for u in workloads], seconds))
+        race(workloads, setup, seconds, report=on_progress)
 
     monkeypatch.setattr(measure, "isolated", isolated)
     monkeypatch.setattr(measure, "race", behaving)
@@ -52,20 +52,20 @@ def test_a_child_that_fails_before_any_layer_is_an_error(
 
         monkeypatch.setattr(measure, "race", race)
         with pytest.raises(type(error), match=str(error)):
-            bench(store).measure([unit("one", "a")], 60.0, quiet)
+            bench(store).measure([workload("one", "a")], 60.0, quiet)
     assert kept(store) == {}
 
 
 def test_a_child_that_fails_between_layers_takes_nothing_back(
     store: Store, inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def race(units, setup, seconds, *, report) -> None:
-        behaving(units[:1], setup, seconds, report=report)
+    def race(workloads, setup, seconds, *, report) -> None:
+        behaving(workloads[:1], setup, seconds, report=report)
         raise UnverifiedError("gone")
 
     monkeypatch.setattr(measure, "race", race)
     with pytest.raises(UnverifiedError, match="gone"):
-        bench(store).measure([unit("one", "a"), unit("two", "a")], 60.0, quiet)
+        bench(store).measure([workload("one", "a"), workload("two", "a")], 60.0, quiet)
     assert {item.status for item in kept(store).values()} == {"ok"}
 
 
@@ -73,10 +73,10 @@ def test_a_child_that_fails_between_layers_takes_nothing_back(
 
 
 def test_only_what_is_missing_is_measured(store: Store, inside) -> None:
-    bench(store).measure([unit("one", "a"), unit("two", "a")], 60.0, quiet)
+    bench(store).measure([workload("one", "a"), workload("two", "a")], 60.0, quiet)
     used = bench(store)
-    used.measure([unit("one", "a", "b"), unit("two", "a"), unit("three")], 60.0, quiet)
-    assert [units for units, _ in inside.races[1:]] == [[("one", ["b"]), ("three", [])]]
+    used.measure([workload("one", "a", "b"), workload("two", "a"), workload("three")], 60.0, quiet)
+    assert [workloads for workloads, _ in inside.races[1:]] == [[("one", ["b"]), ("three", [])]]
     assert used.measured == 3
     found = kept(store)["one", "b"]
     assert (found.ratio, found.low, found.high, found.rounds) == (1.5, 1.4, 1.6, 4)
@@ -84,22 +84,22 @@ def test_only_what_is_missing_is_measured(store: Store, inside) -> None:
 
 
 def test_another_setting_or_machine_knows_nothing(store: Store, inside) -> None:
-    bench(store).measure([unit("one", "a")], 60.0, quiet)
+    bench(store).measure([workload("one", "a")], 60.0, quiet)
     for setting, machine, known in (
         ("setting", "machine", 0),
         ("other", "machine", 2),
         ("setting", "other", 2),
     ):
         used = measure.Bench(bench(store).setup, store, setting, machine)
-        used.measure([unit("one", "a")], 60.0, quiet)
+        used.measure([workload("one", "a")], 60.0, quiet)
         assert used.measured == known
 
 
 def test_what_had_no_time_gets_another_chance_with_more_of_it(
     store: Store, inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def race(units, setup, seconds, *, report) -> None:
-        for one in units:
+    def race(workloads, setup, seconds, *, report) -> None:
+        for one in workloads:
             report(Began(one.subject, ""))
             report(Ran(one.subject, "", 1.0, 1.0, 1.0, 1.0, 4))
             report(Ran(one.subject, "a", 0.0, 0.0, 0.0, 0.0, 0, NO_TIME))
@@ -107,20 +107,20 @@ def test_what_had_no_time_gets_another_chance_with_more_of_it(
 
     monkeypatch.setattr(measure, "race", race)
     for budget, races in ((10.0, 1), (10.0, 1), (10 * MORE_TIME - 1, 1), (10 * MORE_TIME, 2)):
-        bench(store).measure([unit("one", "a")], inside.now + budget, quiet)
+        bench(store).measure([workload("one", "a")], inside.now + budget, quiet)
         assert len(inside.races) == races
     assert kept(store)["one", "a"].status == "lost"
 
 
 @pytest.mark.parametrize("what", ["", "a"])
 def test_what_was_lost_is_tried_again_after_a_week(store: Store, inside, what: str) -> None:
-    bench(store).measure([unit("one", "a", "b")], 60.0, quiet)
+    bench(store).measure([workload("one", "a", "b")], 60.0, quiet)
     for days, races in ((6, 0), (8, 1)):
         taken = datetime.now(UTC) - timedelta(days=days)
         reason = lost("out of memory")
         bench(store).keep("one", what or AS_IS, replace(reason, taken=taken.isoformat()))
         inside.races.clear()
-        bench(store).measure([unit("one", "a", "b")], 60.0, quiet)
+        bench(store).measure([workload("one", "a", "b")], 60.0, quiet)
         assert len(inside.races) == races
     assert {item.status for item in kept(store).values()} == {"ok"}
 
@@ -131,27 +131,27 @@ def test_what_was_lost_is_tried_again_after_a_week(store: Store, inside, what: s
 def test_the_budget_ends_measuring_between_layers(
     store: Store, inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def race(units, setup, seconds, *, report) -> None:
-        for one in units:
+    def race(workloads, setup, seconds, *, report) -> None:
+        for one in workloads:
             inside.now += 4
             behaving([one], setup, seconds, report=report)
 
     monkeypatch.setattr(measure, "race", race)
     inside.now = 100.0
     said: list[object] = []
-    units = [unit(name, "a", "b") for name in ("one", "two", "three", "four")]
-    bench(store).measure(units, 109.0, said.append)
+    workloads = [workload(name, "a", "b") for name in ("one", "two", "three", "four")]
+    bench(store).measure(workloads, 109.0, said.append)
     assert {subject for subject, _ in kept(store)} == {"one", "two"}
     assert len(kept(store)) == 6
     assert inside.races[0][1] == 9.0
-    bench(store).measure(units, 100.0, quiet)
+    bench(store).measure(workloads, 100.0, quiet)
     assert len(inside.races) == 1, "a child was started with no time left"
 
 
 def test_every_layer_is_a_step(store: Store, inside) -> None:
     said: list[Step] = []
     inside.now = 5.0
-    bench(store).measure([unit("one", "a"), unit("two", "a")], 12.0, said.append)
+    bench(store).measure([workload("one", "a"), workload("two", "a")], 12.0, said.append)
     assert said == [
         Step("measuring layer 1 of 2", 0, 2, 7.0),
         Step("measuring layer 2 of 2", 1, 2, 7.0),
@@ -163,9 +163,9 @@ def test_an_interrupt_keeps_what_was_measured(store: Store, inside) -> None:
         if len(kept(store)) >= 4:
             raise KeyboardInterrupt
 
-    units = [unit(name, "a") for name in ("one", "two", "three", "four")]
+    workloads = [workload(name, "a") for name in ("one", "two", "three", "four")]
     with pytest.raises(KeyboardInterrupt):
-        bench(store).measure(units, 60.0, interrupt)
+        bench(store).measure(workloads, 60.0, interrupt)
     assert {subject for subject, _ in kept(store)} == {"one", "two"}
-    bench(store).measure(units, 60.0, quiet)
+    bench(store).measure(workloads, 60.0, quiet)
     assert [subject for subject, _ in inside.races[1][0]] == ["three", "four"]

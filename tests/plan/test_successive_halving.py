@@ -28,7 +28,7 @@ from widthfold_onnx.plan.measure.successive_halving import (
     out_of_reach,
     race,
 )
-from widthfold_onnx.plan.workload.workloads import Form, Unit
+from widthfold_onnx.plan.workload.workloads import Form, Workload
 from widthfold_onnx.results.store import NO_TIME, SKIPPED
 
 MILLI = 1e-3
@@ -64,7 +64,7 @@ class Track:
         return once
 
 
-def reformed(unit: Unit, key: str, fold: FoldOptions) -> bytes | None:
+def reformed(workload: Workload, key: str, fold: FoldOptions) -> bytes | None:
     """Stands in for the cut of a layer in another form."""
     return None if key == "gone" else key.encode()
 
@@ -78,12 +78,12 @@ def raced(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: track.now))
         monkeypatch.setattr(module, "_Track", lambda setup, folder: track)
         monkeypatch.setattr(module, "reformed", reformed)
-        units = [
-            Unit(own, own.encode(), tuple(Form(key, macs, macs) for key in forms), 1, 1.0)
+        workloads = [
+            Workload(own, own.encode(), tuple(Form(key, macs, macs) for key in forms), 1, 1.0)
             for own, *forms in layers
         ]
         said: list[Began | Ran | Done] = []
-        race(units, SETUP, budget, report=said.append)
+        race(workloads, SETUP, budget, report=said.append)
         return said, track
 
     return start
@@ -204,9 +204,9 @@ def test_a_slow_form_is_not_silent_for_long(raced) -> None:
 
 
 def test_a_real_race_of_a_real_layer() -> None:
-    from tests.plan.tool import conv, unit
+    from tests.plan.tool import conv, workload
 
-    found = unit(conv([1, 1, 4, 16], (1, 1, 3, 3), pads=[1, 1, 1, 1]))
+    found = workload(conv([1, 1, 4, 16], (1, 1, 3, 3), pads=[1, 1, 1, 1]))
     said: list[object] = []
     race([replace(found, forms=found.forms[:5])], SETUP, 60.0, report=said.append)
     assert results(said).keys() == {"", *(form.key for form in found.forms[:5])}
@@ -227,5 +227,5 @@ def test_options_of_sessions_reach_every_layer(
     chosen = {"session.disable_prepacking": "1"}
     setup = replace(SETUP, session_options=tuple(chosen.items()))
     with pytest.raises(OpenedError) as caught:
-        module._Track(setup, tmp_path).runner(b"")
+        module._Runner(setup, tmp_path).runner(b"")
     assert caught.value.args == (chosen,)

@@ -13,14 +13,14 @@ import onnx
 import pytest
 
 from tests import oracle
-from tests.plan.tool import FOLD, conv, integers, layers, run, unit
+from tests.plan.tool import FOLD, conv, integers, layers, run, workload
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Layout, NonFinite
 from widthfold_onnx.plan.decide.decisions import read_sites
 from widthfold_onnx.plan.workload.build import reformed
 from widthfold_onnx.plan.workload.candidates import every_form, form_key, form_of
-from widthfold_onnx.plan.workload.workloads import Form, Unit
+from widthfold_onnx.plan.workload.workloads import Form, Workload
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite
@@ -61,7 +61,7 @@ def site_of(model: onnx.ModelProto, fold: FoldOptions = FOLD) -> LinearSite:
     return found
 
 
-def check_forms(found: Unit, fold: FoldOptions = FOLD, dtype: type = np.float32) -> np.ndarray:
+def check_forms(found: Workload, fold: FoldOptions = FOLD, dtype: type = np.float32) -> np.ndarray:
     """All forms of a unit against the unit; what it computes."""
     x = integers(found.model, dtype)
     wanted = run(found.model, x)
@@ -77,7 +77,7 @@ def check_forms(found: Unit, fold: FoldOptions = FOLD, dtype: type = np.float32)
     return wanted
 
 
-def check_inside(found: Unit, form: Form, fold: FoldOptions, x: np.ndarray, wanted) -> None:
+def check_inside(found: Workload, form: Form, fold: FoldOptions, x: np.ndarray, wanted) -> None:
     """A form between packed tensors reads and returns them packed."""
     model = reformed(replace(found, inside=True), form.key, fold)
     assert model is not None
@@ -89,7 +89,7 @@ def check_inside(found: Unit, form: Form, fold: FoldOptions, x: np.ndarray, want
 @pytest.mark.parametrize("name", LAYERS)
 def test_every_form_is_the_layer_bit_for_bit(name: str) -> None:
     model = LAYERS[name]
-    found = unit(model)
+    found = workload(model)
     assert len(found.forms) >= 8
     keys = [form.key for form in found.forms]
     assert len(set(keys)) == len(keys)
@@ -111,14 +111,14 @@ def test_every_form_is_the_layer_bit_for_bit(name: str) -> None:
 @pytest.mark.parametrize("name", ["same", "strided", "1-D"])
 def test_so_it_is_channels_last(name: str) -> None:
     fold = FoldOptions(layout=Layout.NHWC)
-    found = unit(LAYERS[name], fold)
-    assert any(json.loads(form.key)["digit_major"] for form in found.forms)
+    found = workload(LAYERS[name], fold)
+    assert any(json.loads(form.key)["tile_major"] for form in found.forms)
     check_forms(found, fold)
 
 
 def test_the_kinds_that_exist_are_tried() -> None:
     def kinds(name: str) -> set[str]:
-        return {json.loads(form.key)["form"] for form in unit(LAYERS[name]).forms}
+        return {json.loads(form.key)["form"] for form in workload(LAYERS[name]).forms}
 
     assert {"interleaved", "whole", "lifted", "interleaved+lifted"} <= kinds("same")
     assert {"sub-pixel", "sub-pixel+lifted", "sub-pixel+sub-pixel"} <= kinds("same")
@@ -157,12 +157,12 @@ def test_a_form_is_found_again_by_its_key(name: str) -> None:
         assert form_key(site, again) == key
         for field in ("kind", "axis", "factor", "in_shape", "out_shape", "is_view", "flops_ratio"):
             assert getattr(again, field) == getattr(form, field)
-    assert {form_key(site, form) for form in forms} == {f.key for f in unit(LAYERS[name]).forms}
+    assert {form_key(site, form) for form in forms} == {f.key for f in workload(LAYERS[name]).forms}
 
 
 def test_channels_are_padded_to_what_kernels_ask_for() -> None:
     def channels(inputs: int, outputs: int) -> set[tuple[int, int]]:
-        found = unit(conv([1, inputs, 5, 6], (outputs, inputs, 3, 3)))
+        found = workload(conv([1, inputs, 5, 6], (outputs, inputs, 3, 3)))
         pairs = (tuple(json.loads(form.key)["channels"]) for form in found.forms)
         return set(pairs) - {(inputs, outputs)}
 
@@ -174,7 +174,7 @@ def test_channels_are_padded_to_what_kernels_ask_for() -> None:
 
 def test_layers_of_one_shape_differ_where_their_weights_fall_into_groups() -> None:
     shape, weight = [1, 6, 5, 8], (6, 6, 1, 1)
-    found = {unit(conv(shape, weight, blocks=n)).subject for n in (1, 2, 3, 6)}
+    found = {workload(conv(shape, weight, blocks=n)).subject for n in (1, 2, 3, 6)}
     assert len(found) == 4
     assert {json.loads(subject).get("groups") for subject in found} == {None, 2, 3, 6}
     dense = site_of(conv(shape, weight))
@@ -186,40 +186,40 @@ def test_layers_of_one_shape_differ_where_their_weights_fall_into_groups() -> No
 
 
 def test_no_form_breaks_the_limits() -> None:
-    model, loose = LAYERS["same"], unit(LAYERS["same"])
-    strict = unit(model, FoldOptions(nonfinite=NonFinite.REFUSE))
+    model, loose = LAYERS["same"], workload(LAYERS["same"])
+    strict = workload(model, FoldOptions(nonfinite=NonFinite.REFUSE))
     assert {f.key for f in strict.forms} < {f.key for f in loose.forms}
     site = site_of(model)
     for key in (form.key for form in strict.forms):
         form = form_of(site, key, FOLD)
         assert isinstance(form, Reformulation)
         assert form.fold.structural_zeros() == 0
-    small = unit(model, FoldOptions(max_flops_growth=2.0))
+    small = workload(model, FoldOptions(max_flops_growth=2.0))
     assert {f.key for f in small.forms} < {f.key for f in loose.forms}
     assert all(form.macs <= 2 * small.macs for form in small.forms)
     refusal = form_of(site, loose.forms[-1].key, FoldOptions(max_flops_growth=0.5))
     assert isinstance(refusal, Refusal)
-    wide = {json.loads(f.key)["axis"] for f in unit(model, FoldOptions(axis="width")).forms}
+    wide = {json.loads(f.key)["axis"] for f in workload(model, FoldOptions(axis="width")).forms}
     assert wide == {"width", "rank"}
 
 
 def test_a_fold_does_not_add_more_than_there_is() -> None:
-    for form in unit(LAYERS["ragged"]).forms:
+    for form in workload(LAYERS["ragged"]).forms:
         record = json.loads(form.key)
         for axis, extent in zip(record["axes"], (7, 13), strict=True):
-            assert axis["out_digits"] <= extent
+            assert axis["out_tile"] <= extent
         assert record["batch"] == 1
 
 
 def test_the_most_promising_come_first() -> None:
-    predicted = [form.predicted for form in unit(LAYERS["same"]).forms]
+    predicted = [form.predicted for form in workload(LAYERS["same"]).forms]
     assert predicted == sorted(predicted)
     assert predicted[0] < predicted[-1]
 
 
 def test_a_form_of_other_extents_does_not_exist_here() -> None:
-    blocked = next(f.key for f in unit(LAYERS["pointwise"]).forms if '"blocked":true' in f.key)
-    assert reformed(unit(LAYERS["same"]), blocked, FOLD) is None
+    blocked = next(f.key for f in workload(LAYERS["pointwise"]).forms if '"blocked":true' in f.key)
+    assert reformed(workload(LAYERS["same"]), blocked, FOLD) is None
 
 
 def test_an_open_extent_takes_the_measured_one_or_none_at_all() -> None:
@@ -227,14 +227,14 @@ def test_an_open_extent_takes_the_measured_one_or_none_at_all() -> None:
     (refusal,) = layers(model, FOLD, {}).subjects.values()
     assert isinstance(refusal, Refusal)
     assert refusal.code == "unknown-extent"
-    found = unit(model, FOLD, {"x": (3, 1, 4, 10)})
+    found = workload(model, FOLD, {"x": (3, 1, 4, 10)})
     assert json.loads(found.subject)["input"] == [3, 1, 4, 10]
     check_forms(found)
 
 
 def test_keys_are_the_same_in_every_process() -> None:
     script = (
-        "from tests.plan.test_units import *\n"
+        "from tests.plan.test_workloads import *\n"
         "for name in LAYERS:\n"
         "    found = unit(LAYERS[name])\n"
         "    print(found.subject, *(form.key for form in found.forms), sep='\\n')\n"
@@ -251,5 +251,5 @@ def test_keys_are_the_same_in_every_process() -> None:
     }
     (output,) = outputs
     lines = output.decode().splitlines()
-    here = [unit(model) for model in LAYERS.values()]
+    here = [workload(model) for model in LAYERS.values()]
     assert lines == [t for u in here for t in (u.subject, *(form.key for form in u.forms))]
