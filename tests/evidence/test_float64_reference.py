@@ -153,6 +153,7 @@ def test_a_set_that_would_take_too_long_is_not_begun(tmp_path, monkeypatch):
     assert (len(runs), why) == (3, "")
 
 
+@pytest.mark.processes
 def test_a_run_that_does_not_end_is_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(truth, "START", 1.5)
     path = stored(

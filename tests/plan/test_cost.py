@@ -109,7 +109,7 @@ def test_short_rows_are_moved_one_by_one_though_no_reshape_told_their_length() -
         seconds[width] = min(
             form.predicted
             for form in layer.forms
-            if (key := msgspec.json.decode(form.key))["form"] == "whole" and key["axis"] == "height"
+            if (key := msgspec.json.decode(form.key))["kind"] == "whole" and key["axis"] == "height"
         )
     scattered = 4 * 16 * 6 * 4 * (3 + 5) * CPU.scatter
     assert seconds[8] - seconds[16] == pytest.approx(scattered, rel=1e-6)
@@ -142,7 +142,7 @@ def test_the_sub_pixel_form_is_no_gain_unmeasured(channels, extent, kernel, pad)
     layer = sole_workload(model)
     keys = {form: msgspec.json.decode(form.key) for form in layer.forms}
     wanted = ("sub-pixel+sub-pixel", 1)
-    plain = [form for form, key in keys.items() if (key["form"], key["factor"]) == wanted]
+    plain = [form for form, key in keys.items() if (key["kind"], key["factor"]) == wanted]
     assert plain
     assert all(layer.predicted / form.predicted < MARGIN for form in plain)
 

@@ -76,7 +76,7 @@ def raced(monkeypatch: pytest.MonkeyPatch):
     def start(*layers: Mapping[str, object], budget: float = 1e6, macs: float = 1.0):
         track = Track({name: time for layer in layers for name, time in layer.items()})
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: track.now))
-        monkeypatch.setattr(module, "_Track", lambda setup, folder: track)
+        monkeypatch.setattr(module, "_Runner", lambda setup, folder: track)
         monkeypatch.setattr(module, "reformed", reformed)
         workloads = [
             Workload(own, own.encode(), tuple(Form(key, macs, macs) for key in forms), 1, 1.0)

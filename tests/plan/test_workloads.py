@@ -118,7 +118,7 @@ def test_so_it_is_channels_last(name: str) -> None:
 
 def test_the_kinds_that_exist_are_tried() -> None:
     def kinds(name: str) -> set[str]:
-        return {json.loads(form.key)["form"] for form in workload(LAYERS[name]).forms}
+        return {json.loads(form.key)["kind"] for form in workload(LAYERS[name]).forms}
 
     assert {"interleaved", "whole", "lifted", "interleaved+lifted"} <= kinds("same")
     assert {"sub-pixel", "sub-pixel+lifted", "sub-pixel+sub-pixel"} <= kinds("same")
@@ -236,7 +236,7 @@ def test_keys_are_the_same_in_every_process() -> None:
     script = (
         "from tests.plan.test_workloads import *\n"
         "for name in LAYERS:\n"
-        "    found = unit(LAYERS[name])\n"
+        "    found = workload(LAYERS[name])\n"
         "    print(found.subject, *(form.key for form in found.forms), sep='\\n')\n"
     )
     outputs = {

@@ -30,7 +30,7 @@ Alone = Callable[[dict[str, Any], dict[str, Any]], tuple[float, float] | str]
 
 def doubled(layer: dict[str, Any], form: dict[str, Any]) -> tuple[float, float]:
     """Folds of the width by 2, on both sides, run at twice the speed, all else at half."""
-    kind = (form["axis"], form["factor"], form["form"])
+    kind = (form["axis"], form["factor"], form["kind"])
     ratio = 2.0 if kind == ("width", 2, "interleaved") else 0.5
     return ratio, ratio * 0.9
 

@@ -11,6 +11,7 @@ import onnx
 import pytest
 
 from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.plan.predict.targets import target
 from widthfold_onnx.plan.predict.work import Work
 from widthfold_onnx.plan.workload.workloads import only_site
@@ -67,7 +68,7 @@ def test_the_work_is_that_of_the_model_that_is_measured(predict, index) -> None:
     assert len(forms) > 2
     for form in forms:
         model = onnx.ModelProto.FromString(graphs.model(layer, weight, form, last=False))
-        site = only_site(Document(model, None))
+        site = only_site(Document(model, None, OPERATORS))
         assert isinstance(site, LinearSite)
         found = Work.of(site, *(list(map(int, dims)) for dims in (site.planned, site.output)))
         assert predict.work_of(layer, form) == found, form.name

@@ -13,6 +13,7 @@ from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.options import FACTORS, AxisName, FoldOptions, Layout
 from widthfold_onnx.plan.store.identity import canonical
 from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.forms import rows
 from widthfold_onnx.rules.forms.enumeration import candidates, forms, splits
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.legality import legal_form
@@ -31,7 +32,7 @@ LIFTED_RANK = 2
 """Spatial axes of a Conv that may be lifted: the CPU's NCHWc kernels exist for two only."""
 
 
-class AxisKey(msgspec.Struct, frozen=True, array_like=True):
+class AxisKey(msgspec.Struct, frozen=True):
     """One axis of positions: tiles of output and input, and whether they are blocked."""
 
     out_tile: int
@@ -86,6 +87,9 @@ def form_of(site: LinearSite, text: str, options: FoldOptions) -> Reformulation 
         options: the limits are used.
     """
     key = msgspec.json.decode(text, type=FormKey)
+    if site.is_product:
+        fold = rows.fold_of(site, key.factor)
+        return legal_form(site, options, fold, key.axis, key.factor, key.kind, key.merged)
     regrouping = regroup(site.grouping, Grouping(*key.channels, key.group))
     if isinstance(regrouping, Refusal):
         return regrouping
@@ -109,8 +113,8 @@ def form_of(site: LinearSite, text: str, options: FoldOptions) -> Reformulation 
         lift=key.lift,
         regrouping=regrouping,
     )
-    options = options if site.is_product else replace(options, ragged=True)
-    return legal_form(site, options, fold, key.axis, key.factor, key.kind, key.merged)
+    options = replace(options, ragged=True)
+    return legal_form(site, options, fold, key.axis, key.factor, key.kind)
 
 
 def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation]:
