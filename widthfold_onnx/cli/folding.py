@@ -64,67 +64,75 @@ OPTIONS = (
         type=Word(Layout),
         default="auto",
         show_default=True,
-        help="Emitted form: nhwc where the runtime absorbs the Transposes into its own "
-        "layout; auto measures both (with a fixed factor nchw, under prefer_nhwc=1 nhwc).",
+        help="Form of the moves: nhwc suits a runtime that computes channels-last and can remove "
+        "their Transposes. auto measures both; at a fixed factor it is nhwc with prefer_nhwc=1, "
+        "else nchw.",
     ),
-    click.option("--ragged", is_flag=True, help="Extend and cut extents the factor leaves over."),
+    click.option(
+        "--ragged",
+        is_flag=True,
+        help="Fold extents that the factor does not divide, too: pad the data, cut the result.",
+    ),
     click.option(
         "--mix-samples",
         is_flag=True,
-        help="Allow batch folds as one dense group, where a NaN of one sample reaches others.",
+        help="Allow folds whose weight joins samples of a batch: a NaN of one can reach others.",
     ),
     click.option(
         "--nonfinite",
         type=Word(NonFinite),
         default="spread",
         show_default=True,
-        help="Inf and NaN may reach more outputs of their sample (spread), or no fold may have "
-        "structural zeros (refuse).",
+        help="spread: Inf and NaN may reach more outputs of the same sample. refuse: no fold with "
+        "structural zeros, so that Inf and NaN stay where they were.",
     ),
     click.option(
         "--guard-shapes",
         is_flag=True,
-        help="Fold open extents too: at sizes a fold is not good for the original nodes run.",
+        help="Fold layers with open sizes, too: OUT tests the sizes and runs the original nodes "
+        "where the fold does not fit.",
     ),
     click.option(
         "--max-channels",
         type=int,
         default=32,
         show_default=True,
-        help="Leave layers alone that have this many channels on both sides.",
+        help="Leave a layer alone if its input and its output have at least this many channels.",
     ),
     click.option(
         "--max-flops-growth",
         type=float,
         default=32.0,
         show_default=True,
-        help="Leave a layer alone if its multiply-adds would grow more than this many times.",
+        help="Refuse a fold that multiplies the multiply-adds of a layer by more than this.",
     ),
     click.option(
         "--max-bytes-growth",
         type=float,
         default=32.0,
         show_default=True,
-        help="The same for the bytes of input, weight and output together.",
+        help="Refuse a fold that multiplies the bytes of input, weight and output by more than "
+        "this.",
     ),
     click.option(
         "--nodes",
         multiple=True,
         metavar="GLOB",
-        help="Only nodes whose name matches; may be given several times.",
+        help="Fold only nodes whose name matches; may be given several times.",
     ),
     click.option(
         "--skip",
         multiple=True,
         metavar="GLOB",
-        help="Not these nodes; may be given several times.",
+        help="Leave alone nodes whose name matches; may be given several times.",
     ),
     click.option(
         "--input-shape",
         "input_shapes",
         type=ShapeType(),
         multiple=True,
-        help="Assume sizes for planning, e.g. x:1,3,224,224; the interface keeps its symbols.",
+        help="Sizes to plan with where the model leaves them open, e.g. x:1,3,224,224; the "
+        "model keeps its symbols.",
     ),
 )
 """Options of all commands that plan a fold, in the order of `--help`: the fields of FoldOptions."""
@@ -145,8 +153,8 @@ def fold_options(
         metavar=FactorType.name if auto else "N",
         default=default_factor,
         show_default=True,
-        help="How many times as many output channels, and as many fewer positions"
-        + ("; auto: whatever was measured to pay." if auto else "."),
+        help="Turn N positions of an axis into N times as many channels"
+        + ("; auto: the forms that were measured to be faster." if auto else "."),
     )
     asked = () if default_factor is None else (factor,)
     names = [f.name for f in fields(FoldOptions) if f.name != "factor" or asked]

@@ -19,7 +19,11 @@ from widthfold_onnx.options import FoldOptions
 @fold_options(default_factor="8")
 @report_arguments
 def inspect_command(model: Path, fold: FoldOptions, reporting: ReportArguments) -> None:
-    """Show every site of MODEL: shapes, channels, cost, and what each fold would do."""
+    """List the layers of MODEL, and what a fold would make of each.
+
+    Shows shapes, channels and cost of every layer that could be folded, the cheapest fold of each
+    axis, or why there is none. Measures nothing.
+    """
     from widthfold_onnx.pipeline import inspect
     from widthfold_onnx.results import InspectReport
 

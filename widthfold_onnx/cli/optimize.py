@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 @fold_options(default_factor="auto")
 @search_arguments
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if anything would be folded.")
-@click.option("--require-fold", is_flag=True, help="Exit 5 if nothing is folded.")
-@click.option("--no-verify", is_flag=True, help="Write the result without running it.")
+@click.option("--require-fold", is_flag=True, help="Write nothing and exit 5 if nothing is folded.")
+@click.option("--no-verify", is_flag=True, help="Write the result unverified.")
 @verify_arguments
 @report_arguments
 def optimize_command(
@@ -48,16 +48,15 @@ def optimize_command(
     running: VerifyArguments,
     reporting: ReportArguments,
 ) -> None:
-    """Fold MODEL where it pays, or by a factor, and write OUT once it has been verified.
+    """Fold layers of MODEL, verify the result, and write it to OUT.
 
-    Without OUT it only plans, and prints the table.
+    --factor auto measures the forms of every layer on this machine and keeps the fastest; OUT is a
+    copy of MODEL unless the whole model became faster beyond noise. --factor N measures nothing:
+    it folds every layer that can be folded by N.
 
-    At --factor auto every layer is measured in all its forms on this machine, and OUT is a copy of
-    MODEL unless the whole model became faster beyond the noise. A fixed factor asks no questions.
-    --no-measure runs nothing: it takes what the store holds, and predicts the rest for --target.
-
-    Every linear node appears in the table with what was done or why nothing was. OUT is replaced
-    in one step after the checks passed; where nothing is folded it is a copy of MODEL.
+    The table lists every Conv, ConvTranspose, MatMul and Gemm, also quantized: its fold, or the
+    reason why it was left alone. Without OUT nothing is written. OUT is replaced in one step after
+    all checks passed; if nothing was folded, it is a copy of MODEL.
     """
     from widthfold_onnx.cli.progress import progress
     from widthfold_onnx.pipeline import optimize

@@ -70,13 +70,14 @@ def report_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Path(path_type=Path, dir_okay=False),
             multiple=True,
             metavar="FILE",
-            help=f"Write the result as well; its suffix says how: {', '.join(SUFFIXES)}.",
+            help=f"Write a report, too; the suffix chooses its form: {', '.join(SUFFIXES)}.",
         ),
         click.option(
             "--format",
             "wanted",
             type=Word(Form),
-            help="Form of report files whose suffix says none, else of standard output.",
+            help="Print this form instead of tables; with a --report FILE of another suffix, write "
+            "it there.",
         ),
     ]
     for decorator in reversed(decorators):

@@ -77,22 +77,23 @@ PROVIDER = click.option(
     type=Word(Provider),
     default="auto",
     show_default=True,
-    help="Where models run; elsewhere is an error, and single nodes elsewhere are named.",
+    help="Execution provider; exit 4 if it cannot be used. auto: CUDA where that works, else "
+    "the CPU. Single nodes that run on another provider are named.",
 )
 PROVIDER_OPTIONS = click.option(
     "--provider-option",
     "provider_options",
     multiple=True,
     metavar="NAME=VALUE",
-    help="An option of the provider, as the runtime names it, e.g. prefer_nhwc=1.",
+    help="Option of the execution provider, as ONNX Runtime names it, e.g. prefer_nhwc=1.",
 )
 SESSION_OPTIONS = click.option(
     "--session-option",
     "session_options",
     multiple=True,
     metavar="NAME=VALUE",
-    help="An entry of the session's configuration with which you deploy, as the runtime names it, "
-    "e.g. session.x64quantprecision=1.",
+    help="Session config entry that you deploy with, as ONNX Runtime names it, e.g. "
+    "session.x64quantprecision=1.",
 )
 
 
@@ -114,19 +115,20 @@ def verify_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
             type=int,
             default=5,
             show_default=True,
-            help="Made-up input sets to compare; five cover all distributions and batches.",
+            help="Number of random input sets to compare.",
         ),
         click.option(
             "--inputs",
             multiple=True,
             metavar="PATH",
-            help="Stored inputs as well: a test_data_set_* folder, .npz or .npy.",
+            help="Stored inputs to use as well: a test_data_set_* folder, .npz or .npy.",
         ),
         click.option(
             "--rtol",
             multiple=True,
             metavar="[OUT:]TOL",
-            help="Tolerance relative to an output's largest magnitude; by dtype if not given.",
+            help="Tolerance relative to the largest magnitude of an output, for all outputs or "
+            "for OUT. Default: by dtype.",
         ),
         click.option(
             "--atol", type=float, default=0.0, show_default=True, help="Absolute tolerance."

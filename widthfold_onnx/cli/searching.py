@@ -48,13 +48,14 @@ THREADS = click.option(
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Threads inside one operator while measuring: what pays depends on them.",
+    help="Threads of one operator (intra-op) while measuring; the fastest forms depend on it.",
 )
 STORE = click.option(
     "--store",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="Keeps measurements; default: $WIDTHFOLD_STORE, else a file in the user's cache.",
+    help="File that keeps measurements. Default: $WIDTHFOLD_STORE, else a file in the user's "
+    "cache.",
 )
 
 
@@ -74,21 +75,22 @@ def search_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.FloatRange(min=0, min_open=True),
             default=SearchOptions.time_budget,
             show_default=True,
-            help="Seconds that measuring layers may take; deciding with the whole model comes on "
-            "top. Ctrl-C ends measuring too, and the exit code is 130 then.",
+            help="Seconds for measuring layers; timing the whole model comes on top. Ctrl-C "
+            "ends measuring early, with exit code 130.",
         ),
         STORE,
         click.option(
             "--target",
             metavar="NAME",
-            help="Device to predict for (cpu-avx512, cpu-avx2, a100, h100, h200), to try the best "
-            "forms first or instead of measuring; default: by this machine's CPU.",
+            help="Device to predict times for: cpu-avx512, cpu-avx2, a100, h100 or h200. "
+            "Predictions order the measurements, or replace them (--no-measure). Default: by this "
+            "machine's CPU.",
         ),
         click.option(
             "--no-measure",
             is_flag=True,
-            help="Measure nothing: decide by the store, else by prediction, where it promises at "
-            "least 1.25x.",
+            help="Measure nothing: decide by the store, else fold where at least 1.25x is "
+            "predicted.",
         ),
     ]
     for decorator in reversed(decorators):

@@ -23,7 +23,7 @@ STANDARD = Path("-")
 
 @click.group("store")
 def store_command() -> None:
-    """Show, move or remove what `--factor auto` has measured."""
+    """List, export, import or remove stored measurements."""
 
 
 def in_store(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -33,18 +33,21 @@ def in_store(command: Callable[..., Any]) -> Callable[..., Any]:
         "path",
         type=click.Path(path_type=Path),
         metavar="PATH",
-        help="The store; default: $WIDTHFOLD_STORE, else a file in the user's cache folder.",
+        help="File that keeps measurements. Default: $WIDTHFOLD_STORE, else a file in the user's "
+        "cache.",
     )(command)
 
 
 @store_command.command("list")
 @guarded
 @in_store
-@click.option("--format", "form", type=click.Choice(["json"]), help="Print this, not tables.")
+@click.option(
+    "--format", "form", type=click.Choice(["json"]), help="Print this form instead of tables."
+)
 def list_command(path: Path | None, form: str | None) -> None:
-    """Show every measurement.
+    """List every measurement.
 
-    The ratio is time of the original / time of the candidate, with its 95 % interval.
+    The ratio is the time of the layer as it is / the time of its form, with a 95 % interval.
     """
     from widthfold_onnx.reports.data.json import encode
     from widthfold_onnx.reports.store import show_store, store_report
@@ -64,9 +67,9 @@ def list_command(path: Path | None, form: str | None) -> None:
 @in_store
 @click.argument("file", type=click.Path(path_type=Path))
 def export_command(path: Path | None, file: Path) -> None:
-    """Write every measurement to FILE, as lines of JSON.
+    """Write every measurement to FILE, one line of JSON each.
 
-    For - as FILE, to standard output.
+    FILE - is standard output.
     """
     from widthfold_onnx.plan.store.store import export_lines
     from widthfold_onnx.reports.files import write_report
@@ -87,9 +90,10 @@ def export_command(path: Path | None, file: Path) -> None:
 @in_store
 @click.argument("file", type=click.Path(path_type=Path))
 def import_command(path: Path | None, file: Path) -> None:
-    """Take in the export FILE, or nothing of it.
+    """Read the measurements of an exported FILE into the store.
 
-    For - as FILE, from standard input. Of two measurements of the same thing the later one stays.
+    FILE - is standard input. If any line is wrong, nothing is imported. If both have a measurement
+    of the same form, the later one stays.
     """
     from widthfold_onnx.model.write.atomic import reading
     from widthfold_onnx.plan.store.store import LONGEST_LINE, Store, default_path, import_lines
@@ -107,10 +111,14 @@ def import_command(path: Path | None, file: Path) -> None:
 @store_command.command("clear")
 @guarded
 @in_store
-@click.option("--machine", metavar="JSON", help="Only this machine, as `list` shows it.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--machine",
+    metavar="JSON",
+    help="Remove measurements of this machine only, as `list` names it.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask first.")
 def clear_command(path: Path | None, machine: str | None, yes: bool) -> None:
-    """Remove every measurement; asks before it does."""
+    """Remove all measurements, or those of one machine; ask first."""
     from widthfold_onnx.reports.text.console import printing, say
 
     what = "every measurement" if machine is None else f"what was measured on {machine}"

@@ -27,7 +27,7 @@ from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 @click.option(
     "--time-budget",
     type=click.FloatRange(min=0, min_open=True),
-    help="Seconds that measuring may take for all models together; default: "
+    help="Seconds for measuring, for all models together; default: "
     f"{SearchOptions.time_budget:g} for each.",
 )
 @STORE
@@ -36,13 +36,14 @@ from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Processes of this machine that measure at a time: more are done sooner, but disturb "
-    "each other's times. At most cores / threads.",
+    help="Processes that measure at the same time on this machine, at most cores / threads. More "
+    "are faster but less exact: they disturb each other.",
 )
 @click.option(
     "--dask",
     metavar="ADDRESS",
-    help="Scheduler of a Dask cluster whose workers measure, e.g. tcp://127.0.0.1:8786.",
+    help="Measure on the workers of a Dask cluster; ADDRESS of its scheduler, e.g. "
+    "tcp://127.0.0.1:8786.",
 )
 @report_arguments
 def tune_command(
@@ -58,11 +59,12 @@ def tune_command(
     dask: str | None,
     reporting: ReportArguments,
 ) -> None:
-    """Measure the layers of all MODELS, and keep that for `optimize --factor auto`.
+    """Measure the layers of all MODELS ahead of `optimize`.
 
-    A layer that several models have is measured once, and nothing that the store holds is measured
-    again. Ctrl-C ends it and keeps what was measured. Of several models one that cannot be read is
-    named in the table, the others are tuned, and the exit code is that of the first error.
+    A layer that several models share is measured once; a layer that the store knows is not
+    measured again. Ctrl-C ends measuring and keeps what was measured. If one of several models
+    cannot be read, the table names it, the others are tuned, and the exit code is that of the
+    first error.
     """
     if len(models) == 1:  # nothing else is tuned, so there is no table to name it in
         load(models[0])

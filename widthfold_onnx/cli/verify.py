@@ -32,40 +32,39 @@ from widthfold_onnx.options import VerifyOptions
     "input_shapes",
     type=ShapeType(),
     multiple=True,
-    help="Sizes for dimensions that the model leaves open, e.g. x:1,3,224,224.",
+    help="Sizes to run with where the model leaves them open, e.g. x:1,3,224,224.",
 )
 @click.option(
     "--truth-budget",
     type=click.FloatRange(min=0),
     default=VerifyOptions.truth_budget,
     show_default=True,
-    help="Seconds for a float64 run of ORIGINAL that judges both; 0 leaves it out.",
+    help="Seconds for a float64 run of ORIGINAL, the reference for both models; 0 leaves it out.",
 )
 @click.option(
     "--threads",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Threads inside one operator while timing.",
+    help="Threads of one operator (intra-op) while timing.",
 )
 @click.option(
     "--time-budget",
     type=click.FloatRange(min=0, min_open=True),
     default=10.0,
     show_default=True,
-    help="Seconds that timing may take.",
+    help="Seconds for timing.",
 )
-@click.option("--no-timing", is_flag=True, help="Compare results only.")
+@click.option("--no-timing", is_flag=True, help="Compare without timing.")
 @click.option(
     "--fail-under",
     type=float,
     metavar="X",
-    help="Exit 1 if original / rewritten is below X beyond noise (2 %, or twice the A/A control), "
-    "4 if the interval stays too wide to say. 1.0 fails where the verdict is slower.",
+    help="Exit 1 if the speed-up (time of ORIGINAL / time of REWRITTEN) is below X by more than "
+    "noise: 2 %, or twice the A/A control. Exit 4 if its interval stays too wide to tell. 1.0 "
+    "fails a slower model.",
 )
-@click.option(
-    "--exact", is_flag=True, help="Print what was proved, and what every fold did, in full."
-)
+@click.option("--exact", is_flag=True, help="Print the proof and every fold in full.")
 @click.option("--shared", is_flag=True, help="Draw the latencies of both models over one axis.")
 @report_arguments
 def verify_command(
@@ -82,10 +81,10 @@ def verify_command(
     shared: bool,
     reporting: ReportArguments,
 ) -> None:
-    """Compare REWRITTEN with ORIGINAL on the runtime: interface, outputs, proof, time.
+    """Compare two models: interface, proof, outputs, time.
 
-    Exits 0 if everything agrees, 1 if anything differs or the speed is below --fail-under, 4 if
-    no statement is possible.
+    Exits 0 if REWRITTEN computes the same as ORIGINAL, 1 if anything differs or the speed is below
+    --fail-under, 4 if it could not be decided.
     """
     from widthfold_onnx.cli.progress import progress
     from widthfold_onnx.pipeline import verify
