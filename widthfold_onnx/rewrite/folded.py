@@ -94,7 +94,8 @@ def _input(
     if parameter.maker is None:
         return numbers
     others = parameters.beside(site, form.fold, parameter)
-    axis = {"axis": parameter.axis if site.is_product else 0} if any(parameter.vectors) else {}
+    # Another operator stores its output channels first.
+    axis = {"axis": 0 if site.operator.folded else parameter.axis} if any(parameter.vectors) else {}
     return chain.beside("DequantizeLinear", [numbers, *others], axis)
 
 
