@@ -23,7 +23,7 @@ from widthfold_onnx.model.proto.walk import all_nodes
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.reports.page import html
 from widthfold_onnx.results import FoldedNode
-from widthfold_onnx.rewrite.record import FOLD_KEY, MOST, ORIGIN_KEY
+from widthfold_onnx.rewrite.record import FOLD_KEY, MOST, MOST_TAPS, ORIGIN_KEY
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>'
 SAME = "pads = [1, 1, 1, 1]"
@@ -148,6 +148,8 @@ def test_a_text_or_a_list_of_any_kind_is_not_shown() -> None:
     for name in ("form", "channels", "fold"):
         assert told(replaced(right, (name,), "x" * 2001)).fold.startswith(UNREAD)
     assert told(replaced(right, ("axes", 0, "axis"), "\x1b[2J")).fold.startswith(UNREAD)
+    taps = [[0] * 4] * (MOST_TAPS + 1)
+    assert told(replaced(right, ("axes", 0, "taps"), taps)).fold.startswith(UNREAD)
     axes = json.loads(right)["axes"]
     assert told(replaced(right, ("axes",), axes * 5)).fold.startswith(UNREAD)
 
@@ -157,7 +159,7 @@ def test_any_number_that_is_read_can_be_drawn(number: int) -> None:
     (right, *_) = (entry.value for entry in records(folded("convs"), FOLD_KEY))
     for blocked in (False, True):
         axis = {"axis": "rows", "blocked": blocked} | dict.fromkeys(FIELDS, number)
-        axis["taps"] = [[number] * 4] * 1000
+        axis["taps"] = [[number] * 4] * MOST_TAPS
         found = told(replaced(right, ("axes",), [axis]))
         assert found.axes
         assert len(html.render(structs.replace(passing(), folds=[found]))) < 3_000_000

@@ -9,8 +9,7 @@ from tests.rewrite.products import Product
 from tests.rewrite.quantized_products import QuantizedProduct
 from tests.rules.test_selection import conv_model
 from widthfold_onnx import AxisName, FoldOptions, fold_model
-from widthfold_onnx.rewrite.description import MOST_TAPS
-from widthfold_onnx.rewrite.record import FOLD_KEY, FoldRecord, read_record
+from widthfold_onnx.rewrite.record import FOLD_KEY, MOST_TAPS, FoldRecord, read_record
 
 
 def record(model: onnx.ModelProto, options: FoldOptions) -> FoldRecord:

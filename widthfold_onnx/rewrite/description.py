@@ -7,13 +7,9 @@ from collections.abc import Sequence
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv_axis import FoldedAxis
 from widthfold_onnx.results import AxisPattern
-from widthfold_onnx.rewrite.record import FoldRecord
+from widthfold_onnx.rewrite.record import MOST_TAPS, FoldRecord
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite, axis_names
-
-MOST_TAPS = 128
-"""Taps of an axis that are recorded: they are 4 numbers each, and a kernel of 39 folded by 64 has
-2,496 of them. A model would grow by kilobytes per node to draw what no reader can make out."""
 
 
 def describe(site: LinearSite, form: Reformulation) -> FoldRecord:

@@ -23,6 +23,9 @@ ORIGIN_KEY = "widthfold.origin"
 LAYOUT_KEY = "widthfold.state"
 PACKED = {LAYOUT_KEY: "packed"}
 
+MOST_TAPS = 128
+"""Taps of an axis that are recorded: they are 4 numbers each, and a kernel of 39 folded by 64 has
+2,496 of them. A model would grow by kilobytes per node to draw what no reader can make out."""
 MOST = 1 << 30
 """Largest number of a record that is read: whoever edits a model can write any number."""
 
@@ -57,8 +60,7 @@ def read_record(text: str) -> FoldRecord:
     """Parse the metadata of a folded node.
 
     Raises:
-        InvalidModelError: the text is no record of this version; a number is out of range, or an
-            axis has a name of its own.
+        InvalidModelError: the text is no record of this version, or holds what none can hold.
     """
     try:
         record = msgspec.json.decode(text, type=FoldRecord)
@@ -71,4 +73,6 @@ def read_record(text: str) -> FoldRecord:
         places = (axis.in_length or 0, *chain.from_iterable(axis.taps))
         if min(counts) < 1 or min(places) < 0 or max(*counts, *places) > MOST:
             raise InvalidModelError("a number is out of range")
+        if len(axis.taps) > MOST_TAPS:
+            raise InvalidModelError(f"an axis has more than {MOST_TAPS} taps")
     return record
