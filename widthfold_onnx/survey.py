@@ -136,11 +136,9 @@ def _falls(conv: LinearSite) -> str:
 
 def _folded_as(node: Node) -> str:
     try:
-        record = read_record(node.metadata_props[FOLD_KEY])
+        return read_record(node.metadata_props[FOLD_KEY]).form
     except InvalidModelError:
         return "how is not known: its record cannot be read"
-    times = f" by {record.factor}" if record.factor > 1 else ""
-    return f"{record.axis}{times}, {record.form}"
 
 
 def _choice(conv: LinearSite, outcome: Reformulation) -> Choice:

@@ -11,17 +11,19 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from msgspec import structs
 
+from tests.reports.sample import passing
 from tests.rewrite.guarded import parsed
 from widthfold_onnx import FoldOptions, Provider, VerifyOptions, fold_model
-from widthfold_onnx.evidence import folds
-from widthfold_onnx.evidence.folds import recorded_folds
+from widthfold_onnx.evidence.folds import read_fold, recorded_folds
 from widthfold_onnx.evidence.run import verified
-from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.model.graph.document import Document, Node
 from widthfold_onnx.model.proto.walk import all_nodes
 from widthfold_onnx.operators import OPERATORS
+from widthfold_onnx.reports.page import html
 from widthfold_onnx.results import FoldedNode
-from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY
+from widthfold_onnx.rewrite.record import FOLD_KEY, MOST, MOST_TAPS, ORIGIN_KEY
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>'
 SAME = "pads = [1, 1, 1, 1]"
@@ -69,11 +71,16 @@ def records(model: onnx.ModelProto, *keys: str) -> list[onnx.StringStringEntryPr
     return [e for n in all_nodes(model.graph.node) for e in n.metadata_props if e.key in keys]
 
 
-def shown(name: str, model: onnx.ModelProto) -> list[FoldedNode]:
-    found = recorded_folds(
-        Document(MODELS[name][0], None, OPERATORS), Document(model, None, OPERATORS)
-    )
-    assert all(fold.fold for fold in found)
+def shown(model: onnx.ModelProto) -> list[FoldedNode]:
+    return recorded_folds(Document(model, None, OPERATORS))
+
+
+def told(text: str) -> FoldedNode:
+    """What is shown of a node with this record."""
+    node = Node("", "Conv", [], name="site", metadata_props={FOLD_KEY: text})
+    found = read_fold(node)
+    assert found.node == "site"
+    assert found.fold
     return found
 
 
@@ -98,58 +105,64 @@ def replaced(text: str, path: tuple[str | int, ...], value: object) -> str:
 @pytest.mark.parametrize("name", MODELS)
 def test_the_right_records_are_shown(name: str) -> None:
     model = folded(name)
-    found = shown(name, model)
+    found = shown(model)
     assert len(found) == len(records(model, FOLD_KEY)) > 0
-    assert all(fold.channels and fold.axes for fold in found)
+    assert all(fold.channels and "became channels" in fold.fold for fold in found)
+    assert all(axis.taps for fold in found for axis in fold.axes)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_record_of_anything_is_answered(name: str) -> None:
-    model = folded(name)
-    for entry in records(model, FOLD_KEY):
-        right = entry.value
-        for path in places(json.loads(right)):
-            for value in VALUES:
-                entry.value = replaced(right, path, value)
-                shown(name, model)
-        entry.value = right
+    (right, *_) = (entry.value for entry in records(folded(name), FOLD_KEY))
+    assert not told(right).fold.startswith(UNREAD)
+    for path in places(json.loads(right)):
+        for value in VALUES:
+            told(replaced(right, path, value))
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "null", "{}", "NaN", "[" * 100_000, '{"x":' + "[" * 100_000, '{"kind":"x"}', '"\\ud800"'],
+    ["", "null", "{}", "NaN", "[" * 100_000, '{"x":' + "[" * 100_000, '{"axes":[]}', '"\\ud800"'],
 )
 def test_a_text_that_is_no_record_is_answered(text: str) -> None:
     model = folded("convs")
     for entry in records(model, FOLD_KEY):
         entry.value = text
-    assert all(fold.fold.startswith(UNREAD) and not fold.axes for fold in shown("convs", model))
+    assert all(fold.fold.startswith(UNREAD) and not fold.axes for fold in shown(model))
 
 
-def test_a_node_that_names_no_node_of_the_original_is_answered() -> None:
-    model = folded("convs")
-    for entry in records(model, ORIGIN_KEY):
-        entry.value = "nowhere"
-    assert {fold.fold for fold in shown("convs", model)} == {
-        f"{UNREAD}the original has no such node"
-    }
+FIELDS = ("in_digits", "out_digits", "in_length", "original_kernel", "kernel", "stride")
+OF_TAPS = [("taps", 0, place) for place in range(4)]
 
 
-def test_all_folds_together_have_a_size_that_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is small enough alone; together they would fill the memory."""
-    model = folded("convs")
-    first = records(model, FOLD_KEY)[0]
-    for key in ("out_tile", "in_tile"):
-        first.value = replaced(first.value, ("axes", 1, key), 1 << 10)
-    (node,) = (n for n in model.graph.node if first in n.metadata_props)
-    model.graph.node.extend([node] * 20)
-    for place, copy in enumerate(model.graph.node[-20:]):
-        copy.output[0] = f"copy{place}"
-    monkeypatch.setattr(folds, "MOST_TAPS", 20_000)
-    found = shown("convs", model)
-    assert sum(fold.fold.startswith("along the width, 1024") for fold in found) > 1
-    assert sum(len(axis.taps) for fold in found for axis in fold.axes) <= folds.MOST_TAPS
-    assert f"{UNREAD}the fold is too large to be shown" in {fold.fold for fold in found}
+@pytest.mark.parametrize("path", [*((name,) for name in FIELDS), *OF_TAPS])
+def test_a_number_out_of_range_is_not_shown(path: tuple[str | int, ...]) -> None:
+    (right, *_) = (entry.value for entry in records(folded("convs"), FOLD_KEY))
+    for number in (-1, MOST + 1, 2**70):
+        assert told(replaced(right, ("axes", 0, *path), number)).fold.startswith(UNREAD)
+    assert told(replaced(right, ("axes", 0, *path), MOST)).axes
+
+
+def test_a_text_or_a_list_of_any_kind_is_not_shown() -> None:
+    (right, *_) = (entry.value for entry in records(folded("convs"), FOLD_KEY))
+    for name in ("form", "channels", "fold"):
+        assert told(replaced(right, (name,), "x" * 2001)).fold.startswith(UNREAD)
+    assert told(replaced(right, ("axes", 0, "axis"), "\x1b[2J")).fold.startswith(UNREAD)
+    taps = [[0] * 4] * (MOST_TAPS + 1)
+    assert told(replaced(right, ("axes", 0, "taps"), taps)).fold.startswith(UNREAD)
+    axes = json.loads(right)["axes"]
+    assert told(replaced(right, ("axes",), axes * 5)).fold.startswith(UNREAD)
+
+
+@pytest.mark.parametrize("number", [1, MOST])
+def test_any_number_that_is_read_can_be_drawn(number: int) -> None:
+    (right, *_) = (entry.value for entry in records(folded("convs"), FOLD_KEY))
+    for blocked in (False, True):
+        axis = {"axis": "rows", "blocked": blocked} | dict.fromkeys(FIELDS, number)
+        axis["taps"] = [[number] * 4] * MOST_TAPS
+        found = told(replaced(right, ("axes",), [axis]))
+        assert found.axes
+        assert len(html.render(structs.replace(passing(), folds=[found]))) < 3_000_000
 
 
 def lost(entry: onnx.StringStringEntryProto) -> None:
@@ -162,9 +175,8 @@ def garbled(entry: onnx.StringStringEntryProto) -> None:
 
 def exaggerated(entry: onnx.StringStringEntryProto) -> None:
     record = json.loads(entry.value)
-    record["factor"] = 7
-    for axis in record.get("axes", []):
-        axis["out_tile"] *= 3
+    for axis in record["axes"]:
+        axis["out_digits"] *= 3
     entry.value = json.dumps(record)
 
 

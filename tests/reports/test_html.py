@@ -145,6 +145,14 @@ def test_a_side_that_is_not_folded_is_said_to_be_as_it_is(
     assert page.tags["svg"] == pictures
 
 
+def test_a_kernel_whose_taps_are_not_recorded_is_not_drawn() -> None:
+    axis = replace(axes()[-1], taps=[])
+    report = replace(passing(), folds=[folded("one", [axis])], outputs=[], timing=None)
+    page = Page(html.render(report))
+    assert "the kernel of 39 becomes one of 3 at stride 1." in page.text
+    assert page.tags["svg"] == 1
+
+
 def test_equal_folds_are_drawn_once_and_what_is_left_out_is_counted() -> None:
     wide = pattern("width", ConvAxis(length=64, kernel=3, pad_begin=1, pad_end=1), 8, 8)
     alike = [folded(f"same_{i}", [wide]) for i in range(30)]

@@ -44,6 +44,6 @@ def assert_proved(
     """Both are the same function, and `count` nodes of the new one say how they are folded."""
     found = proof(old, new, shapes, known)
     assert found.verdict == "equal", found
-    folds = recorded_folds(Document(old, None, OPERATORS), Document(new, None, OPERATORS))
+    folds = recorded_folds(Document(new, None, OPERATORS))
     assert len(folds) == count
     assert all(fold.channels for fold in folds), folds

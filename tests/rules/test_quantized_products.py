@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.rewrite.dequantized_products import DequantizedProduct
 from tests.rewrite.quantized_products import LINEAR, QuantizedProduct
 from widthfold_onnx import FoldOptions, NonFinite, fold_model
 from widthfold_onnx.results import SiteReport
@@ -139,6 +140,32 @@ def test_sums_that_may_leave_32_bits() -> None:
     site = folded(large(33026), **limits)
     assert site.code == "accumulator-overflow"
     assert site.reason == "a sum may reach 2147515650, more than the 2147483647 that int32 holds"
+
+
+def large_dequantized(channels: int, added: int, *, left: bool) -> onnx.ModelProto:
+    """The same between dequantized operands, and C is added to the sum."""
+    shape, weight = ([channels, 8], [1, channels]) if left else ([8, channels], [channels, 1])
+    model = DequantizedProduct(shape=shape, weight=weight, op="Gemm", left=left, added=[1]).model()
+    numbers = {"zx": 0, "w": 127, "zw": -128, "c": added}
+    for tensor in model.graph.initializer:
+        if tensor.name in numbers:
+            array = np.full_like(numpy_helper.to_array(tensor), numbers[tensor.name])
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    return model
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_sums_of_dequantized_operands_that_may_leave_32_bits(left: bool) -> None:
+    """A runtime multiplies their integers."""
+    limits = {"max_bytes_growth": 1e9, "max_channels": 1 << 20}
+    assert folded(large_dequantized(33025, 33022, left=left), **limits).status == "folded"
+    for channels, added in ((33025, 33023), (33025, -33023), (33026, 0)):
+        site = folded(large_dequantized(channels, added, left=left), **limits)
+        assert site.code == "accumulator-overflow"
+        assert site.reason == (
+            f"a sum may reach {channels * 255**2 + abs(added)}, more than the 2147483647 that "
+            "int32 holds"
+        )
 
 
 def test_integers_spread_nothing() -> None:

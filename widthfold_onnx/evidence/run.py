@@ -44,9 +44,7 @@ def verified(
     if parity.provider:
         options = dataclasses.replace(options, provider=Provider(parity.provider))
     old, new = load(original), load(rewritten)
-    folds = recorded_folds(
-        Document(old.proto, old.folder, OPERATORS), Document(new.proto, new.folder, OPERATORS)
-    )
+    folds = recorded_folds(Document(new.proto, new.folder, OPERATORS))
     proof, integers = _proved(old, new, options, parity, report)
     timing: Timing | None = None
     outcome: Outcome = "pass"

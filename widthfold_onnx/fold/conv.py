@@ -18,6 +18,7 @@ point, which may differ per output channel.
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,6 +91,13 @@ class ConvFold:
     def kernel(self) -> tuple[int, ...]:
         """Kernel extents of the folded Conv."""
         return (1,) * self.lift + tuple(a.kernel for a in self.axes)
+
+    @property
+    def key(self) -> Hashable:
+        """What determines its weight, besides that of the original."""
+        axes = tuple((a.out_tile, a.in_tile, a.geometry) for a in self.axes)
+        channels = (self.group, self.regrouping, self.batch, self.dense, self.tile_major)
+        return (axes, channels, self.lift)
 
     def weight_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the folded weight for an original [O, C/group, *kernel]."""

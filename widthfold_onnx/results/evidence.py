@@ -86,12 +86,13 @@ class AxisPattern(
         in_tile: input positions per folded position, P.
         out_tile: output positions per folded position, F.
         blocked: the tile is the outer part of the index.
-        in_length: input extent that was planned with; None where any will do.
+        in_length: input extent that was planned with, extended as the fold needs; None where any
+            will do.
         original_kernel: taps of the original.
         kernel: taps of the folded Conv.
         stride: of the folded Conv.
         taps: for every placed weight its place in the output tile and in the input tile, its
-            kernel position, and the original tap.
+            kernel position, and the original tap; none where there are too many to record.
     """
 
     axis: str

@@ -24,7 +24,7 @@ from widthfold_onnx.rewrite.folded import append_folded
 from widthfold_onnx.rewrite.guard_groups import GuardGroups, Plans
 from widthfold_onnx.rewrite.guards import Guard
 from widthfold_onnx.rewrite.parameters import Parameters
-from widthfold_onnx.rewrite.record import ORIGIN_KEY, PACKED, encoded, record_of
+from widthfold_onnx.rewrite.record import ORIGIN_KEY, PACKED
 from widthfold_onnx.rewrite.regions import PropagatedOp
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.dequantized import exact_dequantizer
@@ -99,8 +99,7 @@ class Emission:
         ends = self._region.sites[node]
         start = self._read(site.data, ends.reads, node)
         chain = Chain(self._document, start, node, node.outputs[0].name or "")
-        record = encoded(record_of(site, plan))
-        new = append_folded(chain, site, plan, ends, record, self._parameters)
+        new = append_folded(chain, site, plan, ends, self._parameters)
         _take_over(node, new)
         self._chains[node] += chain.nodes
         self._return(node, [chain.value], ends.returns)

@@ -6,10 +6,13 @@ a quantizer pair, for the reason given in `rules.match.dequantized`.
 
 from __future__ import annotations
 
+import msgspec
+
 from widthfold_onnx.model.graph.document import Node, Value
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.domain import operator_of
 from widthfold_onnx.rewrite.chain import Chain
+from widthfold_onnx.rewrite.description import describe
 from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rewrite.record import FOLD_KEY, PACKED
 from widthfold_onnx.rules.forms.form import Ends, Reformulation
@@ -21,7 +24,6 @@ def append_folded(
     site: LinearSite,
     form: Reformulation,
     ends: Ends,
-    record: str,
     parameters: Parameters,
 ) -> Node:
     """Append the new nodes of a site, with extension, moves and cut at ends without a layout.
@@ -31,7 +33,6 @@ def append_folded(
         site: the site.
         form: the form that replaces it.
         ends: the layouts in which it reads and returns.
-        record: describes the fold.
         parameters: the folded weights of the model.
 
     Returns:
@@ -41,12 +42,11 @@ def append_folded(
         _extend(chain, site, form)
         chain.steps(form.folding, "fold")
         chain.requantize(site.dequantizer)
-    metadata = {FOLD_KEY: record}
+    metadata = {FOLD_KEY: msgspec.json.encode(describe(site, form)).decode()}
     if ends.returns is not None:
         metadata |= PACKED
     inputs = [
-        _input(chain, site, form, parameters, record, index)
-        for index in range(len(site.node.inputs))
+        _input(chain, site, form, parameters, index) for index in range(len(site.node.inputs))
     ]
     new = chain.add(
         site.operator.folded or site.op,
@@ -80,7 +80,6 @@ def _input(
     site: LinearSite,
     form: Reformulation,
     parameters: Parameters,
-    record: str,
     index: int,
 ) -> Value | None:
     """Return an input of the folded node: that of the original, folded if it is a parameter.
@@ -91,11 +90,12 @@ def _input(
     value, parameter = site.node.inputs[index], site.parameters.get(index)
     if parameter is None:
         return value
-    numbers = parameters.of(site, form.fold, record, index)
+    numbers = parameters.of(site, form.fold, index)
     if parameter.maker is None:
         return numbers
-    others = parameters.beside(site, form.fold, record, parameter)
-    axis = {"axis": parameter.axis if site.is_product else 0} if any(parameter.vectors) else {}
+    others = parameters.beside(site, form.fold, parameter)
+    # Another operator stores its output channels first.
+    axis = {"axis": 0 if site.operator.folded else parameter.axis} if any(parameter.vectors) else {}
     return chain.beside("DequantizeLinear", [numbers, *others], axis)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy.typing as npt
@@ -29,13 +28,12 @@ class Parameters:
         self._document = document
         self._shared: dict[tuple[object, ...], Value] = {}
 
-    def of(self, site: LinearSite, fold: ConvFold, record: str, index: int) -> Value:
+    def of(self, site: LinearSite, fold: ConvFold, index: int) -> Value:
         """Return the folded numbers of a parameter.
 
         Args:
             site: the site.
             fold: its fold.
-            record: text that distinguishes the fold from others.
             index: index of the parameter among the inputs of the node.
         """
         constant, inputs = site.parameters[index].constant, site.operator.inputs
@@ -49,19 +47,16 @@ class Parameters:
                 value = site.node.inputs[index]
                 assert value is not None
                 return value
-        return self._share(site, constant, what, record, partial(make, fold=fold))
+        return self._share(site, constant, what, fold, make)
 
-    def beside(
-        self, site: LinearSite, fold: ConvFold, record: str, parameter: Parameter
-    ) -> list[Value | None]:
+    def beside(self, site: LinearSite, fold: ConvFold, parameter: Parameter) -> list[Value | None]:
         """Return scale and zero point of a parameter's DequantizeLinear for its folded numbers."""
         assert parameter.maker is not None
-        make = partial(site.folded_vector, fold=fold)
         pairs = zip(parameter.maker.inputs[1:], (parameter.scale, parameter.zero), strict=False)
         return [
             value
             if numbers is None or is_single(numbers.shape)
-            else self._share(site, numbers, "per channel", record, make)
+            else self._share(site, numbers, "per channel", fold, site.folded_vector)
             for value, numbers in pairs
         ]
 
@@ -70,16 +65,16 @@ class Parameters:
         site: LinearSite,
         constant: Constant,
         what: str,
-        record: str,
-        make: Callable[[Array], Array],
+        fold: ConvFold,
+        make: Callable[[Array, ConvFold], Array],
     ) -> Value:
         array = self._document.read(constant)
         of_site = (site.op, site.left, site.group, site.axes, site.weight_shape)
         content = (array.dtype, array.shape, _digest(array))
-        key = (what, record, of_site, constant.owner, *content)
+        key = (what, fold.key, of_site, constant.owner, *content)
         if key not in self._shared:
             self._shared[key] = self._document.add_constant(
-                make(array),
+                make(array, fold),
                 f"{constant.value.name}/widthfold",
                 constant.owner,
                 external=constant.is_external,

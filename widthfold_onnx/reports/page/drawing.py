@@ -56,10 +56,10 @@ def explained(axis: AxisPattern) -> str:
     returns = f"{axis.out_tile} of the output come back from channels"
     if axis.out_tile == 1:
         returns = "the output is returned as it is"
+    taps = f", where {len(axis.taps)} of {cells} places hold a tap and the others are zero"
     return (
         f"{axis.axis}: {reads} and {returns}; the kernel of {axis.original_kernel} becomes one of "
-        f"{axis.kernel} at stride {axis.stride}, where "
-        f"{len(axis.taps)} of {cells} places hold a tap and the others are zero."
+        f"{axis.kernel} at stride {axis.stride}{taps if axis.taps else ''}."
     )
 
 
@@ -136,7 +136,12 @@ def _number(axes: Axes, x: float, y: float, text: str, size: float) -> None:
 
 
 def kernel(axis: AxisPattern, key: str) -> Markup:
-    """Draw the expanded kernel along one axis: which tap stands where; empty places are zero."""
+    """Draw the expanded kernel along one axis: which tap stands where; empty places are zero.
+
+    The drawing is empty where the taps are not recorded.
+    """
+    if not axis.taps:
+        return Markup()
     tiles = min(axis.in_tile, max(1, _COLUMNS // axis.kernel))
     rows, columns = min(axis.out_tile, _ROWS), tiles * axis.kernel
     cut = rows < axis.out_tile or tiles < axis.in_tile

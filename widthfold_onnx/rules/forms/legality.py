@@ -44,7 +44,10 @@ def legal_form(
     shapes = moves.extended(site, options, fold, merged)
     if isinstance(shapes, Refusal):
         return shapes
-    problem = _integers_problem(site, shapes) or _mixes_samples(site, options, fold, label, merged)
+    problem = _integers_problem(site, shapes)
+    if problem is None and not options.mix_samples and not site.is_finite:
+        why = moves.mixes_samples(site, fold, merged)
+        problem = Refusal(Code.MIXES_SAMPLES, f"{why} (--mix-samples allows it)") if why else None
     problem = problem or _spread_problem(site, options, fold)
     if problem is not None:
         return problem
@@ -69,26 +72,6 @@ def _integers_problem(site: LinearSite, shapes: tuple[Dims, Dims]) -> Refusal | 
             Code.QUANTIZED,
             "its result would be cut, and it is not quantized right behind that: the runtime would "
             "no longer compute in integers",
-        )
-    return None
-
-
-def _mixes_samples(
-    site: LinearSite, options: FoldOptions, fold: ConvFold, label: str, merged: int
-) -> Refusal | None:
-    """Refuse a weight that joins samples, so that a NaN of one reaches others."""
-    if options.mix_samples or site.is_finite:
-        return None
-    if fold.dense:
-        return Refusal(
-            Code.MIXES_SAMPLES,
-            "one dense group lets a NaN of one sample reach others (--mix-samples allows it)",
-        )
-    if site.is_product and rows.mixes_samples(site, fold.in_factor, merged):
-        return Refusal(
-            Code.MIXES_SAMPLES,
-            f"the {label} may be samples of a batch, and a NaN of one would reach others "
-            "(--mix-samples allows it)",
         )
     return None
 

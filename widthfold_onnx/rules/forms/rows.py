@@ -62,10 +62,12 @@ def extended(
     return Refusal(Code.FACTOR_DOES_NOT_DIVIDE, f"{count} {what} are not a multiple of {factor}")
 
 
-def mixes_samples(site: LinearSite, factor: int, merged: int) -> bool:
-    """Check whether positions of several samples may come together in one."""
+def mixes_samples(site: LinearSite, fold: ConvFold, merged: int) -> str:
+    """Say why a NaN of one sample may reach others: several come together in one position."""
     assert site.samples is not None
-    return site.samples.mixed(site.planned, _span(site, merged), factor)
+    if not site.samples.mixed(site.planned, _span(site, merged), fold.in_factor):
+        return ""
+    return f"the {name(site)} may be samples of a batch, and a NaN of one would reach others"
 
 
 def form(

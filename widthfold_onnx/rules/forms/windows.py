@@ -38,6 +38,11 @@ def extended(
     return in_shape, out_shape
 
 
+def mixes_samples(site: LinearSite, fold: ConvFold, merged: int) -> str:
+    """Say why a NaN of one sample may reach others; see `rows.mixes_samples`."""
+    return "one dense group lets a NaN of one sample reach others" if fold.dense else ""
+
+
 def form(
     site: LinearSite,
     options: FoldOptions,
