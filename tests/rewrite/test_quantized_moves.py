@@ -113,6 +113,22 @@ def test_moves_behind_an_identity_of_dequantized_numbers_end_with_its_pair(
         np.testing.assert_array_equal(run(folded, steps(case), level), expected)
 
 
+@pytest.mark.parametrize("opset", [13, 19, 21])
+def test_a_scale_that_is_a_vector_of_one_stays_one(opset: int) -> None:
+    """Data of one channel may have it, and no integer kernel takes several for data."""
+    layer = {"shape": (4, 1, 9), "weight": (1, 1, 3), "pads": (0, 0)}
+    case = Case(op="QDQ Conv", per_channel=False, bias=False, opset=opset, **layer)
+    model = quantized_first(case)
+    for tensor in model.graph.initializer:
+        if tensor.name in ("xs", "xz", "ys", "yz"):
+            tensor.dims.append(1)
+    folded, (site,) = fold_model(model, FoldOptions(factor=4, axis=AxisName.BATCH))
+    assert site.status == "folded"
+    expected = case.expected(case.data())
+    for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL"):
+        np.testing.assert_array_equal(run(folded, steps(case), level), expected)
+
+
 def test_a_max_pool_whose_windows_may_be_empty_ends_what_is_known() -> None:
     pool = helper.make_node("MaxPool", ["xf"], ["m"], kernel_shape=[1], ceil_mode=1)
     case = Case(op="QDQ Conv", behind=pool, **LINE)
