@@ -82,6 +82,20 @@ def test_the_whole_pipeline_accepts_it(tmp_path: Path) -> None:
     ] * 2
 
 
+def test_a_result_without_an_inferred_type_is_proved() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (float[4,1,12] x) => (float[4,1,10] y) {
+            c = com.microsoft.FusedConv <activation = "Relu", pads = [-2, 2]> (x, w)
+            y = Neg (c)
+        }"""
+    model = onnx.parser.parse_model(text)
+    weight = np.arange(1, 4, dtype=np.float32).reshape(1, 1, 3)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    # The Slice behind a ragged fold has a type, the original has none: onnx infers no negative pad.
+    options = FoldOptions(factor=4, axis=2, ragged=True)
+    assert_proved(model, fold_model(model, options)[0], 1)
+
+
 def other_activation(node: onnx.NodeProto) -> None:
     next(a for a in node.attribute if a.name == "activation").s = b"Relu"
 

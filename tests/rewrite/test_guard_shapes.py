@@ -283,6 +283,22 @@ def test_a_second_run_changes_nothing() -> None:
         assert [site.code for site in sites] == ["already-folded"] * 2  # in either branch
 
 
+@pytest.mark.parametrize("level", ["ORT_DISABLE_ALL", "ORT_ENABLE_ALL"])
+def test_the_other_name_of_the_default_domain(level: str) -> None:
+    """A runtime that takes it for nodes of the main graph takes it for none of a body."""
+    model = one("N, 3, 11, 13", f"Conv <{SAME}> (x, w)", "N, 5, 11, 13", w=(5, 3, 3, 3))
+    model.graph.node[0].domain = "ai.onnx"
+    model.graph.initializer[0].CopyFrom(
+        onnx.numpy_helper.from_array(np.arange(135, dtype=np.float32).reshape(5, 3, 3, 3), "w")
+    )
+    result, (site,) = fold_model(model, replace(OPEN, axis="batch"))
+    assert site.status == "folded"
+    for samples in (4, 7):
+        x = np.round(draw((samples, 3, 11, 13)) * 4)
+        expected, found = (opened(m, level).run(None, {"x": x}) for m in (model, result))
+        np.testing.assert_array_equal(found[0], expected[0])
+
+
 def test_in_a_loop_and_in_a_function() -> None:
     text = f"""<ir_version: 8, opset_import: ["" : 17, "loc" : 1]>
     main (float[1, 3, H, 7] x, int64 m, bool go) => (float[1, 3, H, 7] y, float[1, 5, H, 7] z) {{

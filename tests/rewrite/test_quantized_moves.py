@@ -70,6 +70,7 @@ def test_moves_behind_a_dequantizer_end_with_its_pair(
     [
         helper.make_node("MaxPool", ["xf"], ["m"], kernel_shape=[1, 1]),
         helper.make_node("Transpose", ["xf"], ["m"], perm=[0, 1, 2, 3]),
+        helper.make_node("Identity", ["xf"], ["m"]),
     ],
     ids=lambda node: node.op_type,
 )
@@ -87,6 +88,45 @@ def test_behind_what_only_selects_elements_a_conv_is_one_of_integers(
     # The bytes of the pair behind the moves are those that the runtime can make unsigned. Of signed
     # ones that no QuantizeLinear made the original has no such kernel.
     assert optimized(folded, tmp_path).count("QLinearConv") == 1
+
+
+@OPSETS
+@KINDS
+def test_moves_behind_an_identity_of_dequantized_numbers_end_with_its_pair(
+    kind: type[np.integer], opset: int
+) -> None:
+    """The runtime removes the Identity, and moves the DequantizeLinear behind the Reshapes."""
+    case = Case(op="QDQ Conv", kinds=(kind, np.int8), opset=opset, **FLAT)
+    model = quantized_first(case)
+    end = model.graph.output[0]
+    model.graph.node.extend(
+        [
+            helper.make_node("DequantizeLinear", ["y", "ys", "yz"], ["yr"]),
+            helper.make_node("Identity", ["yr"], ["end"]),
+        ]
+    )
+    end.name, end.type.tensor_type.elem_type = "end", TensorProto.FLOAT
+    folded, (site,) = fold_model(model, FoldOptions(factor=5, axis=AxisName.WIDTH))
+    assert site.status == "folded"
+    for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL"):
+        expected = run(model, steps(case), level)
+        np.testing.assert_array_equal(run(folded, steps(case), level), expected)
+
+
+@pytest.mark.parametrize("opset", [13, 19, 21])
+def test_a_scale_that_is_a_vector_of_one_stays_one(opset: int) -> None:
+    """Data of one channel may have it, and no integer kernel takes several for data."""
+    layer = {"shape": (4, 1, 9), "weight": (1, 1, 3), "pads": (0, 0)}
+    case = Case(op="QDQ Conv", per_channel=False, bias=False, opset=opset, **layer)
+    model = quantized_first(case)
+    for tensor in model.graph.initializer:
+        if tensor.name in ("xs", "xz", "ys", "yz"):
+            tensor.dims.append(1)
+    folded, (site,) = fold_model(model, FoldOptions(factor=4, axis=AxisName.BATCH))
+    assert site.status == "folded"
+    expected = case.expected(case.data())
+    for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL"):
+        np.testing.assert_array_equal(run(folded, steps(case), level), expected)
 
 
 def test_a_max_pool_whose_windows_may_be_empty_ends_what_is_known() -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import onnx
 from onnx import GraphProto, NodeProto, helper
 
+from widthfold_onnx.model.proto.functions import domain_name
 from widthfold_onnx.model.proto.scope import graph_scope
 from widthfold_onnx.model.proto.walk import all_nodes, placed_graphs, subgraphs
 from widthfold_onnx.rewrite.conditions import GUARD_KEY, Conditions, Fresh
@@ -131,6 +132,7 @@ def _branch(
     for node in nodes:
         copy = body.node.add()
         copy.CopyFrom(node)
+        copy.domain = domain_name(node.domain)  # the runtime knows no "ai.onnx" in a body
         for names in (copy.input, copy.output):
             names[:] = [own.get(name, name) for name in names]
     for name, port in ports.items():

@@ -214,6 +214,15 @@ def test_one_unit_in_the_last_place_is_a_difference_in_every_type(dtype: str) ->
     assert difference(parsed(text, w=weight), parsed(text, w=other)).startswith("different: y ")
 
 
+def test_a_value_of_another_element_type_is_named_with_both() -> None:
+    single, double = (
+        parsed(f"{MAIN} {{ v = Cast <to = {to}> (x) r = Relu (v) y = Cast <to = 1> (r) }}")
+        for to in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
+    )
+    found = difference(single, double)
+    assert found == "different: v (Cast node of 'v'): elements of type DOUBLE instead of FLOAT"
+
+
 def test_outputs_that_no_node_writes_are_compared() -> None:
     text = f"{HEAD} g (float[2,3] x) => (float[2,3] x, float[3] w, float[2,3] y) {{ y = Relu (x) }}"
     weight = np.arange(3, dtype=np.float32)

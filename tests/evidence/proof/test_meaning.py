@@ -53,6 +53,17 @@ def test_the_default_of_an_input() -> None:
     assert verdict(one, one.replace("Add (x, w)", "Add (w, x)")) == "equal"
 
 
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_run_that_leaves_an_input_to_its_default(is_open: bool) -> None:
+    one = DEFAULT.format(value=2.5)
+    for other, expected in (("Add (w, x)", "equal"), ("Sub (w, x)", "different")):
+        both = [onnx.parser.parse_model(t) for t in (one, one.replace("Add (x, w)", other))]
+        for model in both if is_open else ():
+            model.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "N"
+        found = prove_at_sizes(*(program(model, None) for model in both), {}, {"x": (2, 2)})
+        assert found[0].verdict == expected
+
+
 def test_an_output_that_is_a_constant() -> None:
     stored = {v: CONSTANT.format(output="z", stored="z", value=v, node="") for v in (0.5, 0.25)}
     computed = CONSTANT.format(output="z", stored="w", value=0.5, node="z = Identity (w)")

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Literal
 
 import numpy as np
+import onnx
 from threadpoolctl import threadpool_limits
 
 from widthfold_onnx.errors import UnverifiedError
@@ -243,4 +244,7 @@ def _difference(one: Value, other: Value) -> str:
     for a, b, prime in zip(one.draws, other.draws, PRIMES, strict=True):
         wrong |= canonical(a, prime) != canonical(b, prime)
     places = np.argwhere(wrong)
+    if not len(places):
+        names = [onnx.TensorProto.DataType.Name(value.kind) for value in (other, one)]
+        return f"elements of type {names[0]} instead of {names[1]}"
     return f"{len(places)} of {wrong.size} elements differ, the first at {places[0].tolist()}"

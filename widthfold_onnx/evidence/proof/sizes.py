@@ -53,7 +53,10 @@ def first_tries(program: Program, fixed: Shapes, known: Shapes) -> Iterator[Shap
         known: extents at which it ran, if it did.
     """
     if known:
-        yield {**known, **fixed}
+        # A run leaves out what has a default, which tells its extents.
+        defaults = {tensor.name: tuple(tensor.dims) for tensor in program.proto.graph.initializer}
+        left = {v.name: defaults[v.name] for v in program.inputs if v.name in defaults}
+        yield {**left, **known, **fixed}
     dims = open_dimensions(program, fixed)
     for size in LADDER if dims else (1,):
         yield _at(program, fixed, {key: BATCH if leads else size for key, leads in dims.items()})

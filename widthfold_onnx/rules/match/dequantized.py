@@ -38,7 +38,7 @@ def data_dequantizer(value: Value | None) -> Node | None:
     """Return the DequantizeLinear that made a value, with only moves and selections in between."""
     maker = dequantizer(value)
     node = None if value is None else value.producer()
-    if maker is not None or node is None or not is_default(node, *SELECTING):
+    if maker is not None or node is None or not is_default(node, *SELECTING, "Identity"):
         return maker
     # With ceil_mode a window of a MaxPool may lie in its padding, and hold no element of the data.
     rounds_up = "ceil_mode" in node.attributes and node.attributes["ceil_mode"].as_int()

@@ -148,7 +148,12 @@ def _quantization(op: Op) -> PackedOp | Refusal:
         return pointwise(op)
     if op.integer("block_size", 0):
         return Refusal(Code.CONSTANT_VARIES, "the scale differs along blocks")
-    return _per_channel(op, op.integer("axis", 1))
+    result = _per_channel(op, op.integer("axis", 1))
+    if isinstance(result, Refusal):
+        return result
+    # A vector of one number stays one: of data, integer kernels of ONNX Runtime take no more.
+    one = op.layout.channels(1).size
+    return PackedOp(result.shapes, {i: a for i, a in result.constants.items() if a.size > one})
 
 
 PROPAGATION: Mapping[str, Rule] = {
