@@ -132,7 +132,8 @@ def _branch(
     for node in nodes:
         copy = body.node.add()
         copy.CopyFrom(node)
-        copy.domain = domain_name(node.domain)  # the runtime knows no "ai.onnx" in a body
+        if domain_name(node.domain) != node.domain:
+            copy.ClearField("domain")  # the runtime knows no "ai.onnx" in a body
         for names in (copy.input, copy.output):
             names[:] = [own.get(name, name) for name in names]
     for name, port in ports.items():

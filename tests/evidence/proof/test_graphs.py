@@ -232,6 +232,12 @@ def test_outputs_that_no_node_writes_are_compared() -> None:
     assert found == "different: w: 2 of 3 elements differ, the first at [0]"
 
 
+def test_an_input_that_is_declared_with_other_extents_is_found() -> None:
+    other = parsed(f"{HEAD} g (float[2,4] x, bool c) => (float[2,4] y) {{ y = Relu (x) }}")
+    found = difference(PLAIN, other)
+    assert found == "different: the new model declares other extents of its inputs"
+
+
 def test_an_output_that_only_one_model_has_is_found() -> None:
     other = parsed(f"{HEAD} g (float[2,3] x, bool c) => (float[2,3] z) {{ z = Relu (x) }}")
     assert difference(PLAIN, other) == "different: only one model computes z"

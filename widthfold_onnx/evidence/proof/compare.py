@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from threadpoolctl import threadpool_limits
 
-from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.evidence.proof.correspondence import Correspondence, Side
 from widthfold_onnx.evidence.proof.evaluate import Evaluation, EvaluationError
 from widthfold_onnx.evidence.proof.field import KEY_BYTES, PRIMES, canonical
@@ -153,7 +153,12 @@ def prove(old: Program, new: Program, shapes: Shapes) -> Proof:
     lost = sorted(shapes.keys() - {value.name for value in new.proto.graph.input})
     if lost:
         return Proof("different", f"the new model has no input {printable(lost[0])}", dict(shapes))
-    tables = [ShapeTable(program.proto, dict(shapes)) for program in (old, new)]
+    tables = [ShapeTable(old.proto, dict(shapes))]
+    try:
+        tables.append(ShapeTable(new.proto, dict(shapes)))
+    except UsageError:
+        said = "the new model declares other extents of its inputs"
+        return Proof("different", said, dict(shapes), is_computed=False)
     both = Correspondence(old, new)
     defaults = both.changed_defaults()
     if defaults:
