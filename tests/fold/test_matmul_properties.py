@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from tests.fold.test_conv_properties import run
 from tests.oracle import gemm, matmul
 from widthfold_onnx.fold.axis import fold_axis
-from widthfold_onnx.fold.conv import ConvFold
-from widthfold_onnx.fold.conv import fold_weight as fold_conv_weight
+from widthfold_onnx.fold.conv import ConvFold, fold_weight
 from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.fold.packing import Reshape
 from widthfold_onnx.fold.row_layout import RowLayout
@@ -189,12 +188,12 @@ def test_it_is_the_conv_of_kernel_1() -> None:
     weight = np.arange(1, 16).reshape(5, 3)
     of = site(weight.T, left=False)
     right = of.folded_weight(weight.T, fold_of(of, 4))
-    dense = fold_conv_weight(weight, ConvFold(axes=(), batch=4, dense=True))
+    dense = fold_weight(weight, ConvFold(axes=(), batch=4, dense=True))
     np.testing.assert_array_equal(right, dense.T)
     of = site(weight, left=True)
     left = of.folded_weight(weight, fold_of(of, 4))
     axis = fold_axis(ConvAxis(length=8, kernel=1), 4, 4, blocked=True)
-    blocked = fold_conv_weight(weight[..., None], ConvFold(axes=(axis,)))
+    blocked = fold_weight(weight[..., None], ConvFold(axes=(axis,)))
     np.testing.assert_array_equal(left, blocked[..., 0])
 
 

@@ -14,7 +14,7 @@ from tests.plan.world import World, doubled, enter, folded
 from widthfold_onnx import optimize, tune
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
-from widthfold_onnx.plan.search import context as context
+from widthfold_onnx.plan.search import context
 from widthfold_onnx.plan.search.assign import SMALLEST_GAIN
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.reports import wording

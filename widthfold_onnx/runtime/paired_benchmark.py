@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.evidence.timing.input_rotation import timed_inputs
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
 from widthfold_onnx.runtime.clock import Clock, Pairing, Run, clock_of, paired
+from widthfold_onnx.runtime.inputs.rotation import timed_inputs
 from widthfold_onnx.runtime.sessions.session import Level, Session, open_session, resolved
 
 CHOICE_SHARE = 0.15
