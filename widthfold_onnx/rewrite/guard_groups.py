@@ -18,7 +18,7 @@ from widthfold_onnx.model.graph.toposort import reads
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rewrite.regions import Region
 from widthfold_onnx.rules.forms.form import Ends, Reformulation
-from widthfold_onnx.rules.forms.guarding import EXACT, Extent, needed_extents, stored
+from widthfold_onnx.rules.forms.open_extents import EXACT, Extent, needed_extents, stored_axes
 from widthfold_onnx.rules.match.dequantized import is_dequantized_anew
 from widthfold_onnx.rules.match.site import LinearSite
 
@@ -124,7 +124,9 @@ class GuardGroups:
         made = {value for node in nodes for value in node.outputs}
         border = list(dict.fromkeys(v for node in nodes for v in self._data(node) if v not in made))
         if len(nodes) > 1 and any(map(is_dequantized_anew, border)):
-            return None  # a site alone is not planned with a guard there (`rules.forms.guarding`)
+            return (
+                None  # a site alone is not planned with a guard there (`rules.forms.open_extents`)
+            )
         extents = self._group_extents(nodes, border)
         return None if extents is None else Group(nodes, extents)
 
@@ -137,7 +139,7 @@ class GuardGroups:
             return {border[0].name or "": needed[0]}
         axes = sorted({axis for one in needed for axis in one})
         sites = [self._plans[node][0] for node in nodes if node in self._plans]
-        shapes = {site.data: [site.planned[axis] for axis in stored(site)] for site in sites}
+        shapes = {site.data: [site.planned[axis] for axis in stored_axes(site)] for site in sites}
         result = {}
         for value in border:
             planned = shapes.get(value)

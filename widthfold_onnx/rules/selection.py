@@ -8,7 +8,7 @@ from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.enumeration import candidates
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.forms.guarding import EXACT, needed_extents
+from widthfold_onnx.rules.forms.open_extents import EXACT, needed_extents
 from widthfold_onnx.rules.match.site import LinearSite
 
 

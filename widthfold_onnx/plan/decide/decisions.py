@@ -17,7 +17,7 @@ from widthfold_onnx.rewrite.engine import Rewriting
 from widthfold_onnx.rewrite.nonfinite import spread_of
 from widthfold_onnx.rewrite.record import carries_folds
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.forms.guarding import EXTENTS, needed_extents
+from widthfold_onnx.rules.forms.open_extents import EXTENTS, needed_extents
 from widthfold_onnx.rules.match import reading
 from widthfold_onnx.rules.match.site import Extents, LinearSite, Site
 from widthfold_onnx.text import quoted

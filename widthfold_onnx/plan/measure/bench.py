@@ -20,7 +20,7 @@ from widthfold_onnx.plan.store.identity import setting_identity
 from widthfold_onnx.plan.store.store import Key, Measurement, Store
 from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.progress import Progress, Step
-from widthfold_onnx.rules.forms.guarding import EXTENTS
+from widthfold_onnx.rules.forms.open_extents import EXTENTS
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.sessions.session import Level
 
