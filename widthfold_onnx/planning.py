@@ -20,12 +20,12 @@ from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.plan.decide.decisions import Decision, plan, rewriting
 from widthfold_onnx.plan.decide.hints import Hints
 from widthfold_onnx.plan.decide.layouts import settled
-from widthfold_onnx.plan.decide.outline import outline
 from widthfold_onnx.plan.search.search import Search
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.results import OptimizeReport, OptimizeSummary, SiteReport
 from widthfold_onnx.rewrite.engine import Rewriting
+from widthfold_onnx.rewrite.region_report import region_reports
 from widthfold_onnx.rules.selection import reformulate
 
 
@@ -89,7 +89,7 @@ def planned_of(
     report = OptimizeReport(
         model=loaded.path.name,
         sites=sites,
-        regions=outline(whole, decisions),
+        regions=region_reports(whole, {one.site.node: one.site.name for one in decisions}),
         summary=OptimizeSummary(
             folded=sum(site.status == "folded" for site in sites),
             kept=sum(site.status == "kept" for site in sites),

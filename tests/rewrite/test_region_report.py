@@ -14,8 +14,8 @@ from widthfold_onnx import AxisName, FoldOptions
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.plan.decide.decisions import plan, rewriting
-from widthfold_onnx.plan.decide.outline import outline
 from widthfold_onnx.results import RegionReport
+from widthfold_onnx.rewrite.region_report import region_reports
 from widthfold_onnx.rules.selection import reformulate
 
 WIDTH = FoldOptions(factor=4, axis=AxisName.WIDTH)
@@ -33,7 +33,9 @@ def regions(model: onnx.ModelProto, options: FoldOptions = WIDTH) -> list[Region
     decisions = plan(
         document, options, functools.partial(reformulate, options=options, factor=factor)
     )
-    found = outline(rewriting(document, decisions, options), decisions)
+    found = region_reports(
+        rewriting(document, decisions, options), {one.site.node: one.site.name for one in decisions}
+    )
     assert model.SerializeToString() == before
     return found
 

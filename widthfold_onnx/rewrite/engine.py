@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import onnx
 
 from widthfold_onnx.model.graph.document import Document, Graph, graph_of
-from widthfold_onnx.model.graph.toposort import nodes_of
+from widthfold_onnx.model.graph.traversal import nodes_of
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rewrite.emission import Emission
 from widthfold_onnx.rewrite.guard_groups import GuardGroups, Plans
@@ -53,7 +53,6 @@ class Rewriting:
                 document,
                 list(nodes_of(graph)),
                 found,
-                {node: form.ends for node, (_, form) in found.items()},
                 options,
             )
             for graph, found in plans.items()
