@@ -103,7 +103,7 @@ def test_an_op_that_would_move_more_stays_natural_and_says_so() -> None:
     (found,) = regions(g.model([g.op("Asinh", copies)]))
     assert found.carried == []
     assert stops(found) == [("concat1", "moves-more")]
-    assert found.stops[0].reason == "carrying it would copy more elements than it saves"
+    assert found.stops[0].reason == "running it packed would copy more elements than it saves"
 
 
 def test_what_a_body_reads_ends_a_region() -> None:

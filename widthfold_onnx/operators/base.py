@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
-import numpy.typing as npt
-
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.model.graph.document import Attributes, Node
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.refusal import Refusal
-
-Array = npt.NDArray[Any]
 
 MIN_OPSET = 5
 """First operator set whose Reshape takes its shape as an input, which every form needs."""

@@ -8,7 +8,7 @@ from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.model.graph.document import Attributes, Node
 from widthfold_onnx.model.proto.dims import Dims
-from widthfold_onnx.operators.base import Array, Inputs, Operator, integers
+from widthfold_onnx.operators.base import Inputs, Operator, integers
 from widthfold_onnx.refusal import Code, Refusal
 
 
@@ -81,15 +81,6 @@ def _same_pads(axis: ConvAxis, auto_pad: str) -> tuple[int, int] | Refusal:
     return begin, max(0, total - begin)
 
 
-def _as_it_is(weight: Array, node: Node) -> Array:
-    """Return the weight, which a Conv stores as [O, C/group, *kernel] already."""
-    return weight
-
-
-def _stored(weight: Array, node: Node, shape: tuple[int, ...]) -> Array:
-    return weight
-
-
 def _sized(node: Node, axis: ConvAxis) -> bool:
     return axis.stride > 1 and auto_pad_of(node).startswith("SAME")
 
@@ -123,8 +114,8 @@ CONV = Operator(
     inputs=Inputs(bias=2),
     axes=_conv_axes,
     group=lambda node, shape: group_of(node),
-    canonical=_as_it_is,
-    stored=_stored,
+    canonical=lambda weight, node: weight,
+    stored=lambda weight, node, shape: weight,
     out_axis=lambda node, rank: 0,
     attributes=_attributes,
     sized=_sized,

@@ -15,11 +15,12 @@ import math
 from dataclasses import replace
 from functools import partial
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.model.graph.document import Attributes, Node
 from widthfold_onnx.model.proto.dims import Dims
-from widthfold_onnx.operators.base import Array, Inputs, Operator, Positions
+from widthfold_onnx.operators.base import Inputs, Operator, Positions
 
 SCALES = ("alpha", "beta")
 GEMM_MIN_OPSET = 7

@@ -12,10 +12,8 @@ tensors and nodes keep their names; `rewrite.record` describes the metadata of n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import numpy.typing as npt
-
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.fold.packed_layout import PackedLayout
 from widthfold_onnx.model.graph.document import Document, Graph, Node, Value
 from widthfold_onnx.model.graph.traversal import nodes_of
@@ -29,8 +27,6 @@ from widthfold_onnx.rewrite.regions import PropagatedOp
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.dequantized import exact_dequantizer
 from widthfold_onnx.rules.match.site import LinearSite
-
-Array = npt.NDArray[Any]
 
 
 class Emission:

@@ -15,10 +15,10 @@ from widthfold_onnx.results import RegionReport, Stop
 from widthfold_onnx.rewrite.engine import Rewriting
 from widthfold_onnx.rewrite.regions import Regions
 
-RETURNED = Refusal(Code.OUTPUT, "the graph returns what it makes")
+RETURNED = Refusal(Code.OUTPUT, "the graph returns its output")
 OTHERWISE = Refusal(Code.ANOTHER_FOLD, "it is folded in another way")
-IN_A_BODY = Refusal(Code.IN_A_BODY, "it stands in the body of another node")
-NO_GAIN = Refusal(Code.MOVES_MORE, "carrying it would copy more elements than it saves")
+IN_A_BODY = Refusal(Code.IN_A_BODY, "it lies in the body of another node")
+NO_GAIN = Refusal(Code.MOVES_MORE, "running it packed would copy more elements than it saves")
 
 
 def region_reports(rewriting: Rewriting, names: Mapping[Node, str]) -> list[RegionReport]:

@@ -65,7 +65,7 @@ def unguardable(site: LinearSite) -> Refusal | None:
         return Refusal(
             Code.GUARD_NOT_LOADABLE,
             "it needs a guard, and its data comes from a DequantizeLinear through moves: "
-            "ONNX Runtime dies while it loads an If that reads that",
+            "ONNX Runtime aborts while it loads an If that captures it",
         )
     return None
 
@@ -111,7 +111,8 @@ def open_extents_problem(
     if assumed and not guarded and (len(assumed) > 1 or inferred[0] or unseen):
         return Refusal(
             Code.UNGUARDED_EXTENT,
-            "at another size than the assumed one the fold would go wrong unnoticed",
+            "at other extents than the assumed ones the fold would give wrong results without an "
+            "error",
         )
     return None
 

@@ -11,18 +11,14 @@ UINT8").
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Document, Node, Value
 from widthfold_onnx.model.proto.domain import is_default
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.match.parameter import dequantizer, input_of
-
-Array = npt.NDArray[Any]
 
 DEQUANTIZE_INPUTS = 3
 """Number of inputs of a DequantizeLinear with a zero point."""

@@ -20,11 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Document, Node, Value
 from widthfold_onnx.model.proto.dims import Dims
@@ -39,7 +38,6 @@ from widthfold_onnx.rules.match.dequantized import (
 )
 from widthfold_onnx.rules.match.parameter import Parameter, dequantizer, input_of, is_single
 
-Array = npt.NDArray[Any]
 Extents = Callable[[Value], Dims | None]
 
 BYTES = ("INT8", "UINT8")

@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Document, Node
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.domain import operator_of
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.operators.base import MIN_OPSET, Array, Operator, Positions
+from widthfold_onnx.operators.base import MIN_OPSET, Operator, Positions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.match.dequantized import data_dequantizer, exact_dequantizer, is_finite
 from widthfold_onnx.rules.match.parameter import Parameter, read_parameter

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.fold.packed_layout import PackedLayout
 from widthfold_onnx.model.graph.document import Document, Node
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.domain import operator_of
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.refusal import Code, Refusal
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -97,5 +94,5 @@ def pointwise(op: Op) -> PackedOp | Refusal:
     """Carry an op of data at input 0; all others are scalars by the definition of the operator."""
     shape, *others = op.shapes
     if shape is None or any(other is not None for other in others):
-        return Refusal(Code.NOT_PACKED, "the input is not there in the layout")
+        return Refusal(Code.NOT_PACKED, "the input is not packed in this layout")
     return PackedOp((shape,))

@@ -11,19 +11,16 @@ Refuses: ops that read or write along a folded axis, results without elements, a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.domain import is_default
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.propagation.axes import ALONG
-from widthfold_onnx.rules.propagation.channels import along, concat, split
+from widthfold_onnx.rules.propagation.axes import ALONG, along
+from widthfold_onnx.rules.propagation.channels import concat, split
 from widthfold_onnx.rules.propagation.op import Op, PackedOp, pointwise
-
-Array = npt.NDArray[Any]
 
 MIN_OPSET = 7
 UNARY = frozenset(
