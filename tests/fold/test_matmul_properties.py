@@ -80,59 +80,59 @@ def products(draw: st.DrawFn):
 @settings(max_examples=400, deadline=None)
 @given(products(), st.integers(0, 1 << 32))
 def test_fold_matmul_unfold_is_the_matmul(case, seed: int) -> None:
-    state, leading, length, channels, outputs, batches, flat = case
+    layout, leading, length, channels, outputs, batches, flat = case
     rng = np.random.default_rng(seed)
-    shape = (*leading, channels, length) if state.left else (*leading, length, channels)
+    shape = (*leading, channels, length) if layout.left else (*leading, length, channels)
     x = integers(rng, *shape)
     outputs = 1 if flat else outputs
-    w = integers(rng, *batches, *((outputs, channels) if state.left else (channels, outputs)))
+    w = integers(rng, *batches, *((outputs, channels) if layout.left else (channels, outputs)))
     stored = w.ravel() if flat else w
-    expected = matmul(stored, x) if state.left else matmul(x, stored)
+    expected = matmul(stored, x) if layout.left else matmul(x, stored)
 
-    of = site(stored, left=state.left)
-    fold = fold_of(of, state.factor)
+    of = site(stored, left=layout.left)
+    fold = fold_of(of, layout.factor)
     folded = of.folded_weight(stored, fold)
-    assert folded.shape == (*batches, *(n * state.factor for n in w.shape[-2:]))
+    assert folded.shape == (*batches, *(n * layout.factor for n in w.shape[-2:]))
     assert folded.size == np.prod(fold.weight_shape(of.weight_shape))
-    assert fold.channels(*of.channels) == tuple(n * state.factor for n in (channels, outputs))
+    assert fold.channels(*of.channels) == tuple(n * layout.factor for n in (channels, outputs))
     assert np.count_nonzero(folded) == round(folded.size * (1 - fold.structural_zeros()))
-    assert fold.flops_growth() == fold.spread() == state.factor
-    packed = run(folding(state, shape), x)
-    assert packed.shape == state.extents(shape)
-    y = matmul(folded, packed) if state.left else matmul(packed, folded)
+    assert fold.flops_growth() == fold.spread() == layout.factor
+    packed = run(folding(layout, shape), x)
+    assert packed.shape == layout.extents(shape)
+    y = matmul(folded, packed) if layout.left else matmul(packed, folded)
     out = np.broadcast_shapes(tuple(leading), tuple(batches))
-    natural = (*out, outputs, length) if state.left else (*out, length, outputs)
-    assert y.shape == state.extents(natural)
-    np.testing.assert_array_equal(run(unfolding(state, natural, flat=flat), y), expected)
+    logical = (*out, outputs, length) if layout.left else (*out, length, outputs)
+    assert y.shape == layout.extents(logical)
+    np.testing.assert_array_equal(run(unfolding(layout, logical, flat=flat), y), expected)
 
 
 @settings(max_examples=100, deadline=None)
 @given(products(), st.integers(0, 1 << 32))
 def test_the_gaps_hold_what_stands_for_zero(case, seed: int) -> None:
     """Less its zero points, which are those of its channels, a folded weight has gaps of 0."""
-    state, _, _, channels, outputs, batches, _ = case
+    layout, _, _, channels, outputs, batches, _ = case
     rng = np.random.default_rng(seed)
-    w = integers(rng, *batches, *((outputs, channels) if state.left else (channels, outputs)))
-    zero = integers(rng, *batches, *((outputs, 1) if state.left else (1, outputs)))
-    of = site(w, left=state.left, zero=zero.reshape(-1, 1, 1))
-    fold = fold_of(of, state.factor)
+    w = integers(rng, *batches, *((outputs, channels) if layout.left else (channels, outputs)))
+    zero = integers(rng, *batches, *((outputs, 1) if layout.left else (1, outputs)))
+    of = site(w, left=layout.left, zero=zero.reshape(-1, 1, 1))
+    fold = fold_of(of, layout.factor)
     repeated = of.folded_vector(zero, fold)
-    without = site(w, left=state.left).folded_weight(w - zero, fold)
+    without = site(w, left=layout.left).folded_weight(w - zero, fold)
     np.testing.assert_array_equal(of.folded_weight(w, fold) - repeated, without)
 
 
 @settings(max_examples=200, deadline=None)
 @given(products(), st.sets(st.integers(0, 2)))
 def test_open_extents_are_copied_or_one_merged_one_inferred(case, opened: set[int]) -> None:
-    state, leading, length, channels, _, _, _ = case
-    actual = (*leading, channels, length) if state.left else (*leading, length, channels)
-    first = len(leading) + 1 - state.merged
+    layout, leading, length, channels, _, _, _ = case
+    actual = (*leading, channels, length) if layout.left else (*leading, length, channels)
+    first = len(leading) + 1 - layout.merged
     opened = {i for i in opened if i < len(leading) and i <= first}
     written = tuple(None if i in opened else extent for i, extent in enumerate(actual))
     x = np.arange(np.prod(actual)).reshape(actual)
-    there = run(folding(state, written), x)
-    np.testing.assert_array_equal(there, run(folding(state, actual), x))
-    np.testing.assert_array_equal(run(unfolding(state, written), there), x)
+    there = run(folding(layout, written), x)
+    np.testing.assert_array_equal(there, run(folding(layout, actual), x))
+    np.testing.assert_array_equal(run(unfolding(layout, written), there), x)
 
 
 ADDENDS = {
@@ -160,7 +160,7 @@ def test_gemm(kind, factor, left, trans_data, trans_weight, extents, seed) -> No
     rest, channels, outputs = extents
     length = factor * rest
     rng = np.random.default_rng(seed)
-    state = RowLayout(factor, left)
+    layout = RowLayout(factor, left)
     oriented = (channels, length) if left else (length, channels)
     x = integers(rng, *oriented[:: -1 if trans_data else 1])
     weight = (outputs, channels) if left else (channels, outputs)
@@ -177,9 +177,9 @@ def test_gemm(kind, factor, left, trans_data, trans_weight, extents, seed) -> No
 
     of = site(w, left=left, turned=trans_weight)
     fold = fold_of(of, factor)
-    packed = run(folding(state, oriented, transposed=trans_data), x)
+    packed = run(folding(layout, oriented, transposed=trans_data), x)
     y = product(packed, of.folded_weight(w, fold), of.folded_bias(c, fold), turned=False)
-    unfolded = run(unfolding(state, shape), y)
+    unfolded = run(unfolding(layout, shape), y)
     np.testing.assert_array_equal(unfolded, product(x, w, c, turned=trans_data))
 
 

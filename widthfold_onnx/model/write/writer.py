@@ -36,7 +36,7 @@ def write_model(
 ) -> None:
     """Write a model, and its external data into one file beside it.
 
-    The data go into ``<out name>.<16 hex tiles of their SHA-256>.data``, so that the model that
+    The data go into ``<out name>.<16 hex digits of their SHA-256>.data``, so that the model that
     was at `out` keeps its own. Whatever fails, an interrupt included, `out` stays as it was, and
     only files made here are removed.
 

@@ -14,7 +14,7 @@ from widthfold_onnx.model.read.loader import LoadedModel
 from widthfold_onnx.model.write.writer import write_model
 from widthfold_onnx.options import SearchOptions, Shapes, VerifyOptions
 from widthfold_onnx.plan.measure.bench import Bench
-from widthfold_onnx.plan.measure.outcome import lost, now, outdated
+from widthfold_onnx.plan.measure.measurements import lost, now, outdated
 from widthfold_onnx.plan.store.identity import canonical
 from widthfold_onnx.plan.store.store import Measurement
 from widthfold_onnx.plan.workload.layers import Place
