@@ -80,7 +80,7 @@ def test_no_folder_holds_more_modules_than_can_be_overlooked() -> None:
 @pytest.mark.parametrize(
     ("importing", "text", "wrong"),
     [
-        ("widthfold_onnx.rules.selection", "from widthfold_onnx.rewrite import engine", True),
+        ("widthfold_onnx.rules.selection", "from widthfold_onnx.rewrite import rewriting", True),
         ("widthfold_onnx.plan.search.trials", "import widthfold_onnx.evidence.run", True),
         ("widthfold_onnx.plan.search.trials", "from widthfold_onnx.rewrite import chain", False),
     ],

@@ -24,8 +24,8 @@ from widthfold_onnx.plan.search.search import Search
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.results import OptimizeReport, OptimizeSummary, SiteReport
-from widthfold_onnx.rewrite.engine import Rewriting
 from widthfold_onnx.rewrite.region_report import region_reports
+from widthfold_onnx.rewrite.rewriting import Rewriting
 from widthfold_onnx.rules.selection import reformulate
 
 

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from widthfold_onnx.cli import status
-from widthfold_onnx.cli.progress import progress
+from widthfold_onnx.cli.common import progress
 from widthfold_onnx.progress import Step
 
 

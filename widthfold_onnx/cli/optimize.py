@@ -13,6 +13,7 @@ from widthfold_onnx.cli.common import (
     MODEL,
     guarded,
     leave,
+    progress,
 )
 from widthfold_onnx.cli.folding import fold_options
 from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
@@ -59,7 +60,6 @@ def optimize_command(
     Every linear node appears in the table with what was done or why nothing was. OUT is replaced
     in one step after the checks passed; where nothing is folded it is a copy of MODEL.
     """
-    from widthfold_onnx.cli.progress import progress
     from widthfold_onnx.pipeline import optimize
     from widthfold_onnx.results import OptimizeReport
 

@@ -13,6 +13,7 @@ from widthfold_onnx.cli.common import (
     ShapeType,
     guarded,
     leave,
+    progress,
     typed_command,
 )
 from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
@@ -87,7 +88,6 @@ def verify_command(
     Exits 0 if everything agrees, 1 if anything differs or the speed is below --fail-under, 4 if
     no statement is possible.
     """
-    from widthfold_onnx.cli.progress import progress
     from widthfold_onnx.pipeline import verify
     from widthfold_onnx.results import VerifyReport
 

@@ -74,9 +74,9 @@ class Operator:
         out_axis: returns the axis of the stored weight that counts output channels, for a node and
             the rank of that weight; None where there is none.
         attributes: returns the attributes of the folded node.
-        sized: checks whether the pads of an axis depend on the extent of the data.
-        transposed: checks whether the data is stored with its two last axes exchanged.
-        turned: the same for the weight.
+        pads_by_extent: checks whether the pads of an axis depend on the extent of the data.
+        data_transposed: checks whether the data is stored with its two last axes exchanged.
+        weight_transposed: the same for the weight.
         folded: the operator of the folded node; None for the same.
         integers: whether it multiplies integers.
         min_opset: first operator set in which it is understood.
@@ -90,9 +90,9 @@ class Operator:
     stored: Callable[[Array, Node, tuple[int, ...]], Array]
     out_axis: Callable[[Node, int], int | None]
     attributes: Callable[[Node, ConvFold], Attributes]
-    sized: Callable[[Node, ConvAxis], bool] = lambda node, axis: False
-    transposed: Callable[[Node], bool] = lambda node: False
-    turned: Callable[[Node], bool] = lambda node: False
+    pads_by_extent: Callable[[Node, ConvAxis], bool] = lambda node, axis: False
+    data_transposed: Callable[[Node], bool] = lambda node: False
+    weight_transposed: Callable[[Node], bool] = lambda node: False
     folded: str | None = None
     integers: bool = False
     min_opset: int = MIN_OPSET

@@ -12,7 +12,7 @@ from widthfold_onnx.operators.base import Inputs, Operator, integers
 from widthfold_onnx.refusal import Code, Refusal
 
 
-def _conv_axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis, ...] | Refusal:
+def _axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis, ...] | Refusal:
     """Return the geometry of every spatial axis of a Conv node.
 
     Args:
@@ -81,7 +81,7 @@ def _same_pads(axis: ConvAxis, auto_pad: str) -> tuple[int, int] | Refusal:
     return begin, max(0, total - begin)
 
 
-def _sized(node: Node, axis: ConvAxis) -> bool:
+def _pads_by_extent(node: Node, axis: ConvAxis) -> bool:
     return axis.stride > 1 and auto_pad_of(node).startswith("SAME")
 
 
@@ -112,13 +112,13 @@ def group_of(node: Node) -> int:
 
 CONV = Operator(
     inputs=Inputs(bias=2),
-    axes=_conv_axes,
+    axes=_axes,
     group=lambda node, shape: group_of(node),
     canonical=lambda weight, node: weight,
     stored=lambda weight, node, shape: weight,
     out_axis=lambda node, rank: 0,
     attributes=_attributes,
-    sized=_sized,
+    pads_by_extent=_pads_by_extent,
 )
 CONV_INTEGER = replace(CONV, inputs=Inputs(data_zero=2, zero=3), integers=True)
 QLINEAR_CONV = replace(

@@ -127,6 +127,6 @@ CONV_TRANSPOSE = replace(
     axes=_axes,
     canonical=_mirrored,
     out_axis=lambda node, rank: 1,
-    sized=lambda node, axis: bool(integers(node, "output_shape", [])),
+    pads_by_extent=lambda node, axis: bool(integers(node, "output_shape", [])),
     folded="Conv",
 )

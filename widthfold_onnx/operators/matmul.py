@@ -88,8 +88,8 @@ def _product(inputs: Inputs, *, left: bool) -> Operator:
         stored=partial(_stored, left=left),
         out_axis=partial(_out_axis, left=left),
         attributes=partial(_attributes, left=left),
-        transposed=lambda node: flag(node, _flag_of_weight(left=not left)),
-        turned=lambda node: flag(node, _flag_of_weight(left=left)),
+        data_transposed=lambda node: flag(node, _flag_of_weight(left=not left)),
+        weight_transposed=lambda node: flag(node, _flag_of_weight(left=left)),
     )
 
 

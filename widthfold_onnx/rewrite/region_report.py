@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from widthfold_onnx.model.graph.document import Node
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import RegionReport, Stop
-from widthfold_onnx.rewrite.engine import Rewriting
 from widthfold_onnx.rewrite.regions import Regions
+from widthfold_onnx.rewrite.rewriting import Rewriting
 
 RETURNED = Refusal(Code.OUTPUT, "the graph returns its output")
 OTHERWISE = Refusal(Code.ANOTHER_FOLD, "it is folded in another way")

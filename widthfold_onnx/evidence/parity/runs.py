@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from widthfold_onnx.evidence.eight_bits.exact_kernels import open_exact
 from widthfold_onnx.evidence.parity.comparison import Outputs, both
 from widthfold_onnx.evidence.parity.figures import relative_error
 from widthfold_onnx.options import Shapes, VerifyOptions
+from widthfold_onnx.runtime.environment import cores
 from widthfold_onnx.runtime.inputs.recorded import InputSet, stored_feeds
 from widthfold_onnx.runtime.inputs.synthetic import made_up
 from widthfold_onnx.runtime.sessions.session import Level, Session
@@ -23,7 +23,7 @@ from widthfold_onnx.text import printable
 
 Report = Callable[[str], None]
 
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+CORES = cores()
 """Values do not depend on the number of threads beyond rounding; only times need one thread."""
 
 

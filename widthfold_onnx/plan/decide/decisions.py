@@ -13,9 +13,8 @@ from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import Gain, SiteReport
-from widthfold_onnx.rewrite.engine import Rewriting
-from widthfold_onnx.rewrite.nonfinite import spread_of
 from widthfold_onnx.rewrite.record import carries_folds
+from widthfold_onnx.rewrite.rewriting import Rewriting, spread_of
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.open_extents import EXTENTS, needed_extents
 from widthfold_onnx.rules.match.reading import read_site

@@ -90,7 +90,7 @@ def read_quantization(
     return Quantization(True, dtype, zero, True, quantized and not result.is_graph_output())
 
 
-def read_beside(
+def read_scales(
     document: Document,
     node: Node,
     operator: Operator,
@@ -177,7 +177,7 @@ def _vector_problem(
     )
 
 
-def problem_of(
+def quantization_problem(
     document: Document,
     node: Node,
     quantization: Quantization,
