@@ -100,4 +100,4 @@ class Operator:
 
 def integers(node: Node, name: str, default: list[int]) -> list[int]:
     """Return an attribute of integers."""
-    return list(node.attributes[name].as_ints()) if name in node.attributes else default
+    return list(node.attributes.get_ints(name, default))

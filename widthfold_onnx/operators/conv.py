@@ -102,12 +102,12 @@ def _attributes(node: Node, fold: ConvFold) -> Attributes:
 
 def auto_pad_of(node: Node) -> str:
     """Return the attribute `auto_pad`, "" where there is none."""
-    return node.attributes["auto_pad"].as_string() if "auto_pad" in node.attributes else ""
+    return node.attributes.get_string("auto_pad", "")
 
 
 def group_of(node: Node) -> int:
     """Return the number of groups of a node."""
-    return node.attributes["group"].as_int() if "group" in node.attributes else 1
+    return node.attributes.get_int("group", 1)
 
 
 CONV = Operator(

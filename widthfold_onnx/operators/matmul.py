@@ -29,7 +29,7 @@ GEMM_MIN_OPSET = 7
 
 def flag(node: Node, name: str) -> bool:
     """Check whether an attribute that is 0 or 1 is set."""
-    return name in node.attributes and node.attributes[name].as_int() != 0
+    return node.attributes.get_int(name, 0) != 0
 
 
 def matrix_shape(shape: tuple[int, ...], *, left: bool) -> tuple[int, ...]:

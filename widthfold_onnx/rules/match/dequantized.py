@@ -37,7 +37,7 @@ def data_dequantizer(value: Value | None) -> Node | None:
     if maker is not None or node is None or not is_default(node, *SELECTING):
         return maker
     # With ceil_mode a window of a MaxPool may lie in its padding, and hold no element of the data.
-    rounds_up = "ceil_mode" in node.attributes and node.attributes["ceil_mode"].as_int()
+    rounds_up = node.attributes.get_int("ceil_mode", 0)
     return None if rounds_up or value is not node.outputs[0] else data_dequantizer(node.inputs[0])
 
 

@@ -22,12 +22,14 @@ Changed = dict[int, int | None]
 
 def _pool(op: Op, shape: Dims) -> Changed | Refusal:
     """Return the pooled axes: those with several kernel positions, a stride or pads."""
-    if op.text("auto_pad", "NOTSET") != "NOTSET" or op.integer("ceil_mode", 0):
+    given = op.node.attributes
+    if given.get_string("auto_pad", "NOTSET") != "NOTSET" or given.get_int("ceil_mode"):
         return Refusal(Code.IMPLICIT_EXTENT, "auto_pad or ceil_mode decides its output extents")
-    kernel = op.integers("kernel_shape", [])
+    kernel = given.get_ints("kernel_shape", [])
     rank = len(kernel)
-    strides, dilations = op.integers("strides", [1] * rank), op.integers("dilations", [1] * rank)
-    pads = op.integers("pads", [0] * (2 * rank))
+    strides = given.get_ints("strides", [1] * rank)
+    dilations = given.get_ints("dilations", [1] * rank)
+    pads = given.get_ints("pads", [0] * (2 * rank))
     lengths = [rank, len(strides), len(dilations), len(pads)]
     if lengths != [len(shape) - 2, rank, rank, 2 * rank]:
         return Refusal(
@@ -51,7 +53,7 @@ def _pool(op: Op, shape: Dims) -> Changed | Refusal:
 
 def _pad(op: Op, shape: Dims) -> Changed | Refusal:
     if op.document.opset < 11:
-        pads = op.integers("pads", [])
+        pads = op.node.attributes.get_ints("pads", [])
     else:
         array = op.constant(1)
         if isinstance(array, Refusal):
@@ -70,13 +72,13 @@ def _pad(op: Op, shape: Dims) -> Changed | Refusal:
 
 
 def _reduce(op: Op, shape: Dims) -> Changed | Refusal:
-    axes = op.integers("axes", [])
+    axes = op.node.attributes.get_ints("axes", [])
     if len(op.node.inputs) > 1 and op.node.inputs[1] is not None:
         array = op.constant(1)
         if isinstance(array, Refusal):
             return array
         axes = array.ravel().tolist()
-    if not axes or not op.integer("keepdims", 1):
+    if not axes or not op.node.attributes.get_int("keepdims", 1):
         return Refusal(Code.OTHER_RANK, "it reduces all axes, or drops them")
     return {axis % len(shape): 1 for axis in axes}
 
@@ -88,8 +90,8 @@ SIZES = 3
 def _resize(op: Op, shape: Dims) -> Changed | Refusal:
     index = 2 if op.document.opset >= 11 else 1
     plain = (
-        op.text("coordinate_transformation_mode", "") != "tf_crop_and_resize"
-        and op.text("keep_aspect_ratio_policy", "stretch") == "stretch"
+        op.node.attributes.get_string("coordinate_transformation_mode", "") != "tf_crop_and_resize"
+        and op.node.attributes.get_string("keep_aspect_ratio_policy", "stretch") == "stretch"
         and "axes" not in op.node.attributes
     )
     if plain and len(op.node.inputs) == SIZES + 1 and op.node.inputs[2] is None:

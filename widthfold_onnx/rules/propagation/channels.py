@@ -15,7 +15,7 @@ def concat(op: Op) -> PackedOp | Refusal:
     if len(shapes) < len(op.shapes):
         return Refusal(Code.NOT_PACKED, "an input is not packed in this layout")
     first = shapes[0]
-    joins = op.layout.names_channels(op.integer("axis", 0), len(first))
+    joins = op.layout.names_channels(op.node.attributes.get_int("axis", 0), len(first))
     if not joins or not op.layout.channel_major:
         return Refusal(Code.OTHER_AXIS, "it joins along another axis, or tiles lie in between")
     channel = op.layout.channel_axis % len(first)
@@ -39,7 +39,7 @@ def split(op: Op) -> PackedOp | Refusal:
     (shape,), count = result.shapes, len(op.node.outputs)
     channel = op.layout.channel_axis % len(shape)
     channels = shape[channel] or 0
-    splits = op.layout.names_channels(op.integer("axis", 0), len(shape))
+    splits = op.layout.names_channels(op.node.attributes.get_int("axis", 0), len(shape))
     if not splits or not op.layout.channel_major:
         return Refusal(Code.OTHER_AXIS, "it splits along another axis, or tiles lie in between")
     if "split" in op.node.attributes:

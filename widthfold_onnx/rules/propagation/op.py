@@ -36,26 +36,6 @@ class Op:
         constant = self.document.constant(value)
         return constant if isinstance(constant, Refusal) else self.document.read(constant)
 
-    def integer(self, name: str, default: int) -> int:
-        """Return an attribute."""
-        found = self.node.attributes.get(name)
-        return default if found is None else found.as_int()
-
-    def integers(self, name: str, default: list[int]) -> list[int]:
-        """Return an attribute."""
-        found = self.node.attributes.get(name)
-        return default if found is None else list(found.as_ints())
-
-    def text(self, name: str, default: str) -> str:
-        """Return an attribute."""
-        found = self.node.attributes.get(name)
-        return default if found is None else found.as_string()
-
-    def real(self, name: str, default: float) -> float:
-        """Return an attribute."""
-        found = self.node.attributes.get(name)
-        return default if found is None else found.as_float()
-
     def overflows(self, factor: Array) -> bool:
         """Check whether `factor` times the weight of a linear op before this one overflows.
 

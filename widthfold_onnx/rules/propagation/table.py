@@ -127,7 +127,8 @@ _OVERFLOW = Refusal(
 
 
 def _normalization(op: Op) -> PackedOp | Refusal:
-    if op.integer("training_mode", 0) or not op.integer("spatial", 1):
+    given = op.node.attributes
+    if given.get_int("training_mode") or not given.get_int("spatial", 1):
         return Refusal(Code.NOT_INFERENCE, "statistics are computed, or differ per position")
     result = _per_channel(op, 1)
     if isinstance(result, PackedOp) and not result.constants:
@@ -136,16 +137,16 @@ def _normalization(op: Op) -> PackedOp | Refusal:
     if isinstance(scale, Refusal) or isinstance(variance, Refusal):
         return result
     with np.errstate(all="ignore"):  # invalid statistics give NaN, which counts as an overflow
-        factor = scale / np.sqrt(variance.astype(np.float64) + op.real("epsilon", 1e-5))
+        factor = scale / np.sqrt(variance.astype(np.float64) + given.get_float("epsilon", 1e-5))
     return _OVERFLOW if op.overflows(factor) else result
 
 
 def _quantization(op: Op) -> PackedOp | Refusal:
     if op.document.opset < 13:
         return pointwise(op)
-    if op.integer("block_size", 0):
+    if op.node.attributes.get_int("block_size", 0):
         return Refusal(Code.CONSTANT_VARIES, "the scale differs along blocks")
-    return _per_channel(op, op.integer("axis", 1))
+    return _per_channel(op, op.node.attributes.get_int("axis", 1))
 
 
 PROPAGATION: Mapping[str, Rule] = {
