@@ -18,6 +18,7 @@ from widthfold_onnx.fold.conv import ConvFold, fold_weight
 from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.fold.packing import Reshape
 from widthfold_onnx.fold.row_layout import RowLayout
+from widthfold_onnx.model.graph.library import ir
 from widthfold_onnx.operators.matmul import GEMM
 from widthfold_onnx.rules.forms.rows import fold_of, folding, unfolding
 from widthfold_onnx.rules.match.site import LinearSite
@@ -27,8 +28,8 @@ EXTENT = st.integers(1, 4)
 
 def site(stored: np.ndarray, *, left: bool, turned: bool = False, zero: object = 0) -> LinearSite:
     """A Gemm with a stored weight; what its fold does not need is left out."""
-    flag = SimpleNamespace(as_int=lambda: int(turned))
-    node: Any = SimpleNamespace(attributes={"transA" if left else "transB": flag})
+    flag = ir.AttrInt64("transA" if left else "transB", int(turned))
+    node = ir.Node("", "Gemm", [], [flag])
     operator = GEMM[left]
     canonical = operator.canonical(stored, node)
     rest: Any = dict.fromkeys(field.name for field in fields(LinearSite))
