@@ -37,7 +37,6 @@ from ranking import Compared, compare, rank_correlation
 
 from widthfold_onnx import FoldOptions, VerifyOptions, WidthfoldError, optimize, verify
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.evidence.timing.environment import Before, environment
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.operators import OPERATORS
@@ -47,6 +46,7 @@ from widthfold_onnx.plan.store.identity import machine_identity, setting_identit
 from widthfold_onnx.plan.store.store import Key, Store
 from widthfold_onnx.plan.workload.layers import Layers
 from widthfold_onnx.results import SearchReport
+from widthfold_onnx.runtime.environment import Before, environment
 from widthfold_onnx.runtime.sessions.session import Level
 
 ROOT = Path(__file__).parents[1]

@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from widthfold_onnx.evidence.timing.environment import Before, environment
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.reports.data.json import encode
 from widthfold_onnx.runtime.clock import Run, clock_of, paired
+from widthfold_onnx.runtime.environment import Before, environment
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.inputs.sizes import find_shapes
 from widthfold_onnx.runtime.sessions.session import open_session

@@ -24,13 +24,13 @@ from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Provider
-from widthfold_onnx.plan.measure import successive_halving as race
+from widthfold_onnx.plan.measure import successive_halving
 from widthfold_onnx.plan.predict.targets import target, usual
 from widthfold_onnx.plan.workload.layers import Layers
 from widthfold_onnx.results.store import NO_TIME
 from widthfold_onnx.runtime.running import running
 
-FEW = race.RUNGS[0].pairs
+FEW = successive_halving.RUNGS[0].pairs
 HEAD = [
     "| model | layers | forms | not run | given up | of these faster | most that a layer lost |",
     "|---|---|---|---|---|---|---|",
@@ -57,16 +57,16 @@ class Row(msgspec.Struct, kw_only=True):
     note: str = ""
 
 
-def raced(layers: Layers, seconds: float) -> dict[str, dict[str, race.Ran]]:
+def raced(layers: Layers, seconds: float) -> dict[str, dict[str, successive_halving.Ran]]:
     """What was measured, by layer and form."""
-    found: dict[str, dict[str, race.Ran]] = defaultdict(dict)
+    found: dict[str, dict[str, successive_halving.Ran]] = defaultdict(dict)
 
     def keep(message: object) -> None:
-        if isinstance(message, race.Ran):
+        if isinstance(message, successive_halving.Ran):
             found[message.subject][message.key] = message
 
-    setup = race.Setup(Provider.CPU, (), (), 1, FoldOptions())
-    race.race(list(layers.workloads.values()), setup, seconds, report=keep)
+    setup = successive_halving.Setup(Provider.CPU, (), (), 1, FoldOptions())
+    successive_halving.race(list(layers.workloads.values()), setup, seconds, report=keep)
     return found
 
 
@@ -77,10 +77,10 @@ def compare(model: Path, seconds: float) -> Row:
     aim = target(usual(Provider.CPU))
     layers = Layers.of(Document(loaded.proto, loaded.folder, OPERATORS), FoldOptions(), known, aim)
     usually = raced(layers, seconds)
-    margin, hopeless = race.PEAK_MARGIN, race.HOPELESS
-    race.PEAK_MARGIN = race.HOPELESS = math.inf
+    margin, hopeless = successive_halving.PEAK_MARGIN, successive_halving.HOPELESS
+    successive_halving.PEAK_MARGIN = successive_halving.HOPELESS = math.inf
     every = raced(layers, seconds)
-    race.PEAK_MARGIN, race.HOPELESS = margin, hopeless
+    successive_halving.PEAK_MARGIN, successive_halving.HOPELESS = margin, hopeless
     row = Row(model=model.stem, layers=len(layers.workloads), faster=[], lost={})
     for subject, forms in usually.items():
         for key, ran in forms.items():

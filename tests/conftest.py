@@ -15,7 +15,7 @@ import pytest
 
 import widthfold_onnx
 from widthfold_onnx.errors import InternalError, UnverifiedError, WidthfoldError
-from widthfold_onnx.runtime import child as worker
+from widthfold_onnx.runtime import child
 
 # `--hypothesis-profile nightly` draws other examples every time, and many more of them.
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, max_examples=60)
@@ -69,7 +69,7 @@ def in_this_process(
 
 
 def through_a_pipe(value: Any) -> Any:
-    return pickle.loads(worker._dumps(value))
+    return pickle.loads(child._dumps(value))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -86,4 +86,4 @@ def with_children(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     """Start them in tests that are about them: those that are marked `processes`."""
     if request.node.get_closest_marker("processes"):
         for module in isolating():
-            monkeypatch.setattr(module, "isolated", worker.isolated)
+            monkeypatch.setattr(module, "isolated", child.isolated)

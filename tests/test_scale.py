@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.shared import MODELS, limit_processor, needs_models
 from widthfold_onnx import FoldOptions, fold_model
-from widthfold_onnx.model.shapes import table as shapes
+from widthfold_onnx.model.shapes import table
 
 SIDE = 1024
 SQUARES = 560
@@ -72,8 +72,8 @@ def test_fifty_thousand_nodes(tmp_path, every):
 
 def test_shapes_are_inferred_once_however_many_sites(monkeypatch):
     counted = []
-    infer = shapes.infer
-    monkeypatch.setattr(shapes, "infer", lambda outline: counted.append(1) or infer(outline))
+    infer = table.infer
+    monkeypatch.setattr(table, "infer", lambda outline: counted.append(1) or infer(outline))
     _, sites = fold_model(chain(40, 2), FoldOptions(factor=8))
     assert [site.status for site in sites] == ["folded"] * 20
     assert len(counted) == 1

@@ -19,13 +19,13 @@ from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.plan.decide.decisions import Decision, plan, rewriting
 from widthfold_onnx.plan.decide.hints import Hints
-from widthfold_onnx.plan.decide.layouts import settled
-from widthfold_onnx.plan.decide.outline import outline
+from widthfold_onnx.plan.decide.layouts import decide_layout
 from widthfold_onnx.plan.search.search import Search
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.results import OptimizeReport, OptimizeSummary, SiteReport
-from widthfold_onnx.rewrite.engine import Rewriting
+from widthfold_onnx.rewrite.region_report import region_reports
+from widthfold_onnx.rewrite.rewriting import Rewriting
 from widthfold_onnx.rules.selection import reformulate
 
 
@@ -35,7 +35,7 @@ class Planned:
 
     Attributes:
         loaded: the model.
-        options: those of the caller, with the layout settled.
+        options: those of the caller, with the layout decided.
         rewriting: what is to be done with its graph, which is unchanged.
         report: the report on all sites.
     """
@@ -71,7 +71,7 @@ def planned_of(
         InvalidModelError: the graph library cannot read the model.
         UnverifiedError: nothing can be measured, for want of a runtime or of usable inputs.
     """
-    options = settled(options, search_options.provider_options)
+    options = decide_layout(options, search_options.provider_options)
     on_progress(Step("planning"))
     document, found = Document(loaded.proto, loaded.folder, OPERATORS), None
     if options.factor is None:
@@ -89,7 +89,7 @@ def planned_of(
     report = OptimizeReport(
         model=loaded.path.name,
         sites=sites,
-        regions=outline(whole, decisions),
+        regions=region_reports(whole, {one.site.node: one.site.name for one in decisions}),
         summary=OptimizeSummary(
             folded=sum(site.status == "folded" for site in sites),
             kept=sum(site.status == "kept" for site in sites),

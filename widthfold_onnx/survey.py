@@ -8,10 +8,9 @@ from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model.graph.document import Document, Node
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.read.loader import LoadedModel
-from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.plan.decide.decisions import KEPT, Decision, plan, read_site
+from widthfold_onnx.plan.decide.decisions import KEPT, Decision, plan, planned_shapes, read_at
 from widthfold_onnx.plan.decide.hints import Hints
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Choice, InspectReport, InspectSite
@@ -47,7 +46,7 @@ def survey(loaded: LoadedModel, options: FoldOptions, factor: int) -> InspectRep
 
 def _sites(document: Document, options: FoldOptions, factor: int) -> list[InspectSite]:
     choose = functools.partial(reformulate, options=options, factor=factor)
-    planned = functools.cache(lambda: ShapeTable(document.proto, options.input_shapes))
+    planned = functools.cache(lambda: planned_shapes(document, options))
 
     def read(decision: Decision) -> LinearSite | Refusal:
         """Return the site of a decision, and read it if the decision left it unread."""
@@ -55,7 +54,7 @@ def _sites(document: Document, options: FoldOptions, factor: int) -> list[Inspec
             return decision.conv
         assert isinstance(decision.outcome, Refusal)
         if decision.outcome.code in KEPT:
-            return read_site(document, decision.site, document.shapes, planned())
+            return read_at(document, decision.site, planned())
         return decision.outcome
 
     hints = Hints(document, options)

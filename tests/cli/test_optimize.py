@@ -35,8 +35,8 @@ def test_a_pipe_gets_plain_text_one_line_per_site(model: Path, out: Path) -> Non
     assert "\x1b" not in run.out
     head, first, second, total, region, spread, verdict, *_ = run.out.splitlines()
     assert region == (
-        "region of first, second: carries Relu relu; stops at Conv second (the graph returns what "
-        "it makes)"
+        "region of first, second: carries Relu relu; stops at Conv second (the graph returns its "
+        "output)"
     )
     assert spread.startswith("Inf and NaN may spread within a sample: at 2 folds, to up to 8 times")
     assert head.split()[:4] == ["node", "status", "axis", "factor"]

@@ -15,7 +15,7 @@ from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Provider
 from widthfold_onnx.plan.measure.bench import AS_IS
-from widthfold_onnx.plan.measure.outcome import lost, now
+from widthfold_onnx.plan.measure.measurements import lost, now
 from widthfold_onnx.plan.predict.targets import target, usual
 from widthfold_onnx.plan.store.identity import machine_identity, setting_identity
 from widthfold_onnx.plan.store.store import Key, Measurement, Store

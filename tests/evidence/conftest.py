@@ -4,12 +4,12 @@ from types import SimpleNamespace
 import pytest
 
 from tests.evidence.machine import NODES, Machine
-from widthfold_onnx.evidence.timing import input_rotation as rotation
-from widthfold_onnx.evidence.timing import paired_benchmark as contest
 from widthfold_onnx.evidence.timing import speed
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.runtime import paired_benchmark
 from widthfold_onnx.runtime.clock import paired
+from widthfold_onnx.runtime.inputs import rotation
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def measured(monkeypatch, tmp_path):
             "cores": lambda: cores,
         }
         for name, fake in fakes.items():
-            for module in (contest, speed):
+            for module in (paired_benchmark, speed):
                 if hasattr(module, name):
                     monkeypatch.setattr(module, name, fake)
         monkeypatch.setattr(rotation, "last_cache_bytes", lambda: 0)

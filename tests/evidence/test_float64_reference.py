@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, parser
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.parity import float64_reference as truth
+from widthfold_onnx.evidence.parity import float64_reference
 from widthfold_onnx.evidence.parity.float64_reference import evaluate, true_outputs, widen
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 
@@ -144,7 +144,7 @@ def test_every_set_gets_its_own_truth(tmp_path):
 def test_a_set_that_would_take_too_long_is_not_begun(tmp_path, monkeypatch):
     path = stored(tmp_path, NEG)
     clock = iter(range(100))
-    monkeypatch.setattr(truth.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(float64_reference.time, "monotonic", lambda: next(clock))
     # The clock ticks once per look: each set takes a second for 10 elements, so 5 for 50.
     feeds = [{"x": np.ones(size, np.float32)} for size in (10, 10, 50)]
     runs, why = evaluate(path, ["y"], feeds, 8.0)
@@ -155,7 +155,7 @@ def test_a_set_that_would_take_too_long_is_not_begun(tmp_path, monkeypatch):
 
 @pytest.mark.processes
 def test_a_run_that_does_not_end_is_stopped(tmp_path, monkeypatch):
-    monkeypatch.setattr(truth, "START", 1.5)
+    monkeypatch.setattr(float64_reference, "START", 1.5)
     path = stored(
         tmp_path,
         "g (float[3] x) => (float[3] y) <int64 n = {1000000000}, bool t = {1}> {"
@@ -169,7 +169,7 @@ def test_a_run_that_does_not_end_is_stopped(tmp_path, monkeypatch):
 
 
 def test_a_model_too_large_to_widen_has_no_truth(tmp_path, monkeypatch):
-    monkeypatch.setattr(truth, "MAX_BYTES", 10)
+    monkeypatch.setattr(float64_reference, "MAX_BYTES", 10)
     with pytest.raises(UnverifiedError, match="more than 0 MiB"):
         evaluate(stored(tmp_path, NEG), ["y"], [{"x": np.ones(3, np.float32)}], 10.0)
 

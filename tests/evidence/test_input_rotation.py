@@ -5,8 +5,8 @@ import pytest
 
 from tests.evidence.machine import Machine, Session, costs
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.timing import input_rotation as rotation
 from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.runtime.inputs import rotation
 from widthfold_onnx.runtime.sessions.ports import Port
 
 

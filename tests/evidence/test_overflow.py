@@ -5,7 +5,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from widthfold_onnx import FoldOptions, optimize
 from widthfold_onnx.evidence.eight_bits import exact_kernels
-from widthfold_onnx.evidence.parity.models import compare_models, silent
+from widthfold_onnx.evidence.parity.models import compare_models, no_report
 from widthfold_onnx.evidence.parity.overflow import overflowing_sets
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.inputs.recorded import InputSet
@@ -143,7 +143,7 @@ def at(pair, *values):
     sets = {
         7 + i: InputSet("s", {"x": np.full(SHAPE, v, np.float32)}) for i, v in enumerate(values)
     }
-    return overflowing_sets(*pair, sets, OPTIONS, silent)
+    return overflowing_sets(*pair, sets, OPTIONS, no_report)
 
 
 def test_only_the_sets_that_overflow_are_named(tmp_path):

@@ -5,10 +5,10 @@ from itertools import product
 import pytest
 
 from tests.evidence.machine import Machine, costs
-from widthfold_onnx.evidence.timing import paired_benchmark as contest
-from widthfold_onnx.evidence.timing.paired_benchmark import Setting, settings_of
 from widthfold_onnx.options import Provider
+from widthfold_onnx.runtime import paired_benchmark
 from widthfold_onnx.runtime.clock import paired
+from widthfold_onnx.runtime.paired_benchmark import Setting, settings_of
 from widthfold_onnx.runtime.sessions.session import Level
 
 
@@ -41,7 +41,7 @@ def test_the_first_run_of_a_session_does_not_choose(measured):
 
 def test_each_setting_comes_first_in_its_turn(measured):
     _, machine = measured(costs(5, 6, 5, 6))
-    numbers = [number for number, _ in machine.runs[: 4 * contest.CHOICE_ROUNDS[0]]]
+    numbers = [number for number, _ in machine.runs[: 4 * paired_benchmark.CHOICE_ROUNDS[0]]]
     rounds = [numbers[i : i + 4] for i in range(0, len(numbers), 4)]
     assert all(sorted(one) == [1, 2, 3, 4] for one in rounds)
     for place in range(4):
@@ -52,7 +52,7 @@ def test_each_setting_comes_first_in_its_turn(measured):
 @pytest.mark.parametrize(("cost", "rounds"), [(0.05, 1000), (0.1, 500), (1, 50), (20, 15)])
 def test_short_runs_choose_in_more_rounds(measured, monkeypatch, cost, rounds):
     counted = []
-    medians = contest._medians
+    medians = paired_benchmark._medians
 
     def spied(*arguments):
         result = medians(*arguments)
@@ -67,7 +67,7 @@ def test_short_runs_choose_in_more_rounds(measured, monkeypatch, cost, rounds):
         return opened(machine, *arguments, **options)
 
     monkeypatch.setattr(Machine, "open_session", open_session)
-    monkeypatch.setattr(contest, "_medians", spied)
+    monkeypatch.setattr(paired_benchmark, "_medians", spied)
     measured(costs(cost, cost, cost, cost), time_budget=20)
     assert counted == [pytest.approx(4 * rounds, abs=4)]
 
@@ -85,7 +85,7 @@ def test_choosing_stops_at_its_share_of_the_budget(measured):
     chosen = [number for number, _ in machine.runs].index(5)  # the copy runs only afterwards
     assert chosen <= 4 + 3, "one round of four sessions took the share, then the pairs begin"
     _, quick = measured(costs(1, 1, 1, 1), time_budget=10)
-    assert [number for number, _ in quick.runs].index(5) >= 4 * contest.CHOICE_ROUNDS[0]
+    assert [number for number, _ in quick.runs].index(5) >= 4 * paired_benchmark.CHOICE_ROUNDS[0]
 
 
 def test_pairs_get_what_choosing_left_of_the_budget(measured):

@@ -6,7 +6,7 @@ import pytest
 from onnx import parser
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.timing import profile as module
+from widthfold_onnx.evidence.timing import profile as profile_module
 from widthfold_onnx.evidence.timing.placement import placement
 from widthfold_onnx.evidence.timing.profile import PROFILED_RUNS, WARM_RUNS, profile
 from widthfold_onnx.options import Provider
@@ -56,7 +56,9 @@ class Profiled:
 def profiled(monkeypatch):
     def run(seconds, *nodes):
         session = Profiled(seconds, *nodes)
-        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: session.now))
+        monkeypatch.setattr(
+            profile_module, "time", SimpleNamespace(perf_counter=lambda: session.now)
+        )
         return profile(session.open_with, {"x": 1}), session
 
     return run
@@ -103,7 +105,7 @@ def test_what_runs_in_a_body_is_not_counted_twice(monkeypatch):
         ("Op", "last", 75, 3),
     ]
     session = Profiled(0.0)
-    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: 0.0))
+    monkeypatch.setattr(profile_module, "time", SimpleNamespace(perf_counter=lambda: 0.0))
 
     def end_profile():
         events = [

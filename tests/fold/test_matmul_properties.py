@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from tests.fold.test_conv_properties import run
 from tests.oracle import gemm, matmul
 from widthfold_onnx.fold.axis import fold_axis
-from widthfold_onnx.fold.conv import ConvFold
-from widthfold_onnx.fold.conv import fold_weight as fold_conv_weight
+from widthfold_onnx.fold.conv import ConvFold, fold_weight
 from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.fold.packing import Reshape
 from widthfold_onnx.fold.row_layout import RowLayout
+from widthfold_onnx.model.graph.library import ir
 from widthfold_onnx.operators.matmul import GEMM
 from widthfold_onnx.rules.forms.rows import fold_of, folding, unfolding
 from widthfold_onnx.rules.match.site import LinearSite
@@ -28,8 +28,8 @@ EXTENT = st.integers(1, 4)
 
 def site(stored: np.ndarray, *, left: bool, turned: bool = False, zero: object = 0) -> LinearSite:
     """A Gemm with a stored weight; what its fold does not need is left out."""
-    flag = SimpleNamespace(as_int=lambda: int(turned))
-    node: Any = SimpleNamespace(attributes={"transA" if left else "transB": flag})
+    flag = ir.AttrInt64("transA" if left else "transB", int(turned))
+    node = ir.Node("", "Gemm", [], [flag])
     operator = GEMM[left]
     canonical = operator.canonical(stored, node)
     rest: Any = dict.fromkeys(field.name for field in fields(LinearSite))
@@ -81,59 +81,59 @@ def products(draw: st.DrawFn):
 @settings(max_examples=400, deadline=None)
 @given(products(), st.integers(0, 1 << 32))
 def test_fold_matmul_unfold_is_the_matmul(case, seed: int) -> None:
-    state, leading, length, channels, outputs, batches, flat = case
+    layout, leading, length, channels, outputs, batches, flat = case
     rng = np.random.default_rng(seed)
-    shape = (*leading, channels, length) if state.left else (*leading, length, channels)
+    shape = (*leading, channels, length) if layout.left else (*leading, length, channels)
     x = integers(rng, *shape)
     outputs = 1 if flat else outputs
-    w = integers(rng, *batches, *((outputs, channels) if state.left else (channels, outputs)))
+    w = integers(rng, *batches, *((outputs, channels) if layout.left else (channels, outputs)))
     stored = w.ravel() if flat else w
-    expected = matmul(stored, x) if state.left else matmul(x, stored)
+    expected = matmul(stored, x) if layout.left else matmul(x, stored)
 
-    of = site(stored, left=state.left)
-    fold = fold_of(of, state.factor)
+    of = site(stored, left=layout.left)
+    fold = fold_of(of, layout.factor)
     folded = of.folded_weight(stored, fold)
-    assert folded.shape == (*batches, *(n * state.factor for n in w.shape[-2:]))
+    assert folded.shape == (*batches, *(n * layout.factor for n in w.shape[-2:]))
     assert folded.size == np.prod(fold.weight_shape(of.weight_shape))
-    assert fold.channels(*of.channels) == tuple(n * state.factor for n in (channels, outputs))
+    assert fold.channels(*of.channels) == tuple(n * layout.factor for n in (channels, outputs))
     assert np.count_nonzero(folded) == round(folded.size * (1 - fold.structural_zeros()))
-    assert fold.flops_growth() == fold.spread() == state.factor
-    packed = run(folding(state, shape), x)
-    assert packed.shape == state.extents(shape)
-    y = matmul(folded, packed) if state.left else matmul(packed, folded)
+    assert fold.flops_growth() == fold.spread() == layout.factor
+    packed = run(folding(layout, shape), x)
+    assert packed.shape == layout.extents(shape)
+    y = matmul(folded, packed) if layout.left else matmul(packed, folded)
     out = np.broadcast_shapes(tuple(leading), tuple(batches))
-    natural = (*out, outputs, length) if state.left else (*out, length, outputs)
-    assert y.shape == state.extents(natural)
-    np.testing.assert_array_equal(run(unfolding(state, natural, flat=flat), y), expected)
+    logical = (*out, outputs, length) if layout.left else (*out, length, outputs)
+    assert y.shape == layout.extents(logical)
+    np.testing.assert_array_equal(run(unfolding(layout, logical, flat=flat), y), expected)
 
 
 @settings(max_examples=100, deadline=None)
 @given(products(), st.integers(0, 1 << 32))
 def test_the_gaps_hold_what_stands_for_zero(case, seed: int) -> None:
     """Less its zero points, which are those of its channels, a folded weight has gaps of 0."""
-    state, _, _, channels, outputs, batches, _ = case
+    layout, _, _, channels, outputs, batches, _ = case
     rng = np.random.default_rng(seed)
-    w = integers(rng, *batches, *((outputs, channels) if state.left else (channels, outputs)))
-    zero = integers(rng, *batches, *((outputs, 1) if state.left else (1, outputs)))
-    of = site(w, left=state.left, zero=zero.reshape(-1, 1, 1))
-    fold = fold_of(of, state.factor)
+    w = integers(rng, *batches, *((outputs, channels) if layout.left else (channels, outputs)))
+    zero = integers(rng, *batches, *((outputs, 1) if layout.left else (1, outputs)))
+    of = site(w, left=layout.left, zero=zero.reshape(-1, 1, 1))
+    fold = fold_of(of, layout.factor)
     repeated = of.folded_vector(zero, fold)
-    without = site(w, left=state.left).folded_weight(w - zero, fold)
+    without = site(w, left=layout.left).folded_weight(w - zero, fold)
     np.testing.assert_array_equal(of.folded_weight(w, fold) - repeated, without)
 
 
 @settings(max_examples=200, deadline=None)
 @given(products(), st.sets(st.integers(0, 2)))
 def test_open_extents_are_copied_or_one_merged_one_inferred(case, opened: set[int]) -> None:
-    state, leading, length, channels, _, _, _ = case
-    actual = (*leading, channels, length) if state.left else (*leading, length, channels)
-    first = len(leading) + 1 - state.merged
+    layout, leading, length, channels, _, _, _ = case
+    actual = (*leading, channels, length) if layout.left else (*leading, length, channels)
+    first = len(leading) + 1 - layout.merged
     opened = {i for i in opened if i < len(leading) and i <= first}
     written = tuple(None if i in opened else extent for i, extent in enumerate(actual))
     x = np.arange(np.prod(actual)).reshape(actual)
-    there = run(folding(state, written), x)
-    np.testing.assert_array_equal(there, run(folding(state, actual), x))
-    np.testing.assert_array_equal(run(unfolding(state, written), there), x)
+    there = run(folding(layout, written), x)
+    np.testing.assert_array_equal(there, run(folding(layout, actual), x))
+    np.testing.assert_array_equal(run(unfolding(layout, written), there), x)
 
 
 ADDENDS = {
@@ -161,7 +161,7 @@ def test_gemm(kind, factor, left, trans_data, trans_weight, extents, seed) -> No
     rest, channels, outputs = extents
     length = factor * rest
     rng = np.random.default_rng(seed)
-    state = RowLayout(factor, left)
+    layout = RowLayout(factor, left)
     oriented = (channels, length) if left else (length, channels)
     x = integers(rng, *oriented[:: -1 if trans_data else 1])
     weight = (outputs, channels) if left else (channels, outputs)
@@ -178,9 +178,9 @@ def test_gemm(kind, factor, left, trans_data, trans_weight, extents, seed) -> No
 
     of = site(w, left=left, turned=trans_weight)
     fold = fold_of(of, factor)
-    packed = run(folding(state, oriented, transposed=trans_data), x)
+    packed = run(folding(layout, oriented, transposed=trans_data), x)
     y = product(packed, of.folded_weight(w, fold), of.folded_bias(c, fold), turned=False)
-    unfolded = run(unfolding(state, shape), y)
+    unfolded = run(unfolding(layout, shape), y)
     np.testing.assert_array_equal(unfolded, product(x, w, c, turned=trans_data))
 
 
@@ -189,12 +189,12 @@ def test_it_is_the_conv_of_kernel_1() -> None:
     weight = np.arange(1, 16).reshape(5, 3)
     of = site(weight.T, left=False)
     right = of.folded_weight(weight.T, fold_of(of, 4))
-    dense = fold_conv_weight(weight, ConvFold(axes=(), batch=4, dense=True))
+    dense = fold_weight(weight, ConvFold(axes=(), batch=4, dense=True))
     np.testing.assert_array_equal(right, dense.T)
     of = site(weight, left=True)
     left = of.folded_weight(weight, fold_of(of, 4))
     axis = fold_axis(ConvAxis(length=8, kernel=1), 4, 4, blocked=True)
-    blocked = fold_conv_weight(weight[..., None], ConvFold(axes=(axis,)))
+    blocked = fold_weight(weight[..., None], ConvFold(axes=(axis,)))
     np.testing.assert_array_equal(left, blocked[..., 0])
 
 

@@ -58,10 +58,10 @@ def test_there_and_back(layout: RowLayout, shape: tuple[int, ...]) -> None:
 def test_a_constant_meets_the_same_channels(layout: RowLayout, shape: tuple[int, ...]) -> None:
     channels = shape[layout.channel_axis]
     numbers = np.arange(1, channels + 1)
-    natural = np.broadcast_to(numbers[:, None] if layout.left else numbers, shape)
+    logical = np.broadcast_to(numbers[:, None] if layout.left else numbers, shape)
     constant = layout.constant(numbers, len(shape))
     assert constant.ndim == (2 if layout.left else 1)
-    packed = layout.packed(natural)
+    packed = layout.packed(logical)
     np.testing.assert_array_equal(np.broadcast_to(constant, packed.shape), packed)
 
 

@@ -1,4 +1,4 @@
-"""Layers agree on states where that costs least; all choices of small models are tried out."""
+"""Layers agree on layouts where that costs least; all choices of small models are tried out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.plan.test_search import ALL, THREE, found, status
 from tests.plan.tool import layers
 from tests.plan.world import World, enter
 from widthfold_onnx.plan.measure.bench import AS_IS
-from widthfold_onnx.plan.measure.outcome import lost, now
+from widthfold_onnx.plan.measure.measurements import lost, now
 from widthfold_onnx.plan.search.assign import SMALLEST_GAIN, assign
 from widthfold_onnx.plan.store.store import Measurement
 from widthfold_onnx.plan.workload.layers import Layers
@@ -58,7 +58,7 @@ def every(request: pytest.FixtureRequest) -> Layers:
 
 
 def few(every: Layers, rng: np.random.Generator) -> Layers:
-    """The layers of a model with some forms each, more of them in states that others know."""
+    """The layers of a model with some forms each, more of them in layouts that others know."""
     workloads = {}
     for subject, workload in every.workloads.items():
         likely = [1.0 + 20 * (f.reads is not None and f.reads == f.returns) for f in workload.forms]
@@ -87,7 +87,7 @@ def world(found_layers: Layers, rng: np.random.Generator) -> Known:
 
 
 def cost(found_layers: Layers, known: Known, choice: Mapping[str, Form | None]) -> float:
-    """What a choice costs, by trying all states of every link."""
+    """What a choice costs, by trying all layouts of every link."""
     total, ends = 0.0, {}
     for subject, form in choice.items():
         seconds = known(subject, AS_IS).seconds
@@ -101,9 +101,9 @@ def cost(found_layers: Layers, known: Known, choice: Mapping[str, Form | None]) 
             total += seconds / known(subject, form.key).low
     for link in found_layers.links:
         price = prices(found_layers, known, link)
-        states = [None, *price]
+        layouts = [None, *price]
         total += min(
-            sum(price[state] for state in conversions(link, ends, home)) for home in states
+            sum(price[layout] for layout in conversions(link, ends, home)) for home in layouts
         )
     return total
 
@@ -113,21 +113,21 @@ def prices(found_layers: Layers, known: Known, link: Link) -> dict[object, float
     for subject, end in [*((s, 1) for s in link.makers), *((s, 0) for s in link.readers)]:
         for form in found_layers.workloads[subject].forms:
             between = known(inside_subject(subject), form.key)
-            state = (form.reads, form.returns)[end]
-            if between is not None and state is not None:
+            layout = (form.reads, form.returns)[end]
+            if between is not None and layout is not None:
                 own = known(subject, AS_IS).seconds
                 rest = own / known(subject, form.key).low - own / between.low
                 part = rest / (2 - (form.reads, form.returns).count(None))
-                price[state] = max(price.get(state, 0.0), part)
+                price[layout] = max(price.get(layout, 0.0), part)
     return price
 
 
 def conversions(link: Link, ends: Mapping[str, tuple], home: object) -> Iterator[object]:
-    """The state of every fold and every unfold, where the tensors themselves are in `home`."""
+    """The layout of every fold and every unfold, where the tensors themselves are in `home`."""
     made = {ends[s][1] for s in link.makers} | ({None} if link.made else set())
     read = {ends[s][0] for s in link.readers} | ({None} if link.read else set())
     if home is not None and made - {home}:
-        yield home  # folded from the natural tensor
+        yield home  # folded from the logical tensor
     if home is not None and read - {home}:
         yield home  # unfolded for those that read it otherwise
     yield from made - {home, None}

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from tests.plan.races import behaving, bench, kept, quiet, workload
 from widthfold_onnx.errors import InternalError, UnverifiedError
-from widthfold_onnx.plan.measure import bench as measure
+from widthfold_onnx.plan.measure import bench as bench_module
 from widthfold_onnx.plan.measure.bench import AS_IS
-from widthfold_onnx.plan.measure.outcome import MORE_TIME, lost
+from widthfold_onnx.plan.measure.measurements import MORE_TIME, lost
 from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.progress import Step
@@ -30,15 +30,15 @@ def inside(monkeypatch: pytest.MonkeyPatch):
     """Races in this process that only say what they are told to say; a clock of our own."""
     clock = SimpleNamespace(now=0.0)
     clock.monotonic = lambda: clock.now
-    monkeypatch.setattr(measure, "time", clock)
+    monkeypatch.setattr(bench_module, "time", clock)
     clock.races = []
 
     def isolated(race, workloads, setup, seconds, *, on_progress, **limits) -> None:
         clock.races.append(([(u.subject, [f.key for f in u.forms]) for u in workloads], seconds))
         race(workloads, setup, seconds, report=on_progress)
 
-    monkeypatch.setattr(measure, "isolated", isolated)
-    monkeypatch.setattr(measure, "race", behaving)
+    monkeypatch.setattr(bench_module, "isolated", isolated)
+    monkeypatch.setattr(bench_module, "race", behaving)
     return clock
 
 
@@ -50,7 +50,7 @@ def test_a_child_that_fails_before_any_layer_is_an_error(
         def race(*args: object, error: Exception = error, **more: object) -> None:
             raise error
 
-        monkeypatch.setattr(measure, "race", race)
+        monkeypatch.setattr(bench_module, "race", race)
         with pytest.raises(type(error), match=str(error)):
             bench(store).measure([workload("one", "a")], 60.0, quiet)
     assert kept(store) == {}
@@ -63,7 +63,7 @@ def test_a_child_that_fails_between_layers_takes_nothing_back(
         behaving(workloads[:1], setup, seconds, report=report)
         raise UnverifiedError("gone")
 
-    monkeypatch.setattr(measure, "race", race)
+    monkeypatch.setattr(bench_module, "race", race)
     with pytest.raises(UnverifiedError, match="gone"):
         bench(store).measure([workload("one", "a"), workload("two", "a")], 60.0, quiet)
     assert {item.status for item in kept(store).values()} == {"ok"}
@@ -90,7 +90,7 @@ def test_another_setting_or_machine_knows_nothing(store: Store, inside) -> None:
         ("other", "machine", 2),
         ("setting", "other", 2),
     ):
-        used = measure.Bench(bench(store).setup, store, setting, machine)
+        used = bench_module.Bench(bench(store).setup, store, setting, machine)
         used.measure([workload("one", "a")], 60.0, quiet)
         assert used.measured == known
 
@@ -105,7 +105,7 @@ def test_what_had_no_time_gets_another_chance_with_more_of_it(
             report(Ran(one.subject, "a", 0.0, 0.0, 0.0, 0.0, 0, NO_TIME))
             report(Done(one.subject))
 
-    monkeypatch.setattr(measure, "race", race)
+    monkeypatch.setattr(bench_module, "race", race)
     for budget, races in ((10.0, 1), (10.0, 1), (10 * MORE_TIME - 1, 1), (10 * MORE_TIME, 2)):
         bench(store).measure([workload("one", "a")], inside.now + budget, quiet)
         assert len(inside.races) == races
@@ -136,7 +136,7 @@ def test_the_budget_ends_measuring_between_layers(
             inside.now += 4
             behaving([one], setup, seconds, report=report)
 
-    monkeypatch.setattr(measure, "race", race)
+    monkeypatch.setattr(bench_module, "race", race)
     inside.now = 100.0
     said: list[object] = []
     workloads = [workload(name, "a", "b") for name in ("one", "two", "three", "four")]

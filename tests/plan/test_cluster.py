@@ -23,8 +23,8 @@ from distributed import LocalCluster  # noqa: TID251 - the cluster of the tests
 from tests.plan.workers import noted, own_number, workloads
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
-from widthfold_onnx.plan.measure import cluster as door
-from widthfold_onnx.plan.measure import cluster_pool as crews
+from widthfold_onnx.plan.measure import cluster as cluster_module
+from widthfold_onnx.plan.measure import cluster_pool
 from widthfold_onnx.plan.measure.bench import AS_IS
 from widthfold_onnx.plan.measure.cluster import Cluster
 from widthfold_onnx.plan.measure.cluster_pool import MOST_FAILURES, ClusterPool
@@ -81,7 +81,7 @@ def cluster() -> Iterator[LocalCluster]:
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Workers run `noted`, which writes here."""
-    monkeypatch.setattr(door, "measured", noted)
+    monkeypatch.setattr(cluster_module, "measured", noted)
     path = tmp_path / "log"
     path.touch()
     return path
@@ -255,7 +255,7 @@ def test_no_time_no_measurement(cluster: LocalCluster, log: Path) -> None:
 def test_other_versions_are_refused(
     cluster: LocalCluster, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door, "versions", own_number)
+    monkeypatch.setattr(cluster_module, "versions", own_number)
     here = f"here is widthfold-onnx {os.getpid()}"
     with pytest.raises(UsageError, match=rf"worker tcp://127\S+ has widthfold-onnx \d+, {here}"):
         measured(cluster.scheduler_address, workloads(log, 1))
@@ -265,7 +265,7 @@ def test_other_versions_are_refused(
 def test_workers_without_the_provider_are_named(
     cluster: LocalCluster, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crews, "LONELY", 0.0)
+    monkeypatch.setattr(cluster_pool, "LONELY", 0.0)
     with Store(None) as store, Cluster(cluster.scheduler_address, Provider.CPU, {"a": "b"}) as bad:
         pool = ClusterPool(bad, SMALL, FoldOptions(), store)
         with pytest.raises(UnverifiedError, match="can measure: provider cpu takes no options"):
@@ -275,7 +275,7 @@ def test_workers_without_the_provider_are_named(
 def test_a_cluster_without_workers_is_not_waited_for_forever(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crews, "LONELY", 0.5)
+    monkeypatch.setattr(cluster_pool, "LONELY", 0.5)
     short = replace(SMALL, time_budget=0.1)
     with running(n_workers=0) as made:
         with pytest.raises(UnverifiedError, match=r"no worker .* is left that can measure$"):
@@ -289,7 +289,7 @@ def test_a_cluster_without_workers_is_not_waited_for_forever(
 def test_a_scheduler_that_ends_meanwhile_is_no_fault_of_ours(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door, "PATIENCE", 1.0)
+    monkeypatch.setattr(cluster_module, "PATIENCE", 1.0)
     with running(n_workers=1, threads_per_worker=1) as made:
 
         def end(line: str) -> None:
@@ -301,7 +301,7 @@ def test_a_scheduler_that_ends_meanwhile_is_no_fault_of_ours(
 
 
 def test_no_scheduler_and_no_dask_are_usage_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "PATIENCE", 0.5)
+    monkeypatch.setattr(cluster_module, "PATIENCE", 0.5)
     for address in ("tcp://127.0.0.1:1", "nothing://at all", ""):
         with pytest.raises(UsageError, match="no Dask scheduler answers at"):
             Cluster(address, Provider.CPU, {})

@@ -16,7 +16,7 @@ from tests.plan.tool import conv, integers, layers, run, workload
 from tests.rewrite.guarded import guards
 from tests.rewrite.products import Product
 from widthfold_onnx.options import FoldOptions, Provider
-from widthfold_onnx.plan.measure import bench as measure
+from widthfold_onnx.plan.measure import bench as bench_module
 from widthfold_onnx.plan.measure.bench import AS_IS, Bench
 from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, Setup
 from widthfold_onnx.plan.store.store import Store
@@ -83,10 +83,10 @@ def test_the_store_keeps_them_apart(
                 on_progress(Ran(one.subject, form.key, 2.0, 2.0, 2.0, 1.0, 4))
             on_progress(Done(one.subject))
 
-    monkeypatch.setattr(measure, "isolated", isolated)
+    monkeypatch.setattr(bench_module, "isolated", isolated)
     with Store(tmp_path / "store.sqlite") as store:
         bench = Bench(Setup(Provider.CPU, (), (), 1, fold), store, "setting", "machine")
-        bench.measure([raced("one", "a")], measure.time.monotonic() + 60, quiet)
+        bench.measure([raced("one", "a")], bench_module.time.monotonic() + 60, quiet)
         assert kept(store).keys() == {("one", AS_IS), ("one", f"a{mark}")}
         assert bench.known("one", "a") is not None
         other = FoldOptions() if mark else GUARD

@@ -25,7 +25,7 @@ from widthfold_onnx.plan.workload.workloads import _subject
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite
 
-GEOMETRY = "follows from the digits and the layer, which the subject describes"
+GEOMETRY = "follows from the tiles and the layer, which the subject describes"
 EXTENTS = "follows from the fold and the extents, which the subject holds"
 LIMIT = "decides which forms exist, not how fast one is"
 SELECTION = "decides which layers are measured; a whole model's subject lists them"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.tool import build
 from widthfold_onnx import FoldOptions, Layout, SearchOptions, optimize
-from widthfold_onnx.plan.decide.layouts import settled
+from widthfold_onnx.plan.decide.layouts import decide_layout
 from widthfold_onnx.rewrite.record import FOLD_KEY
 
 MODEL = """<ir_version: 8, opset_import: ["" : 17]>
@@ -29,7 +29,7 @@ def model(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("factor", [None, 8])
 def test_what_the_caller_chose_stays(layout: Layout, factor: int | None) -> None:
     for options in ({}, LAST):
-        assert settled(FoldOptions(factor=factor, layout=layout), options).layout is layout
+        assert decide_layout(FoldOptions(factor=factor, layout=layout), options).layout is layout
 
 
 @pytest.mark.parametrize(("value", "layout"), [("1", "nhwc"), ("True", "nhwc"), ("0", "nchw")])

@@ -18,7 +18,7 @@ from tests.plan.world import World, doubled, enter
 from widthfold_onnx import FoldOptions, SearchOptions, UsageError, optimize, tune
 from widthfold_onnx.options import Provider
 from widthfold_onnx.plan.store import database
-from widthfold_onnx.plan.store import store as stores
+from widthfold_onnx.plan.store import store as store_module
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.reports import wording
 
@@ -121,7 +121,9 @@ def test_a_search_says_that_nothing_is_kept(
     enter(monkeypatch, World(doubled, {"head": 1.0, "bands": 0.0, "context": 0.0, "onset": 0.0}))
     usual = database.open_database
     # A child process of an unprivileged test could not even start where root's files are private.
-    monkeypatch.setattr(stores, "open_database", lambda path: usual(None)._replace(read_only=True))
+    monkeypatch.setattr(
+        store_module, "open_database", lambda path: usual(None)._replace(read_only=True)
+    )
     model = MODELS / "pitch_cnn.onnx"
     options = SearchOptions(provider=Provider.CPU, store=tmp_path / "store.sqlite")
     found = optimize(model, None, FoldOptions(), None, options).search

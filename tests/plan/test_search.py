@@ -14,7 +14,7 @@ from tests.plan.world import World, doubled, enter, folded
 from widthfold_onnx import optimize, tune
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
-from widthfold_onnx.plan.search import context as context
+from widthfold_onnx.plan.search import search_context
 from widthfold_onnx.plan.search.assign import SMALLEST_GAIN
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.reports import wording
@@ -272,6 +272,6 @@ def test_a_target_must_fit_the_provider_that_was_found(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = (Provider.CPU, {"x": (1, 1, 4, 32)})
-    monkeypatch.setattr(context, "isolated", lambda *arguments: here)
+    monkeypatch.setattr(search_context, "isolated", lambda *arguments: here)
     with pytest.raises(UsageError, match="target h100 is of provider cuda, not cpu"):
         found(model, provider=Provider.AUTO, target="h100")

@@ -14,7 +14,7 @@ import pytest
 from tests.plan.tool import FOLD
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, Provider
-from widthfold_onnx.plan.measure import successive_halving as module
+from widthfold_onnx.plan.measure import successive_halving
 from widthfold_onnx.plan.measure.successive_halving import (
     FIRST_SHARE,
     FORM_SECONDS,
@@ -75,9 +75,11 @@ def raced(monkeypatch: pytest.MonkeyPatch):
 
     def start(*layers: Mapping[str, object], budget: float = 1e6, macs: float = 1.0):
         track = Track({name: time for layer in layers for name, time in layer.items()})
-        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: track.now))
-        monkeypatch.setattr(module, "_Runner", lambda setup, folder: track)
-        monkeypatch.setattr(module, "reformed", reformed)
+        monkeypatch.setattr(
+            successive_halving, "time", SimpleNamespace(perf_counter=lambda: track.now)
+        )
+        monkeypatch.setattr(successive_halving, "_Runner", lambda setup, folder: track)
+        monkeypatch.setattr(successive_halving, "reformed", reformed)
         workloads = [
             Workload(own, own.encode(), tuple(Form(key, macs, macs) for key in forms), 1, 1.0)
             for own, *forms in layers
@@ -223,9 +225,9 @@ def test_options_of_sessions_reach_every_layer(
     def open_session(*_: object, session_options: Mapping[str, str], **others: object) -> None:
         raise OpenedError(dict(session_options))
 
-    monkeypatch.setattr(module, "open_session", open_session)
+    monkeypatch.setattr(successive_halving, "open_session", open_session)
     chosen = {"session.disable_prepacking": "1"}
     setup = replace(SETUP, session_options=tuple(chosen.items()))
     with pytest.raises(OpenedError) as caught:
-        module._Runner(setup, tmp_path).runner(b"")
+        successive_halving._Runner(setup, tmp_path).runner(b"")
     assert caught.value.args == (chosen,)

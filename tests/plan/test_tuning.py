@@ -13,7 +13,7 @@ import widthfold_onnx
 from tests.plan.workers import GO_ON, MEETING, PATIENCE, halting, hopeless, meeting, quick
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
-from widthfold_onnx.plan.measure import bench as measure
+from widthfold_onnx.plan.measure import bench
 from widthfold_onnx.plan.measure.bench import AS_IS
 from widthfold_onnx.plan.search import tuning
 from widthfold_onnx.plan.search.tuning import EVERY_FORM, tune
@@ -34,7 +34,7 @@ def options(tmp_path: Path) -> SearchOptions:
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """No model runs while layers are measured."""
-    monkeypatch.setattr(measure, "race", quick)
+    monkeypatch.setattr(bench, "race", quick)
 
 
 def test_what_was_tuned_is_not_measured_by_optimize(
@@ -46,7 +46,7 @@ def test_what_was_tuned_is_not_measured_by_optimize(
     assert row.measured == 1 + row.forms == report.machines[0].measured
     with Store(options.store) as store:
         assert len(store) == row.measured
-    monkeypatch.setattr(measure, "race", hopeless)
+    monkeypatch.setattr(bench, "race", hopeless)
     found = widthfold_onnx.optimize(SIGNAL, None, EVERY_FORM, search_options=options).search
     assert found is not None
     assert found.forms == row.forms
@@ -76,7 +76,7 @@ def test_jobs_measure_at_a_time(
     tmp_path: Path, options: SearchOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tuning, "cores", lambda: 3)
-    monkeypatch.setattr(measure, "race", meeting)
+    monkeypatch.setattr(bench, "race", meeting)
     monkeypatch.setenv(MEETING, str(tmp_path / "meeting"))
     steps: list[Step] = []
     report = tune([THREE], search_options=options, jobs=3, on_progress=steps.append)
@@ -123,7 +123,7 @@ def test_an_interrupt_keeps_what_was_measured(
     jobs: int, tmp_path: Path, options: SearchOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tuning, "cores", lambda: 2)
-    monkeypatch.setattr(measure, "race", halting)
+    monkeypatch.setattr(bench, "race", halting)
     go_on = tmp_path / "go on"
     monkeypatch.setenv(GO_ON, str(go_on))
 
@@ -163,7 +163,7 @@ def test_no_time_leaves_layers_unmeasured(options: SearchOptions) -> None:
 def test_without_a_runtime_nothing_is_kept(
     options: SearchOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measure, "race", hopeless)
+    monkeypatch.setattr(bench, "race", hopeless)
     with pytest.raises(UnverifiedError, match="there is no runtime"):
         tune([SIGNAL], search_options=options)
     with Store(options.store) as store:

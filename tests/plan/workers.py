@@ -13,7 +13,7 @@ from pathlib import Path
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.plan.measure.bench import AS_IS
 from widthfold_onnx.plan.measure.cluster_task import Outcome
-from widthfold_onnx.plan.measure.outcome import now
+from widthfold_onnx.plan.measure.measurements import now
 from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, Report, Setup
 from widthfold_onnx.plan.store.store import Measurement
 from widthfold_onnx.plan.workload.workloads import Workload

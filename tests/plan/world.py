@@ -13,13 +13,12 @@ import onnx
 import pytest
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.timing.paired_benchmark import ratio_of
-from widthfold_onnx.plan.measure import bench as measure
+from widthfold_onnx.plan.measure import bench
 from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, race
-from widthfold_onnx.plan.search import context as context
-from widthfold_onnx.plan.search import trials
+from widthfold_onnx.plan.search import search_context, trials
 from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.runtime.clock import Pairing
+from widthfold_onnx.runtime.paired_benchmark import ratio_of
 
 WHOLE = 10.0
 """Seconds that every model takes as it is."""
@@ -103,6 +102,6 @@ def folded(model: Path) -> frozenset[str]:
 
 def enter(monkeypatch: pytest.MonkeyPatch, world: World) -> World:
     """Let the search measure in that world."""
-    for module in (context, measure, trials):
+    for module in (search_context, bench, trials):
         monkeypatch.setattr(module, "isolated", world.isolated)
     return world

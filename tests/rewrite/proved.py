@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import onnx
 
 from widthfold_onnx.evidence.folds import recorded_folds
-from widthfold_onnx.evidence.proof.compare import Proof, prove_at_sizes
+from widthfold_onnx.evidence.proof.compare import SizeProof, prove_at_sizes
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
@@ -20,7 +20,7 @@ def proof(
     new: onnx.ModelProto,
     shapes: Shapes | None = None,
     known: Shapes | None = None,
-) -> Proof:
+) -> SizeProof:
     """The proof at the first extents at which the models differ, at any if they are equal.
 
     Args:

@@ -76,7 +76,7 @@ def test_a_guard_that_would_read_what_was_moved_is_refused(move: str) -> None:
     assert (site.status, site.code) == ("refused", "guard-not-loadable")
     assert site.reason == (
         "height: it needs a guard, and its data comes from a DequantizeLinear through moves: ONNX "
-        "Runtime dies while it loads an If that reads that"
+        "Runtime aborts while it loads an If that captures it"
     )
     assert result == plain
 

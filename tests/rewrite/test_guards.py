@@ -86,7 +86,7 @@ def test_a_region_of_extents_that_nobody_told_is_guarded_layer_by_layer() -> Non
 
 
 def test_a_way_out_of_a_region_and_back_splits_it() -> None:
-    """The Softmax sees natural data, and what is made of it joins the packed tensors behind it."""
+    """The Softmax sees logical data, and what is made of it joins the packed tensors behind it."""
     text = CHAIN.replace("e = Conv", "m = Softmax <axis = 3> (r)\n  e = Conv")
     model = parsed(text.replace("(r, v, b)", "(m, v, b)"), **WEIGHTS)
     known = parsed(text.replace("(r, v, b)", "(m, v, b)").replace("W]", "20]"), **WEIGHTS)

@@ -30,7 +30,7 @@ def upsampling(g: Builder, value: str, out: int, **attributes) -> str:
 
 
 def sub_pixel_and_square(site: LinearSite) -> Reformulation:
-    """A ConvTranspose in its sub-pixel form, a Conv by 2 along both axes: one state."""
+    """A ConvTranspose in its sub-pixel form, a Conv by 2 along both axes: one layout."""
     factor = 1 if site.op == "ConvTranspose" else 4
     outcomes = [r for _, r in candidates(site, LOOSE, factor)]
     kinds = ("sub-pixel+sub-pixel", "interleaved+interleaved")

@@ -14,8 +14,8 @@ from widthfold_onnx import AxisName, FoldOptions
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.plan.decide.decisions import plan, rewriting
-from widthfold_onnx.plan.decide.outline import outline
 from widthfold_onnx.results import RegionReport
+from widthfold_onnx.rewrite.region_report import region_reports
 from widthfold_onnx.rules.selection import reformulate
 
 WIDTH = FoldOptions(factor=4, axis=AxisName.WIDTH)
@@ -33,7 +33,9 @@ def regions(model: onnx.ModelProto, options: FoldOptions = WIDTH) -> list[Region
     decisions = plan(
         document, options, functools.partial(reformulate, options=options, factor=factor)
     )
-    found = outline(rewriting(document, decisions, options), decisions)
+    found = region_reports(
+        rewriting(document, decisions, options), {one.site.node: one.site.name for one in decisions}
+    )
     assert model.SerializeToString() == before
     return found
 
@@ -101,7 +103,7 @@ def test_an_op_that_would_move_more_stays_natural_and_says_so() -> None:
     (found,) = regions(g.model([g.op("Asinh", copies)]))
     assert found.carried == []
     assert stops(found) == [("concat1", "moves-more")]
-    assert found.stops[0].reason == "carrying it would copy more elements than it saves"
+    assert found.stops[0].reason == "running it packed would copy more elements than it saves"
 
 
 def test_what_a_body_reads_ends_a_region() -> None:

@@ -130,7 +130,7 @@ def test_digits_before_channels_are_carried_and_the_runtime_absorbs_the_transpos
     assert set(optimized(result, "ALL", tmp_path)) >= {"ReorderInput", "ReorderOutput"}
     assert "Transpose" not in optimized(result, "ALL", tmp_path)
     assert optimized(result, "EXTENDED", tmp_path).count("Transpose") == 2
-    # Joined along the channels, the digits would lie between them: both are unfolded before.
+    # Joined along the channels, the tiles would lie between them: both are unfolded before.
     joined = g.op("Concat", value, g.conv(value, 3, [1, 3]), axis=1)
     assert conversions(folded(g.model([joined]), options, 3)) == 3
 

@@ -44,7 +44,7 @@ def split(
         (None, 3, 18, {"axis": 1, "num_outputs": 3}),
     ],
 )
-def test_channels_are_split_with_all_their_digits(sizes, parts, opset, attributes) -> None:
+def test_channels_are_split_with_all_their_tiles(sizes, parts, opset, attributes) -> None:
     model = split(sizes, parts=parts, opset=opset, **attributes)
     options = FoldOptions(factor=4, axis=AxisName.HEIGHT)
     g = builder(2, 3, 8, 5)
@@ -108,7 +108,7 @@ def test_a_resize_to_named_extents_is_told_those_of_the_packed_tensor(height: in
 
 @pytest.mark.parametrize("left", [True, False])
 def test_rows_of_a_product_are_split_where_digits_stay_with_their_channel(left: bool) -> None:
-    """With the weight on the right the digits of a channel lie apart: the Split stays natural."""
+    """With the weight on the right the tiles of a channel lie apart: the Split stays logical."""
     rng = np.random.default_rng(7)
     shapes = {"w": (6, 3), "u": (2, 2), "v": (5, 4)}
     if not left:

@@ -80,7 +80,7 @@ def test_the_sentence_names_the_side_that_became_channels(
     )
 
 
-def test_the_kernel_grows_by_the_strides_of_the_other_digits() -> None:
+def test_the_kernel_grows_by_the_strides_of_the_other_tiles() -> None:
     """Kernel 5 by 4: 5 + 3 taps at stride 4, 5 of them for each digit; both sides folded: 12."""
     axis = ConvAxis(length=32, kernel=5, pad_begin=2, pad_end=2)
     alone, both = fold_axis(axis, 4, 1), fold_axis(axis, 4, 4)

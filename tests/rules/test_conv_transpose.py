@@ -53,7 +53,7 @@ class TestChoice:
         assert (report.op, report.axis, report.factor) == ("ConvTranspose", "height", 4)
         assert report.form == "move interleaved+sub-pixel"
         assert report.reason == "2 -> 3 channels became 8 -> 48"
-        # 8 x 2 output digits of 3 x 3 x 4 taps per 4 input positions, instead of 4 x 4 taps.
+        # 8 x 2 output tiles of 3 x 3 x 4 taps per 4 input positions, instead of 4 x 4 taps.
         assert report.flops_ratio == pytest.approx(8 * 2 * 3 * 3 * 4 / (4 * 4 * 4))
 
     def test_a_factor_never_means_the_sub_pixel_form_alone(self) -> None:

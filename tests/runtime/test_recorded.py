@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.runtime.inputs import recorded as stored
+from widthfold_onnx.runtime.inputs import recorded
 from widthfold_onnx.runtime.inputs.recorded import stored_feeds
 from widthfold_onnx.runtime.sessions.ports import Port
 
@@ -104,14 +104,14 @@ def test_a_header_that_declares_8_tib_costs_nothing(tmp_path):
 
 
 def test_members_are_counted_together(tmp_path, monkeypatch):
-    monkeypatch.setattr(stored, "MAX_BYTES", 100)
+    monkeypatch.setattr(recorded, "MAX_BYTES", 100)
     path = tmp_path / "in.npz"
     path.write_bytes(zipped(x=header((20,)) + b"a" * 80, y=header((20,)) + b"b" * 80))
     assert "holds more than 100 bytes" in refused(path, XY)
 
 
 def test_a_member_that_expands_too_far(tmp_path, monkeypatch):
-    monkeypatch.setattr(stored, "MAX_RATIO", 50)
+    monkeypatch.setattr(recorded, "MAX_RATIO", 50)
     path = tmp_path / "in.npz"
     path.write_bytes(zipped(x=header((30000,)) + bytes(120000)))
     assert "expands more than 50 times" in refused(path)

@@ -1,4 +1,4 @@
-"""Defines what the commands share: option types and the way from errors to exit codes."""
+"""Defines what the commands share: option types, the way from errors to exit codes, progress."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from widthfold_onnx.errors import WidthfoldError
+from widthfold_onnx.progress import Progress, silent
 from widthfold_onnx.text import printable
 
 W = TypeVar("W", bound=StrEnum)
@@ -130,6 +131,18 @@ def _insistent() -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = usual
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Progress]:
+    """Show steps on standard error if that is a terminal; show nothing anywhere else."""
+    if not sys.stderr.isatty():
+        yield silent
+        return
+    from widthfold_onnx.cli.status import status
+
+    with status() as show:
+        yield show
 
 
 def leave(message: str, code: int) -> NoReturn:

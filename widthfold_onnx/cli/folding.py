@@ -22,7 +22,7 @@ class AxisType(click.ParamType[AxisName | int]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> AxisName | int:
-        """Read tiles as an index, anything else as a name."""
+        """Read digits as an index, anything else as a name."""
         if isinstance(value, AxisName | int):
             return value
         if value.isascii() and value.isdigit() and len(value) < 4:

@@ -13,6 +13,7 @@ from widthfold_onnx.cli.common import (
     MODEL,
     guarded,
     leave,
+    progress,
 )
 from widthfold_onnx.cli.folding import fold_options
 from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
@@ -58,7 +59,6 @@ def optimize_command(
     reason why it was left alone. Without OUT nothing is written. OUT is replaced in one step after
     all checks passed; if nothing was folded, it is a copy of MODEL.
     """
-    from widthfold_onnx.cli.progress import progress
     from widthfold_onnx.pipeline import optimize
     from widthfold_onnx.results import OptimizeReport
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from widthfold_onnx.cli.common import Word
-from widthfold_onnx.reports import SUFFIXES, Form
+from widthfold_onnx.reports import SUFFIXES, Format
 
 if TYPE_CHECKING:
-    from widthfold_onnx.reports.forms import Destinations
+    from widthfold_onnx.reports.formats import Destinations
     from widthfold_onnx.results import InspectReport, OptimizeReport, TuneReport, VerifyReport
 
     R = TypeVar("R", VerifyReport, OptimizeReport, InspectReport, TuneReport)
@@ -25,7 +25,7 @@ class ReportArguments:
     """The arguments as typed."""
 
     paths: tuple[Path, ...]
-    wanted: Form | None
+    wanted: Format | None
 
     def destinations(self, kind: type[R], protected: Sequence[Path]) -> Destinations:
         """Return the destinations of a result of `kind`, checked before the work.
@@ -33,7 +33,7 @@ class ReportArguments:
         Raises:
             UsageError: an unknown suffix, a form that is not offered, or an unfit path.
         """
-        from widthfold_onnx.reports.forms import destinations
+        from widthfold_onnx.reports.formats import destinations
 
         return destinations(self.paths, self.wanted, kind, protected)
 
@@ -44,7 +44,7 @@ def deliver(result: R, to: Destinations, model: Path, show: Callable[[R], None])
     Raises:
         UsageError: a path is no place for a file, or the disk is full.
     """
-    from widthfold_onnx.reports.forms import render
+    from widthfold_onnx.reports.formats import render
     from widthfold_onnx.reports.text.console import printing, write
 
     to.write(result, model)
@@ -75,7 +75,7 @@ def report_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--format",
             "wanted",
-            type=Word(Form),
+            type=Word(Format),
             help="Print this form instead of tables; with a --report FILE of another suffix, write "
             "it there.",
         ),

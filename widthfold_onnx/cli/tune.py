@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from widthfold_onnx.cli.common import INTERRUPTED, MODEL, guarded, leave
+from widthfold_onnx.cli.common import INTERRUPTED, MODEL, guarded, leave, progress
 from widthfold_onnx.cli.folding import fold_options
 from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
 from widthfold_onnx.cli.running import PROVIDER, PROVIDER_OPTIONS, SESSION_OPTIONS, assignments
@@ -68,7 +68,6 @@ def tune_command(
     """
     if len(models) == 1:  # nothing else is tuned, so there is no table to name it in
         load(models[0])
-    from widthfold_onnx.cli.progress import progress
     from widthfold_onnx.plan.search.tuning import tune
     from widthfold_onnx.plan.store.store import default_path
     from widthfold_onnx.reports.tune import show_tune

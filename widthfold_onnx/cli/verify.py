@@ -13,6 +13,7 @@ from widthfold_onnx.cli.common import (
     ShapeType,
     guarded,
     leave,
+    progress,
     typed_command,
 )
 from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
@@ -86,7 +87,6 @@ def verify_command(
     Exits 0 if REWRITTEN computes the same as ORIGINAL, 1 if anything differs or the speed is below
     --fail-under, 4 if it could not be decided.
     """
-    from widthfold_onnx.cli.progress import progress
     from widthfold_onnx.pipeline import verify
     from widthfold_onnx.results import VerifyReport
 

@@ -5,6 +5,6 @@
     eight_bits   kernels of 8 bits that compute exactly, inputs that fill their range
     timing       paired runs, an interval, a verdict
 
-`proof` imports nothing of `fold`, `operators`, `rules`, `rewrite` and `plan`. `delivery`,
-`pipeline` and `plan.search` import the package.
+`proof` imports nothing of `fold`, `operators`, `rules`, `rewrite` and `plan`. `delivery` and
+`pipeline` import the package.
 """

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
-from widthfold_onnx.evidence.timing.environment import Before, environment
 from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.results import VerifyReport
 from widthfold_onnx.runtime.child import isolated
+from widthfold_onnx.runtime.environment import Before, environment
 from widthfold_onnx.text import quoted
 
 Report = Callable[[str], None]

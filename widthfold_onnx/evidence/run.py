@@ -15,7 +15,6 @@ from widthfold_onnx.evidence.integers import run_on_integers
 from widthfold_onnx.evidence.parity.models import ModelParity, compare_models
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.proved import proved
-from widthfold_onnx.evidence.timing.environment import Before, environment
 from widthfold_onnx.evidence.timing.placement import alarms
 from widthfold_onnx.evidence.timing.regression_threshold import Outcome, gate
 from widthfold_onnx.evidence.timing.speed import time_models
@@ -24,6 +23,7 @@ from widthfold_onnx.model.read.loader import LoadedModel, load
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
 from widthfold_onnx.results import IntegerRun, Proof, Timing, VerifyReport
+from widthfold_onnx.runtime.environment import Before, environment
 from widthfold_onnx.runtime.saturation import u8s8_error
 from widthfold_onnx.text import printable
 

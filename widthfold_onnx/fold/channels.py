@@ -16,14 +16,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.refusal import Code, Refusal
 
-Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 
 

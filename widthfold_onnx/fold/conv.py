@@ -25,11 +25,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.fold.channels import Regrouping, regroup_bias, regroup_weight
 from widthfold_onnx.fold.conv_axis import FoldedAxis
 from widthfold_onnx.fold.conv_layout import ConvLayout
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True)

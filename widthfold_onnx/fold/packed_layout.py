@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.fold.packing import Reshape, Step
 
-Array = npt.NDArray[Any]
 Dims = Sequence[int | None]
 
 

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
-import numpy.typing as npt
-
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.model.graph.document import Attributes, Node
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.refusal import Refusal
-
-Array = npt.NDArray[Any]
 
 MIN_OPSET = 5
 """First operator set whose Reshape takes its shape as an input, which every form needs."""
@@ -78,9 +74,9 @@ class Operator:
         out_axis: returns the axis of the stored weight that counts output channels, for a node and
             the rank of that weight; None where there is none.
         attributes: returns the attributes of the folded node.
-        sized: checks whether the pads of an axis depend on the extent of the data.
-        transposed: checks whether the data is stored with its two last axes exchanged.
-        turned: the same for the weight.
+        pads_by_extent: checks whether the pads of an axis depend on the extent of the data.
+        data_transposed: checks whether the data is stored with its two last axes exchanged.
+        weight_transposed: the same for the weight.
         folded: the operator of the folded node; None for the same.
         integers: whether it multiplies integers.
         min_opset: first operator set in which it is understood.
@@ -94,9 +90,9 @@ class Operator:
     stored: Callable[[Array, Node, tuple[int, ...]], Array]
     out_axis: Callable[[Node, int], int | None]
     attributes: Callable[[Node, ConvFold], Attributes]
-    sized: Callable[[Node, ConvAxis], bool] = lambda node, axis: False
-    transposed: Callable[[Node], bool] = lambda node: False
-    turned: Callable[[Node], bool] = lambda node: False
+    pads_by_extent: Callable[[Node, ConvAxis], bool] = lambda node, axis: False
+    data_transposed: Callable[[Node], bool] = lambda node: False
+    weight_transposed: Callable[[Node], bool] = lambda node: False
     folded: str | None = None
     integers: bool = False
     min_opset: int = MIN_OPSET
@@ -104,4 +100,4 @@ class Operator:
 
 def integers(node: Node, name: str, default: list[int]) -> list[int]:
     """Return an attribute of integers."""
-    return list(node.attributes[name].as_ints()) if name in node.attributes else default
+    return list(node.attributes.get_ints(name, default))

@@ -8,11 +8,11 @@ from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.model.graph.document import Attributes, Node
 from widthfold_onnx.model.proto.dims import Dims
-from widthfold_onnx.operators.base import Array, Inputs, Operator, integers
+from widthfold_onnx.operators.base import Inputs, Operator, integers
 from widthfold_onnx.refusal import Code, Refusal
 
 
-def _conv_axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis, ...] | Refusal:
+def _axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis, ...] | Refusal:
     """Return the geometry of every spatial axis of a Conv node.
 
     Args:
@@ -81,16 +81,7 @@ def _same_pads(axis: ConvAxis, auto_pad: str) -> tuple[int, int] | Refusal:
     return begin, max(0, total - begin)
 
 
-def _as_it_is(weight: Array, node: Node) -> Array:
-    """Return the weight, which a Conv stores as [O, C/group, *kernel] already."""
-    return weight
-
-
-def _stored(weight: Array, node: Node, shape: tuple[int, ...]) -> Array:
-    return weight
-
-
-def _sized(node: Node, axis: ConvAxis) -> bool:
+def _pads_by_extent(node: Node, axis: ConvAxis) -> bool:
     return axis.stride > 1 and auto_pad_of(node).startswith("SAME")
 
 
@@ -111,23 +102,23 @@ def _attributes(node: Node, fold: ConvFold) -> Attributes:
 
 def auto_pad_of(node: Node) -> str:
     """Return the attribute `auto_pad`, "" where there is none."""
-    return node.attributes["auto_pad"].as_string() if "auto_pad" in node.attributes else ""
+    return node.attributes.get_string("auto_pad", "")
 
 
 def group_of(node: Node) -> int:
     """Return the number of groups of a node."""
-    return node.attributes["group"].as_int() if "group" in node.attributes else 1
+    return node.attributes.get_int("group", 1)
 
 
 CONV = Operator(
     inputs=Inputs(bias=2),
-    axes=_conv_axes,
+    axes=_axes,
     group=lambda node, shape: group_of(node),
-    canonical=_as_it_is,
-    stored=_stored,
+    canonical=lambda weight, node: weight,
+    stored=lambda weight, node, shape: weight,
     out_axis=lambda node, rank: 0,
     attributes=_attributes,
-    sized=_sized,
+    pads_by_extent=_pads_by_extent,
 )
 CONV_INTEGER = replace(CONV, inputs=Inputs(data_zero=2, zero=3), integers=True)
 QLINEAR_CONV = replace(

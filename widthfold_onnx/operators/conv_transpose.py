@@ -12,10 +12,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.model.graph.document import Node
 from widthfold_onnx.model.proto.dims import Dims
-from widthfold_onnx.operators.base import Array, integers
+from widthfold_onnx.operators.base import integers
 from widthfold_onnx.operators.conv import CONV, auto_pad_of, group_of
 from widthfold_onnx.refusal import Code, Refusal
 
@@ -126,6 +127,6 @@ CONV_TRANSPOSE = replace(
     axes=_axes,
     canonical=_mirrored,
     out_axis=lambda node, rank: 1,
-    sized=lambda node, axis: bool(integers(node, "output_shape", [])),
+    pads_by_extent=lambda node, axis: bool(integers(node, "output_shape", [])),
     folded="Conv",
 )

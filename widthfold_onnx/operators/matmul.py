@@ -15,11 +15,12 @@ import math
 from dataclasses import replace
 from functools import partial
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.model.graph.document import Attributes, Node
 from widthfold_onnx.model.proto.dims import Dims
-from widthfold_onnx.operators.base import Array, Inputs, Operator, Positions
+from widthfold_onnx.operators.base import Inputs, Operator, Positions
 
 SCALES = ("alpha", "beta")
 GEMM_MIN_OPSET = 7
@@ -28,7 +29,7 @@ GEMM_MIN_OPSET = 7
 
 def flag(node: Node, name: str) -> bool:
     """Check whether an attribute that is 0 or 1 is set."""
-    return name in node.attributes and node.attributes[name].as_int() != 0
+    return node.attributes.get_int(name, 0) != 0
 
 
 def matrix_shape(shape: tuple[int, ...], *, left: bool) -> tuple[int, ...]:
@@ -87,8 +88,8 @@ def _product(inputs: Inputs, *, left: bool) -> Operator:
         stored=partial(_stored, left=left),
         out_axis=partial(_out_axis, left=left),
         attributes=partial(_attributes, left=left),
-        transposed=lambda node: flag(node, _flag_of_weight(left=not left)),
-        turned=lambda node: flag(node, _flag_of_weight(left=left)),
+        data_transposed=lambda node: flag(node, _flag_of_weight(left=not left)),
+        weight_transposed=lambda node: flag(node, _flag_of_weight(left=left)),
     )
 
 

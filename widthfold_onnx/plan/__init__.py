@@ -7,6 +7,6 @@
     predict    their times without the device
     store      what was measured, kept in a file
 
-It imports `rules`, `rewrite`, `runtime` and what they import, and the paired benchmark of
-`evidence.timing`; `planning` and the commands import it.
+It imports `rules`, `rewrite`, `runtime` and what they import; `planning` and the
+commands import it.
 """

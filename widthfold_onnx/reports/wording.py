@@ -70,7 +70,7 @@ def kinds(sites: Sequence[SiteReport | InspectSite]) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
-def carries_folds(model: str) -> str:
+def already_folded(model: str) -> str:
     """Say that a model is not folded again."""
     return f"{model} carries folds of an earlier run and is not folded again; fold the original"
 

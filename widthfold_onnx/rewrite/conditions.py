@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, helper, numpy_helper
 
-from widthfold_onnx.rules.forms.guarding import Extent
+from widthfold_onnx.rules.forms.open_extents import Extent
 
 GUARD_KEY = "widthfold.guard"
 """Metadata key of the nodes of a guard; for its If, the value names what the guard tests."""

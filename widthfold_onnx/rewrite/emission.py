@@ -1,24 +1,22 @@
 """Emit the new nodes of a graph: every tensor is made in one layout, and converted for its readers.
 
 A site becomes the folded node, an op of a region the same op on packed tensors. A value that is
-read in another layout is converted by a chain of moves, at most one per value and state: a fold
+read in another layout is converted by a chain of moves, at most one per value and layout: a fold
 stands before the first node that reads it, an unfold behind the node that it belongs to. So between
 two sites that agree nothing is converted, and no fold ever meets its inverse. The output of a
 DequantizeLinear is converted before it: the integers are moved, and dequantized again in every
-state that is read, so that a runtime finds the DequantizeLinear next to the folded node. Logical
+layout that is read, so that a runtime finds the DequantizeLinear next to the folded node. Logical
 tensors and nodes keep their names; `rewrite.record` describes the metadata of new nodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import numpy.typing as npt
-
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.fold.packed_layout import PackedLayout
 from widthfold_onnx.model.graph.document import Document, Graph, Node, Value
-from widthfold_onnx.model.graph.toposort import nodes_of
+from widthfold_onnx.model.graph.traversal import nodes_of
 from widthfold_onnx.rewrite.chain import Chain, base_name
 from widthfold_onnx.rewrite.folded import append_folded
 from widthfold_onnx.rewrite.guard_groups import GuardGroups, Plans
@@ -30,8 +28,6 @@ from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.dequantized import exact_dequantizer
 from widthfold_onnx.rules.match.site import LinearSite
 
-Array = npt.NDArray[Any]
-
 
 class Emission:
     """The new nodes of one graph.
@@ -40,7 +36,7 @@ class Emission:
         document: the model.
         graph: the graph.
         plans: the reformulations of its sites.
-        groups: the region of packed ops, and the guarded groups.
+        groups: the regions of packed ops, and the guarded groups.
         parameters: the folded weights of the model.
     """
 
@@ -56,7 +52,7 @@ class Emission:
         self._graph = graph
         self._plans = plans
         self._parameters = parameters
-        self._region, self._groups = groups.region, groups.groups
+        self._regions, self._groups = groups.regions, groups.groups
         self._made: dict[tuple[Value, PackedLayout | None], Value] = {}
         self._logical: dict[Value, Value] = {}
         self._constants: dict[tuple[Value, PackedLayout, tuple[int, ...]], Value] = {}
@@ -65,14 +61,14 @@ class Emission:
     def emit(self) -> None:
         """Make the new nodes; the graph still holds the old ones only."""
         for node in list(nodes_of(self._graph)):
-            propagated_op = self._region.propagated.get(node)
+            propagated_op = self._regions.propagated.get(node)
             if node in self._plans:
                 self._chains[node] = []
                 self._fold(node, *self._plans[node])
             elif propagated_op is not None:
                 self._chains[node] = []
                 self._propagate(node, propagated_op)
-            elif self._region.is_superseded(node):
+            elif self._regions.is_superseded(node):
                 self._chains[node] = []
 
     def put(self) -> list[Guard]:
@@ -96,7 +92,7 @@ class Emission:
 
     def _fold(self, node: Node, site: LinearSite, plan: Reformulation) -> None:
         """Emit the folded node with the moves that belong to it."""
-        ends = self._region.sites[node]
+        ends = self._regions.sites[node]
         start = self._read(site.data, ends.reads, node)
         chain = Chain(self._document, start, node, node.outputs[0].name or "")
         new = append_folded(chain, site, plan, ends, self._parameters)
@@ -134,12 +130,12 @@ class Emission:
             logical = self._logical.get(value, value)
             if layout is None:
                 return logical
-            again = self._region.dequantized.get((value, layout))
+            again = self._regions.dequantized.get((value, layout))
             maker = value.producer()
             if again is not None and maker is not None:
                 new = self._packed(maker, again, reader)
                 is_first = not any(other is value for other, _ in self._made)
-                if is_first and self._region.is_superseded(maker):
+                if is_first and self._regions.is_superseded(maker):
                     _take_over(maker, new)
                 self._made[value, layout] = new.outputs[0]
             else:
@@ -154,7 +150,7 @@ class Emission:
                 self._logical[value] = result
                 continue
             self._made[value, layout] = result
-            if self._region.needed(value) - {layout}:
+            if self._regions.needed(value) - {layout}:
                 self._logical[value] = self._convert(value, result, layout, node, inverse=True)
 
     def _convert(
@@ -162,9 +158,9 @@ class Emission:
     ) -> Value:
         """Fold a logical value into a layout, or with `inverse` unfold it; return the result."""
         chain = Chain(self._document, start, owner, value.name or "")
-        shape = self._region.shapes[value, layout]
+        shape = self._regions.shapes[value, layout]
         what = "unfold" if inverse else "fold"
-        signed = self._region.signed(value, layout)
+        signed = self._regions.signed(value, layout)
         again = {} if signed is None else dict(zip(("scale", "zero"), signed, strict=True))
         if again:
             chain.add("DequantizeLinear", f"{what}_dequantize", again, {})

@@ -12,13 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 
-from widthfold_onnx.fold.packed_layout import PackedLayout
 from widthfold_onnx.model.graph.document import Document, Node, Value
-from widthfold_onnx.model.graph.toposort import reads
+from widthfold_onnx.model.graph.traversal import reads
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.rewrite.regions import Region
-from widthfold_onnx.rules.forms.form import Ends, Reformulation
-from widthfold_onnx.rules.forms.guarding import EXACT, Extent, needed_extents, stored
+from widthfold_onnx.rewrite.regions import Regions
+from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.open_extents import EXACT, Extent, needed_extents, stored_axes
 from widthfold_onnx.rules.match.dequantized import is_dequantized_anew
 from widthfold_onnx.rules.match.site import LinearSite
 
@@ -40,12 +39,10 @@ class GuardGroups:
         document: the model.
         nodes: all nodes of the graph, in an order in which they can run.
         plans: the reformulations of its sites.
-        ends: input and output of each folded node.
         options: tell which extents are to be guarded.
 
     Attributes:
-        ends: the same, but logical for nodes that run by themselves.
-        region: the region with these ends.
+        regions: the regions; nodes that run by themselves read and return logical tensors.
         groups: the guarded groups.
     """
 
@@ -54,24 +51,23 @@ class GuardGroups:
         document: Document,
         nodes: Sequence[Node],
         plans: Plans,
-        ends: Mapping[Node, Ends],
         options: FoldOptions,
     ) -> None:
         self._document = document
         self._nodes = nodes
         self._plans = plans
         self._options = options
-        self.ends = dict(ends)
+        ends = {node: form.ends for node, (_, form) in plans.items()}
         while True:
-            self.region = Region(document, nodes, self.ends)
-            members = [group for group in self._connected() if self._is_guarded(group)]
+            self.regions = Regions(document, nodes, ends)
+            members = [group for group in self.regions.connected() if self._is_guarded(group)]
             known = {group: self._group(group) for group in members}
             alone = [group for group, made in known.items() if made is None]
             alone += self._on_a_cycle(members)
             if not alone:
                 break
             loose = [n for group in alone for n in group if n in plans and self._is_guarded([n])]
-            self.ends |= {n: replace(self.ends[n], reads=None, returns=None) for n in loose}
+            ends = ends | {n: replace(ends[n], reads=None, returns=None) for n in loose}
         self.groups = [made for made in known.values() if made is not None]
 
     def _is_guarded(self, group: Iterable[Node]) -> bool:
@@ -80,51 +76,24 @@ class GuardGroups:
     def _extents(self, node: Node) -> dict[int, Extent]:
         return needed_extents(*self._plans[node], self._options) if node in self._plans else {}
 
-    def _connected(self) -> list[tuple[Node, ...]]:
-        """Return the groups of folded and packed nodes that share packed tensors."""
-        leader: dict[object, object] = {}
-
-        def find(item: object) -> object:
-            while leader.setdefault(item, item) is not item:
-                item = leader[item]
-            return item
-
-        members = [n for n in self._nodes if n in self._plans or n in self.region.propagated]
-        for node in members:
-            for value, layout in self._packed(node):
-                # A DequantizeLinear stands between its integers and its readers.
-                leader[find((self.region.origin(value, layout), layout))] = find(node)
-        groups: dict[object, list[Node]] = {}
-        for node in members:
-            groups.setdefault(find(node), []).append(node)
-        return [tuple(group) for group in groups.values()]
-
-    def _packed(self, node: Node) -> list[tuple[Value, PackedLayout]]:
-        """Return the packed tensors that a folded or packed node reads and returns."""
-        propagated_op = self.region.propagated.get(node)
-        if propagated_op is None:
-            ends = self.ends[node]
-            tensors = [(node.inputs[ends.data], ends.reads), (node.outputs[0], ends.returns)]
-            return [(value, layout) for value, layout in tensors if value and layout]
-        values = [*(node.inputs[i] for i in propagated_op.data), *node.outputs]
-        return [(value, propagated_op.layout) for value in values if value]
-
     def _data(self, node: Node) -> list[Value]:
         """Return the data inputs of a folded or packed node."""
-        propagated_op = self.region.propagated.get(node)
+        propagated_op = self.regions.propagated.get(node)
         if propagated_op is None:
             return [self._plans[node][0].data]
         return [value for i in sorted(propagated_op.data) if (value := node.inputs[i]) is not None]
 
     def _group(self, nodes: tuple[Node, ...]) -> Group | None:
         """Return the group with its test; None if its nodes must run by themselves."""
-        tensors = [tensor for node in nodes for tensor in self._packed(node)]
-        if any(tensor in self.region.dequantized for tensor in tensors):
+        tensors = [tensor for node in nodes for tensor in self.regions.packed(node)]
+        if any(tensor in self.regions.dequantized for tensor in tensors):
             return None  # the integers are packed there, and no logical tensor is left to test
         made = {value for node in nodes for value in node.outputs}
         border = list(dict.fromkeys(v for node in nodes for v in self._data(node) if v not in made))
         if len(nodes) > 1 and any(map(is_dequantized_anew, border)):
-            return None  # a site alone is not planned with a guard there (`rules.forms.guarding`)
+            return (
+                None  # a site alone is not planned with a guard there (`rules.forms.open_extents`)
+            )
         extents = self._group_extents(nodes, border)
         return None if extents is None else Group(nodes, extents)
 
@@ -137,7 +106,7 @@ class GuardGroups:
             return {border[0].name or "": needed[0]}
         axes = sorted({axis for one in needed for axis in one})
         sites = [self._plans[node][0] for node in nodes if node in self._plans]
-        shapes = {site.data: [site.planned[axis] for axis in stored(site)] for site in sites}
+        shapes = {site.data: [site.planned[axis] for axis in stored_axes(site)] for site in sites}
         result = {}
         for value in border:
             planned = shapes.get(value)

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import onnx
 from onnx import GraphProto, NodeProto, helper
 
-from widthfold_onnx.model.proto.functions import domain_name
+from widthfold_onnx.model.proto.domain import domain_name
 from widthfold_onnx.model.proto.scope import graph_scope
 from widthfold_onnx.model.proto.walk import all_nodes, placed_graphs, subgraphs
 from widthfold_onnx.rewrite.conditions import GUARD_KEY, Conditions, Fresh
-from widthfold_onnx.rules.forms.guarding import EXTENTS, Extent
+from widthfold_onnx.rules.forms.open_extents import EXTENTS, Extent
 
 Ports = Mapping[str, onnx.ValueInfoProto | None]
 """The values that a guard returns, with their descriptions in the graph."""

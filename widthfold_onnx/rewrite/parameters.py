@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import Any
 
-import numpy.typing as npt
-
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Document, Value
 from widthfold_onnx.rules.match.parameter import Parameter, is_single
 from widthfold_onnx.rules.match.site import LinearSite
-
-Array = npt.NDArray[Any]
 
 
 class Parameters:

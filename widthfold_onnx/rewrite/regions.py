@@ -12,18 +12,22 @@ node only with its neighbours.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from widthfold_onnx.fold.packed_layout import PackedLayout
 from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Document, Node, Value
+from widthfold_onnx.model.graph.traversal import connected
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.domain import is_default
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.forms.form import Ends, elements
 from widthfold_onnx.rules.propagation.op import Op, PackedOp
 from widthfold_onnx.rules.propagation.table import propagate
+
+Packed = tuple[Value, PackedLayout]
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class PropagatedOp:
     data: frozenset[int]
 
 
-class Region:
+class Regions:
     """The folded nodes of one graph, and the ops that run packed between them.
 
     Args:
@@ -111,6 +115,27 @@ class Region:
             else:
                 layouts.add(site.reads if site is not None and index == site.data else None)
         return layouts
+
+    def packed(self, node: Node) -> list[Packed]:
+        """Return the packed tensors that a folded or packed node reads and returns."""
+        op = self.propagated.get(node)
+        if op is None:
+            ends = self.sites[node]
+            tensors = [(node.inputs[ends.data], ends.reads), (node.outputs[0], ends.returns)]
+            return [(value, layout) for value, layout in tensors if value and layout]
+        values = [*(node.inputs[index] for index in sorted(op.data)), *node.outputs]
+        return [(value, op.layout) for value in values if value]
+
+    def connected(self) -> list[tuple[Node, ...]]:
+        """Return the groups of folded and packed nodes that share packed tensors, in order."""
+        order = {n: i for i, n in enumerate(self.nodes) if n in self.sites or n in self.propagated}
+        sharing: dict[Packed, list[Node]] = defaultdict(list)
+        for node in order:
+            for value, layout in self.packed(node):
+                # A DequantizeLinear stands between its integers and its readers.
+                sharing[self.origin(value, layout), layout].append(node)
+        groups = connected([*([node] for node in order), *sharing.values()])
+        return [tuple(sorted(group, key=order.__getitem__)) for group in groups]
 
     def is_superseded(self, node: Node) -> bool:
         """Check whether the result of a DequantizeLinear is read in packed layouts only."""

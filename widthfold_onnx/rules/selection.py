@@ -8,7 +8,7 @@ from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.enumeration import candidates
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.forms.guarding import EXACT, needed_extents
+from widthfold_onnx.rules.forms.open_extents import EXACT, needed_extents
 from widthfold_onnx.rules.match.site import LinearSite
 
 
@@ -25,7 +25,7 @@ def reformulate(site: LinearSite, options: FoldOptions, factor: int) -> Reformul
     outcomes = list(candidates(site, options, factor))
     legal = [r for _, r in outcomes if isinstance(r, Reformulation)]
     if legal:
-        return min(legal, key=lambda form: (_untold(site, form, options), *cost(form)))
+        return min(legal, key=lambda form: (_guarded_extent(site, form, options), *cost(form)))
     refusals = [(axis, r) for axis, r in outcomes if isinstance(r, Refusal)]
     if not refusals:
         return Refusal(Code.NO_SUCH_AXIS, f"{site.op} folds along no axis {options.axis}")
@@ -34,7 +34,7 @@ def reformulate(site: LinearSite, options: FoldOptions, factor: int) -> Reformul
     return Refusal(code, "; ".join(f"{axis}: {r.reason}" for axis, r in by_axis.items()))
 
 
-def _untold(site: LinearSite, form: Reformulation, options: FoldOptions) -> int:
+def _guarded_extent(site: LinearSite, form: Reformulation, options: FoldOptions) -> int:
     """Return the rank of the unknown extent that a guard must test: 0 none, 1 spatial, 2 batch."""
     needed = needed_extents(site, form, options)
     return max((2 - min(axis, 1) for axis, e in needed.items() if e.modulus != EXACT), default=0)

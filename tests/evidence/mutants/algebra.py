@@ -23,8 +23,7 @@ from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.operators.base import Operator
 from widthfold_onnx.operators.conv_transpose import CONV_TRANSPOSE
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.forms import enumeration as forms
-from widthfold_onnx.rules.forms import windows
+from widthfold_onnx.rules.forms import enumeration, windows
 from widthfold_onnx.rules.match import reading, site
 
 Planted = Callable[[], Any]
@@ -75,7 +74,7 @@ def axes(alter: Callable[[FoldedAxis], dict[str, object]]) -> Planted:
         right = fold_axis(axis, *tiles, blocked=blocked)
         return replace(right, **alter(right)) if isinstance(right, FoldedAxis) else right
 
-    return code((forms, "fold_axis"), by=wrong)
+    return code((enumeration, "fold_axis"), by=wrong)
 
 
 def geometry(**steps: int) -> Planted:
@@ -85,7 +84,7 @@ def geometry(**steps: int) -> Planted:
         changed = {name: getattr(axis, name) + step for name, step in steps.items()}
         return fold_axis(replace(axis, **changed), *tiles, blocked=blocked)
 
-    return code((forms, "fold_axis"), by=wrong)
+    return code((enumeration, "fold_axis"), by=wrong)
 
 
 def read_as(**changes: Callable[..., Any]) -> Planted:

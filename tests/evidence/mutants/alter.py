@@ -88,7 +88,7 @@ def moved_digit(array: Array) -> Array | None:
 
 
 def copied_output(array: Array) -> Array | None:
-    """Output channel 1 gets the weights of channel 0: often two digits of one channel."""
+    """Output channel 1 gets the weights of channel 0: often two tiles of one channel."""
     if len(array) < 2:
         return None
     array[1] = array[0]

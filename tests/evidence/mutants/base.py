@@ -16,7 +16,7 @@ from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.plan.decide.decisions import plan
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rewrite.engine import Rewriting
+from widthfold_onnx.rewrite.rewriting import Rewriting
 from widthfold_onnx.rules.forms.enumeration import candidates, forms
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import onnx
 
-from widthfold_onnx.evidence.proof.compare import Proof, prove_at_sizes
+from widthfold_onnx.evidence.proof.compare import SizeProof, prove_at_sizes
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.proof.sizes import Shapes
 
 
 def proofs(
     before: onnx.ModelProto, after: onnx.ModelProto, known: Shapes | None = None
-) -> list[Proof]:
+) -> list[SizeProof]:
     """Prove two models that are held in memory, at every set of extents."""
     return prove_at_sizes(program(before, None), program(after, None), {}, known or {})
 

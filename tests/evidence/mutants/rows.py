@@ -143,7 +143,7 @@ def other_order(factor: int) -> Alter:
 
 
 def cut(factor: int) -> Alter:
-    """Of a part of the digits; it still broadcasts where one number is left."""
+    """Of a part of the tiles; it still broadcasts where one number is left."""
     return lambda array: None if array.size % factor else array[: len(array) // factor]
 
 
@@ -251,10 +251,10 @@ IN_MODEL: dict[str, Fault] = {
 }
 
 
-def other_channels(state: RowLayout, count: int) -> Array:
+def other_channels(layout: RowLayout, count: int) -> Array:
     """The channels in the order of the other side: repeated for tiled."""
     tiles = np.arange(count)
-    return np.tile(tiles, state.factor) if state.left else np.repeat(tiles, state.factor)
+    return np.tile(tiles, layout.factor) if layout.left else np.repeat(tiles, layout.factor)
 
 
 def other_weight(site: LinearSite, factor: int) -> ConvFold:
@@ -284,7 +284,8 @@ def in_layout(alter: Callable[[RowLayout], RowLayout]) -> Planted:
 IN_CODE: dict[str, Planted] = {
     "code.repeated_for_tiled": code((RowLayout, "channels"), by=other_channels),
     "code.channels_rolled": code(
-        (RowLayout, "channels"), by=lambda state, count: np.arange(state.factor * count) % count - 1
+        (RowLayout, "channels"),
+        by=lambda layout, count: np.arange(layout.factor * count) % count - 1,
     ),
     "code.weight_of_the_other_side": code((rows, "fold_of"), by=other_weight),
     "code.merged_otherwise": in_layout(merged_otherwise),

@@ -19,7 +19,7 @@ Model = onnx.ModelProto
 
 
 def model() -> Model:
-    """Convs with all kinds of carried ops; v3 is read natural as well."""
+    """Convs with all kinds of carried ops; v3 is read as a logical tensor as well."""
     g = Builder([2, 3, 7, 12], np.random.default_rng(3))
     norm = [np.arange(1, 6, dtype=np.float32) * i for i in range(1, 5)]
     value = g.op("BatchNormalization", g.conv("x", 5, [3, 3]), *norm)
@@ -81,7 +81,7 @@ def pads(rewritten: Model) -> None:
 
 
 def swapped(array: np.ndarray) -> None:
-    """Channels in the order of digits first: the same numbers, elsewhere."""
+    """Channels in the order of tiles first: the same numbers, elsewhere."""
     array[...] = array.reshape(-1, 4).T.reshape(array.shape)
 
 

@@ -10,7 +10,7 @@ import pytest
 from onnx import numpy_helper
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.proof.compare import LEAST_BITS, Proof, prove_at_sizes
+from widthfold_onnx.evidence.proof.compare import LEAST_BITS, SizeProof, prove_at_sizes
 from widthfold_onnx.evidence.proof.field import PRIMES, elements, fingerprints, variables
 from widthfold_onnx.evidence.proof.program import program
 
@@ -50,7 +50,7 @@ FUNCTION = (
 )
 
 
-def compared(one: str | onnx.ModelProto, other: str | onnx.ModelProto) -> Proof:
+def compared(one: str | onnx.ModelProto, other: str | onnx.ModelProto) -> SizeProof:
     protos = [onnx.parser.parse_model(m) if isinstance(m, str) else m for m in (one, other)]
     proofs = prove_at_sizes(*(program(proto, None) for proto in protos), {}, {})
     return next((proof for proof in proofs if proof.verdict != "equal"), proofs[0])
@@ -157,10 +157,10 @@ def test_data_in_two_folders_under_one_name(place: str, tmp_path: Path) -> None:
 def test_a_degree_that_leaves_no_bound_proves_nothing() -> None:
     """The power p of an element is the element modulo p (Fermat)."""
     exponent, nodes, power = int(np.lcm.reduce([p - 1 for p in PRIMES], dtype=object)) + 1, [], "x"
-    for i, tile in enumerate(bin(exponent)[3:]):
+    for i, bit in enumerate(bin(exponent)[3:]):
         nodes.append(f"s{i} = Mul ({power}, {power})")
         power = f"s{i}"
-        if tile == "1":
+        if bit == "1":
             nodes.append(f"m{i} = Mul ({power}, x)")
             power = f"m{i}"
     head = HEAD.format(opset=17) + " g (float[2] x) => (float[2] y) {"

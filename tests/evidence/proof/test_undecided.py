@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from widthfold_onnx.evidence.proof.compare import Proof, prove_at_sizes
+from widthfold_onnx.evidence.proof.compare import SizeProof, prove_at_sizes
 from widthfold_onnx.evidence.proof.program import program
 
 RNG = np.random.default_rng(5)
@@ -29,7 +29,7 @@ def model(nodes: str, constants: dict[str, np.ndarray]) -> onnx.ModelProto:
     return proto
 
 
-def proof(one: onnx.ModelProto, other: onnx.ModelProto) -> Proof:
+def proof(one: onnx.ModelProto, other: onnx.ModelProto) -> SizeProof:
     (found,) = prove_at_sizes(program(one, None), program(other, None), {}, {})
     return found
 

@@ -25,7 +25,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from widthfold_onnx.model.graph.inlining import inlined
-from widthfold_onnx.model.proto.domain import is_default
+from widthfold_onnx.model.proto.domain import is_default, operator_of
 from widthfold_onnx.model.proto.walk import all_graphs, all_nodes, placed_graphs
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
@@ -122,7 +122,7 @@ def holds_bytes(*models: Path | onnx.ModelProto) -> bool:
 
 
 def _product(node: onnx.NodeProto) -> Product | None:
-    return PRODUCTS.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
+    return PRODUCTS.get(operator_of(node))
 
 
 def _read(model: Path | onnx.ModelProto) -> onnx.ModelProto:

@@ -224,5 +224,5 @@ def difference(cell: OutputParity, label: str = "") -> str:
 
 
 def figure(value: float | None) -> str:
-    """Format a relative error in three tiles."""
+    """Format a relative error in three digits."""
     return "an unknown amount" if value is None else f"{value:.3g}"

@@ -112,10 +112,10 @@ def _mean(distance: Array) -> float | None:
 
 
 def _histogram(ulp: npt.NDArray[np.uint64]) -> list[int]:
-    """Count the distances with 0, 1, 2, ... binary tiles, so bins 0, 1, 2-3, 4-7, ..."""
-    # No float64 holds 64 tiles; without the second tile none of them rounds up to 2**n.
-    _, tiles = np.frexp((ulp & ~(ulp >> np.uint64(1))).astype(np.float64))
-    return [int(count) for count in np.bincount(tiles.ravel())]
+    """Count the distances with 0, 1, 2, ... binary digits, so bins 0, 1, 2-3, 4-7, ..."""
+    # No float64 holds 64 digits; without the second digit none of them rounds up to 2**n.
+    _, digits = np.frexp((ulp & ~(ulp >> np.uint64(1))).astype(np.float64))
+    return [int(count) for count in np.bincount(digits.ravel())]
 
 
 def _psnr(distance: Array, largest: float, peak: float) -> float | None:

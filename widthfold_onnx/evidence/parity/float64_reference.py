@@ -22,10 +22,10 @@ from onnx.reference.op_run import OpRun
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError, WidthfoldError
 from widthfold_onnx.evidence.parity.comparison import Outputs
-from widthfold_onnx.evidence.parity.inline import inlined
 from widthfold_onnx.evidence.proof.reference_ops import OPS
 from widthfold_onnx.model.proto.scope import NameScope, graph_scope
 from widthfold_onnx.model.proto.walk import all_nodes, all_tensors
+from widthfold_onnx.model.read.loader import load_with_data
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.text import printable
@@ -88,7 +88,7 @@ def evaluate(
     pace = 0.0  # seconds per element of the largest set so far
     results: list[Outputs] = []
     try:
-        proto = inlined(model, MAX_BYTES)
+        proto = load_with_data(model, MAX_BYTES)
         widen(proto)
         _order(graph_scope(proto.graph))
         evaluator = ReferenceEvaluator(proto, new_ops=list(OPS))

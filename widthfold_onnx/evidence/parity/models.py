@@ -32,8 +32,8 @@ from widthfold_onnx.evidence.parity.reference_validity import usable
 from widthfold_onnx.evidence.parity.runs import (
     Report,
     attempt,
-    noise,
-    silent,
+    no_report,
+    rounding_noise,
 )
 from widthfold_onnx.evidence.parity.saturated import as_deployed
 from widthfold_onnx.options import Shapes, VerifyOptions
@@ -69,7 +69,7 @@ class ModelParity:
 
 
 def compare_models(
-    original: Path, rewritten: Path, options: VerifyOptions, *, report: Report = silent
+    original: Path, rewritten: Path, options: VerifyOptions, *, report: Report = no_report
 ) -> ModelParity:
     """Compare interface and values; meant to run in `runtime.child.isolated`.
 
@@ -116,7 +116,7 @@ def _judged(
 ) -> ModelParity:
     """Judge what the rewritten model computed, and what both compute as they would be deployed."""
     sets, expected = reference.sets, reference.outputs
-    moved = cache(partial(noise, original, options, sets, expected, report))
+    moved = cache(partial(rounding_noise, original, options, sets, expected, report))
     report("float64 reference")
     budget = options.truth_budget if options.thorough else 0.0
     truths, missing = true_outputs(original, reference.names, sets, budget)

@@ -15,15 +15,18 @@ import onnx
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.parity.comparison import Outputs
-from widthfold_onnx.evidence.parity.inline import MAX_BYTES, inlined
 from widthfold_onnx.evidence.parity.runs import run_with
 from widthfold_onnx.evidence.proof.correspondence import Correspondence
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.model.proto.domain import operator_of
 from widthfold_onnx.model.proto.scope import describe_node
+from widthfold_onnx.model.read.loader import load_with_data
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.runtime.inputs.recorded import InputSet
+
+MAX_BYTES = 1 << 30
+"""Largest model that is copied; a protobuf holds twice that at most."""
 
 
 def overflowing_sets(
@@ -50,7 +53,9 @@ def overflowing_sets(
     if not sets:
         return {}
     try:
-        before, after = (program(inlined(path, MAX_BYTES), None) for path in (original, rewritten))
+        before, after = (
+            program(load_with_data(path, MAX_BYTES), None) for path in (original, rewritten)
+        )
         changed = [n for n in Correspondence(before, after).changed if operator_of(n) in OPERATORS]
         names = {name for node in changed for name in (*node.input, *node.output)}
         wanted = names & {name for node in before.scope.nodes for name in node.output}

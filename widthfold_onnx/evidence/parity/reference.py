@@ -15,9 +15,9 @@ from widthfold_onnx.evidence.parity.runs import (
     Report,
     attempt,
     input_sets,
-    opened,
+    no_report,
+    open_judged,
     originals,
-    silent,
 )
 from widthfold_onnx.evidence.parity.saturated import as_deployed, check_deployable
 from widthfold_onnx.options import Shapes, VerifyOptions
@@ -54,7 +54,7 @@ def reference_of(original: Path, options: VerifyOptions, report: Report) -> Refe
         UnverifiedError: it does not run.
         UsageError: stored inputs or shapes that do not fit it.
     """
-    session = opened(original, options, Level.DISABLED)
+    session = open_judged(original, options, Level.DISABLED)
     check_deployable(original, options)
     sets, shapes, limits = input_sets(session, options)
     made = next((item for item in sets if item.made_up), None)
@@ -92,7 +92,7 @@ def check_judged(original: Path, options: VerifyOptions) -> bool:
         UsageError: stored inputs or shapes that do not fit it.
     """
     chosen = replace(resolved(options), seeds=0 if options.inputs else 1)
-    reference = reference_of(original, chosen, silent)
+    reference = reference_of(original, chosen, no_report)
     if reference.unsteady:
         raise UnverifiedError(unsteady_of(reference)[0])
     return may_saturate(chosen, original)
@@ -110,16 +110,16 @@ def saturating(original: Path, folds: Sequence[Path], options: VerifyOptions) ->
         For each fold the objections if it saturates further than the original; else none.
     """
     options = resolved(options)
-    reference = reference_of(original, options, silent)
+    reference = reference_of(original, options, no_report)
     sets, unsteady = reference.sets, reference.unsteady
-    exact = attempt(original, options, Level.ALL, sets, silent)
+    exact = attempt(original, options, Level.ALL, sets, no_report)
     found: list[list[str]] = []
     for fold in folds:
-        outputs = attempt(fold, options, Level.ALL, sets, silent)
+        outputs = attempt(fold, options, Level.ALL, sets, no_report)
         if isinstance(exact, str) or isinstance(outputs, str):
             found.append([])  # verification reports the failure
             continue
         models, runs = (original, fold), (exact, outputs)
-        worse, told = as_deployed(models, options, sets, runs, unsteady, silent)
+        worse, told = as_deployed(models, options, sets, runs, unsteady, no_report)
         found.append([*worse, *told] if worse else [])
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from widthfold_onnx.evidence.eight_bits.exact_kernels import open_exact
 from widthfold_onnx.evidence.parity.comparison import Outputs, both
 from widthfold_onnx.evidence.parity.figures import relative_error
 from widthfold_onnx.options import Shapes, VerifyOptions
+from widthfold_onnx.runtime.environment import cores
 from widthfold_onnx.runtime.inputs.recorded import InputSet, stored_feeds
 from widthfold_onnx.runtime.inputs.synthetic import made_up
 from widthfold_onnx.runtime.sessions.session import Level, Session
@@ -23,11 +23,11 @@ from widthfold_onnx.text import printable
 
 Report = Callable[[str], None]
 
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+CORES = cores()
 """Values do not depend on the number of threads beyond rounding; only times need one thread."""
 
 
-def silent(line: str) -> None:
+def no_report(line: str) -> None:
     """Ignore a report."""
 
 
@@ -82,7 +82,7 @@ def _run(session: Session, sets: Sequence[InputSet], who: str, report: Report) -
     return results
 
 
-def opened(model: Path, options: VerifyOptions, level: Level) -> Session:
+def open_judged(model: Path, options: VerifyOptions, level: Level) -> Session:
     """Open a session that is judged by values: chosen provider, all cores, exact integers.
 
     Raises:
@@ -96,13 +96,13 @@ def attempt(
 ) -> list[Outputs] | str:
     """Return all outputs, or why there are none."""
     try:
-        session = opened(model, options, level)
+        session = open_judged(model, options, level)
         return _run(session, sets, f"{printable(model.name)}, level {level}", report)
     except UnverifiedError as error:
         return str(error)
 
 
-def noise(
+def rounding_noise(
     original: Path,
     options: VerifyOptions,
     sets: Sequence[InputSet],
@@ -158,5 +158,5 @@ def run_with(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         path.write_bytes(model.SerializeToString())
-        session = opened(path, options, Level.DISABLED)
+        session = open_judged(path, options, Level.DISABLED)
         return [session.run(item.feeds) for item in items]

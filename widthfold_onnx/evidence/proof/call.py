@@ -20,6 +20,7 @@ from widthfold_onnx.evidence.proof.values import (
     UnevaluableError,
     Value,
 )
+from widthfold_onnx.model.proto.domain import domain_name
 
 FLOATS = tuple(
     onnx.TensorProto.DataType.Value(name) for name in ("FLOAT16", "BFLOAT16", "FLOAT", "DOUBLE")
@@ -97,7 +98,7 @@ class Call:
             for name, value in self.attributes.items()
             if not isinstance(value, onnx.GraphProto)
         )
-        domain = "" if self.node.domain == "ai.onnx" else self.node.domain
+        domain = domain_name(self.node.domain)
         return key_of(domain, self.node.op_type, version, said, types, *more)
 
     def _counted(self, axis: Any) -> Any:

@@ -38,7 +38,7 @@ LEAST_BITS = 40
 
 
 @dataclass(frozen=True)
-class Proof:
+class SizeProof:
     """The result of a proof.
 
     Attributes:
@@ -63,7 +63,7 @@ class Proof:
     is_computed: bool = True
 
 
-def prove_at_sizes(old: Program, new: Program, fixed: Shapes, known: Shapes) -> list[Proof]:
+def prove_at_sizes(old: Program, new: Program, fixed: Shapes, known: Shapes) -> list[SizeProof]:
     """Compare two models at one set of extents, or at several where the original leaves some open.
 
     The first at which they are different is the last.
@@ -94,10 +94,10 @@ def prove_at_sizes(old: Program, new: Program, fixed: Shapes, known: Shapes) -> 
     if proofs[-1].verdict == "different":
         return proofs
     unseen = _unseen_branch(old, new, proofs) if open_dimensions(old, {}) else ""
-    return [*proofs, Proof("not provable", unseen, proofs[0].shapes)] if unseen else proofs
+    return [*proofs, SizeProof("not provable", unseen, proofs[0].shapes)] if unseen else proofs
 
 
-def _unseen_branch(old: Program, new: Program, proofs: Sequence[Proof]) -> str:
+def _unseen_branch(old: Program, new: Program, proofs: Sequence[SizeProof]) -> str:
     """Name an If of which one new branch was never computed; "" if there is none."""
     computed: dict[str, frozenset[str]] = {}
     for proof in proofs:
@@ -124,7 +124,7 @@ def _branches(program: Program) -> dict[tuple[str, str], set[bytes]]:
     return found
 
 
-def _first(old: Program, new: Program, tries: Iterator[Shapes]) -> Proof:
+def _first(old: Program, new: Program, tries: Iterator[Shapes]) -> SizeProof:
     """Compare at the first extents at which the original can be evaluated."""
     failure: UnverifiedError | None = None
     for shapes in tries:
@@ -135,7 +135,7 @@ def _first(old: Program, new: Program, tries: Iterator[Shapes]) -> Proof:
     raise failure or UnverifiedError("no other extents are known")
 
 
-def prove(old: Program, new: Program, shapes: Shapes) -> Proof:
+def prove(old: Program, new: Program, shapes: Shapes) -> SizeProof:
     """Evaluate both models on the same random elements and compare what they return.
 
     Changed nodes are evaluated behind variables first. A model that computes a kept value again,
@@ -152,18 +152,20 @@ def prove(old: Program, new: Program, shapes: Shapes) -> Proof:
     """
     lost = sorted(shapes.keys() - {value.name for value in new.proto.graph.input})
     if lost:
-        return Proof("different", f"the new model has no input {printable(lost[0])}", dict(shapes))
+        return SizeProof(
+            "different", f"the new model has no input {printable(lost[0])}", dict(shapes)
+        )
     tables = [ShapeTable(old.proto, dict(shapes))]
     try:
         tables.append(ShapeTable(new.proto, dict(shapes)))
     except UsageError:
         said = "the new model declares other extents of its inputs"
-        return Proof("different", said, dict(shapes), is_computed=False)
+        return SizeProof("different", said, dict(shapes), is_computed=False)
     both = Correspondence(old, new)
     defaults = both.changed_defaults()
     if defaults:
         said = f"another value stands for {printable(defaults[0])} where a caller leaves it out"
-        return Proof("different", said, dict(shapes))
+        return SizeProof("different", said, dict(shapes))
     # Draws are computed side by side already; threads of BLAS on top of that wait for each other.
     with threadpool_limits(1, "blas"):
         found = _evaluated(both, tables, shapes, both.targets, both.variables(tables[0]))
@@ -180,11 +182,13 @@ def _evaluated(
     shapes: Shapes,
     targets: Sequence[str],
     variables: Shapes,
-) -> Proof:
+) -> SizeProof:
     """Evaluate both models up to the targets and compare these."""
     missing = [name for name in targets if not both.is_written(name)]
     if missing:
-        return Proof("different", f"only one model computes {printable(missing[0])}", dict(shapes))
+        return SizeProof(
+            "different", f"only one model computes {printable(missing[0])}", dict(shapes)
+        )
     agreed = both.agreed(tables[0])
     old, new = (
         partial(Evaluation, side.program, table, shapes, variables=variables, agreed=agreed)
@@ -197,14 +201,14 @@ def _evaluated(
     try:
         after = new(targets=targets)
     except EvaluationError as error:
-        return Proof("different", str(error), dict(shapes), is_computed=False)
+        return SizeProof("different", str(error), dict(shapes), is_computed=False)
     differing = [name for name in targets if before.digests[name] != after.digests[name]]
     bits = _error_bits(before, after)
     if not differing and bits < LEAST_BITS:
         weak = f"different models may agree in all draws with a probability of 2^{-bits:.0f}"
-        return Proof("not provable", weak, dict(shapes))
+        return SizeProof("not provable", weak, dict(shapes))
     if not differing:
-        return Proof(
+        return SizeProof(
             "equal",
             shapes=dict(shapes),
             values=len(both.shared) + len(targets),
@@ -223,9 +227,9 @@ def _evaluated(
         where = f"{printable(name)}{by}: {differs}"
         why = undecided(name, one, other, {**shapes, **variables}, tables[0])
         if not why:
-            return Proof("different", where, dict(shapes))
+            return SizeProof("different", where, dict(shapes))
         doubt = doubt or f"{where}; {why}"
-    return Proof("not provable", doubt, dict(shapes))
+    return SizeProof("not provable", doubt, dict(shapes))
 
 
 def _error_bits(before: Evaluation, after: Evaluation) -> float:

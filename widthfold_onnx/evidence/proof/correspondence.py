@@ -18,7 +18,7 @@ from widthfold_onnx.evidence.proof.call import FLOATS
 from widthfold_onnx.evidence.proof.operators.moves import MOVES
 from widthfold_onnx.evidence.proof.program import Program, Tensors, stored
 from widthfold_onnx.evidence.proof.values import Described, Shape
-from widthfold_onnx.model.proto.domain import is_default
+from widthfold_onnx.model.proto.domain import domain_name, is_default
 from widthfold_onnx.model.proto.external import is_external
 from widthfold_onnx.model.proto.walk import node_tensors
 from widthfold_onnx.model.shapes.table import ShapeTable
@@ -220,5 +220,5 @@ def _bare(node: onnx.NodeProto) -> bytes:
     bare.CopyFrom(node)
     for name in ("name", "metadata_props", "doc_string"):
         bare.ClearField(name)
-    bare.domain = "" if node.domain == "ai.onnx" else node.domain
+    bare.domain = domain_name(node.domain)
     return bytes(bare.SerializeToString(deterministic=True))

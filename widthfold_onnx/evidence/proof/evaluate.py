@@ -24,7 +24,7 @@ from widthfold_onnx.evidence.proof.values import (
     Value,
 )
 from widthfold_onnx.model.proto.dims import Dims
-from widthfold_onnx.model.proto.domain import is_default
+from widthfold_onnx.model.proto.domain import domain_name, is_default
 from widthfold_onnx.model.proto.scope import NameScope, describe_node
 from widthfold_onnx.model.proto.walk import body_path
 from widthfold_onnx.model.shapes.table import ShapeTable
@@ -202,7 +202,7 @@ class Evaluation:
             node=node,
             attributes=self._program.attributes(node),
             inputs=[read.get(name) for name in node.input],
-            opset=self._program.opsets.get("" if node.domain == "ai.onnx" else node.domain, 1),
+            opset=self._program.opsets.get(domain_name(node.domain), 1),
             version=self._program.version(node),
             shapes=[self._shape(path, name) if name else None for name in node.output],
             unknown=self.unknown,

@@ -16,9 +16,9 @@ from onnx.inliner import inline_local_functions
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError
 from widthfold_onnx.model.proto.constant_folding import dense
+from widthfold_onnx.model.proto.domain import domain_name
 from widthfold_onnx.model.proto.functions import (
     check_inlined_size,
-    domain_name,
     with_stated_defaults,
 )
 from widthfold_onnx.model.proto.scope import NameScope, graph_scope

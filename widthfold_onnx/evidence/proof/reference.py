@@ -12,6 +12,7 @@ from onnx.reference import ReferenceEvaluator
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.proof.values import UnevaluableError
+from widthfold_onnx.model.proto.domain import domain_name
 
 CACHED = 1024
 
@@ -28,7 +29,7 @@ def run_reference(
     message.CopyFrom(node)
     message.name = ""
     message.ClearField("metadata_props")
-    message.domain = "" if node.domain == "ai.onnx" else node.domain
+    message.domain = domain_name(node.domain)
     message.input[:] = [f"i{i}" if a is not None else "" for i, a in enumerate(inputs)]
     message.output[:] = [f"o{i}" for i in range(len(node.output))]
     kinds = tuple(0 if a is None else helper.np_dtype_to_tensor_dtype(a.dtype) for a in inputs)

@@ -26,6 +26,9 @@ Shapes = Mapping[str, Shape]
 Key = tuple[str, int] | str
 """An open dimension: its symbol, or the input and the axis of one without a symbol."""
 
+OTHER_SIZES = ((1, 1), (1, -1), (2, -1), (2, 0), (1, 0))
+"""Other extents than the first of an open dimension, as a multiple and what is added to it."""
+
 LADDER = (24, 64, 16, 1, 128, 160, 224, 320, 640, 1024, 4096, 16384)
 """Extents that are tried where nothing is known of a model."""
 
@@ -63,19 +66,12 @@ def first_tries(program: Program, fixed: Shapes, known: Shapes) -> Iterator[Shap
 
 
 def second_tries(program: Program, fixed: Shapes, first: Shapes) -> Iterator[Shapes]:
-    """Yield other extents for the open dimensions: all of them changed, then some."""
-    return _changed(program, fixed, first, 3, ((1, 1), (1, -1), (2, -1), (2, 0), (1, 0)))
-
-
-def _changed(
-    program: Program, fixed: Shapes, first: Shapes, batch: int, steps: Sequence[tuple[int, int]]
-) -> Iterator[Shapes]:
-    """Yield extents with another batch, and a multiple plus a step for other dimensions."""
+    """Yield other extents for the open dimensions: another batch, and `OTHER_SIZES` of the rest."""
     dims = open_dimensions(program, fixed)
     sizes = _sizes(program, first)
-    batches = {key: batch + 2 * (sizes[key] == batch) for key, leads in dims.items() if leads}
+    batches = {key: 5 if sizes[key] == 3 else 3 for key, leads in dims.items() if leads}
     others = [key for key, leads in dims.items() if not leads]
-    for factor, step in steps if others else ((1, 0),):
+    for factor, step in OTHER_SIZES if others else ((1, 0),):
         changed = {key: factor * sizes[key] + step for key in others}
         if batches or (factor, step) != (1, 0):
             yield _at(program, fixed, {**sizes, **batches, **changed})

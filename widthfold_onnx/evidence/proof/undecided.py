@@ -81,10 +81,10 @@ def undecided(
     others = tuple(axis for axis in range(numbers[0].ndim) if axis != 1)  # each channel by itself
     largest = np.abs(numbers[0]).max(others, initial=0)
     distance = np.abs(numbers[0] - numbers[1]).max(others, initial=0)
-    tiles = DIGITS.get(table.element("", target), DIGITS[FLOATS[2]])
+    digits = DIGITS.get(table.element("", target), DIGITS[FLOATS[2]])
     if (gone or added or is_opaque) and (distance <= SAME * largest).all():
         return f"the numbers agree{_said(gone, added)}"
-    if is_merged and (distance <= UNITS * tiles * largest).all():
+    if is_merged and (distance <= UNITS * digits * largest).all():
         return f"the new model has rounded what {', '.join(merged)} make of constants"
     return ""
 

@@ -32,7 +32,7 @@ class Known:
     Attributes:
         array: the numbers or strings.
         rounded: whether they were computed in floats, so that another order of computing may
-            give other last tiles.
+            give other last digits.
     """
 
     array: Array

@@ -1,4 +1,4 @@
-"""Times two models in alternating pairs on the runtime, and says what they were timed on.
+"""Time two models (`runtime.paired_benchmark`), judge the result, and explain it.
 
 It knows nothing of folds, proof and parity; `evidence.run` and the scripts use it.
 """

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from widthfold_onnx.evidence.timing.environment import cores, load_average
 from widthfold_onnx.evidence.timing.memory import file_bytes, peak_mib
-from widthfold_onnx.evidence.timing.paired_benchmark import Setting, contest, opened
 from widthfold_onnx.evidence.timing.placement import fallbacks, placement, remarks
 from widthfold_onnx.evidence.timing.profile import profile
 from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.results import Side, Timing
 from widthfold_onnx.runtime.clock import clock_name
+from widthfold_onnx.runtime.environment import cores, load_average
+from widthfold_onnx.runtime.paired_benchmark import Setting, contest, open_at
 from widthfold_onnx.runtime.sessions.session import Feeds
 
 KEPT_SAMPLES = 500
@@ -97,7 +97,7 @@ def _side(
 ) -> Side:
     """Describe one model, timed at the setting that suits it best."""
     chosen = dataclasses.replace(options, provider_options=setting.options)
-    nodes = profile(partial(opened, model, options, setting), feeds)
+    nodes = profile(partial(open_at, model, options, setting), feeds)
     return Side(
         level=str(setting),
         median_ms=_ms(np.median(seconds)),

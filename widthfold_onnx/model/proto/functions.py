@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import onnx
 
 from widthfold_onnx.errors import InvalidModelError
+from widthfold_onnx.model.proto.domain import domain_name
 from widthfold_onnx.model.proto.scope import text
 from widthfold_onnx.model.proto.walk import all_nodes, attribute_graphs
 from widthfold_onnx.text import quoted
@@ -21,11 +22,6 @@ FunctionKey = tuple[str, str, str]
 Weigh = Callable[[onnx.NodeProto], int]
 
 _GRAPH_TYPES = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
-
-
-def domain_name(domain: str) -> str:
-    """Return the one spelling of a domain: the default domain has two."""
-    return "" if domain == "ai.onnx" else domain
 
 
 def call_key(node: onnx.NodeProto) -> FunctionKey:

@@ -15,12 +15,12 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from widthfold_onnx.errors import InvalidModelError
+from widthfold_onnx.model.proto.domain import domain_name
 from widthfold_onnx.model.proto.external import check_external, is_external
 from widthfold_onnx.model.proto.functions import (
     FunctionKey,
     call_key,
     check_inlining,
-    domain_name,
     function_key,
 )
 from widthfold_onnx.model.proto.scope import (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from widthfold_onnx.errors import InvalidModelError, UsageError
+from widthfold_onnx.errors import InvalidModelError, UnverifiedError, UsageError
 from widthfold_onnx.model.read.preflight import scan_wire
 from widthfold_onnx.text import printable
 
@@ -67,6 +67,32 @@ def load(path: Path) -> LoadedModel:
     except InvalidModelError as error:
         raise InvalidModelError(f"{shown}: {error}") from error
     return LoadedModel(proto, path)
+
+
+def load_with_data(model: Path, most: int) -> onnx.ModelProto:
+    """Read a model with its external data inside, for copies that may lie anywhere.
+
+    Args:
+        model: the file.
+        most: largest number of bytes, external ones included.
+
+    Raises:
+        UnverifiedError: it is larger.
+        InvalidModelError: a file that changed since it was checked.
+    """
+    loaded = load(model)
+    from widthfold_onnx.model.proto.external import check_external, external_tensors, open_external
+
+    tensors = [(t, check_external(t, loaded.folder)) for t in external_tensors(loaded.proto)]
+    if model.stat().st_size + sum(data.length for _, data in tensors) > most:
+        raise UnverifiedError(f"the model has more than {most >> 20} MiB")
+    for tensor, data in tensors:
+        with open_external(data.location, loaded.folder) as file:
+            file.seek(data.offset)
+            tensor.raw_data = file.read(data.length)
+        del tensor.external_data[:]
+        tensor.ClearField("data_location")
+    return loaded.proto
 
 
 def _read(path: Path) -> bytes:

@@ -15,8 +15,8 @@ import onnx
 from onnx import defs, helper, shape_inference  # noqa: TID251 - this module is the door
 
 from widthfold_onnx.errors import InvalidModelError
-from widthfold_onnx.model.proto.domain import is_default
-from widthfold_onnx.model.proto.functions import FunctionKey, call_key, domain_name, function_key
+from widthfold_onnx.model.proto.domain import domain_name, is_default
+from widthfold_onnx.model.proto.functions import FunctionKey, call_key, function_key
 from widthfold_onnx.model.proto.scope import describe_node
 from widthfold_onnx.model.proto.walk import all_graphs, all_nodes, subgraphs
 

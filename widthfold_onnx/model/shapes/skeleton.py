@@ -11,9 +11,8 @@ from collections.abc import Sequence
 import onnx
 from onnx import TensorProto, helper
 
-from widthfold_onnx.model.proto.domain import is_default, operator_of
+from widthfold_onnx.model.proto.domain import domain_name, is_default, operator_of
 from widthfold_onnx.model.proto.external import is_external
-from widthfold_onnx.model.proto.functions import domain_name
 from widthfold_onnx.model.proto.scope import NameScope, function_scope, graph_scope
 from widthfold_onnx.model.proto.tensors import BITS, elements, stored_bytes
 from widthfold_onnx.model.proto.walk import all_nodes, attribute_graphs

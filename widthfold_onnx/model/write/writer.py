@@ -36,7 +36,7 @@ def write_model(
 ) -> None:
     """Write a model, and its external data into one file beside it.
 
-    The data go into ``<out name>.<16 hex tiles of their SHA-256>.data``, so that the model that
+    The data go into ``<out name>.<16 hex digits of their SHA-256>.data``, so that the model that
     was at `out` keeps its own. Whatever fails, an interrupt included, `out` stays as it was, and
     only files made here are removed.
 
@@ -68,13 +68,7 @@ def write_model(
             model.publish()
 
 
-def copy_model(
-    path: Path,
-    out: Path,
-    *,
-    proto: onnx.ModelProto,
-    protected: Sequence[Path] = (),
-) -> None:
+def copy_model(path: Path, out: Path, *, proto: onnx.ModelProto) -> None:
     """Copy a model file byte for byte, with the external data that it refers to.
 
     Data go to the same relative names below the folder of `out`, unless that is the folder of
@@ -84,7 +78,6 @@ def copy_model(
         path: the model file.
         out: where it goes; a file that is there is replaced in one step.
         proto: the loaded model, which names the files.
-        protected: files besides `path` that must not be replaced.
 
     Raises:
         UsageError: `out` is no place for a file, a file of external data exists with other
@@ -93,7 +86,7 @@ def copy_model(
     """
     folder = path.parent
     places = {check_external(tensor, folder).location: None for tensor in external_tensors(proto)}
-    check_target(out, [path, *protected, *(folder / location for location in places)])
+    check_target(out, [path, *(folder / location for location in places)])
     with writing(out):
         if folder.samefile(out.parent):
             places = {}

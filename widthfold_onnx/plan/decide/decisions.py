@@ -13,12 +13,11 @@ from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import Gain, SiteReport
-from widthfold_onnx.rewrite.engine import Rewriting
-from widthfold_onnx.rewrite.nonfinite import spread_of
 from widthfold_onnx.rewrite.record import carries_folds
+from widthfold_onnx.rewrite.rewriting import Rewriting, spread_of
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.forms.guarding import EXTENTS, needed_extents
-from widthfold_onnx.rules.match import reading
+from widthfold_onnx.rules.forms.open_extents import EXTENTS, needed_extents
+from widthfold_onnx.rules.match.reading import read_site
 from widthfold_onnx.rules.match.site import Extents, LinearSite, Site
 from widthfold_onnx.text import quoted
 
@@ -123,8 +122,7 @@ def read_sites(
     Raises:
         UsageError: a node pattern matches no site, or an assumed input shape does not fit.
     """
-    static = document.shapes
-    planned = ShapeTable(document.proto, options.input_shapes) if options.input_shapes else static
+    planned = planned_shapes(document, options)
     is_folded = carries_folds(document.proto)
     for site in find_sites(document, options):
         if is_folded:
@@ -132,18 +130,26 @@ def read_sites(
         elif not _selected(site.name, options):
             yield site, Refusal(Code.NOT_SELECTED, "left alone by --nodes or --skip")
         else:
-            yield site, read_site(document, site, static, planned)
+            yield site, read_at(document, site, planned)
 
 
-def read_site(
-    document: Document, site: Site, static: ShapeTable, planned: ShapeTable
-) -> LinearSite | Refusal:
-    """Read a site at the extents that two tables give its values."""
+def read_at(document: Document, site: Site, planned: ShapeTable) -> LinearSite | Refusal:
+    """Read a site at the extents that are planned with."""
 
     def extents(table: ShapeTable) -> Extents:
         return lambda value: table.get(site.scope.path, value.name or "")
 
-    return reading.read_site(document, site, extents(static), extents(planned))
+    return read_site(document, site, extents(document.shapes), extents(planned))
+
+
+def planned_shapes(document: Document, options: FoldOptions) -> ShapeTable:
+    """Return the shapes of all values under the assumed input shapes.
+
+    Raises:
+        UsageError: an assumed input shape does not fit.
+    """
+    given = options.input_shapes
+    return ShapeTable(document.proto, given) if given else document.shapes
 
 
 def find_sites(document: Document, options: FoldOptions) -> list[Site]:

@@ -14,9 +14,8 @@ from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.proto.dims import Dims, dims_of
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import SMALLEST_FACTOR, FoldOptions
-from widthfold_onnx.plan.decide.decisions import Decision
+from widthfold_onnx.plan.decide.decisions import Decision, planned_shapes, read_at
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.match.reading import read_site
 from widthfold_onnx.rules.match.site import Site
 from widthfold_onnx.rules.selection import reformulate
 from widthfold_onnx.text import printable
@@ -79,23 +78,14 @@ class Hints:
         return ""
 
     def _folds(self, site: Site, planned: ShapeTable, options: FoldOptions) -> bool:
-        def dims(table: ShapeTable, name: str | None) -> Dims | None:
-            return table.get(site.scope.path, name or "")
-
-        read = read_site(
-            self._document,
-            site,
-            lambda value: dims(self._document.shapes, value.name),
-            lambda value: dims(planned, value.name),
-        )
+        read = read_at(self._document, site, planned)
         if isinstance(read, Refusal):
             return False
         return not isinstance(reformulate(read, options, self._factor), Refusal)
 
     @cached_property
     def _planned(self) -> ShapeTable:
-        given = self._options.input_shapes
-        return ShapeTable(self._document.proto, given) if given else self._document.shapes
+        return planned_shapes(self._document, self._options)
 
     def _table(self, shapes: _Suggested) -> ShapeTable:
         """Return the shapes of all values under suggested input shapes; computed on first use."""

@@ -15,16 +15,16 @@ from widthfold_onnx.options import FoldOptions, Layout
 from widthfold_onnx.runtime.sessions.providers import OFF
 
 
-def settled(fold: FoldOptions, provider_options: Mapping[str, str]) -> FoldOptions:
+def decide_layout(fold: FoldOptions, provider_options: Mapping[str, str]) -> FoldOptions:
     """Return the options with AUTO decided, unless forms are measured, where both layouts compete.
 
     Args:
         fold: the options.
         provider_options: options of the provider, as the runtime names them.
 
-    >>> settled(FoldOptions(factor=8), {}).layout
+    >>> decide_layout(FoldOptions(factor=8), {}).layout
     <Layout.NCHW: 'nchw'>
-    >>> settled(FoldOptions(factor=8), {"prefer_nhwc": "1"}).layout
+    >>> decide_layout(FoldOptions(factor=8), {"prefer_nhwc": "1"}).layout
     <Layout.NHWC: 'nhwc'>
     """
     if fold.layout is not Layout.AUTO or fold.factor is None:

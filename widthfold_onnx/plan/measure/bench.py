@@ -14,13 +14,13 @@ from typing import Self
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
-from widthfold_onnx.plan.measure.outcome import kept_of, lost, outdated, settled
+from widthfold_onnx.plan.measure.measurements import is_known, lost, measurement_of, outdated
 from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, Setup, race
 from widthfold_onnx.plan.store.identity import setting_identity
 from widthfold_onnx.plan.store.store import Key, Measurement, Store
 from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.progress import Progress, Step
-from widthfold_onnx.rules.forms.guarding import EXTENTS
+from widthfold_onnx.rules.forms.open_extents import EXTENTS
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.sessions.session import Level
 
@@ -131,7 +131,7 @@ class Bench:
         if own is not None and own.status == "lost":
             return workload if outdated(own) and seconds > 0 else None
         known = {form: self.known(workload.subject, form.key) for form in workload.forms}
-        forms = tuple(form for form, found in known.items() if not settled(found, seconds))
+        forms = tuple(form for form, found in known.items() if not is_known(found, seconds))
         return replace(workload, forms=forms) if forms or own is None else None
 
     def _key(self, subject: str, candidate: str) -> Key:
@@ -227,7 +227,7 @@ class _Progress:
         elif isinstance(message, Done):
             del self.left[message.subject]
         else:
-            self._tell(message.subject, message.key, kept_of(message, self._budget))
+            self._tell(message.subject, message.key, measurement_of(message, self._budget))
 
     def lose(self, reason: str) -> None:
         """Mark the running form as lost; if it is the layer as it is, drop the workload's forms."""

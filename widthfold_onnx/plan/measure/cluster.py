@@ -96,7 +96,7 @@ class Cluster:
     def submit(
         self, address: str, workload: Workload, setup: Setup, seconds: float, share: float
     ) -> Flight:
-        """Have `remote.measured` run on one worker and on no other.
+        """Have `cluster_task.measured` run on one worker and on no other.
 
         Raises:
             UnverifiedError: the scheduler is gone.

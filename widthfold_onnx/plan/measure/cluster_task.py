@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Mapping
 
-from widthfold_onnx.evidence.timing.environment import version
 from widthfold_onnx.options import Provider
 from widthfold_onnx.plan.measure.bench import measure
 from widthfold_onnx.plan.measure.successive_halving import Setup
@@ -15,6 +14,7 @@ from widthfold_onnx.plan.store.store import Measurement
 from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.progress import silent
 from widthfold_onnx.runtime.child import isolated
+from widthfold_onnx.runtime.environment import version
 from widthfold_onnx.runtime.sessions.session import runtime_version
 
 Outcome = tuple[str, str, Measurement]

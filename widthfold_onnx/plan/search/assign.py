@@ -114,14 +114,14 @@ def _join(
     cost: dict[PackedLayout, float] = defaultdict(float)
     for subjects, end in ((link.makers, "returns"), (link.readers, "reads")):
         for subject in dict.fromkeys(subjects):
-            by_state: defaultdict[PackedLayout | None, list[int]] = defaultdict(list)
+            by_layout: defaultdict[PackedLayout | None, list[int]] = defaultdict(list)
             for option, variable in zip(options[subject], chosen[subject], strict=True):
                 layout = getattr(option, end)
-                by_state[layout].append(variable)
+                by_layout[layout].append(variable)
                 if layout is not None:
                     ends = sum(other is not None for other in (option.reads, option.returns))
                     cost[layout] = max(cost[layout], option.ends / ends)
-            sides.append((by_state, end == "returns"))
+            sides.append((by_layout, end == "returns"))
     home = {layout: program.variable(0.0, whole=True) for layout in cost}
     program.exactly_one([*home.values(), program.variable(0.0, whole=True)])
     for layout, seconds in cost.items():
@@ -130,11 +130,11 @@ def _join(
             program.at_least(fold, [home[layout]])
         if link.read:
             program.at_least(unfold, [home[layout]])
-        for by_state, makes in sides:
+        for by_layout, makes in sides:
             # Convert where only one of layer and link has the layout: each in its own direction.
             inward, outward = (unfold, fold) if makes else (fold, unfold)
-            program.at_least(inward, by_state[layout], [home[layout]])
-            program.at_least(outward, [home[layout]], by_state[layout])
+            program.at_least(inward, by_layout[layout], [home[layout]])
+            program.at_least(outward, [home[layout]], by_layout[layout])
 
 
 class _Program:

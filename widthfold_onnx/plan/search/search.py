@@ -27,8 +27,8 @@ from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.plan.decide.decisions import plan, rewriting
 from widthfold_onnx.plan.measure.bench import AS_IS, Bench
 from widthfold_onnx.plan.search.assign import assign
-from widthfold_onnx.plan.search.context import context_elsewhere, context_here
 from widthfold_onnx.plan.search.gains import PREDICTED_GAIN, Gains, gain_of, pays
+from widthfold_onnx.plan.search.search_context import context_by_running, context_without_running
 from widthfold_onnx.plan.search.trials import Choice, Trials
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.plan.workload.candidates import form_of
@@ -75,9 +75,9 @@ class Search:
         self._say = on_progress
         on_progress(Step("looking for the provider and the shapes of the inputs"))
         if options.measure:
-            context = context_here(loaded, options, fold.input_shapes)
+            context = context_by_running(loaded, options, fold.input_shapes)
         else:
-            context = context_elsewhere(loaded, options, fold.input_shapes, store)
+            context = context_without_running(loaded, options, fold.input_shapes, store)
         self._shapes, self._target = context.shapes, context.target
         self._options = replace(options, provider=context.provider)
         self._bench = Bench.of(self._options, fold, store, context.machine)

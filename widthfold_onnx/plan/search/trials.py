@@ -10,17 +10,17 @@ import numpy as np
 import onnx
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.timing.paired_benchmark import ratio_of
 from widthfold_onnx.model.read.loader import LoadedModel
 from widthfold_onnx.model.write.writer import write_model
 from widthfold_onnx.options import SearchOptions, Shapes, VerifyOptions
 from widthfold_onnx.plan.measure.bench import Bench
-from widthfold_onnx.plan.measure.outcome import lost, now, outdated
+from widthfold_onnx.plan.measure.measurements import lost, now, outdated
 from widthfold_onnx.plan.store.identity import canonical
 from widthfold_onnx.plan.store.store import Measurement
 from widthfold_onnx.plan.workload.layers import Place
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.clock import Pairing
+from widthfold_onnx.runtime.paired_benchmark import ratio_of
 
 PATIENCE = 600.0
 """Seconds beyond the timing itself after which a model counts as hung: some models run for half

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from widthfold_onnx.errors import UsageError, WidthfoldError
-from widthfold_onnx.evidence.timing.environment import cores
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.operators import OPERATORS
@@ -31,6 +30,7 @@ from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import TunedMachine, TunedModel, TuneReport
 from widthfold_onnx.rewrite.record import carries_folds
 from widthfold_onnx.runtime.child import isolated
+from widthfold_onnx.runtime.environment import cores
 from widthfold_onnx.runtime.running import running
 
 EVERY_FORM = FoldOptions()

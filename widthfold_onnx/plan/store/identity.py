@@ -10,8 +10,8 @@ from functools import cache
 from typing import NamedTuple
 
 from widthfold_onnx.errors import InternalError
-from widthfold_onnx.evidence.timing.environment import cores, cpu_info, machine, version
 from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.runtime.environment import cores, cpu_info, machine, version
 from widthfold_onnx.runtime.saturation import u8s8_error
 from widthfold_onnx.runtime.sessions.session import Level, resolved, runtime_version
 

@@ -12,8 +12,8 @@ from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.plan.workload.candidates import form_of
 from widthfold_onnx.plan.workload.workloads import Workload, only_site
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rewrite.engine import Rewriting
 from widthfold_onnx.rewrite.record import FOLD_KEY, LAYOUT_KEY
+from widthfold_onnx.rewrite.rewriting import Rewriting
 from widthfold_onnx.rules.match.site import LinearSite
 
 

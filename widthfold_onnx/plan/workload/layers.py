@@ -17,7 +17,7 @@ from widthfold_onnx.plan.workload.packed_workload import inside
 from widthfold_onnx.plan.workload.workloads import Workload, cut
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.forms.guarding import unguardable
+from widthfold_onnx.rules.forms.open_extents import unguardable
 from widthfold_onnx.rules.match.site import LinearSite, Site
 from widthfold_onnx.rules.selection import reformulate, unfit
 

@@ -7,12 +7,11 @@ the operator is looked up here; the rewriting decides whether an op really accep
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from widthfold_onnx.model.graph.document import Document, Graph, Node, Value, graph_of
-from widthfold_onnx.model.graph.toposort import nodes_of
+from widthfold_onnx.model.graph.traversal import connected, nodes_of
 from widthfold_onnx.model.proto.domain import is_default
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.propagation.table import PROPAGATION
@@ -55,7 +54,7 @@ def _links(document: Document, graph: Graph, subjects: Mapping[Node, str]) -> It
     )
     joined = [[value] for node in layers for value in _data(document, node)]
     joined += [list(_data(document, node)) for node in propagated]
-    for group in _connected(joined):
+    for group in connected(joined):
         origins = [value.producer() for value in group]
         uses = [(node, index) for value in group for node, index in value.uses()]
         makers = [subjects[node] for node in origins if node is not None and node in subjects]
@@ -68,24 +67,6 @@ def _links(document: Document, graph: Graph, subjects: Mapping[Node, str]) -> It
                 any(node not in layers and node not in propagated for node in origins),
                 len(known) < len(uses) or any(map(document.is_fixed, group)),
             )
-
-
-def _connected(joined: Sequence[Sequence[Value]]) -> Iterator[list[Value]]:
-    """Yield the groups of values that are joined, directly or through others."""
-    near: dict[Value, list[Sequence[Value]]] = defaultdict(list)
-    for values in joined:
-        for value in values:
-            near[value].append(values)
-    seen: set[Value] = set()
-    for start in near:
-        if start not in seen:
-            seen.add(start)
-            group = [start]
-            for value in group:  # the loop appends to it
-                fresh = dict.fromkeys(v for vs in near[value] for v in vs if v not in seen)
-                seen.update(fresh)
-                group += fresh
-            yield group
 
 
 def _data(document: Document, node: Node) -> Iterator[Value]:

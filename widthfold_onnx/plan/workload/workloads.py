@@ -18,7 +18,7 @@ from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.plan.decide.decisions import read_site
+from widthfold_onnx.plan.decide.decisions import read_at
 from widthfold_onnx.plan.predict.cost import form_seconds, layer_seconds
 from widthfold_onnx.plan.predict.targets import Target
 from widthfold_onnx.plan.predict.work import Work
@@ -137,9 +137,9 @@ def cut(
 
 def only_site(document: Document) -> LinearSite | Refusal:
     """Return the site of a workload."""
-    table = document.shapes
     scope, node = next(document.nodes(OPERATORS))
-    return read_site(document, Site(node, scope, node.name or "", node.op_type), table, table)
+    site = Site(node, scope, node.name or "", node.op_type)
+    return read_at(document, site, document.shapes)
 
 
 def _exists(key: str, site: LinearSite, options: FoldOptions) -> bool:

@@ -1,4 +1,4 @@
 """Render a report as one HTML page with its pictures.
 
-It imports `reports.wording` and `results`; `reports.forms` imports it.
+It imports `reports.wording` and `results`; `reports.formats` imports it.
 """

@@ -84,8 +84,8 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, below: bool
     for row in shown:
         grid.add_row(*map(_styled, row))
     sentences = below and used[-1] == len(columns) - 1 and len(used) > 1
-    logical = console.measure(grid, options=console.options.update(width=_UNBOUNDED)).maximum
-    if sentences and logical > console.width:
+    full = console.measure(grid, options=console.options.update(width=_UNBOUNDED)).maximum
+    if sentences and full > console.width:
         _stacked(console, [head[:-1], *(row[:-1] for row in shown)], [row[-1] for row in cells])
     else:
         console.print(grid)

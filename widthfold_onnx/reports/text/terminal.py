@@ -36,7 +36,7 @@ def show_optimize(report: OptimizeReport) -> None:
         line += f"; {report.written} is a copy of {report.model}"
     say(line)
     if any(site.code == "already-folded" for site in report.sites):
-        say(wording.carries_folds(report.model))
+        say(wording.already_folded(report.model))
     for region in report.regions:
         say(wording.region(region))
     if spread := wording.spread(report.sites):
@@ -71,7 +71,7 @@ def show_inspect(report: InspectReport) -> None:
     found = f"{len(report.sites)} {wording.kinds(report.sites)}"
     say(f"{report.model}: {report.nodes} nodes, {found}, opset {report.opset}")
     if any(site.folded_as is not None for site in report.sites):
-        say(wording.carries_folds(report.model))
+        say(wording.already_folded(report.model))
 
 
 def _site(site: SiteReport) -> list[str]:

@@ -23,7 +23,7 @@ class Ends:
     Attributes:
         data: index of the input that it reads.
         in_shape: extents of the input as far as they are fixed; `out_shape` likewise.
-        natural_because: why the folded result is unfolded at once; None where it is not, or
+        logical_because: why the folded result is unfolded at once; None where it is not, or
             nothing was folded.
     """
 

@@ -12,9 +12,8 @@ from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms import rows, windows
-from widthfold_onnx.rules.forms.assumed_extents import wrong_elsewhere
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.forms.guarding import guard_problem
+from widthfold_onnx.rules.forms.open_extents import guard_problem, open_extents_problem
 from widthfold_onnx.rules.match.site import LinearSite
 
 MAX_WEIGHT_BYTES = 256 << 20
@@ -54,7 +53,7 @@ def legal_form(
     # With all assumed extents stated and tested, Reshapes have fewer to infer.
     for assumed in (False, True) if options.guard_shapes else (False,):
         form = moves.form(site, options, fold, label, factor, kind, shapes, merged, assumed=assumed)
-        problem = wrong_elsewhere(site, options, form)
+        problem = open_extents_problem(site, options, form)
         if problem is None:
             problem = _too_large(site, options, form) or guard_problem(site, form, options)
             return problem or form

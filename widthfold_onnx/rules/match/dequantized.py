@@ -11,18 +11,14 @@ UINT8").
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Document, Node, Value
 from widthfold_onnx.model.proto.domain import is_default
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.match.parameter import dequantizer, input_of
-
-Array = npt.NDArray[Any]
 
 DEQUANTIZE_INPUTS = 3
 """Number of inputs of a DequantizeLinear with a zero point."""
@@ -41,7 +37,7 @@ def data_dequantizer(value: Value | None) -> Node | None:
     if maker is not None or node is None or not is_default(node, *SELECTING, "Identity"):
         return maker
     # With ceil_mode a window of a MaxPool may lie in its padding, and hold no element of the data.
-    rounds_up = "ceil_mode" in node.attributes and node.attributes["ceil_mode"].as_int()
+    rounds_up = node.attributes.get_int("ceil_mode", 0)
     return None if rounds_up or value is not node.outputs[0] else data_dequantizer(node.inputs[0])
 
 

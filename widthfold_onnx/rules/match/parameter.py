@@ -75,7 +75,7 @@ def read_parameter(
         return constant if isinstance(constant, Refusal) else Parameter(constant)
     numbers, scale, zero = (_constant(document, input_of(maker, place)) for place in range(3))
     assert numbers is not None  # else its output would be no constant
-    axis = maker.attributes["axis"].as_int() if "axis" in maker.attributes else 1
+    axis = maker.attributes.get_int("axis", 1)
     return Parameter(numbers, maker, scale, zero, axis % max(len(numbers.shape), 1))
 
 

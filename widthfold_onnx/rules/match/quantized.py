@@ -20,11 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Document, Node, Value
 from widthfold_onnx.model.proto.dims import Dims
@@ -39,7 +38,6 @@ from widthfold_onnx.rules.match.dequantized import (
 )
 from widthfold_onnx.rules.match.parameter import Parameter, dequantizer, input_of, is_single
 
-Array = npt.NDArray[Any]
 Extents = Callable[[Value], Dims | None]
 
 BYTES = ("INT8", "UINT8")
@@ -92,7 +90,7 @@ def read_quantization(
     return Quantization(True, dtype, zero, True, quantized and not result.is_graph_output())
 
 
-def read_beside(
+def read_scales(
     document: Document,
     node: Node,
     operator: Operator,
@@ -179,7 +177,7 @@ def _vector_problem(
     )
 
 
-def problem_of(
+def quantization_problem(
     document: Document,
     node: Node,
     quantization: Quantization,

@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Document, Node
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.domain import operator_of
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.operators.base import MIN_OPSET, Array, Operator, Positions
+from widthfold_onnx.operators.base import MIN_OPSET, Operator, Positions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.match.dequantized import data_dequantizer, exact_dequantizer, is_finite
 from widthfold_onnx.rules.match.parameter import Parameter, read_parameter
@@ -22,9 +23,9 @@ from widthfold_onnx.rules.match.quantized import (
     BYTES,
     Quantization,
     accumulator_overflow,
-    problem_of,
-    read_beside,
+    quantization_problem,
     read_quantization,
+    read_scales,
 )
 from widthfold_onnx.rules.match.samples import samples_of
 from widthfold_onnx.rules.match.site import ITEMSIZE, Extents, LinearSite, Site
@@ -71,7 +72,7 @@ def read_site(
         return axes
     maker = exact_dequantizer(document, data)
     integers_only = quantization is not None and not quantization.dequantized
-    turned = operator.transposed(node)
+    turned = operator.data_transposed(node)
     result = LinearSite(
         node=node,
         scope=site.scope,
@@ -165,10 +166,10 @@ def _parameters(
         parameters[inputs.bias] = bias
     if quantization is None:
         return parameters, None
-    problem = problem_of(document, node, quantization, parameters, operator)
+    problem = quantization_problem(document, node, quantization, parameters, operator)
     if problem is not None:
         return problem
-    beside = read_beside(document, node, operator, extents, weight.constant.shape)
+    beside = read_scales(document, node, operator, extents, weight.constant.shape)
     if isinstance(beside, Refusal):
         return beside
     zero = None if inputs.zero is None else beside.get(inputs.zero)
@@ -200,7 +201,7 @@ def _extents(
         return Refusal(
             Code.EMPTY_TENSOR, f"input {list(planned)} or weight {list(weight.shape)} is empty"
         )
-    if operator.transposed(node):
+    if operator.data_transposed(node):
         return (*static[:-2], static[-1], static[-2]), (*planned[:-2], planned[-1], planned[-2])
     return static, planned
 
@@ -275,7 +276,9 @@ def _sized_pads(
 ) -> frozenset[int]:
     """Return the spatial axes of open length whose pads depend on it."""
     pairs = enumerate(zip(axes, lengths, strict=True))
-    return frozenset(i for i, (axis, n) in pairs if n is None and operator.sized(node, axis))
+    return frozenset(
+        i for i, (axis, n) in pairs if n is None and operator.pads_by_extent(node, axis)
+    )
 
 
 def _zero(document: Document, weight: Parameter, shape: tuple[int, ...]) -> Array:

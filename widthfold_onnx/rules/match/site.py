@@ -133,7 +133,7 @@ class LinearSite(Site):
     @property
     def transposed(self) -> bool:
         """True if the data is stored with its two last axes exchanged."""
-        return self.operator.transposed(self.node)
+        return self.operator.data_transposed(self.node)
 
     @property
     def flat(self) -> bool:
@@ -236,7 +236,7 @@ class LinearSite(Site):
             "weight": list(matrix_shape(self.weight.shape, left=self.left)),
             "left": self.left,
             "transposed": self.transposed,
-            "turned": self.operator.turned(self.node),
+            "turned": self.operator.weight_transposed(self.node),
             "flat": self.flat,
             "bias": None if self.bias is None else list(self.bias.shape),
             **({"dequantized": True} if self.is_dequantized else {}),
@@ -261,7 +261,7 @@ class LinearSite(Site):
     def attributes(self) -> str:
         """For reports: kernel, strides, and all attributes that differ from their defaults."""
         if self.is_product:
-            turned = self.operator.turned(self.node)
+            turned = self.operator.weight_transposed(self.node)
             text = f"weight {'left' if self.left else 'right'}"
             text += ", data transposed" * self.transposed + ", weight transposed" * turned
             return text if self.bias is None else f"{text}, C {list(self.bias.shape)}"

@@ -1,5 +1,9 @@
 """Run ops between folded nodes on packed tensors: which ops can, and how.
 
-`table` lists the rules by operator and enforces what all of them share. It imports `fold` and
-`model`; `rewrite` imports it.
+    table      the rules by operator, and what all of them share
+    channels   the rules of Concat and Split
+    axes       the rules of pools, pads, reductions and Resize
+    op         what a rule is given and returns
+
+It imports `fold`, `model` and `operators`; `rewrite` and `plan` import it.
 """

@@ -1,6 +1,6 @@
-"""Find the axes along which an op acts, and their new extents; all other axes stay as they are.
+"""Run ops that act along axes, as pools and resizes do, on packed tensors.
 
-Such an op runs unchanged on packed tensors whose layout leaves these axes alone.
+Such an op runs unchanged if the layout folds none of these axes.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.fold.conv_axis import ConvAxis
+from widthfold_onnx.fold.packing import Reshape, Step
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.propagation.op import Op
+from widthfold_onnx.rules.propagation.op import Op, PackedOp, pointwise
 
 Changed = dict[int, int | None]
 """Axis -> its new extent, None where that is open."""
@@ -20,15 +22,20 @@ Changed = dict[int, int | None]
 
 def _pool(op: Op, shape: Dims) -> Changed | Refusal:
     """Return the pooled axes: those with several kernel positions, a stride or pads."""
-    if op.text("auto_pad", "NOTSET") != "NOTSET" or op.integer("ceil_mode", 0):
-        return Refusal(Code.IMPLICIT_EXTENT, "auto_pad or ceil_mode")
-    kernel = op.integers("kernel_shape", [])
+    given = op.node.attributes
+    if given.get_string("auto_pad", "NOTSET") != "NOTSET" or given.get_int("ceil_mode"):
+        return Refusal(Code.IMPLICIT_EXTENT, "auto_pad or ceil_mode decides its output extents")
+    kernel = given.get_ints("kernel_shape", [])
     rank = len(kernel)
-    strides, dilations = op.integers("strides", [1] * rank), op.integers("dilations", [1] * rank)
-    pads = op.integers("pads", [0] * (2 * rank))
-    lengths = (rank + 2, len(strides), len(dilations), len(pads))
-    if lengths != (len(shape), rank, rank, 2 * rank):
-        return Refusal(Code.INCONSISTENT_ATTRIBUTES, f"{lengths} for an input of rank {len(shape)}")
+    strides = given.get_ints("strides", [1] * rank)
+    dilations = given.get_ints("dilations", [1] * rank)
+    pads = given.get_ints("pads", [0] * (2 * rank))
+    lengths = [rank, len(strides), len(dilations), len(pads)]
+    if lengths != [len(shape) - 2, rank, rank, 2 * rank]:
+        return Refusal(
+            Code.INCONSISTENT_ATTRIBUTES,
+            f"kernel, strides, dilations and pads of lengths {lengths} for rank {len(shape)}",
+        )
     changed: Changed = {}
     for i, extent in enumerate(shape[2:]):
         begin, end = pads[i], pads[rank + i]
@@ -46,13 +53,13 @@ def _pool(op: Op, shape: Dims) -> Changed | Refusal:
 
 def _pad(op: Op, shape: Dims) -> Changed | Refusal:
     if op.document.opset < 11:
-        pads = op.integers("pads", [])
+        pads = op.node.attributes.get_ints("pads", [])
     else:
         array = op.constant(1)
         if isinstance(array, Refusal):
             return array
         if len(op.node.inputs) > 3 and op.node.inputs[3] is not None:
-            return Refusal(Code.NOT_CARRIED, "pads of chosen axes")
+            return Refusal(Code.NOT_CARRIED, "an input selects the axes that it pads")
         pads = array.ravel().tolist()
     if len(pads) != 2 * len(shape):
         return Refusal(Code.INCONSISTENT_ATTRIBUTES, f"{len(pads)} pads for rank {len(shape)}")
@@ -65,13 +72,13 @@ def _pad(op: Op, shape: Dims) -> Changed | Refusal:
 
 
 def _reduce(op: Op, shape: Dims) -> Changed | Refusal:
-    axes = op.integers("axes", [])
+    axes = op.node.attributes.get_ints("axes", [])
     if len(op.node.inputs) > 1 and op.node.inputs[1] is not None:
         array = op.constant(1)
         if isinstance(array, Refusal):
             return array
         axes = array.ravel().tolist()
-    if not axes or not op.integer("keepdims", 1):
+    if not axes or not op.node.attributes.get_int("keepdims", 1):
         return Refusal(Code.OTHER_RANK, "it reduces all axes, or drops them")
     return {axis % len(shape): 1 for axis in axes}
 
@@ -83,8 +90,8 @@ SIZES = 3
 def _resize(op: Op, shape: Dims) -> Changed | Refusal:
     index = 2 if op.document.opset >= 11 else 1
     plain = (
-        op.text("coordinate_transformation_mode", "") != "tf_crop_and_resize"
-        and op.text("keep_aspect_ratio_policy", "stretch") == "stretch"
+        op.node.attributes.get_string("coordinate_transformation_mode", "") != "tf_crop_and_resize"
+        and op.node.attributes.get_string("keep_aspect_ratio_policy", "stretch") == "stretch"
         and "axes" not in op.node.attributes
     )
     if plain and len(op.node.inputs) == SIZES + 1 and op.node.inputs[2] is None:
@@ -98,7 +105,7 @@ def _resize(op: Op, shape: Dims) -> Changed | Refusal:
         ends = enumerate(zip(shape, sizes.tolist(), strict=True))
         return {i: size for i, (extent, size) in ends if extent != size}
     if len(op.node.inputs) != index + 1 or not plain:
-        return Refusal(Code.NOT_CARRIED, "only scales or sizes of all axes are")
+        return Refusal(Code.NOT_CARRIED, "it is not given scales or sizes of all axes")
     scales = op.constant(index)
     if isinstance(scales, Refusal):
         return scales
@@ -119,3 +126,36 @@ ALONG: Mapping[str, Callable[[Op, Dims], Changed | Refusal]] = {
     "Resize": _resize,
 }
 """Functions that return the extents that an op changes, by operator."""
+
+
+def along(op: Op) -> PackedOp | Refusal:
+    """Carry an op along axes that the layout does not fold; inputs other than 0 are parameters."""
+    result = pointwise(op)
+    if isinstance(result, Refusal):
+        return result
+    (shape,) = result.shapes
+    if op.layout.rank(len(shape)) != len(shape):
+        return Refusal(Code.OTHER_RANK, "it names axes by number, and the packed tensor has others")
+    changed = ALONG[op.node.op_type](op, shape)
+    if isinstance(changed, Refusal):
+        return changed
+    if op.layout.involved(len(shape)) & changed.keys():
+        return Refusal(Code.ALONG_FOLDED_AXIS, f"it acts along the axes {sorted(changed)}")
+    after = tuple(changed.get(axis, extent) for axis, extent in enumerate(shape))
+    return PackedOp((after,), _sizes(op, after))
+
+
+def _sizes(op: Op, after: Dims) -> Mapping[int, Array]:
+    """Return the output extents that a Resize reads, as those of the packed tensor."""
+    if op.node.op_type != "Resize" or len(op.node.inputs) <= SIZES:
+        return {}
+    for step in op.layout.steps(after):
+        after = _moved(after, step)
+    return {SIZES: np.array(after, np.int64)}
+
+
+def _moved(extents: Dims, step: Step) -> Dims:
+    """Return the extents behind a move."""
+    if isinstance(step, Reshape):
+        return step.extents
+    return tuple(extents[i] for i in step.order)

@@ -1,29 +1,21 @@
-"""Carry ops that join or split channels, or act along axes that a layout leaves alone."""
+"""Run Concat and Split of channels on packed tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
-from widthfold_onnx.fold.packing import Reshape, Step
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.propagation.axes import ALONG, SIZES
 from widthfold_onnx.rules.propagation.op import Op, PackedOp, pointwise
-
-Array = npt.NDArray[Any]
 
 
 def concat(op: Op) -> PackedOp | Refusal:
     """Carry a Concat of channels, if the packed positions of every channel stay together."""
     shapes = [shape for shape in op.shapes if shape is not None]
     if len(shapes) < len(op.shapes):
-        return Refusal(Code.NOT_PACKED, "an input is not there in the layout")
+        return Refusal(Code.NOT_PACKED, "an input is not packed in this layout")
     first = shapes[0]
-    joins = op.layout.names_channels(op.integer("axis", 0), len(first))
+    joins = op.layout.names_channels(op.node.attributes.get_int("axis", 0), len(first))
     if not joins or not op.layout.channel_major:
         return Refusal(Code.OTHER_AXIS, "it joins along another axis, or tiles lie in between")
     channel = op.layout.channel_axis % len(first)
@@ -47,7 +39,7 @@ def split(op: Op) -> PackedOp | Refusal:
     (shape,), count = result.shapes, len(op.node.outputs)
     channel = op.layout.channel_axis % len(shape)
     channels = shape[channel] or 0
-    splits = op.layout.names_channels(op.integer("axis", 0), len(shape))
+    splits = op.layout.names_channels(op.node.attributes.get_int("axis", 0), len(shape))
     if not splits or not op.layout.channel_major:
         return Refusal(Code.OTHER_AXIS, "it splits along another axis, or tiles lie in between")
     if "split" in op.node.attributes:
@@ -61,36 +53,3 @@ def split(op: Op) -> PackedOp | Refusal:
     if sizes.shape != (count,) or sizes.sum() != channels or sizes.min() < 1:
         return Refusal(Code.UNEVEN_PARTS, f"{channels} channels are split into {count} parts")
     return PackedOp(tuple(_with(shape, channel, int(size)) for size in sizes), constants)
-
-
-def along(op: Op) -> PackedOp | Refusal:
-    """Carry an op along axes that the layout leaves alone; inputs other than 0 are parameters."""
-    result = pointwise(op)
-    if isinstance(result, Refusal):
-        return result
-    (shape,) = result.shapes
-    if op.layout.rank(len(shape)) != len(shape):
-        return Refusal(Code.OTHER_RANK, "it counts its axes")
-    changed = ALONG[op.node.op_type](op, shape)
-    if isinstance(changed, Refusal):
-        return changed
-    if op.layout.involved(len(shape)) & changed.keys():
-        return Refusal(Code.ALONG_FOLDED_AXIS, f"it acts along the axes {sorted(changed)}")
-    after = tuple(changed.get(axis, extent) for axis, extent in enumerate(shape))
-    return PackedOp((after,), _sizes(op, after))
-
-
-def _sizes(op: Op, after: Dims) -> Mapping[int, Array]:
-    """Return the output extents that a Resize reads, as those of the packed tensor."""
-    if op.node.op_type != "Resize" or len(op.node.inputs) <= SIZES:
-        return {}
-    for step in op.layout.steps(after):
-        after = _moved(after, step)
-    return {SIZES: np.array(after, np.int64)}
-
-
-def _moved(extents: Dims, step: Step) -> Dims:
-    """Return the extents behind a move."""
-    if isinstance(step, Reshape):
-        return step.extents
-    return tuple(extents[i] for i in step.order)

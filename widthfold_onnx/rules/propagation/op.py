@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.fold.packed_layout import PackedLayout
 from widthfold_onnx.model.graph.document import Document, Node
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.domain import operator_of
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.refusal import Code, Refusal
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -38,26 +35,6 @@ class Op:
         assert value is not None
         constant = self.document.constant(value)
         return constant if isinstance(constant, Refusal) else self.document.read(constant)
-
-    def integer(self, name: str, default: int) -> int:
-        """Return an attribute."""
-        found = self.node.attributes.get(name)
-        return default if found is None else found.as_int()
-
-    def integers(self, name: str, default: list[int]) -> list[int]:
-        """Return an attribute."""
-        found = self.node.attributes.get(name)
-        return default if found is None else list(found.as_ints())
-
-    def text(self, name: str, default: str) -> str:
-        """Return an attribute."""
-        found = self.node.attributes.get(name)
-        return default if found is None else found.as_string()
-
-    def real(self, name: str, default: float) -> float:
-        """Return an attribute."""
-        found = self.node.attributes.get(name)
-        return default if found is None else found.as_float()
 
     def overflows(self, factor: Array) -> bool:
         """Check whether `factor` times the weight of a linear op before this one overflows.
@@ -97,5 +74,5 @@ def pointwise(op: Op) -> PackedOp | Refusal:
     """Carry an op of data at input 0; all others are scalars by the definition of the operator."""
     shape, *others = op.shapes
     if shape is None or any(other is not None for other in others):
-        return Refusal(Code.NOT_PACKED, "the input is not there in the layout")
+        return Refusal(Code.NOT_PACKED, "the input is not packed in this layout")
     return PackedOp((shape,))

@@ -11,19 +11,16 @@ Refuses: ops that read or write along a folded axis, results without elements, a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.domain import is_default
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.propagation.axes import ALONG
-from widthfold_onnx.rules.propagation.channels import along, concat, split
+from widthfold_onnx.rules.propagation.axes import ALONG, along
+from widthfold_onnx.rules.propagation.channels import concat, split
 from widthfold_onnx.rules.propagation.op import Op, PackedOp, pointwise
-
-Array = npt.NDArray[Any]
 
 MIN_OPSET = 7
 UNARY = frozenset(
@@ -130,7 +127,8 @@ _OVERFLOW = Refusal(
 
 
 def _normalization(op: Op) -> PackedOp | Refusal:
-    if op.integer("training_mode", 0) or not op.integer("spatial", 1):
+    given = op.node.attributes
+    if given.get_int("training_mode") or not given.get_int("spatial", 1):
         return Refusal(Code.NOT_INFERENCE, "statistics are computed, or differ per position")
     result = _per_channel(op, 1)
     if isinstance(result, PackedOp) and not result.constants:
@@ -139,16 +137,16 @@ def _normalization(op: Op) -> PackedOp | Refusal:
     if isinstance(scale, Refusal) or isinstance(variance, Refusal):
         return result
     with np.errstate(all="ignore"):  # invalid statistics give NaN, which counts as an overflow
-        factor = scale / np.sqrt(variance.astype(np.float64) + op.real("epsilon", 1e-5))
+        factor = scale / np.sqrt(variance.astype(np.float64) + given.get_float("epsilon", 1e-5))
     return _OVERFLOW if op.overflows(factor) else result
 
 
 def _quantization(op: Op) -> PackedOp | Refusal:
     if op.document.opset < 13:
         return pointwise(op)
-    if op.integer("block_size", 0):
+    if op.node.attributes.get_int("block_size", 0):
         return Refusal(Code.CONSTANT_VARIES, "the scale differs along blocks")
-    result = _per_channel(op, op.integer("axis", 1))
+    result = _per_channel(op, op.node.attributes.get_int("axis", 1))
     if isinstance(result, Refusal):
         return result
     # A vector of one number stays one: of data, integer kernels of ONNX Runtime take no more.

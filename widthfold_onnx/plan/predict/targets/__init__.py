@@ -13,8 +13,8 @@ from importlib import resources
 import msgspec
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.evidence.timing.environment import cpu_info
 from widthfold_onnx.options import Provider
+from widthfold_onnx.runtime.environment import cpu_info
 from widthfold_onnx.text import quoted
 
 SUFFIX = ".toml"

@@ -12,15 +12,17 @@ from dataclasses import dataclass
 import onnx
 
 from widthfold_onnx.model.graph.document import Document, Graph, graph_of
-from widthfold_onnx.model.graph.toposort import nodes_of
+from widthfold_onnx.model.graph.traversal import nodes_of
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rewrite.emission import Emission
 from widthfold_onnx.rewrite.guard_groups import GuardGroups, Plans
 from widthfold_onnx.rewrite.guards import put_guards
-from widthfold_onnx.rewrite.nonfinite import note_spread, spread_of
 from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite
+
+NONFINITE_KEY = "widthfold.nonfinite"
+"""Metadata of a model: ``spread:F`` if folds may spread Inf and NaN, F times at most."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,6 @@ class Rewriting:
                 document,
                 list(nodes_of(graph)),
                 found,
-                {node: form.ends for node, (_, form) in found.items()},
                 options,
             )
             for graph, found in plans.items()
@@ -76,3 +77,22 @@ class Rewriting:
         spreads = [spread_of(*found) for plans in self.plans.values() for found in plans.values()]
         note_spread(model, max(spreads, default=1.0))
         return model
+
+
+def spread_of(site: LinearSite, form: Reformulation) -> float:
+    """Return how many outputs Inf or NaN in one input may reach, after / before the fold.
+
+    A structural zero times Inf is NaN, so a non-finite input reaches every output that shares its
+    reduction, within its sample. The mean number of outputs reached grows by the ratio of all
+    elements of the folded weight to those that are no structural zeros.
+    """
+    return 1.0 if site.is_finite else round(form.fold.spread(), 2)
+
+
+def note_spread(model: onnx.ModelProto, largest: float) -> None:
+    """Write into a model how far its folds may spread at most, in place of any other such note."""
+    others = [entry for entry in model.metadata_props if entry.key != NONFINITE_KEY]
+    del model.metadata_props[:]
+    model.metadata_props.extend(others)
+    if largest > 1.0:
+        model.metadata_props.add(key=NONFINITE_KEY, value=f"spread:{largest:g}")

@@ -8,19 +8,19 @@ import pytest
 from tests.reports.sample import HOSTILE, failing, hostile, passing
 from widthfold_onnx import FoldOptions, UsageError
 from widthfold_onnx.pipeline import inspect, optimize
-from widthfold_onnx.reports import SUFFIXES, Form, forms
-from widthfold_onnx.reports.forms import destinations, render
+from widthfold_onnx.reports import SUFFIXES, Format, formats
+from widthfold_onnx.reports.formats import destinations, render
 from widthfold_onnx.results import InspectReport, OptimizeReport, VerifyReport
 
 MODEL = Path(__file__).parents[2] / "models" / "refusals.onnx"
 
 
-@pytest.mark.parametrize("form", Form)
-def test_every_form_is_the_same_twice_and_escapes_what_the_model_says(form: Form) -> None:
+@pytest.mark.parametrize("form", Format)
+def test_every_form_is_the_same_twice_and_escapes_what_the_model_says(form: Format) -> None:
     text = render(form, hostile(), Path(HOSTILE))
     assert text == render(form, hostile(), Path(HOSTILE))
     assert not set("\x1b\u202e\uffff") & set(text)
-    if form not in (Form.JSON, Form.GITHUB):
+    if form not in (Format.JSON, Format.GITHUB):
         assert "<script" not in text
     assert not any(line.lstrip().startswith("::error::") for line in text.splitlines())
 
@@ -35,10 +35,10 @@ def test_the_suffix_chooses(suffix: str, case: str, tmp_path: Path) -> None:
 
 def test_the_format_is_for_what_has_no_suffix(tmp_path: Path) -> None:
     known, unknown = tmp_path / "a.md", tmp_path / "b.txt"
-    to = destinations([known], Form.GITHUB, VerifyReport, [])
-    assert (to.files, to.printed) == (((known, Form.MARKDOWN),), Form.GITHUB)
-    to = destinations([known, unknown], Form.JUNIT, VerifyReport, [])
-    assert to.files == ((known, Form.MARKDOWN), (unknown, Form.JUNIT))
+    to = destinations([known], Format.GITHUB, VerifyReport, [])
+    assert (to.files, to.printed) == (((known, Format.MARKDOWN),), Format.GITHUB)
+    to = destinations([known, unknown], Format.JUNIT, VerifyReport, [])
+    assert to.files == ((known, Format.MARKDOWN), (unknown, Format.JUNIT))
     assert to.printed is None
 
 
@@ -47,7 +47,7 @@ def test_what_cannot_be_made_is_refused_before_the_work(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"\.json, \.xml, \.md, \.html"):
         destinations([unknown], None, VerifyReport, [])
     with pytest.raises(UsageError, match="says no form"):
-        destinations([unknown], Form.GITHUB, VerifyReport, [])
+        destinations([unknown], Format.GITHUB, VerifyReport, [])
     with pytest.raises(UsageError, match="choose another name"):
         destinations([known, known], None, VerifyReport, [])
     with pytest.raises(UsageError, match="offers json, markdown"):
@@ -60,7 +60,7 @@ def test_what_cannot_be_made_is_refused_before_the_work(tmp_path: Path) -> None:
 def test_without_matplotlib_the_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forms, "find_spec", lambda name: None)
+    monkeypatch.setattr(formats, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"pip install 'widthfold-onnx\[report\]'"):
         destinations([tmp_path / "a.html"], None, VerifyReport, [])
     assert destinations([tmp_path / "a.md"], None, VerifyReport, []).files
@@ -82,7 +82,7 @@ def test_only_an_empty_file_or_an_earlier_report_is_replaced(suffix: str, tmp_pa
 def test_optimize_and_inspect_offer_json_and_markdown() -> None:
     options = FoldOptions(factor=8)
     for result in (optimize(MODEL, None, options), inspect(MODEL, options)):
-        assert json.loads(render(Form.JSON, result, MODEL))["model"] == "refusals.onnx"
-        text = render(Form.MARKDOWN, result, MODEL)
+        assert json.loads(render(Format.JSON, result, MODEL))["model"] == "refusals.onnx"
+        text = render(Format.MARKDOWN, result, MODEL)
         tables = [result.sites, getattr(result, "regions", [])]
         assert text.count("\n| ") == sum(2 + len(rows) for rows in tables if rows)

@@ -15,7 +15,7 @@ RETRY = datetime.timedelta(days=7)
 """Age at which a lost form is tried again: memory or time may have been short at that moment."""
 
 
-def settled(found: Measurement | None, seconds: float) -> bool:
+def is_known(found: Measurement | None, seconds: float) -> bool:
     """Check whether a form needs no new measurement, given the seconds to measure in."""
     if found is None:
         return False
@@ -24,7 +24,7 @@ def settled(found: Measurement | None, seconds: float) -> bool:
     return found.reason != NO_TIME or seconds < MORE_TIME * found.seconds
 
 
-def kept_of(ran: Ran, budget: float) -> Measurement:
+def measurement_of(ran: Ran, budget: float) -> Measurement:
     """Return the measurement to keep; one skipped for lack of time records how much there was."""
     return Measurement(
         status="ok" if ran.pairs else "lost",

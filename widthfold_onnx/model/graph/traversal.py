@@ -1,10 +1,14 @@
-"""Puts nodes into an order in which they can run, and lists what they read."""
+"""Put nodes into an order in which they can run, list what they read, group what is joined."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from widthfold_onnx.model.graph.library import ir
+
+T = TypeVar("T", bound=Hashable)
 
 
 def nodes_of(graph: ir.Graph) -> Iterator[ir.Node]:
@@ -33,3 +37,21 @@ def reads(node: ir.Node) -> Iterator[ir.Value]:
             for body in [attribute.as_graph()] if single else attribute.as_graphs():
                 for inner in ir.traversal.RecursiveGraphIterator(body):
                     yield from (value for value in inner.inputs if value is not None)
+
+
+def connected(joined: Iterable[Sequence[T]]) -> Iterator[list[T]]:
+    """Yield the groups of items that are joined, directly or through others."""
+    near: dict[T, list[Sequence[T]]] = defaultdict(list)
+    for items in joined:
+        for item in items:
+            near[item].append(items)
+    seen: set[T] = set()
+    for start in near:
+        if start not in seen:
+            seen.add(start)
+            group = [start]
+            for item in group:  # the loop appends to it
+                fresh = dict.fromkeys(i for items in near[item] for i in items if i not in seen)
+                seen.update(fresh)
+                group += fresh
+            yield group

@@ -4,8 +4,9 @@ from importlib import metadata
 
 import pytest
 
-from widthfold_onnx.evidence.timing import environment as module
-from widthfold_onnx.evidence.timing.environment import (
+from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.runtime import environment as environment_module
+from widthfold_onnx.runtime.environment import (
     Before,
     clock_mhz,
     cores,
@@ -13,7 +14,6 @@ from widthfold_onnx.evidence.timing.environment import (
     last_cache_bytes,
     load_average,
 )
-from widthfold_onnx.options import Provider, VerifyOptions
 
 OPTIONS = VerifyOptions(provider=Provider.CPU)
 
@@ -32,8 +32,8 @@ def machine(monkeypatch, tmp_path):
     info, caches = tmp_path / "cpuinfo", tmp_path / "cache"
     info.write_text(CPU_INFO)
     caches.mkdir()
-    monkeypatch.setattr(module, "_CPU_INFO", info)
-    monkeypatch.setattr(module, "_CACHES", caches)
+    monkeypatch.setattr(environment_module, "_CPU_INFO", info)
+    monkeypatch.setattr(environment_module, "_CACHES", caches)
     monkeypatch.setattr(os, "getloadavg", lambda: (1.234, 7.0, 8.0))
     return tmp_path
 

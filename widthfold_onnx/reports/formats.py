@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import assert_never
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.reports import MISSING, SUFFIXES, Form
+from widthfold_onnx.reports import MISSING, SUFFIXES, Format
 from widthfold_onnx.reports.files import check_report, write_report
 from widthfold_onnx.results import InspectReport, OptimizeReport, TuneReport, VerifyReport
 from widthfold_onnx.text import quoted
@@ -17,11 +17,11 @@ from widthfold_onnx.text import quoted
 Report = VerifyReport | OptimizeReport | InspectReport | TuneReport
 
 
-OFFERED: dict[type[Report], tuple[Form, ...]] = {
-    VerifyReport: tuple(Form),
-    OptimizeReport: (Form.JSON, Form.MARKDOWN, Form.GITHUB),
-    InspectReport: (Form.JSON, Form.MARKDOWN),
-    TuneReport: (Form.JSON,),
+OFFERED: dict[type[Report], tuple[Format, ...]] = {
+    VerifyReport: tuple(Format),
+    OptimizeReport: (Format.JSON, Format.MARKDOWN, Format.GITHUB),
+    InspectReport: (Format.JSON, Format.MARKDOWN),
+    TuneReport: (Format.JSON,),
 }
 
 
@@ -35,8 +35,8 @@ class Destinations:
         protected: files that no report may replace.
     """
 
-    files: tuple[tuple[Path, Form], ...]
-    printed: Form | None
+    files: tuple[tuple[Path, Format], ...]
+    printed: Format | None
     protected: tuple[Path, ...]
 
     def write(self, result: Report, model: Path) -> None:
@@ -50,7 +50,7 @@ class Destinations:
 
 
 def destinations(
-    paths: Sequence[Path], wanted: Form | None, kind: type[Report], protected: Sequence[Path]
+    paths: Sequence[Path], wanted: Format | None, kind: type[Report], protected: Sequence[Path]
 ) -> Destinations:
     """Decide, before the work, which forms are made, and check that they can be.
 
@@ -64,16 +64,16 @@ def destinations(
         UsageError: an unknown suffix, a form that this result or machine does not offer, or a
             path that is no place for a report.
     """
-    files: list[tuple[Path, Form]] = []
+    files: list[tuple[Path, Format]] = []
     printed = wanted
     for path in paths:
         check_report(path, [*protected, *(other for other, _ in files)])
         form = SUFFIXES.get(path.suffix.lower())
         if form is None:
             form, printed = wanted, None
-        if form is None or form is Form.GITHUB:
+        if form is None or form is Format.GITHUB:
             suffixes = ", ".join(suffix for suffix, it in SUFFIXES.items() if it in OFFERED[kind])
-            names = ", ".join(it for it in OFFERED[kind] if it is not Form.GITHUB)
+            names = ", ".join(it for it in OFFERED[kind] if it is not Format.GITHUB)
             raise UsageError(
                 f"the suffix of report {quoted(str(path))} says no form: use {suffixes}, or "
                 f"--format with one of {names}"
@@ -84,15 +84,15 @@ def destinations(
     return Destinations(tuple(files), printed, tuple(protected))
 
 
-def _check_offered(form: Form, kind: type[Report]) -> None:
+def _check_offered(form: Format, kind: type[Report]) -> None:
     if form not in OFFERED[kind]:
         offered = ", ".join(OFFERED[kind])
         raise UsageError(f"no {form} report of this command; it offers {offered}")
-    if form is Form.HTML and find_spec("matplotlib") is None:
+    if form is Format.HTML and find_spec("matplotlib") is None:
         raise UsageError(MISSING)
 
 
-def render(form: Form, result: Report, model: Path) -> str:
+def render(form: Format, result: Report, model: Path) -> str:
     """Render a result in one form; its libraries are imported only then.
 
     Args:
@@ -105,26 +105,26 @@ def render(form: Form, result: Report, model: Path) -> str:
     """
     _check_offered(form, type(result))
     match form:
-        case Form.JSON:
+        case Format.JSON:
             from widthfold_onnx.reports.data import json
 
             return json.encode(result).decode("ascii")
-        case Form.MARKDOWN:
+        case Format.MARKDOWN:
             from widthfold_onnx.reports.text import markdown
 
             assert not isinstance(result, TuneReport)
             return markdown.render(result)
-        case Form.GITHUB:
+        case Format.GITHUB:
             from widthfold_onnx.reports.text import github
 
             assert not isinstance(result, InspectReport | TuneReport)
             return github.render(result, model)
-        case Form.JUNIT:
+        case Format.JUNIT:
             from widthfold_onnx.reports.data import junit
 
             assert isinstance(result, VerifyReport)
             return junit.render(result)
-        case Form.HTML:
+        case Format.HTML:
             from widthfold_onnx.reports.page import html
 
             assert isinstance(result, VerifyReport)

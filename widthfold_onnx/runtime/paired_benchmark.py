@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.evidence.timing.input_rotation import timed_inputs
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
 from widthfold_onnx.runtime.clock import Clock, Pairing, Run, clock_of, paired
+from widthfold_onnx.runtime.inputs.rotation import timed_inputs
 from widthfold_onnx.runtime.sessions.session import Level, Session, open_session, resolved
 
 CHOICE_SHARE = 0.15
@@ -128,10 +128,10 @@ def contest(
     say("timing: choosing settings")
     options = resolved(options)
     settings = settings_of(options.provider, options.provider_options)
-    first = opened(original, options, settings[0])
+    first = open_at(original, options, settings[0])
     feeds, made_up = timed_inputs(first, shapes, options)
     models = (original, rewritten)
-    sessions = [[opened(model, options, setting) for setting in settings] for model in models]
+    sessions = [[open_at(model, options, setting) for setting in settings] for model in models]
     clock = clock_of(options.provider, options.threads)
     medians, same = _medians(sessions, feeds, options.time_budget * CHOICE_SHARE, clock)
     best = [int(np.argmin(row)) for row in medians]
@@ -141,7 +141,7 @@ def contest(
     pairing = paired(
         _rounds(sessions[0][best[0]], feeds),
         _rounds(sessions[1][best[1]], feeds),
-        _rounds(opened(original, options, settings[best[0]]), feeds),
+        _rounds(open_at(original, options, settings[best[0]]), feeds),
         budget=options.time_budget - (time.perf_counter() - start),
         clock=clock,
     )
@@ -162,7 +162,7 @@ def ratio_of(
     return found.pairing, found.advice
 
 
-def opened(
+def open_at(
     model: Path, options: VerifyOptions, setting: Setting, prefix: Path | None = None
 ) -> Session:
     """Open a session as models are timed; with `prefix` it writes a profile there.

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.timing.environment import last_cache_bytes
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
+from widthfold_onnx.runtime.environment import last_cache_bytes
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.inputs.recorded import stored_feeds
 from widthfold_onnx.runtime.inputs.sizes import find_shapes

@@ -1,4 +1,4 @@
-"""Set up the context of a search: provider, shapes, target, and whose measurements count."""
+"""Find the context of a search: provider, shapes, target, and whose measurements count."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ class SearchContext:
         provider: where layers run; not AUTO.
         shapes: shapes of every input.
         target: the device that times are predicted for.
-        setting: `identity.setting_identity`.
         machine: `identity.machine_identity` of the machine whose measurements count; "" where
             there is none.
     """
@@ -37,11 +36,10 @@ class SearchContext:
     provider: Provider
     shapes: Shapes
     target: Target
-    setting: str
     machine: str
 
 
-def context_here(loaded: LoadedModel, options: SearchOptions, fixed: Shapes) -> SearchContext:
+def context_by_running(loaded: LoadedModel, options: SearchOptions, fixed: Shapes) -> SearchContext:
     """Return the context of this machine, found by running the model.
 
     Raises:
@@ -51,11 +49,10 @@ def context_here(loaded: LoadedModel, options: SearchOptions, fixed: Shapes) -> 
     _chosen(options, options.provider)  # before anything runs
     provider, shapes = isolated(running, loaded.path, options.provider, dict(fixed), options.inputs)
     aim = _chosen(options, provider) or target(usual(provider))
-    setting = _setting(options, provider)
-    return SearchContext(provider, shapes, aim, setting, machine_identity(provider))
+    return SearchContext(provider, shapes, aim, machine_identity(provider))
 
 
-def context_elsewhere(
+def context_without_running(
     loaded: LoadedModel, options: SearchOptions, fixed: Shapes, store: Store
 ) -> SearchContext:
     """Return the context of a machine of the target's kind; nothing is run.
@@ -69,7 +66,9 @@ def context_elsewhere(
     """
     aim = _chosen(options, options.provider) or target(usual(options.provider))
     provider = aim.provider if options.provider is Provider.AUTO else options.provider
-    setting = _setting(options, provider)
+    setting = setting_identity(
+        provider, options.provider_options, options.session_options, Level.ALL, options.threads
+    )
     machines = [name for name in store.machines(setting) if aim.device in name]
     with suppress(UnverifiedError):
         here = machine_identity(provider)
@@ -78,9 +77,7 @@ def context_elsewhere(
         elif here in machines:
             machines = [here]
     machine = machines[0] if len(machines) == 1 else ""
-    return SearchContext(
-        provider, assumed_shapes(list(_ports(loaded.proto)), fixed), aim, setting, machine
-    )
+    return SearchContext(provider, assumed_shapes(list(_ports(loaded.proto)), fixed), aim, machine)
 
 
 def _chosen(options: SearchOptions, provider: Provider) -> Target | None:
@@ -97,12 +94,6 @@ def _chosen(options: SearchOptions, provider: Provider) -> Target | None:
     ):
         raise UsageError(f"target {aim.name} is of provider {aim.provider}, not {provider}")
     return aim
-
-
-def _setting(options: SearchOptions, provider: Provider) -> str:
-    return setting_identity(
-        provider, options.provider_options, options.session_options, Level.ALL, options.threads
-    )
 
 
 def _ports(proto: onnx.ModelProto) -> Iterator[Port]:

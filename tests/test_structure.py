@@ -1,0 +1,89 @@
+"""Modules import downwards only, without cycles, and no folder holds too many of them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "widthfold_onnx"
+LARGEST_FOLDER = 14
+
+ORDER = (
+    ("arrays", "errors", "progress", "refusal", "text"),
+    ("options", "results"),
+    ("fold", "model"),
+    ("operators",),
+    ("rules", "runtime"),
+    ("rewrite",),
+    ("evidence", "plan"),
+    ("planning",),
+    ("delivery", "interop", "saturating_forms", "survey"),
+    ("pipeline", "reports"),
+    ("cli",),
+)
+"""Parts of the package, lowest first; a part imports those before its row, and itself."""
+
+LEVEL = {part: level for level, row in enumerate(ORDER) for part in row}
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {name_of(path): path for path in PACKAGE.rglob("*.py")}
+
+
+def imports(text: str) -> Iterator[str]:
+    """Yield the modules of the package that a module imports, anywhere in it."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in MODULES)
+        elif isinstance(node, ast.ImportFrom) and node.module in MODULES:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name if name in MODULES else node.module for name in names)
+
+
+IMPORTS = {name: set(imports(path.read_text())) for name, path in MODULES.items()}
+
+
+def upward(name: str, imported: str) -> bool:
+    part, other = name.split(".")[1], imported.split(".")[1]
+    return part != other and LEVEL[other] >= LEVEL[part]
+
+
+def test_no_module_imports_upwards() -> None:
+    root = PACKAGE.name  # offers the names of all parts
+    found = [
+        (name, other)
+        for name, others in IMPORTS.items()
+        for other in others
+        if name != root and upward(name, other)
+    ]
+    assert found == []
+
+
+def test_no_modules_import_each_other() -> None:
+    assert len(list(TopologicalSorter(IMPORTS).static_order())) == len(MODULES)
+
+
+def test_no_folder_holds_more_modules_than_can_be_overlooked() -> None:
+    folders = {path.parent for path in MODULES.values()}
+    sizes = {folder.name: len(list(folder.glob("[!_]*.py"))) for folder in folders}
+    assert {name: size for name, size in sizes.items() if size > LARGEST_FOLDER} == {}
+
+
+@pytest.mark.parametrize(
+    ("importing", "text", "wrong"),
+    [
+        ("widthfold_onnx.rules.selection", "from widthfold_onnx.rewrite import rewriting", True),
+        ("widthfold_onnx.plan.search.trials", "import widthfold_onnx.evidence.run", True),
+        ("widthfold_onnx.plan.search.trials", "from widthfold_onnx.rewrite import chain", False),
+    ],
+)
+def test_an_import_is_judged_by_its_parts(importing: str, text: str, wrong: bool) -> None:
+    assert [upward(importing, name) for name in imports(text)] == [wrong]
