@@ -100,7 +100,7 @@ class Code(StrEnum):
 
     @property
     def rank(self) -> int:
-        """How far a form got that is refused for this."""
+        """Return the place of a code in the order of the checks: a larger one was reached later."""
         return list(Code).index(self)
 
     @property

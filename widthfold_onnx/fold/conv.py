@@ -93,7 +93,7 @@ class ConvFold:
 
     @property
     def key(self) -> Hashable:
-        """What determines its weight, besides that of the original."""
+        """The values that determine its weight, besides the weight of the original."""
         axes = tuple((a.out_tile, a.in_tile, a.geometry) for a in self.axes)
         channels = (self.group, self.regrouping, self.batch, self.dense, self.tile_major)
         return (axes, channels, self.lift)

@@ -18,7 +18,7 @@ MIN_OPSET = 5
 
 
 class Positions(Enum):
-    """How data lies: which of its axes are positions that may become channels."""
+    """The layouts of data: the axes of positions that may become channels."""
 
     SPATIAL = "[N, C, *spatial]"
     ROWS = "[.., L, C]"

@@ -90,7 +90,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def time(self) -> datetime:
-        """When it was taken."""
+        """The time of the measurement."""
         return datetime.fromisoformat(self.taken)
 
 

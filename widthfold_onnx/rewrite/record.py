@@ -34,7 +34,7 @@ Text = Annotated[str, msgspec.Meta(max_length=2000)]
 
 
 class FoldRecord(msgspec.Struct, frozen=True):
-    """What reports show of the fold of a node.
+    """The description of a folded node that reports show.
 
     Attributes:
         form: axes, factor and kind, e.g. "width by 8, move blocked".

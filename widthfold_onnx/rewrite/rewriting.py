@@ -27,7 +27,7 @@ NONFINITE_KEY = "widthfold.nonfinite"
 
 @dataclass(frozen=True)
 class Rewriting:
-    """What is to be done with a document, which is unchanged so far.
+    """The plan of a rewriting, as a value; the document is unchanged so far.
 
     Attributes:
         document: the model.

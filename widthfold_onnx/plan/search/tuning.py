@@ -102,7 +102,7 @@ def tune(
 
 
 class _Measuring(NamedTuple):
-    """What measures.
+    """The benches that measure, and the function that runs them.
 
     Attributes:
         reads: the provider on which models are tried to find the shapes of their inputs.
