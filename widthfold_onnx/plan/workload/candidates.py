@@ -41,7 +41,7 @@ class AxisKey(msgspec.Struct, frozen=True):
 
 
 class FormKey(msgspec.Struct, frozen=True):
-    """All that tells the forms of one layer apart; the layer decides the rest.
+    """The fields that tell the forms of one layer apart; the layer decides the rest.
 
     `channels` and `group` are those of the Conv before the fold, after regrouping.
     """
