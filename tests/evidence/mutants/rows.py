@@ -278,7 +278,7 @@ def in_layout(alter: Callable[[RowLayout], RowLayout]) -> Planted:
     def wrong(site: LinearSite, factor: int, merged: int) -> RowLayout:
         return alter(RowLayout(factor, site.left, merged))
 
-    return code((rows, "_state"), by=wrong)
+    return code((rows, "_layout"), by=wrong)
 
 
 IN_CODE: dict[str, Planted] = {
