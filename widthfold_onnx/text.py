@@ -15,10 +15,12 @@ _UNSAFE = re.compile(
 )
 
 
-def _visible(char: str) -> str:
-    code = ord(char)
-    if not _UNSAFE.match(char):
-        return char
+def _visible(text: str) -> str:
+    return _UNSAFE.sub(_escape, text)
+
+
+def _escape(unsafe: re.Match[str]) -> str:
+    code = ord(unsafe[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
@@ -40,12 +42,13 @@ def printable(text: str | bytes, limit: int = 200) -> str:
     if isinstance(text, bytes):
         # A character takes at most four bytes; the rest of a long string is never shown.
         text = text[: 4 * (limit + 1)].decode("utf-8", errors="backslashreplace")
-    pieces = [_visible(char) for char in text[: limit + 1]]
-    if sum(map(len, pieces)) <= limit:
-        return "".join(pieces)
+    head = text[: limit + 1]
+    shown = _visible(head)
+    if len(shown) <= limit:
+        return shown
     room = limit - len(_ELLIPSIS)
     kept: list[str] = []
-    for piece in pieces:
+    for piece in map(_visible, head):
         room -= len(piece)
         if room < 0:
             break

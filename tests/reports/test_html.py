@@ -177,7 +177,8 @@ def test_a_huge_result_stays_small() -> None:
 
 @pytest.mark.parametrize("proof", [EQUAL, DIFFERENT, NOT_PROVABLE, SKIPPED])
 def test_the_proof_is_said_and_only_an_equal_one_explained(proof: Proof) -> None:
-    text = Page(html.render(replace(passing(), proof=proof, reasons=[proof.reason]))).text
+    report = replace(passing(), folds=[], outputs=[], timing=None)
+    text = Page(html.render(replace(report, proof=proof, reasons=[proof.reason]))).text
     assert f"{proof.verdict}: " in text
     assert text.count(proof.reason or "no reason") == (proof is not EQUAL)
     assert ("What was done" in text) == (proof is EQUAL)

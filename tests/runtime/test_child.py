@@ -209,10 +209,10 @@ def test_an_unguarded_script_can_call_it(tmp_path):
     command, environment = run_script(
         tmp_path,
         """
-        from tests.runtime import test_worker
+        from tests.runtime import test_child
         from widthfold_onnx.runtime.child import isolated
         print("main runs")
-        print(isolated(test_worker.add, 1, 2))
+        print(isolated(test_child.add, 1, 2))
         """,
     )
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
@@ -259,9 +259,9 @@ def test_the_child_dies_with_an_interrupted_parent(tmp_path, number):
         tmp_path,
         """
         import sys
-        from tests.runtime import test_worker
+        from tests.runtime import test_child
         from widthfold_onnx.runtime.child import isolated
-        isolated(test_worker.sleep_and_mark, sys.argv[1])
+        isolated(test_child.sleep_and_mark, sys.argv[1])
         """,
         str(mark),
     )

@@ -217,7 +217,7 @@ def test_a_provider_that_is_not_there_is_an_error(tmp_path, provider, capfd):
 def test_the_module_imports_without_the_runtime(tmp_path):
     code = (
         "import sys; sys.modules['onnxruntime'] = None\n"
-        "from widthfold_onnx.runtime import session\n"
+        "from widthfold_onnx.runtime.sessions import session\n"
         "try: session.runtime_version()\n"
         "except session.UnverifiedError as error: print(error)\n"
     )

@@ -16,7 +16,6 @@ folding the last axis needs no other Transpose: one Reshape stands between them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -114,8 +113,13 @@ class Packing:
 
     def extent(self, axis: Axis) -> int | None:
         """Return the extent of a group of atoms, None where one is unknown."""
-        sizes = [self.atoms[a] for a in axis]
-        return None if None in sizes else math.prod(s for s in sizes if s is not None)
+        product = 1
+        for atom in axis:
+            size = self.atoms[atom]
+            if size is None:
+                return None
+            product *= size
+        return product
 
     def _axes(self, arrangement: Arrangement) -> Arrangement:
         """Return a arrangement without its atoms of extent 1."""

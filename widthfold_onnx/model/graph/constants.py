@@ -84,7 +84,7 @@ class Constants:
         """Return the numbers of a constant; onnx's own guarded loader reads external data."""
         tensor = constant.tensor
         if isinstance(tensor, ir.ExternalTensor):
-            message = ir.to_proto(tensor)
+            message = ir.serde.serialize_tensor(tensor)
             return onnx.numpy_helper.to_array(message, base_dir=str(self._folder))
         return np.asarray(tensor.numpy())
 

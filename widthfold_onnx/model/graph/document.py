@@ -163,7 +163,7 @@ class Document:
             domain,
             op_type,
             inputs,
-            ir.convenience.convert_attributes(dict(attributes)),
+            [_attribute(*given) for given in attributes.items()],
             num_outputs=outputs,
             name=self.fresh(name),
             metadata_props=dict(metadata),
@@ -247,3 +247,10 @@ def graph_of(node: Node) -> ir.Graph:
     """Return the graph that holds a node being rewritten; functions are never rewritten."""
     assert isinstance(node.graph, ir.Graph)
     return node.graph
+
+
+def _attribute(name: str, value: int | float | str | Sequence[int] | Sequence[float]) -> ir.Attr:
+    """Return an attribute; the library is slow to find out that a list holds integers."""
+    integers = isinstance(value, list | tuple) and all(isinstance(x, int) for x in value)
+    kind = ir.AttributeType.INTS if integers else None
+    return ir.convenience.convert_attribute(name, value, kind)

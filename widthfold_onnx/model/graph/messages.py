@@ -105,9 +105,7 @@ def write_back(graph: ir.Graph, message: onnx.GraphProto) -> None:
         message.value_info.extend(described)
     for value in added:
         assert value.const_value is not None
-        tensor = ir.to_proto(value.const_value)
-        assert isinstance(tensor, onnx.TensorProto)
-        message.initializer.append(tensor)
+        message.initializer.append(ir.serde.serialize_tensor(value.const_value))
 
 
 def message_of(node: ir.Node) -> onnx.NodeProto:
@@ -116,7 +114,7 @@ def message_of(node: ir.Node) -> onnx.NodeProto:
     pattern: onnx.NodeProto | None = node.meta.get(_PATTERN)
     if source is not None:
         return source
-    return ir.to_proto(node) if pattern is None else _repeated(node, pattern)
+    return ir.serde.serialize_node(node) if pattern is None else _repeated(node, pattern)
 
 
 def _repeated(node: ir.Node, pattern: onnx.NodeProto) -> onnx.NodeProto:

@@ -32,7 +32,12 @@ def _sparse_tensors(tensors: Iterable[onnx.SparseTensorProto]) -> Iterator[onnx.
 
 def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     """Return the graphs in the attributes of a node, in the order of the file."""
-    return [graph for attribute in node.attribute for graph in attribute_graphs(attribute)]
+    found: list[onnx.GraphProto] = []
+    for attribute in node.attribute:  # without a generator: this runs for every node, many times
+        if attribute.HasField("g"):
+            found.append(attribute.g)
+        found.extend(attribute.graphs)
+    return found
 
 
 def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:

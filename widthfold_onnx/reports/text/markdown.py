@@ -6,18 +6,22 @@ mathematics, mentions nor links come to life there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from widthfold_onnx.reports import wording
 from widthfold_onnx.reports.files import signature
 from widthfold_onnx.results import InspectReport, OptimizeReport, Side, Timing, VerifyReport
+
+Item = TypeVar("Item")
 
 LIMIT = 60_000
 """Bytes; GitHub refuses a comment of more than 65 536 characters."""
 
 _OPEN_ROWS = 10
 _ROW_LIMITS = (200, 100, 50, 20, 5)
-_PLAIN = " /-"
+_SIGN = re.compile(r"[^\w /-]|_")
 _SIGNS = {"pass": "✅", "fail": "❌", "unverified": "⚠️"}
 
 
@@ -33,11 +37,8 @@ def render(report: VerifyReport | OptimizeReport | InspectReport) -> str:
 
 def code(text: str, limit: int = 80) -> str:
     """Return text of unknown origin as code without any markup in it."""
-    signs = (
-        char if char.isalnum() or char in _PLAIN else f"&#{ord(char)};"
-        for char in wording.short(text, limit)
-    )
-    return f"<code>{''.join(signs)}</code>" if text else ""
+    shown = _SIGN.sub(lambda sign: f"&#{ord(sign[0])};", wording.short(text, limit))
+    return f"<code>{shown}</code>" if text else ""
 
 
 class _Page:
@@ -70,31 +71,30 @@ class _Page:
         return [
             f"{_SIGNS[report.verdict]} **{report.verdict}**: {wording.meaning(report)} "
             f"({code(report.original)} → {code(report.rewritten)})",
-            _bullets([code(reason, 300) for reason in report.reasons], self.rows),
+            _bullets(report.reasons, self.rows),
             f"Proof: {code(wording.proof(report.proof), 400)}" if report.proof else "",
             f"Runtime: {code(wording.integers(report.integers), 300)}" if report.integers else "",
             self._timing(report.timing),
             self._table(
                 "outputs",
                 ["output", "level", "max abs", "max rel", "allowed", "ULP", "passed", "note"],
-                [
-                    [
-                        code(row.name),
-                        row.level,
-                        wording.figure(row.max_abs),
-                        wording.figure(row.max_rel),
-                        wording.figure(row.tolerance),
-                        wording.ulp(row),
-                        "yes" if row.passed else "**no**",
-                        code(row.note) if row.passed else code(wording.difference(row), 200),
-                    ]
-                    for row in report.outputs
+                report.outputs,
+                lambda row: [
+                    code(row.name),
+                    row.level,
+                    wording.figure(row.max_abs),
+                    wording.figure(row.max_rel),
+                    wording.figure(row.tolerance),
+                    wording.ulp(row),
+                    "yes" if row.passed else "**no**",
+                    code(row.note) if row.passed else code(wording.difference(row), 200),
                 ],
             ),
             self._table(
                 "folded nodes",
                 ["folded node", "what its record says"],
-                [[code(fold.node), code(wording.told(fold), 400)] for fold in report.folds],
+                report.folds,
+                lambda fold: [code(fold.node), code(wording.told(fold), 400)],
             ),
             f"{wording.counted(report.input_sets, 'input set')}; {where}",
             f"Repeat: {code(env.command, 500)}" if env.command else "",
@@ -135,29 +135,25 @@ class _Page:
             self._table(
                 "sites",
                 ["node", "status", "axis", "factor", "MACs", *(["alone"] if timed else []), "why"],
-                [
-                    [
-                        code(f"{site.node} in {site.graph}" if site.graph else site.node),
-                        site.status,
-                        code(site.axis or ""),
-                        "" if site.factor is None else str(site.factor),
-                        "" if site.flops_ratio is None else f"{site.flops_ratio:.2f}x",
-                        *(["" if site.gain is None else wording.gain(site.gain)] if timed else []),
-                        code(site.reason, 200),
-                    ]
-                    for site in report.sites
+                report.sites,
+                lambda site: [
+                    code(f"{site.node} in {site.graph}" if site.graph else site.node),
+                    site.status,
+                    code(site.axis or ""),
+                    "" if site.factor is None else str(site.factor),
+                    "" if site.flops_ratio is None else f"{site.flops_ratio:.2f}x",
+                    *(["" if site.gain is None else wording.gain(site.gain)] if timed else []),
+                    code(site.reason, 200),
                 ],
             ),
             self._table(
                 "regions",
                 ["folded", "carried", "stops at"],
-                [
-                    [
-                        code(", ".join(region.folded), 200),
-                        code(", ".join(region.carried) or "nothing", 200),
-                        code("; ".join(f"{s.op} {s.node}: {s.reason}" for s in region.stops), 300),
-                    ]
-                    for region in report.regions
+                report.regions,
+                lambda region: [
+                    code(", ".join(region.folded), 200),
+                    code(", ".join(region.carried) or "nothing", 200),
+                    code("; ".join(f"{s.op} {s.node}: {s.reason}" for s in region.stops), 300),
                 ],
             ),
             *(self._verify(proof) if proof is not None else []),
@@ -170,33 +166,37 @@ class _Page:
             self._table(
                 "sites",
                 ["node", "channels", "cheapest fold", "not folded along"],
-                [
-                    [
-                        code(f"{site.node} in {site.graph}" if site.graph else site.node),
-                        code(site.channels),
-                        *(
-                            f"{code(c.axis)} by {c.factor}: {code(c.channels)}, "
-                            f"{c.flops_ratio:.2f}x MACs"
-                            for c in site.choices[:1]
-                        ),
-                        *([] if site.choices else [code(site.folded_as or "none")]),
-                        ", ".join(code(f"{a}: {why}", 200) for a, why in site.refusals.items())
-                        + (f"; {code(site.hint, 200)}" if site.hint else ""),
-                    ]
-                    for site in report.sites
+                report.sites,
+                lambda site: [
+                    code(f"{site.node} in {site.graph}" if site.graph else site.node),
+                    code(site.channels),
+                    *(
+                        f"{code(c.axis)} by {c.factor}: {code(c.channels)}, "
+                        f"{c.flops_ratio:.2f}x MACs"
+                        for c in site.choices[:1]
+                    ),
+                    *([] if site.choices else [code(site.folded_as or "none")]),
+                    ", ".join(code(f"{a}: {why}", 200) for a, why in site.refusals.items())
+                    + (f"; {code(site.hint, 200)}" if site.hint else ""),
                 ],
             ),
         ]
 
-    def _table(self, title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-        if not rows:
+    def _table(
+        self,
+        title: str,
+        head: Sequence[str],
+        items: Sequence[Item],
+        cells: Callable[[Item], Sequence[str]],
+    ) -> str:
+        if not items:
             return ""
-        grid = _grid(head, rows[: self.rows])
-        if rest := len(rows) - self.rows:
+        grid = _grid(head, [cells(item) for item in items[: self.rows]])
+        if rest := len(items) - self.rows:
             grid += f"\n\n{rest} more {title} are not shown." if rest > 0 else ""
-        if len(rows) <= _OPEN_ROWS:
+        if len(items) <= _OPEN_ROWS:
             return grid
-        return f"<details><summary>{len(rows)} {title}</summary>\n\n{grid}\n\n</details>"
+        return f"<details><summary>{len(items)} {title}</summary>\n\n{grid}\n\n</details>"
 
 
 def _placement(side: Side) -> str:
@@ -208,8 +208,8 @@ def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _bullets(items: Sequence[str], most: int) -> str:
-    lines = [f"- {item}" for item in items[:most]]
-    if len(items) > most:
-        lines.append(f"- {len(items) - most} more are not shown.")
+def _bullets(reasons: Sequence[str], most: int) -> str:
+    lines = [f"- {code(reason, 300)}" for reason in reasons[:most]]
+    if len(reasons) > most:
+        lines.append(f"- {len(reasons) - most} more are not shown.")
     return "\n".join(lines)
