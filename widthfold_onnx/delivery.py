@@ -51,12 +51,13 @@ def write_verified(
     verification: list[VerifyReport] = []
 
     def check(written: Path) -> None:
-        load(written)
-        if verify_options is not None:
-            result = _verified(planned, written, out.name, verify_options, on_progress)
-            verification.append(result)
-            if not _suffices(result, planned.options):
-                raise CheckFailedError(result.verdict)
+        if verify_options is None:
+            load(written)  # verification does that itself
+            return
+        result = _verified(planned, written, out.name, verify_options, on_progress)
+        verification.append(result)
+        if not _suffices(result, planned.options):
+            raise CheckFailedError(result.verdict)
 
     proto = planned.rewriting.carry_out()
     on_progress(Step("writing"))

@@ -48,7 +48,7 @@ def in_one_group(weight: np.ndarray, group: int) -> np.ndarray:
     return dense
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=5 * settings().max_examples)
 @given(regroupings(), st.integers(0, 2**32 - 1))
 def test_a_regrouped_conv_is_the_conv(found: Regrouping, seed: int) -> None:
     """Where weights are left out it is the Conv in which those are zero."""

@@ -84,7 +84,7 @@ def padded(packing: Packing, fold: ConvFold, *, inverse: bool = False) -> tuple[
     return packing.steps(tile_major=fold.tile_major, inverse=inverse)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=5 * settings().max_examples)
 @given(cases())
 def test_fold_conv_unfold_is_the_conv(case) -> None:
     axes, fold, (samples, in_channels), (out_channels, per_group), seed = case
@@ -144,7 +144,6 @@ def by_fold(
     return result[(slice(None), slice(None), *(slice(n) for n in out_lengths))]
 
 
-@settings(max_examples=200, deadline=None)
 @given(cases())
 def test_unfold_undoes_fold(case) -> None:
     _, fold, (samples, channels), _, _ = case
@@ -158,7 +157,6 @@ def test_unfold_undoes_fold(case) -> None:
     np.testing.assert_array_equal(run(padded(packing, fold, inverse=True), there), array)
 
 
-@settings(max_examples=100, deadline=None)
 @given(cases())
 def test_gaps_hold_the_zero_point_of_their_channel(case) -> None:
     """Less its zero point a folded weight is the fold of the weight less its own."""

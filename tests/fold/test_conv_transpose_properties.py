@@ -86,7 +86,7 @@ def cases(draw: st.DrawFn):
     return attributes, axes, fold, (group * channels, out), fold.batch * draw(st.integers(1, 2))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=5 * settings().max_examples)
 @given(cases(), st.integers(0, 1 << 32))
 def test_fold_conv_unfold_is_the_conv_transpose(case, seed: int) -> None:
     attributes, axes, fold, (channels, out), samples = case

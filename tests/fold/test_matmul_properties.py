@@ -78,7 +78,7 @@ def products(draw: st.DrawFn):
     )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=5 * settings().max_examples)
 @given(products(), st.integers(0, 1 << 32))
 def test_fold_matmul_unfold_is_the_matmul(case, seed: int) -> None:
     layout, leading, length, channels, outputs, batches, flat = case
@@ -107,7 +107,6 @@ def test_fold_matmul_unfold_is_the_matmul(case, seed: int) -> None:
     np.testing.assert_array_equal(run(unfolding(layout, logical, flat=flat), y), expected)
 
 
-@settings(max_examples=100, deadline=None)
 @given(products(), st.integers(0, 1 << 32))
 def test_the_gaps_hold_what_stands_for_zero(case, seed: int) -> None:
     """Less its zero points, which are those of its channels, a folded weight has gaps of 0."""
@@ -122,7 +121,6 @@ def test_the_gaps_hold_what_stands_for_zero(case, seed: int) -> None:
     np.testing.assert_array_equal(of.folded_weight(w, fold) - repeated, without)
 
 
-@settings(max_examples=200, deadline=None)
 @given(products(), st.sets(st.integers(0, 2)))
 def test_open_extents_are_copied_or_one_merged_one_inferred(case, opened: set[int]) -> None:
     layout, leading, length, channels, _, _, _ = case
@@ -146,7 +144,7 @@ ADDENDS = {
 }
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=5 * settings().max_examples)
 @given(
     st.sampled_from(sorted(ADDENDS)),
     st.integers(2, 5),

@@ -104,9 +104,7 @@ EDIT = st.one_of(
 )
 
 
-@settings(
-    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(edits=st.lists(EDIT, min_size=1, max_size=3))
 def test_broken_bytes_load_or_are_refused(tmp_path, edits):
     data = GOOD
