@@ -80,7 +80,9 @@ def planned_of(
             found = search.run(search_options.time_budget)
             decisions = plan(document, options, search.choose)
             hints = Hints(document, options)
-            sites = [one.report(options, hints.of(one), search.gain(one.conv)) for one in decisions]
+            sites = [
+                one.report(options, hints.of(one), search.gain(one.linear)) for one in decisions
+            ]
     else:
         decisions, sites = _at_factor(document, options, options.factor)
     sites = [msgspec.structs.replace(s, reason=left.get(s.node, s.reason)) for s in sites]

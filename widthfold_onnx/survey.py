@@ -50,8 +50,8 @@ def _sites(document: Document, options: FoldOptions, factor: int) -> list[Inspec
 
     def read(decision: Decision) -> LinearSite | Refusal:
         """Return the site of a decision, and read it if the decision left it unread."""
-        if decision.conv is not None:
-            return decision.conv
+        if decision.linear is not None:
+            return decision.linear
         assert isinstance(decision.outcome, Refusal)
         if decision.outcome.code in KEPT:
             return read_at(document, decision.site, planned())
@@ -66,18 +66,18 @@ def _sites(document: Document, options: FoldOptions, factor: int) -> list[Inspec
 
 def _describe(
     decision: Decision,
-    conv: LinearSite | Refusal,
+    linear: LinearSite | Refusal,
     hint: str,
     options: FoldOptions,
     factor: int,
 ) -> InspectSite:
-    """Describe a site; `conv` is a refusal if the site cannot be read."""
+    """Describe a site; `linear` is a refusal if the site cannot be read."""
     site = decision.site
     place = {"node": site.name, "graph": site.scope.path, "op": site.op, "hint": hint}
     folded_as = _folded_as(site.node) if FOLD_KEY in site.node.metadata_props else None
     legal, refusals = ({}, {}) if folded_as is not None else _outcomes(decision, options, factor)
     reasons = {axis: f"{r.code}: {r.reason}" for axis, r in refusals.items()}
-    if isinstance(conv, Refusal):
+    if isinstance(linear, Refusal):
         return InspectSite(
             **place,
             input_shape=None,
@@ -91,19 +91,19 @@ def _describe(
             choices=[],
             refusals=reasons,
         )
-    inputs, outputs = conv.channels
-    wide = is_wide(conv, options)
+    inputs, outputs = linear.channels
+    wide = is_wide(linear, options)
     return InspectSite(
         **place,
-        input_shape=_shown(conv.planned),
-        weight_shape=list(conv.weight.shape),
-        output_shape=_shown(conv.output),
-        attributes=conv.attributes + ("" if wide is not None else _falls(conv)),
+        input_shape=_shown(linear.planned),
+        weight_shape=list(linear.weight.shape),
+        output_shape=_shown(linear.output),
+        attributes=linear.attributes + ("" if wide is not None else _falls(linear)),
         channels=f"{inputs} -> {outputs}",
         alignment=f"{inputs} of {_padded(inputs)} -> {outputs} of {_padded(outputs)}",
-        flops=conv.macs,
+        flops=linear.macs,
         folded_as=folded_as,
-        choices=[_choice(conv, r) for r in sorted(legal.values(), key=cost)],
+        choices=[_choice(linear, r) for r in sorted(legal.values(), key=cost)],
         refusals=reasons,
     )
 
@@ -112,13 +112,13 @@ def _outcomes(
     decision: Decision, options: FoldOptions, factor: int
 ) -> tuple[dict[str, Reformulation], dict[str, Refusal]]:
     """Return the cheapest form by axis, and the refusal of each axis without one."""
-    conv, found = decision.conv, decision.outcome
-    if isinstance(found, Refusal) and (conv is None or not found.code.is_of_a_form):
+    linear, found = decision.linear, decision.outcome
+    if isinstance(found, Refusal) and (linear is None or not found.code.is_of_a_form):
         return {}, {ANY: found}
-    assert conv is not None
+    assert linear is not None
     legal: dict[str, Reformulation] = {}
     refused: list[tuple[str, Refusal]] = []
-    for axis, form in candidates(conv, options, factor):
+    for axis, form in candidates(linear, options, factor):
         if isinstance(form, Refusal):
             refused.append((axis, form))
         elif axis not in legal or cost(form) < cost(legal[axis]):
@@ -126,11 +126,11 @@ def _outcomes(
     return legal, {axis: r for axis, r in furthest(refused).items() if axis not in legal}
 
 
-def _falls(conv: LinearSite) -> str:
+def _falls(linear: LinearSite) -> str:
     """Say how many groups the weight falls into, if not `group`; not called for wide layers."""
-    if conv.groups == conv.group:
+    if linear.groups == linear.group:
         return ""
-    return f", falls into {conv.groups} groups"
+    return f", falls into {linear.groups} groups"
 
 
 def _folded_as(node: Node) -> str:
@@ -140,8 +140,8 @@ def _folded_as(node: Node) -> str:
         return "how is not known: its record cannot be read"
 
 
-def _choice(conv: LinearSite, outcome: Reformulation) -> Choice:
-    inputs, outputs = conv.channels
+def _choice(linear: LinearSite, outcome: Reformulation) -> Choice:
+    inputs, outputs = linear.channels
     fold = outcome.fold
     return Choice(
         axis=outcome.axis,

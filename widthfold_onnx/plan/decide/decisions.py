@@ -35,11 +35,11 @@ class Decision:
     """A site and its outcome.
 
     Attributes:
-        conv: the same site as it was read; None where it could not or need not be read.
+        linear: the same site as it was read; None where it could not or need not be read.
     """
 
     site: Site
-    conv: LinearSite | None
+    linear: LinearSite | None
     outcome: Reformulation | Refusal
 
     def report(self, options: FoldOptions, hint: str, gain: Gain | None = None) -> SiteReport:
@@ -61,9 +61,9 @@ class Decision:
                 reason="; ".join(filter(None, (self.outcome.reason, hint))),
                 gain=gain,
             )
-        assert self.conv is not None
-        inputs, outputs = self.conv.channels
-        guard = EXTENTS if needed_extents(self.conv, self.outcome, options) else ""
+        assert self.linear is not None
+        inputs, outputs = self.linear.channels
+        guard = EXTENTS if needed_extents(self.linear, self.outcome, options) else ""
         return SiteReport(
             node=node,
             graph=graph,
@@ -76,7 +76,7 @@ class Decision:
             reason=f"{inputs} -> {outputs} channels became {self.outcome.became(inputs, outputs)}"
             + (f", guarded ({guard})" if guard else ""),
             flops_ratio=round(self.outcome.flops_ratio, 4),
-            spread=spread_of(self.conv, self.outcome),
+            spread=spread_of(self.linear, self.outcome),
             guard=guard,
             gain=gain,
         )
@@ -94,19 +94,19 @@ def plan(document: Document, options: FoldOptions, choose: Choose) -> list[Decis
         UsageError: a node pattern matches no site, or an assumed input shape does not fit.
     """
     return [
-        Decision(site, None, conv)
-        if isinstance(conv, Refusal)
-        else Decision(site, conv, choose(conv))
-        for site, conv in read_sites(document, options)
+        Decision(site, None, linear)
+        if isinstance(linear, Refusal)
+        else Decision(site, linear, choose(linear))
+        for site, linear in read_sites(document, options)
     ]
 
 
 def rewriting(document: Document, decisions: Iterable[Decision], options: FoldOptions) -> Rewriting:
     """Return what the decisions do with a document, which is not changed yet."""
     chosen = [
-        (decision.conv, decision.outcome)
+        (decision.linear, decision.outcome)
         for decision in decisions
-        if decision.conv is not None and isinstance(decision.outcome, Reformulation)
+        if decision.linear is not None and isinstance(decision.outcome, Reformulation)
     ]
     return Rewriting.of(document, chosen, options)
 

@@ -49,12 +49,12 @@ class Hints:
 
     def of(self, decision: Decision) -> str:
         """Return the options that would fold a refused site; "" where none that was tried does."""
-        site, conv, refusal = decision.site, decision.conv, decision.outcome
+        site, linear, refusal = decision.site, decision.linear, decision.outcome
         if not isinstance(refusal, Refusal):
             return ""
-        if not (refusal.code in UNREAD if conv is None else refusal.code.is_of_a_form):
+        if not (refusal.code in UNREAD if linear is None else refusal.code.is_of_a_form):
             return ""
-        found = self._openings(site) if conv is None or None in conv.planned else []
+        found = self._openings(site) if linear is None or None in linear.planned else []
         if refusal.code == Code.FACTOR_DOES_NOT_DIVIDE:
             ragged = replace(self._options, ragged=True)
             found += [RAGGED] if self._folds(site, self._planned, ragged) else []

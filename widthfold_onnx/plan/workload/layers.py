@@ -56,22 +56,22 @@ class Layers:
         subjects: dict[Place, str | Refusal] = {}
         known: dict[object, list[Reformulation]] = {}
         nodes: dict[Node, str] = {}
-        for _, conv in read_sites(document, options):
-            if isinstance(conv, Refusal) or unfit(conv, options):
+        for _, site in read_sites(document, options):
+            if isinstance(site, Refusal) or unfit(site, options):
                 continue
             geometry = (
-                *(conv.op, conv.static, conv.planned, conv.weight_shape, conv.geometry),
-                *(conv.itemsize, unguardable(conv)),
+                *(site.op, site.static, site.planned, site.weight_shape, site.geometry),
+                *(site.itemsize, unguardable(site)),
             )
             if geometry not in known:
-                known[geometry] = list(every_form(conv, options))
-            workload = _workload(document, conv, measured, known[geometry], options, target)
+                known[geometry] = list(every_form(site, options))
+            workload = _workload(document, site, measured, known[geometry], options, target)
             if isinstance(workload, Workload):
                 # Layers of one subject may differ in their legal forms if one has an open extent.
                 like = workloads.get(workload.subject)
                 workloads[workload.subject] = workload if like is None else like.joined(workload)
-                nodes[conv.node] = workload.subject
-            subjects[_place(conv)] = (
+                nodes[site.node] = workload.subject
+            subjects[_place(site)] = (
                 workload.subject if isinstance(workload, Workload) else workload
             )
         found = links(document, nodes)
@@ -104,7 +104,7 @@ class Layers:
 
 def _workload(
     document: Document,
-    conv: LinearSite,
+    site: LinearSite,
     measured: ShapeTable,
     forms: Sequence[Reformulation],
     options: FoldOptions,
@@ -112,10 +112,10 @@ def _workload(
 ) -> Workload | Refusal:
     if not forms:
         # Any factor gives the reason: no form is legal, or no axis has enough positions.
-        outcome = reformulate(conv, replace(options, ragged=True), SMALLEST_FACTOR)
+        outcome = reformulate(site, replace(options, ragged=True), SMALLEST_FACTOR)
         short = Refusal(Code.TOO_SHORT, f"no axis has {SMALLEST_FACTOR} positions")
         return outcome if isinstance(outcome, Refusal) else short
-    return cut(document, conv, measured, forms, options, target)
+    return cut(document, site, measured, forms, options, target)
 
 
 def _place(site: Site) -> Place:
