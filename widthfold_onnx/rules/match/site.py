@@ -6,11 +6,10 @@ import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.fold.channels import Grouping, most_groups
 from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.fold.conv_axis import ConvAxis
@@ -24,8 +23,6 @@ from widthfold_onnx.operators.matmul import matrix_shape
 from widthfold_onnx.rules.match.parameter import Parameter, is_single
 from widthfold_onnx.rules.match.quantized import Quantization
 from widthfold_onnx.rules.match.samples import Samples
-
-Array = npt.NDArray[Any]
 
 # Element types of ONNX's convolutions (operator text, Conv-22). ONNX Runtime's CPU provider has
 # kernels for the first two only (measured on 1.31.1); the others are proved without a run.
