@@ -104,11 +104,11 @@ def folded(base: Base, model: onnx.ModelProto | None = None) -> onnx.ModelProto:
     document = Document(original(base) if model is None else model, None, OPERATORS)
     forms_of = []
     for decision in plan(document, base.options, partial(chosen, base)):
-        if decision.conv is None:
+        if decision.linear is None:
             continue
         outcome = decision.outcome
         assert isinstance(outcome, Reformulation), outcome
-        forms_of.append((decision.conv, outcome))
+        forms_of.append((decision.linear, outcome))
     assert len(forms_of) == base.sites
     return Rewriting.of(document, forms_of, base.options).carry_out()
 
