@@ -17,8 +17,9 @@ from widthfold_onnx.rewrite.record import carries_folds
 from widthfold_onnx.rewrite.rewriting import Rewriting, spread_of
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.open_extents import EXTENTS, needed_extents
+from widthfold_onnx.rules.match.quantized import Extents
 from widthfold_onnx.rules.match.reading import read_site
-from widthfold_onnx.rules.match.site import Extents, LinearSite, Site
+from widthfold_onnx.rules.match.site import LinearSite, Site
 from widthfold_onnx.text import quoted
 
 Choose = Callable[[LinearSite], Reformulation | Refusal]

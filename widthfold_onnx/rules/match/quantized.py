@@ -39,6 +39,7 @@ from widthfold_onnx.rules.match.dequantized import (
 from widthfold_onnx.rules.match.parameter import Parameter, dequantizer, input_of, is_single
 
 Extents = Callable[[Value], Dims | None]
+"""Extents of a value; None where not even the rank is known."""
 
 BYTES = ("INT8", "UINT8")
 """Element types that operators of integers multiply (operator texts)."""

@@ -21,6 +21,7 @@ from widthfold_onnx.rules.match.dequantized import data_dequantizer, exact_dequa
 from widthfold_onnx.rules.match.parameter import Parameter, read_parameter
 from widthfold_onnx.rules.match.quantized import (
     BYTES,
+    Extents,
     Quantization,
     accumulator_overflow,
     quantization_problem,
@@ -28,7 +29,7 @@ from widthfold_onnx.rules.match.quantized import (
     read_scales,
 )
 from widthfold_onnx.rules.match.samples import samples_of
-from widthfold_onnx.rules.match.site import ITEMSIZE, Extents, LinearSite, Site
+from widthfold_onnx.rules.match.site import ITEMSIZE, LinearSite, Site
 
 
 def read_site(

@@ -28,9 +28,6 @@ from widthfold_onnx.rules.match.samples import Samples
 # kernels for the first two only (measured on 1.31.1); the others are proved without a run.
 ITEMSIZE = {"FLOAT": 4, "FLOAT16": 2, "DOUBLE": 8, "BFLOAT16": 2}
 
-Extents = Callable[[Value], Dims | None]
-"""Extents of a value; None where not even the rank is known."""
-
 
 @dataclass(frozen=True, eq=False)
 class Site:

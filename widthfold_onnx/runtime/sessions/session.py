@@ -183,12 +183,8 @@ def open_session(
     else:
         path, name, folder = model, model.name, None
     label = printable(name)
-    if tf32 and provider_options.get("use_tf32", "1").lower() in OFF and _holds_float16(model):
-        # It deselects all tensor cores, whatever the type (ONNX Runtime, cuda/nn/conv.cc).
-        raise UsageError(
-            f"use_tf32=0 takes the tensor cores from the float16 layers of {label} as well; "
-            "time them without it"
-        )
+    if tf32 and provider_options.get("use_tf32", "1").lower() in OFF:
+        _check_tensor_cores(model, label)
     try:
         session = runtime.InferenceSession(
             model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model),
@@ -204,6 +200,18 @@ def open_session(
     if first != NAMES[used]:
         raise UnverifiedError(f"{label} runs on {first} although {NAMES[used]} was asked for")
     return Session(session, used, label, provider_options)
+
+
+def _check_tensor_cores(model: Path | onnx.ModelProto, label: str) -> None:
+    """Refuse to time float16 at use_tf32=0.
+
+    The option deselects all tensor cores, whatever the type (ONNX Runtime, cuda/nn/conv.cc).
+    """
+    if _holds_float16(model):
+        raise UsageError(
+            f"use_tf32=0 takes the tensor cores from the float16 layers of {label} as well; "
+            "time them without it"
+        )
 
 
 @cache
