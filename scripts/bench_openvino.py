@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 from bench_report import Cell
+from one_process import paired
 
 from widthfold_onnx.options import Provider, Shapes
-from widthfold_onnx.runtime.clock import Run, paired
+from widthfold_onnx.runtime.clock import Run
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.inputs.sizes import find_shapes
 from widthfold_onnx.runtime.sessions.session import Level, open_session
@@ -55,7 +56,7 @@ def against_openvino(model: Path, shapes: Shapes, budget: float, threads: int = 
     except Exception as error:  # whatever it raises on a model that it does not take
         return Cell(note=f"does not run: {' '.join(str(error).split())}")
     pairing = paired(original, rival, copy, budget=budget, clock=clock)
-    medians = np.median(pairing.samples, axis=0) * 1e3
+    medians = np.median(pairing.samples, axis=1) * 1e3
     return Cell(
         original_ms=float(medians[0]),
         ms=float(medians[1]),

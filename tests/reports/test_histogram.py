@@ -15,7 +15,7 @@ def shared(first: list[float], second: list[float]) -> Timing:
     for side, samples in ((made.original, first), (made.rewritten, second)):
         ordered = sorted(samples)
         p50, p90, p99 = (ordered[int(len(ordered) * q)] for q in (0.5, 0.9, 0.99))
-        sides.append(replace(side, samples_ms=samples, median_ms=p50, p90=p90, p99=p99))
+        sides.append(replace(side, samples_ms=[[samples]], median_ms=p50, p90=p90, p99=p99))
     return replace(made, original=sides[0], rewritten=sides[1])
 
 

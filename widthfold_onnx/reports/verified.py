@@ -70,7 +70,10 @@ def _show_timing(timing: Timing) -> None:
     """Print the two models beside each other, then the times of the nodes of each."""
     sides = (("original", timing.original), ("rewritten", timing.rewritten))
     table(
-        ["model", "level", "p50 ms", "p90 ms", "p99 ms", "peak memory", "file", "ran on"],
+        [
+            *("model", "level", "p50 ms", "p90 ms", "p99 ms", "outliers", "load ms", "first run"),
+            *("peak memory", "file", "ran on"),
+        ],
         [
             [
                 name,
@@ -78,6 +81,9 @@ def _show_timing(timing: Timing) -> None:
                 f"{side.median_ms:.3f}",
                 f"{side.p90:.3f}",
                 f"{side.p99:.3f}",
+                f"{side.outliers}",
+                f"{side.load_ms:.1f}",
+                f"{side.first_ms:.3f}",
                 f"{side.peak_mib:.0f} MiB",
                 size(side.file_bytes),
                 ", ".join(

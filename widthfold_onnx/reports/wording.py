@@ -61,7 +61,8 @@ def size(count: int) -> str:
 
 def counted(count: int, thing: str) -> str:
     """Return a number with its noun."""
-    return f"{count} {thing}{'' if count == 1 else 's'}"
+    plural = "es" if thing.endswith("s") else "s"
+    return f"{count} {thing}{'' if count == 1 else plural}"
 
 
 def kinds(sites: Sequence[SiteReport | InspectSite]) -> str:
@@ -252,12 +253,20 @@ def speed(timing: Timing) -> str:
     line = (
         f"{timing.verdict}; original / rewritten = {timing.speedup:.3f} "
         f"[{timing.low:.3f}, {timing.high:.3f}], A/A control {1 + timing.control:.3f}, "
-        f"{timing.pairs} pairs, {before.median_ms:.3f} ms (level {before.level}) and "
+        f"{pairs(timing)}, {before.median_ms:.3f} ms (level {before.level}) and "
         f"{after.median_ms:.3f} ms (level {after.level}) on {timing.provider}, "
         f"{counted(timing.threads, 'thread')} ({clock}){inputs(timing)}; "
         f"{timing.same_level:.3f} with both at level all"
     )
     return f"{line}; {timing.note}" if timing.note else line
+
+
+def pairs(timing: Timing) -> str:
+    """Return how many pairs were run, and where."""
+    return (
+        f"{counted(timing.pairs, 'pair')} in {counted(timing.sessions, 'session')} each of "
+        f"{counted(timing.processes, 'process')}"
+    )
 
 
 def inputs(timing: Timing) -> str:

@@ -23,9 +23,13 @@ class Side(Result, kw_only=True, frozen=True):
 
     Attributes:
         level: the runtime's optimization level at which it was fastest.
-        median_ms: wall time of one run.
+        median_ms: time of one run.
         p90: 90th percentile in ms; p99 likewise. The median is p50.
-        samples_ms: up to 500 samples, evenly taken from the run.
+        samples_ms: by process and session, up to 500 samples in all, evenly taken.
+        outliers: runs beyond Tukey's fences of their session, which are one and a half
+            interquartile ranges away from the quartiles.
+        load_ms: time of opening a session, the median of all.
+        first_ms: time of a session's first run, the median of all.
         file_bytes: size of the model file, external data included.
         peak_mib: peak resident memory of a process that loads the model and runs it once.
         providers: how many nodes ran on which provider.
@@ -38,12 +42,20 @@ class Side(Result, kw_only=True, frozen=True):
     median_ms: float
     p90: float
     p99: float
-    samples_ms: list[float]
+    samples_ms: list[list[list[float]]]
+    outliers: int
+    load_ms: float
+    first_ms: float
     file_bytes: int
     peak_mib: float
     providers: dict[str, int]
     fallbacks: list[NodeTime]
     nodes: list[NodeTime]
+
+    @property
+    def runs_ms(self) -> list[float]:
+        """The samples of all sessions."""
+        return [ms for process in self.samples_ms for session in process for ms in session]
 
 
 class Timing(Result, kw_only=True, frozen=True):
@@ -51,13 +63,17 @@ class Timing(Result, kw_only=True, frozen=True):
 
     Attributes:
         clock: what every time here is: wall time, or the processor time of the one thread.
-        speedup: exp of the median log ratio of the pairs, each model at its best level.
-        low: lower end of the bootstrap 95 % interval of `speedup`.
+        speedup: exp of the mean over processes and sessions of the median log ratio of runs, each
+            model at its best level.
+        low: lower end of the 95 % interval of `speedup`, which covers other processes and sessions.
         high: upper end.
         shapes: of the inputs that both models were timed on.
-        control: largest deviation from 1 that the A/A control showed in the same run.
+        control: largest deviation from 1 of the sessions of the original against each other, in
+            the same run, interval included.
         same_level: speed-up with both models at the level ALL.
-        pairs: how many pairs were run.
+        pairs: how many pairs were run, in all.
+        processes: in how many processes.
+        sessions: how many sessions of each model each of them opened.
         converged: the interval became narrow within the time budget.
         crowded: the machine was too busy to leave a core to every thread.
         verdict: faster or slower beyond the control, no difference, or inconclusive.
@@ -70,11 +86,12 @@ class Timing(Result, kw_only=True, frozen=True):
     threads: int
     clock: Literal["wall", "thread"]
     pairs: int
+    processes: int
+    sessions: int
     speedup: float
     low: float
     high: float
     control: float
-    control_ms: list[float]
     converged: bool
     crowded: bool
     same_level: float

@@ -1,8 +1,10 @@
-"""Times two functions against each other, with a control that measures the machine's noise.
+"""Compares two models by runs of several sessions in several processes.
 
-Identical models timed one after the other were seen to differ by 2.94x on a busy host. So all
-runs are interleaved, the statistic is the median of paired log ratios, and a second copy of the
-original takes part in the same loop: what it shows against the first copy is noise.
+Identical models timed one after the other were seen to differ by 2.94x on a busy host, so all runs
+are interleaved. Sessions of one file differ too, by where their memory lies, and so do processes,
+so both are repeated (Kalibera and Jones, Rigorous benchmarking in reasonable time, ISMM 2013).
+The original has as many sessions as the rewritten model: what they show against each other is
+noise, the A/A control.
 """
 
 from __future__ import annotations
@@ -10,9 +12,9 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -27,24 +29,54 @@ Verdict = Literal["faster", "slower", "no difference", "inconclusive"]
 Clock = Callable[[], int]
 """Nanoseconds, from any origin."""
 
-WARMUP_ROUNDS = 10
-WARMUP_SECONDS = 0.2
-WARMUP_SHARE = 0.25
-"""Warm-up stops at this share of the budget even if it is not complete."""
+Times = npt.NDArray[np.float64]
 
-MIN_PAIRS = 30
-MIN_SECONDS = 0.5
+WARMUP_ROUNDS = 2
+WARMUP_SECONDS = 0.1
+"""Rounds run untimed for that long, and at least so many: the first two runs of a session were
+seen to take 5 to 250 % more than later ones, all runs of the first milliseconds some percent."""
+
+START = 0.5
+"""Seconds that a process takes to start and to load the runtime."""
+
+SESSIONS = (2, 4)
+"""Fewest and most sessions of each model in a process; even, as the control pairs those of one."""
+
+SHORTEST = 0.1
+"""A process times for at least that many seconds, because starting it takes longer."""
+
+RUN_SPREAD = 0.038
+SESSION_SPREAD = 0.004
+PROCESS_SPREAD = 0.004
+"""Standard deviations of one run, of a session and of the ratio in a process, relative.
+
+Measured on nets of 0.02 to 34 ms, in ten processes of three or four sessions of an original and a
+fold each (runs 1.8 to 8 %, sessions 0.3 to 0.5 %, processes 0.1 to 0.7 %, a quantized net 2.3 %).
+"""
+
+USUAL_SPREAD = 0.01
+"""Standard deviation of the log ratio of two sessions in one process, of the same measurement."""
+
+USUAL_WEIGHT = 2
+"""Degrees of freedom of that spread beside those of the measured processes."""
+
+MIN_PROCESSES = 4
 HALF_WIDTH = 0.01
-"""The interval is narrow enough at this half width, of the log ratio."""
-
-MIN_CLEAR = 6
-"""Below six pairs not even pairs that all agree exclude 1 at 95 %: 2 * 0.5**5 > 0.05."""
+"""The interval is narrow enough at this half width, of the log ratio, from so many processes on."""
 
 SMALLEST_DIFFERENCE = 1.02
 """Least ratio of two times that is called a difference, however steady the machine is."""
 
-_RESAMPLES = 4000
+_RESAMPLES = 2000
+_NORMAL = 1.96
 _NANO = 1e-9
+
+
+class Repeats(NamedTuple):
+    """How often a process repeats: sessions of each model, and runs of each session."""
+
+    sessions: int
+    runs: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,22 +84,41 @@ class Pairing:
     """The result of paired timing.
 
     Attributes:
-        samples: seconds of every run, [rounds, 3]: original, rewritten, copy.
-        ratio: exp of the median log of original / rewritten; above 1 the rewritten is faster.
-        low: lower end of its bootstrap 95 % interval.
+        samples: seconds of every run, [process, original or rewritten, session, run].
+        ratio: original / rewritten, the mean over processes and sessions of the log of medians;
+            above 1 the rewritten is faster.
+        low: lower end of its 95 % interval.
         high: upper end.
-        control: largest deviation from 1 of the original against its copy, interval included.
+        control: largest deviation from 1 of the sessions of the original against each other,
+            interval included.
         converged: the interval became narrow within the budget.
         verdict: see `judge`.
     """
 
-    samples: npt.NDArray[np.float64]
+    samples: Times
     ratio: float
     low: float
     high: float
     control: float
     converged: bool
     verdict: Verdict
+
+    @classmethod
+    def of(cls, samples: Times) -> Self:
+        """Compare the sides of `samples`."""
+        logs = np.log(samples)
+        ratio, low, high = interval(logs[:, 0] - logs[:, 1])
+        copies = logs[:, 0, ::2] - logs[:, 0, 1::2]
+        control = math.expm1(max(map(abs, interval(copies))))
+        narrow = (high - low) / 2 <= HALF_WIDTH and len(samples) >= MIN_PROCESSES
+        low, high = math.exp(low), math.exp(high)
+        verdict = judge(low, high, control)
+        return cls(samples, math.exp(ratio), low, high, control, narrow, verdict)
+
+    @property
+    def pairs(self) -> int:
+        """Number of runs of each side."""
+        return self.samples[:, 0].size
 
 
 def clock_of(provider: Provider, threads: int) -> Clock:
@@ -87,61 +138,122 @@ def clock_name(provider: Provider, threads: int) -> Literal["wall", "thread"]:
     return "thread" if provider is Provider.CPU and threads == 1 else "wall"
 
 
-def paired(
-    original: Run,
-    rewritten: Run,
-    copy: Run,
-    *,
-    budget: float,
-    clock: Clock = time.perf_counter_ns,
-    wall: Clock = time.perf_counter_ns,
-) -> Pairing:
-    """Time the original, the rewritten model and a copy of the original in one loop.
+def repeats(run: float, opening: float, seconds: float) -> Repeats:
+    """Return how often a process should repeat, so that its time tells most.
 
-    All six orders of the three take turns, so that none is always first or always follows the
-    same one.
+    A level is repeated by the square root of what its repetition saves: the cost of the level above
+    over its own, times its variance over that of the level above (Kalibera and Jones, section 6).
+
+    >>> repeats(run=20e-6, opening=0.002, seconds=1.5)
+    Repeats(sessions=4, runs=625)
+    >>> repeats(run=0.03, opening=0.04, seconds=1.5)
+    Repeats(sessions=2, runs=5)
 
     Args:
-        original: side A.
-        rewritten: side B.
-        copy: side A again, in a session of its own.
-        budget: seconds for everything; one warm-up round and one pair are always run.
-        clock: measures a run, see `clock_of`.
-        wall: measures the budget.
+        run: seconds of a run.
+        opening: seconds of opening a session.
+        seconds: time that a process may take, as far as one run of each session fits.
     """
-    sides = (original, rewritten, copy)
-    start = wall()
-    _warm_up(sides, budget * WARMUP_SHARE, clock, wall)
-    orders = itertools.cycle(itertools.permutations(range(3)))
-    rounds: list[list[int]] = []
-    check_at = MIN_PAIRS
-    while True:
-        times = [0, 0, 0]
-        for side in next(orders):
+    opened = opening + WARMUP_ROUNDS * run
+    fewest, most = SESSIONS
+    useful = math.sqrt(2 * START / opened) * SESSION_SPREAD / PROCESS_SPREAD
+    sessions = most if useful >= most else fewest
+    best = math.sqrt(opened / run) * RUN_SPREAD / SESSION_SPREAD
+    fitting = (seconds - START) / (2 * sessions) - opened
+    runs = min(max(best, SHORTEST / (2 * sessions * run)), fitting / run)
+    return Repeats(sessions, max(round(runs), 1))
+
+
+def alternate(
+    sides: Sequence[Run], rounds: int, clock: Clock, *, seed: int = 0, warm: bool = False
+) -> Times:
+    """Return the seconds of all sides by round, [side, round]; what is not `warm` is warmed up.
+
+    The order is random, and every second round has it backwards: a run was seen to take 1 % longer
+    at the beginning of a round, or after another session than after its own.
+    """
+    if not warm:
+        _warm_up(sides)
+    draws = np.random.default_rng(seed)
+    times = np.zeros((len(sides), rounds))
+    order: list[int] = []
+    for number in range(rounds):
+        order = order[::-1] if number % 2 else draws.permutation(len(sides)).tolist()
+        for side in order:
             before = clock()
-            sides[side](len(rounds))
-            times[side] = max(clock() - before, 1)
-        rounds.append(times)
-        late = (wall() - start) * _NANO >= budget
-        if late or len(rounds) >= check_at:
-            samples = np.array(rounds, dtype=np.float64) * _NANO
-            ratio, low, high = interval(np.log(samples[:, 0] / samples[:, 1]))
-            narrow = (high - low) / 2 <= HALF_WIDTH and len(rounds) >= MIN_PAIRS
-            enough = samples[:, :2].sum(axis=0).min() >= MIN_SECONDS
-            if late or (narrow and enough):
-                break
-            check_at += max(check_at // 4, 1)  # sparse checks: each one sorts all the rounds
-    control = math.expm1(max(map(abs, interval(np.log(samples[:, 0] / samples[:, 2])))))
-    low, high, converged = math.exp(low), math.exp(high), bool(narrow and enough)
-    return Pairing(
-        samples=samples,
-        ratio=math.exp(ratio),
-        low=low,
-        high=high,
-        control=control,
-        converged=converged,
-        verdict=judge(low, high, control, len(rounds), converged=converged),
+            sides[side](number)
+            times[side, number] = max(clock() - before, 1) * _NANO
+    return times
+
+
+def _warm_up(sides: Sequence[Run]) -> None:
+    start = time.perf_counter()
+    for count in itertools.count():
+        if count >= WARMUP_ROUNDS and time.perf_counter() - start >= WARMUP_SECONDS:
+            return
+        for side in sides:
+            side(count)
+
+
+def interval(logs: Array) -> tuple[float, float, float]:
+    """Return the mean of the sessions' medians with its 95 % interval.
+
+    Each end is the further one of two. A bootstrap over processes, their sessions and their runs
+    knows what lies within a process, but is too narrow for few of them (it held the truth in 76 to
+    98 % of simulated timings of three). Student's t over the means of processes is right for any
+    number, but few agree by chance. So the usual spread counts as well, as in moderated tests
+    (Smyth, Linear models and empirical Bayes methods, 2004), and even one process has an interval.
+
+    Args:
+        logs: by process, session and run.
+    """
+    from scipy.special import stdtrit  # takes long to import, and most commands do not time
+
+    means = np.median(logs, axis=2).mean(axis=1)
+    middle, count = float(means.mean()), len(means)
+    freedom = USUAL_WEIGHT + count - 1
+    squares = USUAL_WEIGHT * USUAL_SPREAD**2 + float(((means - middle) ** 2).sum())
+    half = float(stdtrit(freedom, 0.975)) * math.sqrt(squares / freedom / count)
+    low, high = np.quantile(_resampled(logs), (0.025, 0.975))
+    return middle, min(float(low), middle - half), max(float(high), middle + half)
+
+
+def _resampled(logs: Array) -> Array:
+    """Return the statistic of `interval` of resamples of processes, sessions and runs."""
+    processes, sessions, runs = logs.shape
+    draws = np.random.default_rng(0)
+    process = draws.integers(0, processes, (_RESAMPLES, processes, 1))
+    session = draws.integers(0, sessions, (_RESAMPLES, processes, sessions))
+    rank = _median_ranks(draws, runs, session.shape)
+    means: Array = np.sort(logs, axis=2)[process, session, rank].mean(axis=(1, 2))
+    return means
+
+
+def one_session(logs: Array) -> tuple[float, float, float]:
+    """Return the median of one session of each side with a 95 % interval for other sessions.
+
+    Args:
+        logs: by run.
+    """
+    ranks = _median_ranks(np.random.default_rng(0), len(logs), (_RESAMPLES,))
+    low, high = np.quantile(np.sort(logs)[ranks], (0.025, 0.975))
+    middle, usual = float(np.median(logs)), _NORMAL * USUAL_SPREAD
+    return (
+        middle,
+        middle - math.hypot(middle - low, usual),
+        middle + math.hypot(high - middle, usual),
     )
+
+
+def _median_ranks(draws: np.random.Generator, count: int, shape: tuple[int, ...]) -> Array:
+    """Draw the ranks of the medians of resamples.
+
+    A resample of n values is n uniform ranks; the median of n uniforms is Beta((n + 1) / 2,
+    (n + 1) / 2). So the median's rank is drawn at once instead of n ranks (David and Nagaraja,
+    Order Statistics, section 2.1).
+    """
+    half = (count + 1) / 2
+    return (draws.beta(half, half, shape) * count).astype(np.int64)
 
 
 def noise(control: float) -> float:
@@ -149,50 +261,23 @@ def noise(control: float) -> float:
     return max(SMALLEST_DIFFERENCE, 1 + 2 * control)
 
 
-def judge(low: float, high: float, control: float, pairs: int, *, converged: bool) -> Verdict:
+def judge(low: float, high: float, control: float) -> Verdict:
     """Return the verdict on an interval of original / rewritten.
 
-    Faster needs the whole interval above `noise(control)`, slower the mirror image.
+    Faster needs the whole interval above `noise(control)`, slower the mirror image, and no
+    difference an interval within 2 % of 1.
 
-    >>> judge(1.09, 1.11, 0.01, 50, converged=True)
-    'faster'
-    >>> judge(1.09, 1.11, 0.05, 50, converged=True)
+    >>> judge(1.09, 1.11, 0.01), judge(0.90, 0.92, 0.01)
+    ('faster', 'slower')
+    >>> judge(0.99, 1.01, 0.05)
     'no difference'
-    >>> judge(0.90, 1.30, 0.01, 50, converged=False)
-    'inconclusive'
+    >>> judge(1.09, 1.11, 0.06), judge(0.90, 1.30, 0.01), judge(1.01, 1.03, 0.01)
+    ('inconclusive', 'inconclusive', 'inconclusive')
     """
     bar = noise(control)
-    if pairs >= MIN_CLEAR:
-        if low > bar:
-            return "faster"
-        if high < 1 / bar:
-            return "slower"
-    return "no difference" if converged else "inconclusive"
-
-
-def _warm_up(sides: tuple[Run, ...], limit: float, clock: Clock, wall: Clock) -> None:
-    start = wall()
-    spent = [0] * len(sides)
-    for count in itertools.count(1):
-        for index, side in enumerate(sides):
-            before = clock()
-            side(count)
-            spent[index] += clock() - before
-        warm = count >= WARMUP_ROUNDS and min(spent) * _NANO >= WARMUP_SECONDS
-        if warm or (wall() - start) * _NANO >= limit:
-            return
-
-
-def interval(values: Array) -> tuple[float, float, float]:
-    """Return the median and its bootstrap 95 % interval.
-
-    A resample of n values is n uniform ranks; the median of n uniforms is Beta((n + 1) / 2,
-    (n + 1) / 2). So the median's rank is drawn at once instead of n ranks (David and Nagaraja,
-    Order Statistics, section 2.1).
-    """
-    ordered = np.sort(values)
-    count = len(ordered)
-    half = (count + 1) / 2
-    ranks = np.random.default_rng(0).beta(half, half, _RESAMPLES) * count
-    low, high = np.quantile(ordered[ranks.astype(np.int64)], (0.025, 0.975))
-    return float(np.median(ordered)), float(low), float(high)
+    if low > bar:
+        return "faster"
+    if high < 1 / bar:
+        return "slower"
+    within = low >= 1 / SMALLEST_DIFFERENCE and high <= SMALLEST_DIFFERENCE
+    return "no difference" if within else "inconclusive"

@@ -1,5 +1,9 @@
 """Times two models in alternating runs, each at the setting of the runtime that suits it best.
 
+The runs are those of several sessions of each model in several processes (`runtime.clock`), which
+are fresh ones: where much was computed before, the session that was opened first was seen to be
+0.1 to 0.5 % slower than the next, and so was the model that always came first.
+
 The runtime's highest level is not always its fastest: convolutions of few channels were seen to
 run up to nine times slower there than one level below. On CUDA the layout and the algorithm search
 change times more than a fold does. So every setting is tried first, on both models.
@@ -18,18 +22,32 @@ import numpy as np
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
-from widthfold_onnx.runtime.clock import Clock, Pairing, Run, clock_of, paired
-from widthfold_onnx.runtime.inputs.rotation import timed_inputs
+from widthfold_onnx.runtime.child import isolated
+from widthfold_onnx.runtime.clock import (
+    START,
+    Clock,
+    Pairing,
+    Repeats,
+    Run,
+    Times,
+    alternate,
+    clock_of,
+    repeats,
+)
+from widthfold_onnx.runtime.inputs.rotation import INPUT_SETS, timed_inputs
 from widthfold_onnx.runtime.sessions.session import Level, Session, open_session, resolved
 
 CHOICE_SHARE = 0.15
 """Share of the budget that choosing the settings may take."""
 
-CHOICE_ROUNDS = (15, 1000)
+CHOICE_ROUNDS = (8, 1000)
 """Fewest and most rounds that choose, as far as the share lasts."""
 
 CHOICE_SECONDS = 0.2
-"""More rounds than the fewest are run until then: 15 runs of some microseconds choose at random."""
+"""More rounds than the fewest are run until then: 8 runs of some microseconds choose at random."""
+
+PROCESS_SHARE = 1 / 6
+"""Share of the budget that a process may take, or twice as long as it starts if that is more."""
 
 WORTH_SAYING = 1.1
 """Least gain of a setting that is reported."""
@@ -42,6 +60,8 @@ SWEPT = {
 """Options of CUDA whose fastest values depend on the model."""
 
 Feeds = Sequence[dict[str, Array]]
+Models = tuple[Path, Path]
+"""Original and rewritten."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +88,42 @@ def settings_of(provider: Provider, chosen: Mapping[str, str]) -> list[Setting]:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """The setting that suits each model best.
+
+    Attributes:
+        common: the first of all settings.
+        settings: the best one of each model.
+        same_level: original / rewritten at the common setting.
+        default: time of the original at the common setting / at its best one.
+        run: seconds of a run at the best setting, the mean of both models.
+        opening: seconds of opening a session.
+    """
+
+    common: Setting
+    settings: tuple[Setting, Setting]
+    same_level: float
+    default: float
+    run: float
+    opening: float
+
+
+@dataclass(frozen=True)
+class Process:
+    """What one process measured; all are seconds, by original or rewritten and session.
+
+    Attributes:
+        runs: of every run, one more axis.
+        loads: of opening the session, by the wall clock.
+        firsts: of its first run.
+    """
+
+    runs: Times
+    loads: Times
+    firsts: Times
+
+
+@dataclass(frozen=True)
 class Contest:
     """Two models, each at its best setting, in alternating runs.
 
@@ -75,29 +131,25 @@ class Contest:
         options: with the provider that was used.
         feeds: the input sets that took turns.
         made_up: whether they are random.
-        common: the first of all settings.
-        settings: the best one of each model.
-        same_level: original / rewritten at the common setting.
-        default: time of the original at the common setting / at its best one.
+        choice: the settings.
+        processes: what each process measured.
         pairing: the result of the paired timing.
     """
 
     options: VerifyOptions
     feeds: Feeds
     made_up: bool
-    common: Setting
-    settings: tuple[Setting, Setting]
-    same_level: float
-    default: float
+    choice: Choice
+    processes: Sequence[Process]
     pairing: Pairing
 
     @property
     def advice(self) -> str:
         """Sentence on the gain of the original by its setting alone, "" where that is little."""
-        if self.default < WORTH_SAYING:
+        if self.choice.default < WORTH_SAYING:
             return ""
-        best = f"{self.default:.1f}x as fast at level {self.settings[0]}"
-        return f"the original alone is {best} as at level {self.common}"
+        best = f"{self.choice.default:.1f}x as fast at level {self.choice.settings[0]}"
+        return f"the original alone is {best} as at level {self.choice.common}"
 
 
 def contest(
@@ -108,14 +160,15 @@ def contest(
     *,
     report: Callable[[str], None] | None = None,
 ) -> Contest:
-    """Time two models.
+    """Time two models, in one process after the other until the interval is narrow.
 
     Inputs are random, or stored if the caller wants no others or no others run.
 
     Args:
         original: model file.
         rewritten: model file.
-        options: provider and its options, threads, shapes and time budget are used.
+        options: provider and its options, threads, shapes and time budget are used; one process
+            is always run.
         shapes: of every random input; None searches them.
         report: called with a line when a phase begins.
 
@@ -127,27 +180,24 @@ def contest(
     start = time.perf_counter()
     say("timing: choosing settings")
     options = resolved(options)
-    settings = settings_of(options.provider, options.provider_options)
-    first = open_at(original, options, settings[0])
-    feeds, made_up = timed_inputs(first, shapes, options)
     models = (original, rewritten)
-    sessions = [[open_at(model, options, setting) for setting in settings] for model in models]
-    clock = clock_of(options.provider, options.threads)
-    medians, same = _medians(sessions, feeds, options.time_budget * CHOICE_SHARE, clock)
-    best = [int(np.argmin(row)) for row in medians]
-    if original.samefile(rewritten):
-        best[1] = best[0]
+    choice, feeds, made_up = _choose(models, options, shapes)
+    seconds = max(options.time_budget * PROCESS_SHARE, 2 * START)
+    each = repeats(choice.run, choice.opening, seconds)
     say("timing: alternating runs")
-    pairing = paired(
-        _rounds(sessions[0][best[0]], feeds),
-        _rounds(sessions[1][best[1]], feeds),
-        _rounds(open_at(original, options, settings[best[0]]), feeds),
-        budget=options.time_budget - (time.perf_counter() - start),
-        clock=clock,
-    )
-    chosen = settings[best[0]], settings[best[1]]
-    default = float(medians[0][0] / medians[0][best[0]])
-    return Contest(options, feeds, made_up, settings[0], chosen, same, default, pairing)
+    # Each session has copies of the inputs, and all copies together need to exceed the cache.
+    taken = feeds[: max(INPUT_SETS[0], len(feeds) // (2 * each.sessions))] if made_up else feeds
+    processes: list[Process] = []
+    longest = 0.0
+    while True:
+        began = time.perf_counter()
+        task = (models, choice.settings, options, taken, each, len(processes))
+        processes.append(isolated(time_sessions, *task))
+        pairing = Pairing.of(np.stack([process.runs for process in processes]))
+        longest = max(longest, time.perf_counter() - began)
+        late = time.perf_counter() - start + longest > options.time_budget
+        if late or pairing.converged:
+            return Contest(options, feeds, made_up, choice, processes, pairing)
 
 
 def ratio_of(
@@ -160,6 +210,43 @@ def ratio_of(
     """
     found = contest(original, rewritten, options, shapes)
     return found.pairing, found.advice
+
+
+def time_sessions(
+    models: Models,
+    settings: tuple[Setting, Setting],
+    options: VerifyOptions,
+    feeds: Feeds,
+    each: Repeats,
+    turn: int,
+) -> Process:
+    """Time several sessions of both models; to be run in `runtime.child.isolated`.
+
+    Either model comes first at every second session, and at the first one of every second process.
+
+    Args:
+        models: original and rewritten.
+        settings: of both.
+        options: provider, its options and threads are used.
+        feeds: the input sets that take turns.
+        each: sessions of each model, and runs of each session.
+        turn: number of the process.
+
+    Raises:
+        UnverifiedError: a model does not run.
+    """
+    clock = clock_of(options.provider, options.threads)
+    runs: tuple[list[Run], list[Run]] = ([], [])
+    loads, firsts = np.zeros((2, 2, each.sessions))
+    for number in range(each.sessions):
+        for side in (0, 1) if (number + turn) % 2 == 0 else (1, 0):
+            before = clock()
+            session = open_at(models[side], options, settings[side])
+            loads[side, number] = (clock() - before) * 1e-9
+            runs[side].append(_rounds(session, feeds))
+            firsts[side, number] = _seconds(runs[side][-1], 0, clock)
+    times = alternate([*runs[0], *runs[1]], each.runs, clock, seed=turn)
+    return Process(times.reshape(2, each.sessions, each.runs), loads, firsts)
 
 
 def open_at(
@@ -180,6 +267,32 @@ def open_at(
         session_options=options.session_options,
         profile=prefix,
     )
+
+
+def _choose(
+    models: Models, options: VerifyOptions, shapes: Shapes | None
+) -> tuple[Choice, Feeds, bool]:
+    """Return the best settings, the inputs to time with, and whether those are random."""
+    settings = settings_of(options.provider, options.provider_options)
+    first = open_at(models[0], options, settings[0])
+    feeds, made_up = timed_inputs(first, shapes, options)
+    start = time.perf_counter()
+    sessions = [[open_at(model, options, setting) for setting in settings] for model in models]
+    opening = (time.perf_counter() - start) / (2 * len(settings))
+    clock = clock_of(options.provider, options.threads)
+    medians, same = _medians(sessions, feeds, options.time_budget * CHOICE_SHARE, clock)
+    best = [int(np.argmin(row)) for row in medians]
+    if models[0].samefile(models[1]):
+        best[1] = best[0]
+    choice = Choice(
+        common=settings[0],
+        settings=(settings[best[0]], settings[best[1]]),
+        same_level=same,
+        default=float(medians[0][0] / medians[0][best[0]]),
+        run=float(medians[0][best[0]] + medians[1][best[1]]) / 2,
+        opening=opening,
+    )
+    return choice, feeds, made_up
 
 
 def _medians(

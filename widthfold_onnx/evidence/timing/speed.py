@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from widthfold_onnx.evidence.timing.memory import file_bytes, peak_mib
 from widthfold_onnx.evidence.timing.placement import fallbacks, placement, remarks
@@ -20,12 +21,14 @@ from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.results import Side, Timing
 from widthfold_onnx.runtime.clock import clock_name
 from widthfold_onnx.runtime.environment import cores, load_average
-from widthfold_onnx.runtime.paired_benchmark import Setting, contest, open_at
-from widthfold_onnx.runtime.sessions.session import Feeds
+from widthfold_onnx.runtime.paired_benchmark import Contest, contest, open_at
 
 KEPT_SAMPLES = 500
 
-Seconds = np.ndarray[tuple[int], np.dtype[np.float64]]
+FENCE = 1.5
+"""Interquartile ranges beyond the quartiles from which a run is an outlier (Tukey, 1977)."""
+
+Seconds = npt.NDArray[np.float64]
 
 
 def time_models(
@@ -61,9 +64,9 @@ def time_models(
     options, pairing = found.options, found.pairing
     sides = {}
     models = {"original": original, "rewritten": rewritten}
-    for role, setting, times in zip(models, found.settings, pairing.samples.T, strict=False):
+    for number, role in enumerate(models):
         say(f"profile of {models[role].name}")
-        sides[role] = _side(models[role], setting, times, options, found.feeds[0])
+        sides[role] = _side(models[role], number, found)
     crowded = busy + options.threads > cores()
     notes = [
         "" if found.made_up else "timed on the stored inputs",
@@ -76,15 +79,16 @@ def time_models(
         threads=options.threads,
         clock=clock_name(options.provider, options.threads),
         shapes={name: list(array.shape) for name, array in found.feeds[0].items()},
-        pairs=len(pairing.samples),
+        pairs=pairing.pairs,
+        processes=len(pairing.samples),
+        sessions=pairing.samples.shape[2],
         speedup=pairing.ratio,
         low=pairing.low,
         high=pairing.high,
         control=pairing.control,
-        control_ms=_thinned(pairing.samples[:, 2]),
         converged=pairing.converged,
         crowded=crowded,
-        same_level=found.same_level,
+        same_level=found.choice.same_level,
         original=sides["original"],
         rewritten=sides["rewritten"],
         verdict="inconclusive" if crowded and options.threads > 1 else pairing.verdict,
@@ -92,10 +96,10 @@ def time_models(
     )
 
 
-def _side(
-    model: Path, setting: Setting, seconds: Seconds, options: VerifyOptions, feeds: Feeds
-) -> Side:
+def _side(model: Path, number: int, found: Contest) -> Side:
     """Describe one model, timed at the setting that suits it best."""
+    options, setting, feeds = found.options, found.choice.settings[number], found.feeds[0]
+    seconds = found.pairing.samples[:, number]
     chosen = dataclasses.replace(options, provider_options=setting.options)
     nodes = profile(partial(open_at, model, options, setting), feeds)
     return Side(
@@ -103,7 +107,10 @@ def _side(
         median_ms=_ms(np.median(seconds)),
         p90=_ms(np.quantile(seconds, 0.9)),
         p99=_ms(np.quantile(seconds, 0.99)),
-        samples_ms=_thinned(seconds),
+        samples_ms=thinned(seconds),
+        outliers=outliers(seconds),
+        load_ms=_ms(np.median([process.loads[number] for process in found.processes])),
+        first_ms=_ms(np.median([process.firsts[number] for process in found.processes])),
         file_bytes=file_bytes(model),
         peak_mib=round(peak_mib(model, chosen, setting.level, feeds), 1),
         providers=placement(nodes),
@@ -121,7 +128,15 @@ def _ms(seconds: float | np.floating) -> float:
     return round(float(seconds) * 1e3, 6)
 
 
-def _thinned(seconds: Seconds) -> list[float]:
-    """Return evenly taken samples in ms."""
-    step = max(1, -(-len(seconds) // KEPT_SAMPLES))
-    return [_ms(value) for value in seconds[::step]]
+def thinned(seconds: Seconds) -> list[list[list[float]]]:
+    """Return evenly taken samples in ms, by process and session; at least one of each session."""
+    processes, sessions, runs = seconds.shape
+    step = -(-runs // max(KEPT_SAMPLES // (processes * sessions), 1))
+    return [[[_ms(value) for value in row] for row in rows] for rows in seconds[..., ::step]]
+
+
+def outliers(seconds: Seconds) -> int:
+    """Count the runs beyond Tukey's fences of their session, the last axis."""
+    low, high = np.quantile(seconds, (0.25, 0.75), axis=-1, keepdims=True)
+    reach = FENCE * (high - low)
+    return int(np.count_nonzero((seconds < low - reach) | (seconds > high + reach)))

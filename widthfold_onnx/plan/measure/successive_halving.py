@@ -27,7 +27,7 @@ from widthfold_onnx.options import FoldOptions, Provider
 from widthfold_onnx.plan.workload.build import reformed
 from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.results.store import NO_SUCH_FORM, NO_TIME, OUT_OF_REACH
-from widthfold_onnx.runtime.clock import Clock, Run, clock_of, interval
+from widthfold_onnx.runtime.clock import Clock, Run, clock_of, one_session
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.sessions.session import Level, open_session
 
@@ -176,7 +176,7 @@ def _race(
             if not late(1.0):
                 run(key, rung.pairs)
     for key, (base, form_times) in times.items():
-        middle, low, high = map(math.exp, interval(np.log(base / form_times)))
+        middle, low, high = map(math.exp, one_session(np.log(base / form_times)))
         median = float(np.median(form_times))
         yield Ran(workload.subject, key, middle, low, high, median, len(base))
 

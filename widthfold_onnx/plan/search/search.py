@@ -161,7 +161,7 @@ class Search:
             self._accepted = chosen
             return None
         self._note = final.note
-        if judge(final.low, final.high, final.control, final.rounds, converged=True) == "faster":
+        if judge(final.low, final.high, final.control) == "faster":
             self._accepted = chosen
         return gain_of(final)
 

@@ -129,7 +129,7 @@ def _measurement(pairing: Pairing, note: str) -> Measurement:
         low=pairing.low,
         high=pairing.high,
         seconds=float(np.median(pairing.samples[:, 1])),
-        rounds=len(pairing.samples),
+        rounds=pairing.pairs,
         reason="",
         taken=now(),
         control=pairing.control,

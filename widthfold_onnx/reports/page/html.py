@@ -72,6 +72,7 @@ def render(report: VerifyReport) -> str:
         short=wording.short,
         difference=wording.difference,
         inputs=wording.inputs,
+        pairs=wording.pairs,
         ulp=wording.ulp,
         provider=wording.provider(report.environment),
         pictures=pictures,

@@ -36,7 +36,7 @@ def speed(timing: Timing) -> Markup:
             axes.axvline(bar, color=INK, lw=1, ls="--", label=label)
         axes.plot([timing.low, timing.high], [0, 0], color=AFTER, lw=5, solid_capstyle="butt",
                   label="95 % interval")  # fmt: skip
-        axes.plot(timing.speedup, 0, "|", color=INK, ms=18, mew=1.5, label="median of pairs")
+        axes.plot(timing.speedup, 0, "|", color=INK, ms=18, mew=1.5, label="mean")
         low, high = min(timing.low, bars[0]), max(timing.high, bars[1])
         margin = 0.12 * (high - low) + 0.01
         axes.set(xlim=(low - margin, high + margin), ylim=(-1, 1), yticks=[])
@@ -56,7 +56,7 @@ def speed(timing: Timing) -> Markup:
 def latency(timing: Timing) -> Markup:
     """Draw both latency distributions over one axis; the slowest percent is cut off."""
     sides = (("original", timing.original, BEFORE), ("rewritten", timing.rewritten, AFTER))
-    samples = [value for _, side, _ in sides for value in side.samples_ms]
+    samples = [value for _, side, _ in sides for value in side.runs_ms]
     low = min(samples, default=0.0)
     high = max(timing.original.p99, timing.rewritten.p99) * 1.05
     cut = sum(value > high for value in samples)
@@ -64,7 +64,7 @@ def latency(timing: Timing) -> Markup:
     def paint(axes: Axes) -> None:
         edges = np.linspace(low, max(high, low + 1e-6), _BINS + 1)
         for name, side, colour in sides:
-            inside = [value for value in side.samples_ms if value <= high]
+            inside = [value for value in side.runs_ms if value <= high]
             axes.hist(inside, bins=edges.tolist(), color=colour, alpha=0.5, label=name)
             marks = ((side.median_ms, "-"), (side.p90, "--"), (side.p99, ":"))
             for value, line in marks:

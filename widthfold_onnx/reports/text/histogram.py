@@ -23,10 +23,10 @@ def histogram(timing: Timing) -> list[list[str]]:
     lie there. The last bin holds all slower runs as well.
     """
     sides = (timing.original, timing.rewritten)
-    low = min(min(side.samples_ms) for side in sides)
+    low = min(min(side.runs_ms) for side in sides)
     high = max(side.p99 for side in sides)
     edges = np.linspace(low, max(high, low * 1.001), BINS + 1)[:-1]
-    shares = [_counts(side.samples_ms, edges) / len(side.samples_ms) for side in sides]
+    shares = [_counts(side.runs_ms, edges) / len(side.runs_ms) for side in sides]
     scale = max(share.max() for share in shares)
     marks = [_marks(side, edges) for side in sides]
     return [

@@ -106,12 +106,15 @@ class _Page:
         before, after = timing.original, timing.rewritten
         head = (
             f"**{timing.verdict}**: {timing.speedup:.3f}x, 95 % [{timing.low:.3f}, "
-            f"{timing.high:.3f}], A/A control ±{timing.control:.1%}, {timing.pairs} pairs"
+            f"{timing.high:.3f}], A/A control ±{timing.control:.1%}, {wording.pairs(timing)}"
         )
         rows = [
             ["p50 ms", f"{before.median_ms:.3f}", f"{after.median_ms:.3f}"],
             ["p90 ms", f"{before.p90:.3f}", f"{after.p90:.3f}"],
             ["p99 ms", f"{before.p99:.3f}", f"{after.p99:.3f}"],
+            ["outliers", f"{before.outliers}", f"{after.outliers}"],
+            ["load ms", f"{before.load_ms:.1f}", f"{after.load_ms:.1f}"],
+            ["first run ms", f"{before.first_ms:.3f}", f"{after.first_ms:.3f}"],
             ["peak MiB", f"{before.peak_mib:.1f}", f"{after.peak_mib:.1f}"],
             ["file", wording.size(before.file_bytes), wording.size(after.file_bytes)],
             ["best level", code(before.level), code(after.level)],

@@ -1,0 +1,45 @@
+"""Times two calls of this process against each other, where more processes would cost too much.
+
+The interval is that of one session of each side (`runtime.clock.one_session`).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import NamedTuple
+
+import numpy as np
+
+from widthfold_onnx.runtime.clock import Clock, Run, Times, Verdict, alternate, judge, one_session
+
+FEWEST = 30
+SECONDS = 1.5
+"""Rounds that are run, and seconds that they take at least, as far as the budget lasts."""
+
+
+class Pair(NamedTuple):
+    """The result; `samples` are seconds by side (original, rewritten, copy) and round."""
+
+    samples: Times
+    ratio: float
+    low: float
+    high: float
+    control: float
+    verdict: Verdict
+
+
+def paired(original: Run, rewritten: Run, copy: Run, *, budget: float, clock: Clock) -> Pair:
+    """Time the original, the rewritten model and a copy of the original in one loop."""
+    sides = (original, rewritten, copy)
+    start = time.perf_counter()
+    alternate(sides, 1, clock)  # also warms up
+    began = time.perf_counter()
+    alternate(sides, 1, clock, warm=True)
+    once = time.perf_counter() - began
+    left = min(start + budget - time.perf_counter(), max(SECONDS, FEWEST * once))
+    samples = alternate(sides, max(int(left / once), 1), clock, warm=True)
+    first, second, third = np.log(samples)
+    ratio, low, high = map(math.exp, one_session(first - second))
+    control = math.expm1(max(map(abs, one_session(first - third))))
+    return Pair(samples, ratio, low, high, control, judge(low, high, control))
