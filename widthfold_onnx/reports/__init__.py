@@ -12,6 +12,7 @@ class Format(StrEnum):
     JUNIT = "junit"
     MARKDOWN = "markdown"
     HTML = "html"
+    CSV = "csv"
     GITHUB = "github"
 
 
@@ -20,6 +21,7 @@ SUFFIXES = {
     ".xml": Format.JUNIT,
     ".md": Format.MARKDOWN,
     ".html": Format.HTML,
+    ".csv": Format.CSV,
 }
 """Format of a report file by its suffix."""
 
