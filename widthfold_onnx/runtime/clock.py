@@ -31,12 +31,13 @@ Clock = Callable[[], int]
 
 Times = npt.NDArray[np.float64]
 
-WARMUP_ROUNDS = 2
+WARMUP_ROUNDS = 1
 WARMUP_SECONDS = 0.1
-"""Rounds run untimed for that long, and at least so many: the first two runs of a session were
-seen to take 5 to 250 % more than later ones, all runs of the first milliseconds some percent."""
+"""After their first run, sessions run untimed for that long, and at least so many rounds: two runs
+were seen to take 5 to 250 % more than later ones, all runs of the first milliseconds some percent.
+"""
 
-START = 0.5
+START = 0.4
 """Seconds that a process takes to start and to load the runtime."""
 
 SESSIONS = (2, 4)
@@ -62,7 +63,9 @@ USUAL_WEIGHT = 2
 
 MIN_PROCESSES = 4
 HALF_WIDTH = 0.01
-"""The interval is narrow enough at this half width, of the log ratio, from so many processes on."""
+HALF_SHARE = 0.05
+"""The interval is narrow enough at this half width, of the log ratio, or at this share of the log
+ratio, from so many processes on."""
 
 SMALLEST_DIFFERENCE = 1.02
 """Least ratio of two times that is called a difference, however steady the machine is."""
@@ -110,7 +113,8 @@ class Pairing:
         ratio, low, high = interval(logs[:, 0] - logs[:, 1])
         copies = logs[:, 0, ::2] - logs[:, 0, 1::2]
         control = math.expm1(max(map(abs, interval(copies))))
-        narrow = (high - low) / 2 <= HALF_WIDTH and len(samples) >= MIN_PROCESSES
+        enough = max(HALF_WIDTH, HALF_SHARE * abs(ratio))
+        narrow = (high - low) / 2 <= enough and len(samples) >= MIN_PROCESSES
         low, high = math.exp(low), math.exp(high)
         verdict = judge(low, high, control)
         return cls(samples, math.exp(ratio), low, high, control, narrow, verdict)
@@ -147,14 +151,14 @@ def repeats(run: float, opening: float, seconds: float) -> Repeats:
     >>> repeats(run=20e-6, opening=0.002, seconds=1.5)
     Repeats(sessions=4, runs=625)
     >>> repeats(run=0.03, opening=0.04, seconds=1.5)
-    Repeats(sessions=2, runs=5)
+    Repeats(sessions=2, runs=6)
 
     Args:
         run: seconds of a run.
         opening: seconds of opening a session.
         seconds: time that a process may take, as far as one run of each session fits.
     """
-    opened = opening + WARMUP_ROUNDS * run
+    opened = opening + (1 + WARMUP_ROUNDS) * run
     fewest, most = SESSIONS
     useful = math.sqrt(2 * START / opened) * SESSION_SPREAD / PROCESS_SPREAD
     sessions = most if useful >= most else fewest
@@ -198,62 +202,50 @@ def _warm_up(sides: Sequence[Run]) -> None:
 def interval(logs: Array) -> tuple[float, float, float]:
     """Return the mean of the sessions' medians with its 95 % interval.
 
-    Each end is the further one of two. A bootstrap over processes, their sessions and their runs
-    knows what lies within a process, but is too narrow for few of them (it held the truth in 76 to
-    98 % of simulated timings of three). Student's t over the means of processes is right for any
-    number, but few agree by chance. So the usual spread counts as well, as in moderated tests
-    (Smyth, Linear models and empirical Bayes methods, 2004), and even one process has an interval.
+    Each end is the further one of two. A bootstrap over processes and their sessions knows what
+    lies within a process, but is too narrow for few of them. Student's t over the means of
+    processes is right for any number, but few agree by chance. So the usual spread counts as well,
+    as in moderated tests (Smyth, Linear models and empirical Bayes methods, 2004), and even one
+    process has an interval. Runs are not resampled: their noise is in the medians, and a bootstrap
+    of few of them counts it twice.
 
     Args:
         logs: by process, session and run.
     """
     from scipy.special import stdtrit  # takes long to import, and most commands do not time
 
-    means = np.median(logs, axis=2).mean(axis=1)
+    medians = np.median(logs, axis=2)
+    means = medians.mean(axis=1)
     middle, count = float(means.mean()), len(means)
     freedom = USUAL_WEIGHT + count - 1
     squares = USUAL_WEIGHT * USUAL_SPREAD**2 + float(((means - middle) ** 2).sum())
     half = float(stdtrit(freedom, 0.975)) * math.sqrt(squares / freedom / count)
-    low, high = np.quantile(_resampled(logs), (0.025, 0.975))
-    return middle, min(float(low), middle - half), max(float(high), middle + half)
-
-
-def _resampled(logs: Array) -> Array:
-    """Return the statistic of `interval` of resamples of processes, sessions and runs."""
-    processes, sessions, runs = logs.shape
     draws = np.random.default_rng(0)
-    process = draws.integers(0, processes, (_RESAMPLES, processes, 1))
-    session = draws.integers(0, sessions, (_RESAMPLES, processes, sessions))
-    rank = _median_ranks(draws, runs, session.shape)
-    means: Array = np.sort(logs, axis=2)[process, session, rank].mean(axis=(1, 2))
-    return means
+    process = draws.integers(0, count, (_RESAMPLES, count, 1))
+    session = draws.integers(0, medians.shape[1], (_RESAMPLES, *medians.shape))
+    low, high = np.quantile(medians[process, session].mean(axis=(1, 2)), (0.025, 0.975))
+    return middle, min(float(low), middle - half), max(float(high), middle + half)
 
 
 def one_session(logs: Array) -> tuple[float, float, float]:
     """Return the median of one session of each side with a 95 % interval for other sessions.
 
+    That of the session itself is a bootstrap. A resample of n values is n uniform ranks; the median
+    of n uniforms is Beta((n + 1) / 2, (n + 1) / 2). So the median's rank is drawn at once instead
+    of n ranks (David and Nagaraja, Order Statistics, section 2.1).
+
     Args:
         logs: by run.
     """
-    ranks = _median_ranks(np.random.default_rng(0), len(logs), (_RESAMPLES,))
-    low, high = np.quantile(np.sort(logs)[ranks], (0.025, 0.975))
+    half = (len(logs) + 1) / 2
+    ranks = np.random.default_rng(0).beta(half, half, _RESAMPLES) * len(logs)
+    low, high = np.quantile(np.sort(logs)[ranks.astype(np.int64)], (0.025, 0.975))
     middle, usual = float(np.median(logs)), _NORMAL * USUAL_SPREAD
     return (
         middle,
         middle - math.hypot(middle - low, usual),
         middle + math.hypot(high - middle, usual),
     )
-
-
-def _median_ranks(draws: np.random.Generator, count: int, shape: tuple[int, ...]) -> Array:
-    """Draw the ranks of the medians of resamples.
-
-    A resample of n values is n uniform ranks; the median of n uniforms is Beta((n + 1) / 2,
-    (n + 1) / 2). So the median's rank is drawn at once instead of n ranks (David and Nagaraja,
-    Order Statistics, section 2.1).
-    """
-    half = (count + 1) / 2
-    return (draws.beta(half, half, shape) * count).astype(np.int64)
 
 
 def noise(control: float) -> float:

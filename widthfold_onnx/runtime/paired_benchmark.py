@@ -40,13 +40,13 @@ from widthfold_onnx.runtime.sessions.session import Level, Session, open_session
 CHOICE_SHARE = 0.15
 """Share of the budget that choosing the settings may take."""
 
-CHOICE_ROUNDS = (8, 1000)
+CHOICE_ROUNDS = (6, 1000)
 """Fewest and most rounds that choose, as far as the share lasts."""
 
 CHOICE_SECONDS = 0.2
-"""More rounds than the fewest are run until then: 8 runs of some microseconds choose at random."""
+"""More rounds than the fewest are run until then: 6 runs of some microseconds choose at random."""
 
-PROCESS_SHARE = 1 / 6
+PROCESS_SHARE = 1 / 8
 """Share of the budget that a process may take, or twice as long as it starts if that is more."""
 
 WORTH_SAYING = 1.1
