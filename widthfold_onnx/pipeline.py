@@ -110,6 +110,25 @@ def verify(
     )
 
 
+def compare(saved: Path | str, now: Path | str, fail_under: float | None = None) -> VerifyReport:
+    """Judge the speed-up of one JSON report of `verify` against that of another; run nothing.
+
+    Args:
+        saved: the baseline.
+        now: the report to judge.
+        fail_under: the smallest accepted speed-up of `now` / that of `saved`.
+
+    Returns:
+        The report `now` with `timing.baseline`, and a verdict by `fail_under`.
+
+    Raises:
+        UsageError: a file is no report of `verify`, or `now` holds no timing.
+    """
+    from widthfold_onnx.evidence.timing.baseline import against, read_report  # needs numpy
+
+    return against(read_report(Path(saved)), read_report(Path(now)), Path(saved).name, fail_under)
+
+
 def inspect(model: Path | str, options: FoldOptions) -> InspectReport:
     """List every site with its shapes, cost, legal reformulations and refusals.
 

@@ -7,6 +7,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
@@ -37,6 +38,7 @@ class VerifyArguments:
         truth_budget: float = 0.0,
         threads: int = 1,
         time_budget: float = 0.0,
+        baseline: Path | None = None,
         fail_under: float | None = None,
     ) -> VerifyOptions:
         """Convert to options of the verifier; a time budget of 0 skips timing.
@@ -68,6 +70,7 @@ class VerifyArguments:
             timing=time_budget != 0,
             threads=threads,
             time_budget=time_budget,
+            baseline=baseline,
             fail_under=fail_under,
         )
 

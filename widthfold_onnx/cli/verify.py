@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -21,6 +22,9 @@ from widthfold_onnx.cli.running import VerifyArguments, verify_arguments
 from widthfold_onnx.cli.sections import Sectioned
 from widthfold_onnx.errors import CheckFailedError, UnverifiedError, UsageError
 from widthfold_onnx.options import VerifyOptions
+
+if TYPE_CHECKING:
+    from widthfold_onnx.results import VerifyReport
 
 
 @click.command("verify", cls=Sectioned)
@@ -58,12 +62,18 @@ from widthfold_onnx.options import VerifyOptions
 )
 @click.option("--no-timing", is_flag=True, help="Compare without timing.")
 @click.option(
+    "--baseline",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="JSON report of an earlier run: judge the speed-up against that one.",
+)
+@click.option(
     "--fail-under",
     type=float,
     metavar="X",
     help="Exit 1 if the speed-up (time of ORIGINAL / time of REWRITTEN) is below X by more than "
     "noise: 2 %, or twice the A/A control. Exit 4 if its interval stays too wide to tell. 1.0 "
-    "fails a slower model.",
+    "fails a slower model. With --baseline, of the speed-up / that of the baseline.",
 )
 @click.option("--exact", is_flag=True, help="Print the proof and every fold in full.")
 @click.option("--shared", is_flag=True, help="Draw the latencies of both models over one axis.")
@@ -77,6 +87,7 @@ def verify_command(
     threads: int,
     time_budget: float,
     no_timing: bool,
+    baseline: Path | None,
     fail_under: float | None,
     exact: bool,
     shared: bool,
@@ -96,11 +107,13 @@ def verify_command(
         truth_budget=truth_budget,
         threads=threads,
         time_budget=0.0 if no_timing else time_budget,
+        baseline=baseline,
         fail_under=fail_under,
     )
     if shared and no_timing:
         raise UsageError("--shared draws the timing, which --no-timing leaves out")
-    to = reporting.destinations(VerifyReport, [original, rewritten])
+    sources = [original, rewritten, *([] if baseline is None else [baseline])]
+    to = reporting.destinations(VerifyReport, sources)
     if to.printed is not None and (exact or shared):
         raise UsageError(f"--exact and --shared belong to the tables, not to --format {to.printed}")
     with progress() as on_progress:
@@ -111,6 +124,11 @@ def verify_command(
     result = msgspec.structs.replace(result, environment=environment)
     show = functools.partial(show_verify, certificates=exact, latencies=shared)
     deliver(result, to, rewritten, show)
+    leave_by(result)
+
+
+def leave_by(result: VerifyReport) -> None:
+    """Exit as the verdict says, with its reasons; return from a pass."""
     if result.verdict == "fail":
         leave("; ".join(result.reasons), CheckFailedError.exit_code)
     if result.verdict == "unverified":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -37,6 +38,15 @@ def verify_files(
         # An output that is a sequence has the names out[0], out[1], ...
         if name not in outputs and name.rpartition("[")[0] not in outputs:
             raise UsageError(f"a tolerance is given for {quoted(name)}, which is no output")
+    if options.baseline is not None:
+        from widthfold_onnx.evidence.timing.baseline import against, read_report  # needs numpy
+
+        saved, asked = read_report(options.baseline), options.fail_under
+        plain = dataclasses.replace(options, baseline=None, fail_under=None)
+        found = verify_files(original, rewritten, plain, on_progress)
+        if found.timing is None:
+            return found
+        return against(saved, found, options.baseline.name, asked)
     before = Before()
     try:
         return isolated(_run, original, rewritten, options, on_progress=on_progress)

@@ -62,6 +62,7 @@ class VerifyOptions:
         timing: time both models in alternating pairs.
         threads: intra-op threads of the timed sessions.
         time_budget: seconds that timing may take.
+        baseline: JSON report of an earlier `verify`; `fail_under` then judges the speed-up / that.
         fail_under: least original / rewritten; the verdict is fail where the speed-up is below it
             beyond noise, unverified where that is not known (`timing.gate`); None asks nothing.
 
@@ -83,6 +84,7 @@ class VerifyOptions:
     timing: bool = True
     threads: int = 1
     time_budget: float = 10.0
+    baseline: Path | None = None
     fail_under: float | None = None
 
     def __post_init__(self) -> None:
@@ -95,6 +97,8 @@ class VerifyOptions:
             )
         if self.timing:
             _check_time_budget(self.time_budget)
+        if self.baseline is not None and not self.timing:
+            raise UsageError("a baseline judges the timing, which is switched off")
         if self.fail_under is None:
             return
         if not 0 < self.fail_under < math.inf:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from widthfold_onnx.results import (
+    Baseline,
     Environment,
     FoldedNode,
     Gain,
@@ -258,7 +259,20 @@ def speed(timing: Timing) -> str:
         f"{counted(timing.threads, 'thread')} ({clock}){inputs(timing)}; "
         f"{timing.same_level:.3f} with both at level all"
     )
+    if timing.baseline is not None:
+        line += f"; {baseline(timing.baseline)}"
     return f"{line}; {timing.note}" if timing.note else line
+
+
+def baseline(saved: Baseline) -> str:
+    """Return what a timing says beside a saved report."""
+    if saved.ratio is None:
+        why = "; ".join(printable(text, _SHAPES) for text in saved.differs)
+        return f"not judged against {printable(saved.report)}: {why}"
+    return (
+        f"{saved.verdict} beside {printable(saved.report)}, where it was {saved.speedup:.3f}: "
+        f"now / then = {saved.ratio:.3f} [{saved.low:.3f}, {saved.high:.3f}]"
+    )
 
 
 def pairs(timing: Timing) -> str:

@@ -23,11 +23,12 @@ from widthfold_onnx.results.sites import (
     Stop,
 )
 from widthfold_onnx.results.store import Entry, Key, Measurement, StoreReport
-from widthfold_onnx.results.timing import NodeTime, Side, Timing
+from widthfold_onnx.results.timing import Baseline, NodeTime, Side, Timing
 from widthfold_onnx.results.tune import TunedMachine, TunedModel, TuneReport
 
 __all__ = [
     "AxisPattern",
+    "Baseline",
     "Choice",
     "Entry",
     "Environment",

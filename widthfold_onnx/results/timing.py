@@ -58,6 +58,28 @@ class Side(Result, kw_only=True, frozen=True):
         return [ms for process in self.samples_ms for session in process for ms in session]
 
 
+class Baseline(Result, kw_only=True, frozen=True):
+    """The speed-up beside that of a saved report.
+
+    Attributes:
+        report: name of its file.
+        differs: what differs besides the rewritten model, so that nothing is judged.
+        speedup: the saved speed-up; it and all that follows is None where nothing is judged.
+        ratio: the speed-up / the saved one, so above 1 is faster than it was.
+        low: lower end of the 95 % interval of `ratio`.
+        high: upper end.
+        verdict: as that of a timing.
+    """
+
+    report: str
+    differs: list[str] = msgspec.field(default_factory=list)
+    speedup: float | None = None
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    verdict: Literal["faster", "slower", "no difference", "inconclusive"] | None = None
+
+
 class Timing(Result, kw_only=True, frozen=True):
     """Paired timing of both models; `speedup` is original / rewritten, so above 1 is faster.
 
@@ -78,7 +100,9 @@ class Timing(Result, kw_only=True, frozen=True):
         crowded: the machine was too busy to leave a core to every thread.
         verdict: faster or slower beyond the control, no difference, or inconclusive.
         note: what limits the verdict, "" if nothing.
-        fail_under: the speed-up that was asked for, None if none was.
+        baseline: the speed-up beside a saved one, None if none was given.
+        fail_under: the speed-up that was asked for, or `baseline.ratio` where there is a baseline;
+            None if none was.
         fail_under_verdict: whether it was reached; pass where none was asked for.
     """
 
@@ -100,5 +124,6 @@ class Timing(Result, kw_only=True, frozen=True):
     verdict: Literal["faster", "slower", "no difference", "inconclusive"]
     note: str = ""
     shapes: dict[str, list[int]] = msgspec.field(default_factory=dict)
+    baseline: Baseline | None = None
     fail_under: float | None = None
     fail_under_verdict: Literal["pass", "fail", "unverified"] = "pass"

@@ -73,6 +73,7 @@ def render(report: VerifyReport) -> str:
         difference=wording.difference,
         inputs=wording.inputs,
         pairs=wording.pairs,
+        baseline=wording.baseline,
         ulp=wording.ulp,
         provider=wording.provider(report.environment),
         pictures=pictures,
