@@ -65,8 +65,8 @@ def test_the_interval_allows_for_both() -> None:
     random = np.random.default_rng(0)
     held = 0
     for _ in range(500):
-        then, now = np.exp(0.7 + np.array([0.01, 0.02]) * random.standard_normal(2))
-        widths = np.expm1(1.96 * np.array([0.01, 0.02]))
+        then, now = np.exp(0.7 + np.array([0.015, 0.015]) * random.standard_normal(2))
+        widths = np.expm1(1.96 * np.array([0.015, 0.015]))
         found = compared(against(report(then, widths[0]), report(now, widths[1]), "a", None))
         assert found.low is not None
         assert found.high is not None
