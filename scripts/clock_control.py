@@ -51,7 +51,11 @@ MODELS = (
 LEAST = 2e-4
 """Seconds of a run from which on some percent of it can be planted as a layer."""
 
-ROUNDS = 50
+PAIRS = 3
+SECONDS = 1.0
+TRIES = 5
+"""Sessions, seconds and steps of fitting the planted work."""
+
 WIDTH = 64
 BUSY = "while True: pass"
 
@@ -116,17 +120,15 @@ def compare(model: Path, other: Path, options: VerifyOptions) -> dict[str, Any]:
 def planted(model: Path, target: Path, percent: float) -> bool:
     """Write the model with a further branch that takes so much of its time; False: it is too fast.
 
-    The branch is made larger or smaller until its time fits.
+    The branch is made larger or smaller until its time fits, over several sessions of this process.
     """
-    alone = seconds(model)
-    if alone < LEAST:
+    if seconds([model]) < LEAST:
         return False
-    wanted = alone * percent / 100
-    rows = 64
-    for _ in range(4):
+    wanted, rows = percent / 100, 16
+    for _ in range(TRIES):
         write_planted(model, target, rows)
-        added = max(seconds(target) - alone, wanted / 10)
-        rows = max(round(rows * min(wanted / added, 10)), 1)
+        added = max(seconds([target, model]), wanted / 8)
+        rows = max(round(rows * wanted / added), 1)
     write_planted(model, target, rows)
     return True
 
@@ -158,11 +160,17 @@ def write_planted(model: Path, target: Path, rows: int) -> None:
     onnx.save(proto, target)
 
 
-def seconds(model: Path) -> float:
-    """Return the median time of some runs of a model by itself."""
-    session = open_session(model, Provider.CPU)
-    once = session.bound(random_feeds(session.inputs, 0, find_shapes(session, {})))
-    return float(np.median(alternate([lambda count: once()], ROUNDS, time.thread_time_ns)))
+def seconds(models: list[Path]) -> float:
+    """Return the time of a run of a model, or by what part the first takes longer."""
+    runs = []
+    for model in models * PAIRS:
+        session = open_session(model, Provider.CPU)
+        once = session.bound(random_feeds(session.inputs, 0, find_shapes(session, {})))
+        runs.append(lambda count, once=once: once())
+    one = alternate(runs, 2, time.thread_time_ns).mean()
+    times = alternate(runs, int(max(SECONDS / one / len(runs), 8)), time.thread_time_ns, warm=True)
+    medians = np.log(np.median(times, axis=1)).reshape(PAIRS, len(models)).mean(axis=0)
+    return float(np.exp(medians[0]) if len(models) == 1 else np.expm1(medians[0] - medians[1]))
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -171,15 +179,16 @@ def table(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         groups[row["planted"], row["busy"], row["model"]].append(row)
     lines = [
-        "| planted | busy core | model | runs | interval holds 1 | half width | verdicts |",
-        "|---|---|---|---|---|---|---|",
+        "| planted | busy core | model | runs | ratio | interval holds 1 | half width | verdicts |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for (plant, busy, model), group in sorted(groups.items()):
         held = sum(row["low"] <= 1 <= row["high"] for row in group)
         half = float(np.median([(row["high"] - row["low"]) / 2 for row in group]))
         counts = ", ".join(f"{n} {v}" for v, n in Counter(r["verdict"] for r in group).items())
-        cells = [f"{plant:g} %", "yes" if busy else "no", model, str(len(group)), str(held)]
-        lines.append("| " + " | ".join([*cells, f"{half:.2%}", counts]) + " |")
+        ratio = float(np.median([row["ratio"] for row in group]))
+        cells = [f"{plant:g} %", "yes" if busy else "no", model, str(len(group)), f"{ratio:.3f}"]
+        lines.append("| " + " | ".join([*cells, str(held), f"{half:.2%}", counts]) + " |")
     return "\n".join(lines)
 
 

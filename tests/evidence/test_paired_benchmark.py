@@ -56,7 +56,7 @@ def test_each_setting_comes_first_in_its_turn(measured):
         assert max(counts) - min(counts) <= 1
 
 
-@pytest.mark.parametrize(("cost", "rounds"), [(0.05, 1000), (0.1, 500), (1, 50), (20, 6)])
+@pytest.mark.parametrize(("cost", "rounds"), [(0.05, 1000), (0.3, 500), (1, 150), (40, 6)])
 def test_short_runs_choose_in_more_rounds(measured, monkeypatch, cost, rounds):
     counted = []
     medians = paired_benchmark._medians
