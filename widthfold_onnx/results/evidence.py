@@ -12,7 +12,7 @@ import msgspec
 from widthfold_onnx.results.base import Result
 from widthfold_onnx.results.timing import Timing
 
-VERIFY_SCHEMA = "widthfold.verify/5"
+VERIFY_SCHEMA = "widthfold.verify/6"
 
 
 class WorstElement(Result, kw_only=True, frozen=True):
