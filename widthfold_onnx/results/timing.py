@@ -90,8 +90,8 @@ class Timing(Result, kw_only=True, frozen=True):
         low: lower end of the 95 % interval of `speedup`, which covers other processes and sessions.
         high: upper end.
         shapes: of the inputs that both models were timed on.
-        control: largest deviation from 1 of the sessions of the original against each other, in
-            the same run, interval included.
+        control: deviation from 1 of the sessions of the original against each other, in the same
+            run.
         same_level: speed-up with both models at the level ALL.
         pairs: how many pairs were run, in all.
         processes: in how many processes.

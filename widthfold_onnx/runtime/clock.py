@@ -92,8 +92,8 @@ class Pairing:
             above 1 the rewritten is faster.
         low: lower end of its 95 % interval.
         high: upper end.
-        control: largest deviation from 1 of the sessions of the original against each other,
-            interval included.
+        control: deviation from 1 of the sessions of the original against each other; how far chance
+            reaches is in the interval of the ratio already.
         converged: the interval became narrow within the budget.
         verdict: see `judge`.
     """
@@ -112,7 +112,7 @@ class Pairing:
         logs = np.log(samples)
         ratio, low, high = interval(logs[:, 0] - logs[:, 1])
         copies = logs[:, 0, ::2] - logs[:, 0, 1::2]
-        control = math.expm1(max(map(abs, interval(copies))))
+        control = math.expm1(abs(interval(copies)[0]))
         enough = max(HALF_WIDTH, HALF_SHARE * abs(ratio))
         narrow = (high - low) / 2 <= enough and len(samples) >= MIN_PROCESSES
         low, high = math.exp(low), math.exp(high)
