@@ -97,7 +97,8 @@ OPTIONS = (
         type=int,
         default=32,
         show_default=True,
-        help="Leave a layer alone if its input and its output have at least this many channels.",
+        help="Leave a layer alone if its input and its output have at least this many channels in "
+        "every group.",
     ),
     click.option(
         "--max-flops-growth",

@@ -65,7 +65,8 @@ class FoldOptions:
         nonfinite: what a fold may do to Inf and NaN.
         guard_shapes: fold extents that the model leaves open, and have the original nodes compute
             at sizes that the fold is not good for.
-        max_channels: a site with at least this many channels on both sides is left alone.
+        max_channels: a site with at least this many channels on both sides of a group is left
+            alone.
         max_flops_growth: most multiply-adds of the new site, as a multiple of the old.
         max_bytes_growth: most bytes of input, weight and output, as a multiple of the old.
         nodes: glob patterns; if any, only sites whose node name matches one are folded.

@@ -53,14 +53,15 @@ def unfit(site: LinearSite, options: FoldOptions) -> Refusal | None:
 
 
 def is_wide(site: LinearSite, options: FoldOptions) -> Refusal | None:
-    """Refuse a site whose input and output channels fill the lanes already."""
-    if min(site.channels) < options.max_channels:
+    """Refuse a site whose input and output channels fill the lanes already, in every group."""
+    inputs, outputs = site.group_channels
+    if min(inputs, outputs) < options.max_channels:
         return None
-    inputs, outputs = site.channels
+    grouped = " per group" if not site.is_product and site.group > 1 else ""
     return Refusal(
         Code.ALREADY_WIDE,
-        f"{inputs} -> {outputs} channels; both sides have at least {options.max_channels} "
-        "(--max-channels)",
+        f"{inputs} -> {outputs} channels{grouped}; both sides have at least "
+        f"{options.max_channels} (--max-channels)",
     )
 
 
