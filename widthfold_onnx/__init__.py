@@ -22,6 +22,7 @@ from widthfold_onnx.errors import (
 from widthfold_onnx.options import (
     AxisName,
     FoldOptions,
+    Form,
     Layout,
     NonFinite,
     Provider,
@@ -62,6 +63,7 @@ __all__ = [
     "AxisName",
     "CheckFailedError",
     "FoldOptions",
+    "Form",
     "InspectReport",
     "InternalError",
     "InvalidModelError",

@@ -98,7 +98,7 @@ def _verified(
 
 def _suffices(result: VerifyReport, options: FoldOptions) -> bool:
     """Check whether a file may be written: at a fixed factor also if it cannot be run."""
-    return result.verdict == "pass" or (options.factor is not None and bool(result.unrun))
+    return result.verdict == "pass" or (options.fixed is not None and bool(result.unrun))
 
 
 def _rejected(planned: Planned, out: Path, result: VerifyReport) -> OptimizeReport:
@@ -107,7 +107,7 @@ def _rejected(planned: Planned, out: Path, result: VerifyReport) -> OptimizeRepo
     blind = result.verdict == "unverified" and meaningless(
         [row for row in result.outputs if row.level == "disabled"]
     )
-    if planned.options.factor is None and blind:
+    if planned.options.fixed is None and blind:
         planned.copy(out)
         report = _left_alone(report, result.reasons[0], out.name)
     return msgspec.structs.replace(report, verification=result)

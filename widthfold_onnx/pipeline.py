@@ -66,7 +66,7 @@ def optimize(
     left: dict[str, str] = {}
     if out is not None:
         check_target(out, protected)  # before minutes of measuring
-    if out is not None and verify_options is not None and options.factor is None:
+    if out is not None and verify_options is not None and options.fixed is None:
         on_progress(Step("running the model as its values are judged"))
         shapes = {**options.input_shapes, **verify_options.input_shapes}
         judged = replace(verify_options, input_shapes=shapes)
@@ -121,7 +121,7 @@ def inspect(model: Path | str, options: FoldOptions) -> InspectReport:
         UsageError: an option or path that does not fit.
         InvalidModelError: the model is broken or not supported.
     """
-    if options.factor is None:
+    if options.fixed is None:
         raise UsageError(
             "inspect measures nothing and shows the forms of one factor: give a number; what auto "
             "takes is shown by `optimize MODEL`"
@@ -129,4 +129,4 @@ def inspect(model: Path | str, options: FoldOptions) -> InspectReport:
     loaded = load(Path(model))
     from widthfold_onnx.survey import survey
 
-    return survey(loaded, options, options.factor)
+    return survey(loaded, options, options.fixed)

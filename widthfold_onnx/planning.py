@@ -74,7 +74,7 @@ def planned_of(
     options = decide_layout(options, search_options.provider_options)
     on_progress(Step("planning"))
     document, found = Document(loaded.proto, loaded.folder, OPERATORS), None
-    if options.factor is None:
+    if options.fixed is None:
         with Store(search_options.store) as store:
             search = Search(loaded, options, search_options, store, on_progress)
             found = search.run(search_options.time_budget)
@@ -84,7 +84,7 @@ def planned_of(
                 one.report(options, hints.of(one), search.gain(one.linear)) for one in decisions
             ]
     else:
-        decisions, sites = _at_factor(document, options, options.factor)
+        decisions, sites = _at_factor(document, options, options.fixed)
     sites = [msgspec.structs.replace(s, reason=left.get(s.node, s.reason)) for s in sites]
     size = loaded.path.stat().st_size
     whole = rewriting(document, decisions, options)
@@ -123,7 +123,7 @@ def fold_model(
 
     Args:
         proto: the model; it stays as it is.
-        options: which sites, in which form; the factor must be given.
+        options: which sites, in which form; a factor must be given, or form strides.
         folder: where its external data lies.
 
     Returns:
@@ -133,13 +133,13 @@ def fold_model(
         UsageError: an option that does not fit.
         InvalidModelError: the model is broken or not supported.
     """
-    if options.factor is None:
-        raise UsageError("fold_model runs nothing, so it takes a factor")
+    if options.fixed is None:
+        raise UsageError("fold_model runs nothing, so it takes a factor, or form strides")
     check_model(proto, folder)
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     document = Document(copy, folder, OPERATORS)
-    decisions, sites = _at_factor(document, options, options.factor)
+    decisions, sites = _at_factor(document, options, options.fixed)
     if not any(site.status == "folded" for site in sites):
         return copy, sites
     return rewriting(document, decisions, options).carry_out(), sites

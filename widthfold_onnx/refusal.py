@@ -47,6 +47,7 @@ class Code(StrEnum):
     ALREADY_WIDE = "already-wide"
     WEIGHT_NOT_FINITE = "weight-not-finite"
     NO_SUCH_AXIS = "no-such-axis"
+    NO_STRIDES = "no-strides"
     DTYPE_UNMEASURED = "dtype-unmeasured"
     NO_GAIN = "no-gain"
 

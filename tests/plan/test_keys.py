@@ -16,7 +16,7 @@ from tests.plan.tool import FOLD, conv
 from tests.rewrite.products import Product
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import FoldOptions, Layout, NonFinite, Provider, SearchOptions
+from widthfold_onnx.options import FoldOptions, Form, Layout, NonFinite, Provider, SearchOptions
 from widthfold_onnx.plan.decide.decisions import read_sites
 from widthfold_onnx.plan.measure.bench import Bench
 from widthfold_onnx.plan.store.store import Store
@@ -160,13 +160,16 @@ SEARCH_ALONE = {
 }
 FOLDING: Mapping[str, Any] = {"guard_shapes": True}
 FOLD_ALONE = {
-    **dict.fromkeys(("factor", "axis", "layout", "ragged", "mix_samples", "nonfinite"), LIMIT),
+    **dict.fromkeys(
+        ("factor", "form", "axis", "layout", "ragged", "mix_samples", "nonfinite"), LIMIT
+    ),
     **dict.fromkeys(("max_flops_growth", "max_bytes_growth"), LIMIT),
     **dict.fromkeys(("max_channels", "nodes", "skip"), SELECTION),
     "input_shapes": "the subject holds the extents",
 }
 OTHER: Mapping[str, Any] = {
     "factor": 4,
+    "form": Form.STRIDES,
     "axis": "width",
     "layout": Layout.NHWC,
     "nonfinite": NonFinite.REFUSE,

@@ -8,9 +8,10 @@ from dataclasses import fields
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from widthfold_onnx.cli.common import ShapeType, Word
-from widthfold_onnx.options import AxisName, FoldOptions, Layout, NonFinite
+from widthfold_onnx.options import AxisName, FoldOptions, Form, Layout, NonFinite
 from widthfold_onnx.text import printable
 
 
@@ -51,6 +52,15 @@ class FactorType(click.ParamType[int | None]):
             self.fail(f"{printable(value)!r} is neither auto nor a whole number", param, ctx)
 
 
+FORM = click.option(
+    "--form",
+    type=Word(Form),
+    default="fold",
+    show_default=True,
+    help="fold: as --factor says. strides: fold the strides of every layer and nothing else, "
+    "without measuring: a ConvTranspose becomes a Conv with a pixel shuffle behind it, any other "
+    "Conv reads its input in depth.",
+)
 OPTIONS = (
     click.option(
         "--axis",
@@ -157,14 +167,17 @@ def fold_options(
         help="Turn N positions of an axis into N times as many channels"
         + ("; auto: the forms that were measured to be faster." if auto else "."),
     )
-    asked = () if default_factor is None else (factor,)
-    names = [f.name for f in fields(FoldOptions) if f.name != "factor" or asked]
+    asked = () if default_factor is None else (factor, FORM)
+    names = [f.name for f in fields(FoldOptions) if f.name not in ("factor", "form") or asked]
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
         def collect(**arguments: Any) -> Any:
             chosen = {name: arguments.pop(name) for name in names}
             chosen["input_shapes"] = dict(chosen["input_shapes"])
+            source = click.get_current_context().get_parameter_source("factor")
+            if chosen.get("form") == Form.STRIDES and source is ParameterSource.DEFAULT:
+                chosen["factor"] = None
             return command(fold=FoldOptions(**chosen), **arguments)
 
         for decorator in reversed((*asked, *OPTIONS)):

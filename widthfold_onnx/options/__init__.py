@@ -3,8 +3,10 @@
 from widthfold_onnx.options.folding import (
     FACTORS,
     SMALLEST_FACTOR,
+    STRIDES_ALONE,
     AxisName,
     FoldOptions,
+    Form,
     Layout,
     NonFinite,
     Shapes,
@@ -14,8 +16,10 @@ from widthfold_onnx.options.running import Provider, SearchOptions, Tolerance, V
 __all__ = [
     "FACTORS",
     "SMALLEST_FACTOR",
+    "STRIDES_ALONE",
     "AxisName",
     "FoldOptions",
+    "Form",
     "Layout",
     "NonFinite",
     "Provider",

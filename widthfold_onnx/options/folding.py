@@ -14,6 +14,9 @@ Shapes = Mapping[str, tuple[int, ...]]
 SMALLEST_FACTOR = 2
 MAX_FACTOR = 4096
 
+STRIDES_ALONE = 1
+"""The factor of forms that fold strides and nothing else."""
+
 FACTORS = (2, 4, 8, 16, 32)
 """Factors that are tried where none is given."""
 
@@ -27,6 +30,17 @@ class Layout(StrEnum):
     AUTO = "auto"
     NCHW = "nchw"
     NHWC = "nhwc"
+
+
+class Form(StrEnum):
+    """What is asked for where nothing is measured.
+
+    FOLD takes the cheapest fold by the factor. STRIDES folds the strides of a layer and nothing
+    else: the output of a ConvTranspose, the input of any other Conv.
+    """
+
+    FOLD = "fold"
+    STRIDES = "strides"
 
 
 class NonFinite(StrEnum):
@@ -58,6 +72,7 @@ class FoldOptions:
 
     Attributes:
         factor: positions moved into channels, F >= 2; None: chosen for each site by measurement.
+        form: folds by the factor, or of strides alone, which measure nothing either.
         axis: a name, or an index into the Conv's input shape.
         layout: the emitted form.
         ragged: fold extents that the factor does not divide (zero-extend, then cut).
@@ -75,6 +90,7 @@ class FoldOptions:
     """
 
     factor: int | None = None
+    form: Form = Form.FOLD
     axis: AxisName | int = AxisName.AUTO
     layout: Layout = Layout.AUTO
     ragged: bool = False
@@ -91,6 +107,10 @@ class FoldOptions:
     def __post_init__(self) -> None:
         if not isinstance(self.factor, int | None):
             raise UsageError(f"factor is {self.factor!r}; it must be a whole number or None")
+        if self.form not in list(Form):
+            raise UsageError(f"form is {self.form!r}, none of {', '.join(Form)}")
+        if self.form == Form.STRIDES and (self.factor is not None or self.axis != AxisName.AUTO):
+            raise UsageError("form strides folds every axis by its stride: give no factor, no axis")
         if self.layout not in list(Layout):
             raise UsageError(f"layout is {self.layout!r}, none of {', '.join(Layout)}")
         if self.nonfinite not in list(NonFinite):
@@ -111,3 +131,8 @@ class FoldOptions:
             raise UsageError(f"max_channels is {self.max_channels}; it must be at least 1")
         if isinstance(self.axis, int) and self.axis not in (0, 2, 3, 4):
             raise UsageError(f"axis {self.axis}: a Conv input folds along 0, 2, 3 or 4")
+
+    @property
+    def fixed(self) -> int | None:
+        """The factor of all forms where nothing is measured; None where forms are measured."""
+        return STRIDES_ALONE if self.form == Form.STRIDES else self.factor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.options import STRIDES_ALONE, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.enumeration import candidates
 from widthfold_onnx.rules.forms.form import Reformulation
@@ -17,7 +17,8 @@ def reformulate(site: LinearSite, options: FoldOptions, factor: int) -> Reformul
 
     The order of preference: a form for every run before one that a guard restricts to some sizes,
     and of the guarded ones one that leaves the batch alone, which mostly is 1; a view before a
-    move; one axis before several; the fewest multiply-adds; the fewest copies.
+    move; one axis before several; the fewest multiply-adds; the fewest copies. Of forms that fold
+    strides alone, that of the most axes.
     """
     problem = unfit(site, options)
     if problem is not None:
@@ -25,8 +26,18 @@ def reformulate(site: LinearSite, options: FoldOptions, factor: int) -> Reformul
     outcomes = list(candidates(site, options, factor))
     legal = [r for _, r in outcomes if isinstance(r, Reformulation)]
     if legal:
-        return min(legal, key=lambda form: (_guarded_extent(site, form, options), *cost(form)))
+        strides = factor == STRIDES_ALONE  # folded along one axis or several: the more the better
+        return min(
+            legal,
+            key=lambda form: (
+                _guarded_extent(site, form, options),
+                -form.axis.count("+") if strides else 0,
+                *cost(form),
+            ),
+        )
     refusals = [(axis, r) for axis, r in outcomes if isinstance(r, Refusal)]
+    if not refusals and factor == STRIDES_ALONE:
+        return Refusal(Code.NO_STRIDES, "it has no stride to fold (--form strides)")
     if not refusals:
         return Refusal(Code.NO_SUCH_AXIS, f"{site.op} folds along no axis {options.axis}")
     by_axis = furthest(refusals)

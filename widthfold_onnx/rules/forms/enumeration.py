@@ -22,7 +22,7 @@ from widthfold_onnx.fold.axis import fold_axis, keep_axis
 from widthfold_onnx.fold.channels import Grouping, regroup
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
-from widthfold_onnx.options import AxisName, FoldOptions, Layout
+from widthfold_onnx.options import STRIDES_ALONE, AxisName, FoldOptions, Layout
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms import rows
 from widthfold_onnx.rules.forms.form import Reformulation
@@ -42,8 +42,11 @@ def candidates(site: LinearSite, options: FoldOptions, factor: int) -> Iterator[
     Args:
         site: the Conv.
         options: axis, layout and limits are used.
-        factor: positions that become channels, F >= 2.
+        factor: positions that become channels, F >= 2, or `STRIDES_ALONE`.
     """
+    if factor == STRIDES_ALONE:
+        yield from _of_strides(site, options)
+        return
     if site.is_product:
         if options.axis is AxisName.AUTO:
             fold, merged = rows.fold_of(site, factor), rows.fewest(site, options, factor)
@@ -115,6 +118,16 @@ def forms(
                     site, options, fold, folded or "rank", factor, "+".join(kind) or "mirrored"
                 ),
             )
+
+
+def _of_strides(site: LinearSite, options: FoldOptions) -> Iterator[Outcome]:
+    """Yield the forms that fold strides and nothing else; none if all strides are 1."""
+    if not any(axis.stride > 1 or axis.base_dilation > 1 for axis in site.axes):
+        return
+    tile_major = options.layout is Layout.NHWC
+    split = (1,) * (1 + len(site.axes))
+    for _, form in forms(site, options, split, tile_major=tile_major, one_sided=True):
+        yield form.axis if isinstance(form, Reformulation) else "strides", form
 
 
 def _too_short(site: LinearSite, split: Split) -> Refusal | None:
