@@ -202,7 +202,8 @@ def test_products_in_functions(tmp_path: Path) -> None:
     shapes = {"v": (5, 3), "u": (5, 3), "c": (3, 7), "b": (3,)}
     arrays = {name: RNG.standard_normal(s).astype(np.float32) for name, s in shapes.items()}
     source = written(parsed(text, arrays), tmp_path)
-    report = optimize(source, tmp_path / "out.onnx", FoldOptions(factor=4), PROVE)
+    options = FoldOptions(factor=4, mix_samples=True)
+    report = optimize(source, tmp_path / "out.onnx", options, PROVE)
     assert report.verification is not None
     assert (report.verification.verdict, report.verification.reasons) == ("pass", [])
     assert [site.status for site in report.sites] == ["folded"] * 3
