@@ -120,7 +120,8 @@ class Emission:
             else:
                 inputs.append(self._read(value, None, reader))
         metadata = {**PACKED, ORIGIN_KEY: node.outputs[0].name or ""}
-        new = self._document.again(node, inputs, f"{base_name(node)}/packed", metadata)
+        name, attributes = f"{base_name(node)}/packed", propagated_op.form.attributes
+        new = self._document.again(node, inputs, name, metadata, attributes)
         self._chains[reader].append(new)
         return new
 
