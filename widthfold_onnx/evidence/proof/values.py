@@ -10,7 +10,14 @@ import numpy as np
 from onnx import helper
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.evidence.proof.field import KEY_BYTES, PRIMES, Draws, canonical, of_numbers
+from widthfold_onnx.evidence.proof.field import (
+    KEY_BYTES,
+    PRIMES,
+    Draws,
+    blocks,
+    canonical,
+    of_numbers,
+)
 
 Shape = tuple[int, ...]
 Described = tuple[Shape, int]
@@ -126,5 +133,7 @@ Value = Known | Elements | Opaque
 def _digest(draws: Draws) -> bytes:
     state = hashlib.blake2b(repr(draws[0].shape).encode(), digest_size=16)
     for draw, prime in zip(draws, PRIMES, strict=True):
-        state.update(np.ascontiguousarray(canonical(draw, prime).astype(np.uint32)).data)
+        flat = draw.reshape(-1)
+        for part in blocks(flat.size):
+            state.update(canonical(flat[part], prime).astype(np.uint32).data)
     return state.digest()
