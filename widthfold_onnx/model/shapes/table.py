@@ -6,8 +6,6 @@ shapes are assumed: that table serves planning only, the model itself is never c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import onnx
 
 from widthfold_onnx.errors import UsageError
@@ -26,11 +24,7 @@ class ShapeTable:
     """
 
     def __init__(self, proto: onnx.ModelProto, pins: Shapes) -> None:
-        inputs = {value.name: of_type(value.type) for value in proto.graph.input}
-        if proto.ir_version < 4:  # what is stored cannot be given by a caller
-            for tensor in proto.graph.initializer:
-                inputs.pop(tensor.name, None)
-        self._facts = Evaluation(proto, {**inputs, **_pinned(inputs, pins)}).facts
+        self._facts = Evaluation(proto, inputs_of(proto, pins)).facts
 
     def get(self, path: str, name: str) -> Dims | None:
         """Return the shape of a value seen from a scope; None if not even the rank is known."""
@@ -43,21 +37,30 @@ class ShapeTable:
         return fact.kind if fact else onnx.TensorProto.UNDEFINED
 
 
-def _pinned(inputs: Mapping[str, Fact], pins: Shapes) -> dict[str, Fact]:
-    """Return what is known of inputs by their assumed extents."""
-    pinned = {}
+def inputs_of(proto: onnx.ModelProto, pins: Shapes) -> dict[str, Fact]:
+    """Return what is known of the inputs that a caller gives.
+
+    Args:
+        proto: the model.
+        pins: extents of inputs that are assumed.
+
+    Raises:
+        UsageError: a pin names no input, or contradicts the model.
+    """
+    # What is stored replaces an input since IR version 4 only if the caller does not give it.
+    stored = {tensor.name for tensor in proto.graph.initializer} if proto.ir_version < 4 else ()
+    given = (value for value in proto.graph.input if value.name not in stored)
+    inputs = {value.name: of_type(value.type) for value in given}
     for name, shape in pins.items():
         if name not in inputs:
             known = ", ".join(printable(n) for n in inputs)
             raise UsageError(f"--input-shape: no input {printable(name)}; inputs are {known}")
-        declared = inputs[name].dims
-        fits = declared is None or (
-            len(declared) == len(shape)
-            and all(d in (None, s) for d, s in zip(declared, shape, strict=True))
-        )
-        if not fits:
+        dims = inputs[name].dims
+        pairs = [] if dims is None else zip(dims, shape, strict=False)
+        is_ranked = dims is None or len(dims) == len(shape)
+        if not is_ranked or any(extent not in (None, size) for extent, size in pairs):
             raise UsageError(
-                f"--input-shape: {printable(name)} is declared {declared}, not {tuple(shape)}"
+                f"--input-shape: {printable(name)} is declared {dims}, not {tuple(shape)}"
             )
-        pinned[name] = Fact(inputs[name].kind, tuple(shape))
-    return pinned
+        inputs[name] = Fact(inputs[name].kind, tuple(shape))
+    return inputs
