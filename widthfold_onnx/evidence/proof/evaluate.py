@@ -25,7 +25,7 @@ from widthfold_onnx.evidence.proof.values import (
 )
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.domain import domain_name, is_default
-from widthfold_onnx.model.proto.scope import NameScope, describe_node
+from widthfold_onnx.model.proto.scope import NameScope, bodies_of, describe_node
 from widthfold_onnx.model.proto.walk import body_path
 from widthfold_onnx.model.shapes.table import ShapeTable
 
@@ -219,7 +219,7 @@ class Evaluation:
             return self._if(call, inner, path, around)
         self.functions[operator(node), call.version] += 1
         bodies = []
-        for number, (attribute, index, scope) in enumerate(_bodies(node, inner)):
+        for number, (attribute, index, scope) in enumerate(bodies_of(node, inner)):
             assert scope.graph is not None
             inside = body_path(path, node, attribute, index)
             given = {
@@ -257,7 +257,7 @@ class Evaluation:
             chosen = {"then_branch" if condition.array.any() else "else_branch"}
         self.branches.setdefault(call.node.output[0], set()).update(chosen)
         results: dict[str, list[Value]] = {}
-        for attribute, index, scope in _bodies(call.node, inner):
+        for attribute, index, scope in bodies_of(call.node, inner):
             if attribute in chosen:
                 assert scope.graph is not None
                 outputs = [value.name for value in scope.graph.output]
@@ -315,19 +315,6 @@ def _outside(
         if name in tensors and name not in env
     }
     return env.new_child(constants)
-
-
-def _bodies(
-    node: onnx.NodeProto, inner: Sequence[NameScope]
-) -> list[tuple[str, int | None, NameScope]]:
-    """Return the graphs of a node with attribute and index, in the order of `walk.subgraphs`."""
-    scopes = iter(inner)
-    found: list[tuple[str, int | None, NameScope]] = []
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            found.append((attribute.name, None, next(scopes)))
-        found += [(attribute.name, i, next(scopes)) for i, _ in enumerate(attribute.graphs)]
-    return found
 
 
 def _plan(

@@ -15,7 +15,7 @@ from onnx.inliner import inline_local_functions
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError
-from widthfold_onnx.model.proto.constant_folding import dense
+from widthfold_onnx.model.proto.constant_folding import LITERALS, dense
 from widthfold_onnx.model.proto.domain import domain_name
 from widthfold_onnx.model.proto.functions import (
     check_inlined_size,
@@ -148,10 +148,8 @@ def constant(node: onnx.NodeProto, program: Program) -> Array | None:
     if attribute.name in ("value", "sparse_value"):
         tensor = attribute.t if attribute.name == "value" else attribute.sparse_tensor
         return program.read(tensor)
-    kinds = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64,
-             "value_ints": np.int64}  # fmt: skip
-    if attribute.name in kinds:
-        return np.array(helper.get_attribute_value(attribute), kinds[attribute.name])
+    if attribute.name in LITERALS:
+        return np.array(helper.get_attribute_value(attribute), LITERALS[attribute.name])
     if attribute.name in ("value_string", "value_strings"):
         return np.array(_text(helper.get_attribute_value(attribute)), object)
     return None
