@@ -13,6 +13,8 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.document import Document, Graph, Node, Value, graph_of
 from widthfold_onnx.model.graph.messages import Scope
 from widthfold_onnx.model.proto.domain import operator_of
+from widthfold_onnx.model.proto.walk import all_nodes
+from widthfold_onnx.options import Companion
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.chain import base_name, take_over
 from widthfold_onnx.rewrite.record import ORIGIN_KEY, carries_folds
@@ -27,18 +29,18 @@ class Match:
     Attributes:
         companion: its name.
         node: name of the node.
-        graph: path of its graph.
+        op: its operator type.
         became: operators of the nodes that are equal to it, or why there are none.
     """
 
-    companion: str
+    companion: Companion
     node: str
-    graph: str
+    op: str
     became: tuple[str, ...] | Refusal
 
 
 def exchanged(
-    proto: onnx.ModelProto, folder: Path | None, names: Collection[str]
+    proto: onnx.ModelProto, folder: Path | None, names: Collection[Companion]
 ) -> tuple[onnx.ModelProto, list[Match]]:
     """Return a model with companions, and what became of every node that they match.
 
@@ -48,11 +50,12 @@ def exchanged(
         folder: where its external data lies.
         names: the companions.
     """
-    if not names or carries_folds(proto):
+    operators = {COMPANIONS[name].operator: name for name in names}
+    nodes = (node for graph in (proto.graph, *proto.functions) for node in all_nodes(graph.node))
+    if not any(operator_of(node) in operators for node in nodes) or carries_folds(proto):
         return proto, []
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
-    operators = {COMPANIONS[name].operator: name for name in names}
     document = Document(copy, folder, operators)
     matches: list[Match] = []
     found: dict[Node, tuple[Step, ...]] = {}
@@ -63,18 +66,20 @@ def exchanged(
             found[node] = steps
         shown = node.name or f"{node.op_type} -> {node.outputs[0].name}"
         became = steps if isinstance(steps, Refusal) else tuple(step.op_type for step in steps)
-        matches.append(Match(name, shown, scope.path, became))
+        matches.append(Match(name, shown, node.op_type, became))
     return _carried_out(document, found) if found else proto, matches
 
 
-def _steps(document: Document, scope: Scope, node: Node, name: str) -> tuple[Step, ...] | Refusal:
+def _steps(
+    document: Document, scope: Scope, node: Node, name: Companion
+) -> tuple[Step, ...] | Refusal:
     if scope.proto is None:
         return Refusal(
             Code.IN_FUNCTION, f"the function cannot be inlined: {document.why_not_inlined}"
         )
     if node.device_configurations:
         return Refusal(Code.SHARDED, "the node is configured to run on several devices")
-    return COMPANIONS[name].rule(document, node)
+    return COMPANIONS[name].equal(document, node)
 
 
 class _Making:

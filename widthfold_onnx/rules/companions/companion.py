@@ -1,4 +1,4 @@
-"""Define what a companion is: a rule that says which new nodes are equal to a node."""
+"""Define the rule of a companion: it says which new nodes are equal to a node."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Companion:
-    """A rule.
+class Rule:
+    """The rule of a companion.
 
     Attributes:
         operator: domain and type of the nodes that it matches.
-        rule: returns the nodes that are equal to one, the last of which computes its output, or
+        equal: returns the nodes that are equal to one, the last of which computes its output, or
             why there are none.
     """
 
     operator: tuple[str, str]
-    rule: Callable[[Document, Node], tuple[Step, ...] | Refusal]
+    equal: Callable[[Document, Node], tuple[Step, ...] | Refusal]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from widthfold_onnx.rules.companions.companion import Companion
+from widthfold_onnx.options import Companion
+from widthfold_onnx.rules.companions.companion import Rule
 from widthfold_onnx.rules.companions.prelu import prelu
 
-COMPANIONS: Mapping[str, Companion] = {
-    "prelu": Companion(("", "PRelu"), prelu),
+COMPANIONS: Mapping[Companion, Rule] = {
+    Companion.PRELU: Rule(("", "PRelu"), prelu),
 }
