@@ -21,6 +21,7 @@ from widthfold_onnx.errors import (
 )
 from widthfold_onnx.options import (
     AxisName,
+    Companion,
     FoldOptions,
     Form,
     Layout,
@@ -62,6 +63,7 @@ _HOMES = {
 __all__ = [
     "AxisName",
     "CheckFailedError",
+    "Companion",
     "FoldOptions",
     "Form",
     "InspectReport",

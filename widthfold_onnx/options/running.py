@@ -54,6 +54,8 @@ class VerifyOptions:
         input_shapes: sizes for dimensions that the model leaves open.
         tolerance: what counts as equal.
         truth_budget: seconds that the float64 reference may take; 0 leaves it out.
+        freeze_weights: initializers that callers of the original may replace may be constants of
+            the rewritten model; both are compared with the original's own.
         exact: prove that both models are the same function.
         needs_proof: do not pass what is not proved, as a model that was just folded must be: a fold
             rounds nothing. Else what cannot be proved is left to the comparison of outputs.
@@ -77,6 +79,7 @@ class VerifyOptions:
     input_shapes: Shapes = field(default_factory=dict)
     tolerance: Tolerance = field(default_factory=Tolerance)
     truth_budget: float = 3.0
+    freeze_weights: bool = False
     exact: bool = True
     needs_proof: bool = False
     thorough: bool = True

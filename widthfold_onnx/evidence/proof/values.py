@@ -97,6 +97,7 @@ class Elements:
         grid: scale and zero point, digested, of the integers from which all elements were
             dequantized; empty where there are none.
         kind: element type of the tensor, 0 where it is not known.
+        factor: numbers that it may be the product with, to be checked where that matters.
     """
 
     draws: Draws
@@ -104,6 +105,7 @@ class Elements:
     constants: int = 0
     grid: bytes = b""
     kind: int = 0
+    factor: Known | None = None
 
     @property
     def shape(self) -> Shape:

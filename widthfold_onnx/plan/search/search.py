@@ -1,41 +1,46 @@
 """Search the forms that make the model faster: measure layer by layer, decide by the whole model.
 
-1. Every layer races in all its forms (`plan.measure.bench`); its best form is chosen if it is
+1. Every companion that matches is timed with the whole model; those that surely help are taken.
+2. Every layer races in all its forms (`plan.measure.bench`); its best form is chosen if it is
    surely faster.
-2. The choice in which neighbours agree on layouts at least cost (`plan.search.assign`) is timed
+3. The choice in which neighbours agree on layouts at least cost (`plan.search.assign`) is timed
    with the whole model. Then the model is timed without each form; forms that surely hurt are
    dropped.
-3. The rest must beat the original at its strongest setting beyond the noise, or nothing is folded.
+4. The rest must beat the original at its strongest setting beyond the noise, or nothing is folded.
 
-If nothing is to be measured, 1 to 3 use the store as far as it goes, and `plan.predict.cost` for
-layers that the store does not know.
+If nothing is to be measured, 1 to 4 use the store as far as it goes, and `plan.predict.cost` for
+layers that the store does not know; a companion that it does not know is not taken.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import onnx
 
 from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.model.proto.frozen import frozen, overridable
 from widthfold_onnx.model.read.loader import LoadedModel
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import FoldOptions, SearchOptions
+from widthfold_onnx.options import Companion, FoldOptions, SearchOptions
+from widthfold_onnx.plan.decide.companions import companion_reports
 from widthfold_onnx.plan.decide.decisions import plan, rewriting
 from widthfold_onnx.plan.measure.bench import AS_IS, Bench
 from widthfold_onnx.plan.search.assign import assign
 from widthfold_onnx.plan.search.gains import PREDICTED_GAIN, Gains, gain_of, pays
 from widthfold_onnx.plan.search.search_context import context_by_running, context_without_running
-from widthfold_onnx.plan.search.trials import Choice, Trials
-from widthfold_onnx.plan.store.store import Store
+from widthfold_onnx.plan.search.trials import Build, Choice, Trials
+from widthfold_onnx.plan.store.store import Measurement, Store
 from widthfold_onnx.plan.workload.candidates import form_of
-from widthfold_onnx.plan.workload.layers import Layers
+from widthfold_onnx.plan.workload.layers import Layers, Place
 from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.results import Gain, SearchReport
+from widthfold_onnx.results import CompanionReport, Gain, SearchReport
+from widthfold_onnx.rewrite.exchange import exchanged
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite
 from widthfold_onnx.rules.selection import unfit
@@ -43,6 +48,9 @@ from widthfold_onnx.runtime.clock import judge
 
 WEAK_SHARE = 0.1
 """Choices that save less than this share of the total saving are tried together."""
+
+FROZEN = "frozen weights"
+"""Stands in a choice for what was asked for; a companion stands there by its name."""
 
 TRIAL_SECONDS = 3.0
 FINAL_SECONDS = 10.0
@@ -81,7 +89,13 @@ class Search:
         self._shapes, self._target = context.shapes, context.target
         self._options = replace(options, provider=context.provider)
         self._bench = Bench.of(self._options, fold, store, context.machine)
-        self._layers = Layers.of(self._document(), fold, self._shapes, self._target)
+        freezes = fold.freeze_weights and overridable(loaded.proto)
+        self._asked: Choice = {FROZEN: ""} if freezes else {}
+        self._matches = exchanged(self._proto(self._asked), loaded.folder, fold.exchanges)[1]
+        self._companion_gains: dict[Companion, Gain] = {}
+        self._taken = self._companions()
+        document = self._document(self._taken)
+        self._layers = Layers.of(document, fold, self._shapes, self._target)
         self._gains = Gains(self._layers, self._bench, predict=not options.measure)
         self._accepted: Choice = {}
         self._note = ""
@@ -115,6 +129,34 @@ class Search:
             note=self._note,
         )
 
+    def document(self) -> Document:
+        """Return the model in which the forms stand: with the companions, if they are accepted."""
+        return self._document(self._accepted)
+
+    def companions(self) -> list[CompanionReport]:
+        """Return what became of the companions that match."""
+        done = [name for name in Companion if name in self._accepted]
+        return companion_reports(self._matches, done, "not measured", self._companion_gains)
+
+    def _companions(self) -> Choice:
+        """Take the companions that surely make the whole model faster; freezing was asked for."""
+        taken = self._asked
+        equal = {m.companion for m in self._matches if not isinstance(m.became, Refusal)}
+        for name in sorted(equal):
+            self._say(Step(f"timing the whole model with the companion {name}"))
+            with tempfile.TemporaryDirectory() as folder:
+                choice = {**taken, name.value: ""}
+                trials = self._trials(self._unfolded, [], Path(folder))
+                trial = trials.compare(taken, choice, TRIAL_SECONDS)
+            if trial is not None and trial.status == "ok":
+                self._companion_gains[name] = gain_of(trial)
+            if trial is not None and _is_faster(trial):
+                taken = choice
+        return taken
+
+    def _trials(self, build: Build, places: Sequence[Place], folder: Path) -> Trials:
+        return Trials(self._loaded, build, self._bench, places, self._options, self._shapes, folder)
+
     def _left(self) -> set[str]:
         """Return the subjects of the layers that still lack a measurement."""
         missing = self._bench.missing(self._layers.in_order()) if self._options.measure else []
@@ -142,15 +184,8 @@ class Search:
         there is one trial: all choices against the original.
         """
         with tempfile.TemporaryDirectory() as folder:
-            trials = Trials(
-                self._loaded,
-                self._built,
-                self._bench,
-                self._layers.places(),
-                self._options,
-                self._shapes,
-                Path(folder),
-            )
+            trials = self._trials(self._built, self._layers.places(), Path(folder))
+            chosen = {**self._taken, **chosen}
             if not hurry:
                 chosen = self._without_harm(trials, self._agreed(trials, chosen))
             if not chosen:
@@ -161,7 +196,7 @@ class Search:
             self._accepted = chosen
             return None
         self._note = final.note
-        if judge(final.low, final.high, final.control, final.rounds, converged=True) == "faster":
+        if _is_faster(final):
             self._accepted = chosen
         return gain_of(final)
 
@@ -187,8 +222,9 @@ class Search:
 
     def _groups(self, chosen: Choice) -> list[list[str]]:
         """Return the choices to try together: the weak ones in one group, each other one alone."""
-        saved = {subject: self._gains.saved(subject, key) for subject, key in chosen.items()}
-        ordered = sorted(chosen, key=lambda subject: (saved[subject], subject))
+        folds = {s: key for s, key in chosen.items() if s not in self._taken}
+        saved = {subject: self._gains.saved(subject, key) for subject, key in folds.items()}
+        ordered = sorted(folds, key=lambda subject: (saved[subject], subject))
         weak = [s for s in ordered if saved[s] < WEAK_SHARE * sum(saved.values())]
         return [group for group in (weak, *([s] for s in ordered if s not in weak)) if group]
 
@@ -206,8 +242,12 @@ class Search:
         halves = (group[:middle], group[middle:])
         return [s for half in halves for s in self._hurting(trials, chosen, half)]
 
+    def _unfolded(self, choice: Choice) -> tuple[onnx.ModelProto, set[str]]:
+        document = self._document(choice)
+        return document.finish(), document.external_names
+
     def _built(self, choice: Choice) -> tuple[onnx.ModelProto, set[str]]:
-        document = self._document()
+        document = self._document(choice)
         decisions = plan(document, self._fold, lambda site: self._form(site, choice))
         model = rewriting(document, decisions, self._fold).carry_out()
         return model, document.external_names
@@ -235,7 +275,16 @@ class Search:
         where = ", but not in the whole model" if pays(best[1]) else ""
         return Refusal(Code.NO_GAIN, f"the best of its {count} forms {why}{where}")
 
-    def _document(self) -> Document:
-        copy = onnx.ModelProto()
-        copy.CopyFrom(self._loaded.proto)
-        return Document(copy, self._loaded.folder, OPERATORS)
+    def _document(self, choice: Choice) -> Document:
+        """Return the model with what a choice changes beside the layers."""
+        copy, folder = onnx.ModelProto(), self._loaded.folder
+        names = [name for name in Companion if name in choice]
+        copy.CopyFrom(exchanged(self._proto(choice), folder, names)[0])
+        return Document(copy, folder, OPERATORS)
+
+    def _proto(self, choice: Choice) -> onnx.ModelProto:
+        return frozen(self._loaded.proto) if FROZEN in choice else self._loaded.proto
+
+
+def _is_faster(trial: Measurement) -> bool:
+    return judge(trial.low, trial.high, trial.control, trial.rounds, converged=True) == "faster"

@@ -30,6 +30,10 @@ Choice = Mapping[str, str]
 """Subject of a layer -> its form; a layer that is not named stays as it is."""
 
 
+Build = Callable[[Choice], tuple[onnx.ModelProto, set[str]]]
+"""Returns the model of a choice, and the names of its tensors that go into external files."""
+
+
 class Trials:
     """Times rewritten models; results of earlier trials come from the store.
 
@@ -46,7 +50,7 @@ class Trials:
     def __init__(
         self,
         loaded: LoadedModel,
-        build: Callable[[Choice], tuple[onnx.ModelProto, set[str]]],
+        build: Build,
         bench: Bench,
         sites: Sequence[Place],
         options: SearchOptions,
