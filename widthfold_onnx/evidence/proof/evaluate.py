@@ -178,13 +178,6 @@ class Evaluation:
             raise UnevaluableError(f"{list(known)} are too many elements")
         return known
 
-    def _kind(self, node: onnx.NodeProto, index: int, path: str, read: Mapping[str, Value]) -> int:
-        """Return the element type of an output: that of an input, or what the table says."""
-        like = self._program.input_of_same_type(node, index)
-        value = None if like is None else read.get(node.input[like])
-        kind = 0 if value is None or isinstance(value, Opaque) else value.kind
-        return kind or self._table.element(path, node.output[index])
-
     def _node(
         self,
         node: onnx.NodeProto,
@@ -206,7 +199,7 @@ class Evaluation:
             version=self._program.version(node),
             shapes=[self._shape(path, name) if name else None for name in node.output],
             unknown=self.unknown,
-            made=[self._kind(node, i, path, read) for i in range(len(node.output))],
+            made=[self._table.element(path, name) for name in node.output],
         )
         if not inner:
             results = evaluate(call)

@@ -80,18 +80,6 @@ class Program:
         """Return the versions of a node and of all nodes in its graphs."""
         return [self.version(inner) for inner in all_nodes([node])]
 
-    def input_of_same_type(self, node: onnx.NodeProto, index: int) -> int | None:
-        """Return an input that has the element type of an output by the operator's schema."""
-        schema = self._schema(node)
-        if schema is None or not schema.outputs:
-            return None
-        made = schema.outputs[min(index, len(schema.outputs) - 1)]
-        for i, name in enumerate(node.input):
-            read = schema.inputs[min(i, len(schema.inputs) - 1)]
-            if name and made.is_homogeneous and read.type_str == made.type_str:
-                return i
-        return None
-
     def attributes(self, node: onnx.NodeProto) -> dict[str, Any]:
         """Return the attributes of a node, with the defaults of its schema, strings as text."""
         schema = self._schema(node)

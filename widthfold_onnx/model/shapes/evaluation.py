@@ -48,12 +48,13 @@ Facts = Mapping[str, Fact]
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Frame:
     """Where a graph stands.
 
     Attributes:
         path: of the graph; None in a function, which is at each of its calls.
         opsets: version of the operator set by domain.
+        facts: what is known of the values that it sees.
         is_repeated: whether a loop is around it, where declared extents may be those of one turn.
         calls: how many functions are around it.
         attributes: what the call of a function says.
@@ -61,6 +62,7 @@ class _Place:
 
     path: str | None
     opsets: Mapping[str, int]
+    facts: ChainMap[str, Fact] = field(default_factory=ChainMap)
     is_repeated: bool = False
     calls: int = 0
     attributes: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
@@ -84,147 +86,141 @@ class Evaluation:
         self._owners: dict[str, NameScope] = {}
         self._visited: set[int] = set()
         self._elements, self._repeated = MOST_ELEMENTS, MOST_REPEATED
-        main = _Place("", _opsets(proto.opset_import))
-        self._graph(graph_scope(proto.graph), main, given, ChainMap())
+        self._graph(graph_scope(proto.graph), given, _Frame("", _opsets(proto.opset_import)))
         if self._repeated < 0:  # bodies were left before they were steady
             self.facts = {"": self.facts[""]}
 
-    def _graph(
-        self, scope: NameScope, place: _Place, given: Facts, outer: ChainMap[str, Fact]
-    ) -> Facts:
+    def _graph(self, scope: NameScope, given: Facts, around: _Frame) -> Facts:
         """Return what is known of the values of a graph or function, and of those around it."""
         if id(scope) in self._visited:
             self._repeated -= len(scope.nodes)
             if self._repeated < 0:
                 return {}
         self._visited.add(id(scope))
-        facts = dict(given)
-        env = outer.new_child(facts)
-        said: dict[str, Fact] = {}
-        graph = scope.graph
-        if graph is not None:
-            stored = {tensor.name: of_tensor(tensor) for tensor in graph.initializer}
-            for sparse in graph.sparse_initializer:
-                stored[sparse.values.name] = Fact(sparse.values.data_type, tuple(sparse.dims))
-            for value in (*graph.input, *graph.output, *graph.value_info):
-                fact = of_type(value.type)
-                said[value.name] = Fact(fact.kind) if place.is_repeated else fact
-            inputs = {value.name: said[value.name] for value in graph.input}
-            facts.update({**inputs, **stored, **given})
-        if place.path is not None:
-            owner = self._owners.setdefault(place.path, scope)
+        graph = scope.graph or onnx.GraphProto()  # a function declares nothing
+        said = _declared(graph, is_repeated=around.is_repeated)
+        facts = {**_stored(graph, said), **given}
+        frame = replace(around, facts=around.facts.new_child(facts))
+        if frame.path is not None:
+            owner = self._owners.setdefault(frame.path, scope)
             # Nodes without outputs and names share a path; of their bodies nothing is said.
-            self.facts[place.path] = env if owner is scope else {}
+            self.facts[frame.path] = frame.facts if owner is scope else {}
         for index, node in enumerate(scope.nodes):
-            if (rank := told_rank(node, env)) is not None:
-                facts[node.input[0]] = replace(env.get(node.input[0], UNKNOWN), dims=(None,) * rank)
-            results = self._node(node, scope.inner.get(index, ()), place, env)
+            if (rank := told_rank(node, frame.facts)) is not None:
+                data = frame.facts.get(node.input[0], UNKNOWN)
+                facts[node.input[0]] = replace(data, dims=(None,) * rank)
+            results = self._node(node, scope.inner.get(index, ()), frame)
             for i, name in enumerate(node.output):
                 fact = results[i] if i < len(results) else UNKNOWN
                 facts[name] = declared(fact, said[name]) if name in said else fact
-        return env
+        return frame.facts
 
     def _node(
-        self,
-        node: onnx.NodeProto,
-        inner: Sequence[NameScope],
-        place: _Place,
-        env: ChainMap[str, Fact],
+        self, node: onnx.NodeProto, inner: Sequence[NameScope], frame: _Frame
     ) -> Sequence[Fact]:
         """Return what is known of the outputs of a node."""
-        if place.calls:
-            node = _bound(node, place.attributes)
-        inputs = [env.get(name, UNKNOWN) if name else None for name in node.input]
+        if frame.calls:
+            node = _bound(node, frame.attributes)
+        inputs = [frame.facts.get(name, UNKNOWN) if name else None for name in node.input]
         if self._functions and (function := self._functions.get(call_key(node))) is not None:
-            return self._call(function, node, place, inputs)
+            return self._call(function, node, frame, inputs)
         if subgraphs(node):
-            return self._with_bodies(node, inner, place, inputs, env)
-        if is_default(node, "Constant"):
-            return [_constant(node)]
+            facts = [fact or UNKNOWN for fact in inputs]
+            return self._with_bodies(node, inner, frame, facts)
+        if is_default(node, "Constant") and (constant := _constant(node)) is not None:
+            return [constant]
         if is_default(node, "Shape", "Size") and inputs:
             return [_measured(node, inputs[0] or UNKNOWN)]
-        made = infer_node(node, place.opsets, inputs)
+        made = infer_node(node, frame.opsets, inputs)
         if is_default(node, *EVALUATED) and any(f and f.numbers is not None for f in inputs):
-            return self._evaluated(node, place.opsets.get("", 1), inputs, made)
+            read = sum(f.numbers.size for f in inputs if f and f.numbers is not None)
+            results = (
+                computed(node, frame.opsets.get("", 1), inputs) if self._pays(made, read) else []
+            )
+            if len(results) == len(made) and all(map(Fact.fits, made, results)):
+                return [fact.having(numbers) for fact, numbers in zip(made, results, strict=True)]
         return made
 
-    def _evaluated(
-        self,
-        node: onnx.NodeProto,
-        opset: int,
-        inputs: Sequence[Fact | None],
-        made: Sequence[Fact],
-    ) -> Sequence[Fact]:
-        """Return the outputs of a node with their numbers, if these follow and there is room."""
-        read = sum(f.numbers.size for f in inputs if f and f.numbers is not None)
+    def _pays(self, made: Sequence[Fact], read: int) -> bool:
+        """Check whether there is room to compute results, and take it."""
         # What inference leaves open of what is known depends on elements, which are all read.
         sizes = [math.prod(read if n is None else n for n in f.dims or ()) for f in made]
         cost = read + sum(sizes) + NODE_ELEMENTS
         is_typed = all(f.dims is not None and f.kind for f in made)
         if not is_typed or max(sizes, default=0) > LARGEST["i"] or cost > self._elements:
-            return made
+            return False
         self._elements -= cost
-        results = computed(node, opset, inputs)
-        if len(results) != len(made) or not all(map(Fact.fits, made, results)):
-            return made
-        return [fact.having(numbers) for fact, numbers in zip(made, results, strict=True)]
+        return True
 
     def _call(
         self,
         function: onnx.FunctionProto,
         node: onnx.NodeProto,
-        place: _Place,
+        frame: _Frame,
         inputs: Sequence[Fact | None],
     ) -> Sequence[Fact]:
         """Return what is known of the results of a function."""
-        if place.calls >= MOST_CALLS:
+        if frame.calls >= MOST_CALLS:
             return []
         key = function_key(function)
         if key not in self._scopes:
             self._scopes[key] = function_scope(function)
         said = {entry.name: entry for entry in (*function.attribute_proto, *node.attribute)}
         opsets = _opsets(function.opset_import)
-        inside = _Place(None, opsets, calls=place.calls + 1, attributes=said)
+        inside = _Frame(None, opsets, calls=frame.calls + 1, attributes=said)
         given = {name: f for name, f in zip(function.input, inputs, strict=False) if f}
-        facts = self._graph(self._scopes[key], inside, given, ChainMap())
+        facts = self._graph(self._scopes[key], given, inside)
         return [facts.get(name, UNKNOWN) for name in function.output]
 
     def _with_bodies(
         self,
         node: onnx.NodeProto,
         inner: Sequence[NameScope],
-        place: _Place,
-        inputs: Sequence[Fact | None],
-        env: ChainMap[str, Fact],
+        frame: _Frame,
+        inputs: Sequence[Fact],
     ) -> Sequence[Fact]:
         """Return what is known of the outputs of a node that holds graphs."""
-        facts = [fact or UNKNOWN for fact in inputs]
         is_if = is_default(node, "If")
         results: dict[str, list[Fact]] = {}
         for attribute, index, scope in bodies_of(node, inner):
-            path = None if place.path is None else body_path(place.path, node, attribute, index)
-            inside = replace(place, path=path, is_repeated=place.is_repeated or not is_if)
-            body = partial(self._body, scope, inside, env)
+            path = None if frame.path is None else body_path(frame.path, node, attribute, index)
+            inside = replace(frame, path=path, is_repeated=frame.is_repeated or not is_if)
+            body = partial(self._body, scope, inside)
             if is_default(node, "Loop"):
-                return loop(body, facts)
-            if is_default(node, "Scan") and place.opsets.get("", 1) >= LOOPING_SCAN:
-                return scan(body, node, facts)
+                return loop(body, inputs)
+            if is_default(node, "Scan") and frame.opsets.get("", 1) >= LOOPING_SCAN:
+                return scan(body, node, inputs)
             results[attribute] = body([])
-        if not is_if or results.keys() != {"then_branch", "else_branch"}:
+        if not is_if or results.keys() != {"then_branch", "else_branch"} or not inputs:
             return []
-        condition = facts[0] if facts else UNKNOWN
-        if condition.is_whole and condition.numbers is not None:
-            return results["then_branch" if condition.numbers.any() else "else_branch"]
+        if inputs[0].is_whole and inputs[0].numbers is not None:
+            return results["then_branch" if inputs[0].numbers.any() else "else_branch"]
         return [either(*pair) for pair in zip(*results.values(), strict=False)]
 
-    def _body(
-        self, scope: NameScope, place: _Place, env: ChainMap[str, Fact], given: Sequence[Fact]
-    ) -> list[Fact]:
+    def _body(self, scope: NameScope, frame: _Frame, given: Sequence[Fact]) -> list[Fact]:
         """Return what is known of the outputs of a graph by what is known of its inputs."""
         assert scope.graph is not None
         named = {v.name: f for v, f in zip(scope.graph.input, given, strict=False)}
-        found = self._graph(scope, place, named, env)
+        found = self._graph(scope, named, frame)
         return [found.get(value.name, UNKNOWN) for value in scope.graph.output]
+
+
+def _declared(graph: onnx.GraphProto, *, is_repeated: bool) -> dict[str, Fact]:
+    """Return what a graph declares of its values."""
+    said = {}
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        fact = of_type(value.type)
+        said[value.name] = Fact(fact.kind) if is_repeated else fact
+    return said
+
+
+def _stored(graph: onnx.GraphProto, said: Facts) -> dict[str, Fact]:
+    """Return what is known of the inputs and constants of a graph by itself."""
+    facts = {value.name: said[value.name] for value in graph.input}
+    facts |= {tensor.name: of_tensor(tensor) for tensor in graph.initializer}
+    for sparse in graph.sparse_initializer:
+        facts[sparse.values.name] = Fact(sparse.values.data_type, tuple(sparse.dims))
+    return facts
 
 
 def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
@@ -247,22 +243,15 @@ def _bound(node: onnx.NodeProto, said: Mapping[str, onnx.AttributeProto]) -> onn
     return copy
 
 
-def _constant(node: onnx.NodeProto) -> Fact:
-    """Return what is known of a Constant."""
+def _constant(node: onnx.NodeProto) -> Fact | None:
+    """Return what is known of a Constant that holds a tensor or numbers."""
     for entry in node.attribute:
         if entry.name == "value":
             return of_tensor(entry.t)
-        if entry.name == "sparse_value":
-            sparse = entry.sparse_tensor
-            return Fact(sparse.values.data_type, tuple(sparse.dims))
         if entry.name in LITERALS:
             literal = np.array(helper.get_attribute_value(entry), LITERALS[entry.name])
             return Fact(helper.np_dtype_to_tensor_dtype(literal.dtype)).having(literal)
-        if entry.name == "value_strings":
-            return Fact(TensorProto.STRING, (len(entry.strings),))
-        if entry.name == "value_string":
-            return Fact(TensorProto.STRING, ())
-    return UNKNOWN
+    return None
 
 
 def _measured(node: onnx.NodeProto, fact: Fact) -> Fact:

@@ -110,18 +110,6 @@ def _resized(attributes: Attributes, inputs: Inputs) -> Dims | None:
     return tuple(wanted) if wanted and is_told else None
 
 
-def _padded(attributes: Attributes, inputs: Inputs) -> Dims | None:
-    """Return the extents of a Pad of all axes."""
-    data, pads, _, axes = inputs[:4]
-    amounts = _numbers(pads)
-    if amounts is None or data is None or data.dims is None or axes is not None:
-        return None
-    if len(amounts) != 2 * len(data.dims):
-        return None
-    rows = zip(data.dims, amounts, amounts[len(data.dims) :], strict=False)
-    return tuple(None if None in row else sum(row) for row in rows)
-
-
 def _cut(_: Attributes, inputs: Inputs) -> Dims | None:
     """Return the extents of a Slice: those of axes that it does not name stay."""
     data, axes = inputs[0], _numbers(inputs[3])
@@ -177,7 +165,6 @@ RULES: Mapping[str, Callable[[Attributes, Inputs], Dims | None]] = {
     "ConstantOfShape": _filled,
     "ConvTranspose": _transposed,
     "Expand": _expanded,
-    "Pad": _padded,
     "Reshape": _reshaped,
     "Resize": _resized,
     "STFT": _transformed,

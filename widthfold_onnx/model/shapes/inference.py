@@ -26,8 +26,10 @@ ACTIVATION = ("activation", "activation_params")
 """Attributes that a FusedConv has beside those of a Conv."""
 
 CACHED = 1 << 14
+CACHED_BYTES = 1 << 12
+"""Larger nodes are not kept: they hold tables."""
 
-MOST_READ = 1 << 10
+MOST_READ = 1 << 8
 """Most numbers of an input that inference reads: extents, axes, pads."""
 
 READ_FLOATS = ("Range", "Resize", "Upsample")
@@ -52,7 +54,8 @@ def infer_node(
     if (domain, op_type) == FUSED_CONV:  # it has the extents of a Conv
         domain, op_type, inputs = "", "Conv", inputs[:3]
         stated = [entry for entry in stated if entry.name not in ACTIVATION]
-    found = _inferred(
+    infer = _inferred if node.ByteSize() <= CACHED_BYTES else _inferred.__wrapped__
+    found = infer(
         op_type,
         domain,
         opsets.get(domain, 1),
