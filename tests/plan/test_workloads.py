@@ -132,8 +132,8 @@ def test_the_kinds_that_exist_are_tried() -> None:
     assert {"grouped", "padded"} <= kinds("block-diagonal")
     assert "grouped" not in kinds("same")
     assert {"sub-pixel+dense", "sub-pixel+dense+padded"} <= kinds("transposed 1-D")
-    for rank in ("1-D", "3-D"):
-        assert not any("lifted" in kind for kind in kinds(rank))
+    assert {"lifted", "sub-pixel+lifted"} <= kinds("1-D")
+    assert not any("lifted" in kind for kind in kinds("3-D"))
 
 
 def test_the_dilation_is_removed_where_no_usual_factor_does_it() -> None:

@@ -28,8 +28,9 @@ ORDERS = {Layout.AUTO: (False, True), Layout.NCHW: (False,), Layout.NHWC: (True,
 """Channel orders to try by layout: tile-major or not."""
 
 
-LIFTED_RANK = 2
-"""Spatial axes of a Conv that may be lifted: the CPU's NCHWc kernels exist for two only."""
+LIFTED_RANKS = (1, 2)
+"""Spatial axes of a Conv that may be lifted. The CPU's NCHWc kernels exist for two axes only: a
+lift from one makes use of them, a lift from two avoids them."""
 
 
 class AxisKey(msgspec.Struct, frozen=True):
@@ -131,7 +132,7 @@ def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation
     whole = [n for n in extents[1:] if n is not None and n <= MAX_WHOLE]
     # A lifted Conv is not computed by the channels-last kernels, so that order is not tried.
     ways = [(0, order) for order in ORDERS[options.layout]]
-    ways += [(1, False)] if len(site.axes) == LIFTED_RANK else []
+    ways += [(1, False)] if len(site.axes) in LIFTED_RANKS else []
     # A factor equal to the dilation removes it: every tile reads positions of its own tile only.
     dilations = [axis.dilation for axis in site.axes if axis.dilation <= FACTORS[-1]]
     seen = set()
