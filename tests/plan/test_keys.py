@@ -16,7 +16,7 @@ from tests.plan.tool import FOLD, conv
 from tests.rewrite.products import Product
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import FoldOptions, Layout, NonFinite, Provider, SearchOptions
+from widthfold_onnx.options import Effort, FoldOptions, Layout, NonFinite, Provider, SearchOptions
 from widthfold_onnx.plan.decide.decisions import read_sites
 from widthfold_onnx.plan.measure.bench import Bench
 from widthfold_onnx.plan.store.store import Store
@@ -152,6 +152,7 @@ SETTING: Mapping[str, Any] = {
     "threads": 2,
 }
 SEARCH_ALONE = {
+    "effort": "decides what is measured; a measurement says how often something ran",
     "time_budget": "a measurement that was skipped for want of time says how much there was",
     "store": "where the measurements are",
     "target": "orders what is measured",
@@ -175,6 +176,8 @@ OTHER: Mapping[str, Any] = {
     "input_shapes": {"x": (1,)},
     "store": Path("s"),
     "target": "a100",
+    "effort": Effort.QUICK,
+    "time_budget": 1.0,
     "inputs": ("a",),
 }
 

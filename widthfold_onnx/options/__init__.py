@@ -9,12 +9,19 @@ from widthfold_onnx.options.folding import (
     NonFinite,
     Shapes,
 )
-from widthfold_onnx.options.running import Provider, SearchOptions, Tolerance, VerifyOptions
+from widthfold_onnx.options.running import (
+    Effort,
+    Provider,
+    SearchOptions,
+    Tolerance,
+    VerifyOptions,
+)
 
 __all__ = [
     "FACTORS",
     "SMALLEST_FACTOR",
     "AxisName",
+    "Effort",
     "FoldOptions",
     "Layout",
     "NonFinite",
