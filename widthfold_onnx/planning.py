@@ -79,7 +79,7 @@ def planned_of(
     if options.fixed is None:
         with Store(search_options.store) as store:
             search = Search(loaded, options, search_options, store, on_progress)
-            found = search.run(search_options.time_budget)
+            found = search.run()
             document, companions = search.document(), search.companions()
             decisions = plan(document, options, search.choose)
             hints = Hints(document, options)

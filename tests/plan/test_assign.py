@@ -188,7 +188,7 @@ def test_layers_that_gain_only_together_are_folded_together(tmp_path, monkeypatc
 
 LINEAR = """
 <ir_version: 8, opset_import: ["" : 17]>
-g (float[64,3] x) => (float[64,2] y)
+g (float[1,64,3] x) => (float[1,64,2] y)
 <float[3,4] w1, float[4] b1, float[4,5] w2, float[5] b2, float[5,2] w3>
 {
     [first] m1 = MatMul (x, w1)

@@ -11,7 +11,7 @@ from tests.cli.tool import build, save
 from tests.plan import world
 from tests.plan.world import World, doubled, enter, folded
 from widthfold_onnx import optimize
-from widthfold_onnx.options import Companion, FoldOptions, Provider, SearchOptions
+from widthfold_onnx.options import Companion, Effort, FoldOptions, Provider, SearchOptions
 from widthfold_onnx.results import OptimizeReport
 
 NET = """
@@ -41,8 +41,9 @@ def found(
 ) -> tuple[OptimizeReport, World]:
     """The report of a run in which parts of the model save so many of its ten seconds."""
     monkeypatch.setattr(world, "folded", changed)
-    store = {"store": model.with_name("store.sqlite"), "provider": Provider.CPU}
-    search = SearchOptions(**store, **changes.pop("search", {}))
+    store = model.with_name("store.sqlite")
+    given = {"store": store, "provider": Provider.CPU, "effort": Effort.THOROUGH}
+    search = SearchOptions(**given, **changes.pop("search", {}))
     here = enter(monkeypatch, World(doubled, saved))
     out = model.with_name("out.onnx")
     return optimize(model, out, FoldOptions(**changes), None, search), here

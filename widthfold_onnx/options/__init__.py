@@ -12,7 +12,13 @@ from widthfold_onnx.options.folding import (
     NonFinite,
     Shapes,
 )
-from widthfold_onnx.options.running import Provider, SearchOptions, Tolerance, VerifyOptions
+from widthfold_onnx.options.running import (
+    Effort,
+    Provider,
+    SearchOptions,
+    Tolerance,
+    VerifyOptions,
+)
 
 __all__ = [
     "FACTORS",
@@ -20,6 +26,7 @@ __all__ = [
     "STRIDES_ALONE",
     "AxisName",
     "Companion",
+    "Effort",
     "FoldOptions",
     "Form",
     "Layout",

@@ -171,13 +171,17 @@ def search(report: SearchReport) -> str:
     if report.accepted and report.whole is None:
         return f"{said}; the whole model was not timed"
     if report.whole is None:
-        return f"{said}; no layer {'is sure to gain' if report.predicted else 'gains'}"
+        said += f"; no layer {'is sure to gain' if report.predicted else 'gains'}"
+        return f"{said}; {report.note}" if report.note else said
     if not report.whole.pairs:
         return f"{said}; folded, the whole model did not run"
     if not report.accepted:
         said += f"; folded, the whole model ran at {gain(report.whole)}: not surely faster"
     else:
         said += f"; the whole model ran at {gain(report.whole)} of the original's best"
+    if report.folded_setting:
+        best = f"{report.folded_setting}, the original at {report.original_setting}"
+        said += f"; fastest at level {best}"
     return f"{said}; {report.note}" if report.note else said
 
 

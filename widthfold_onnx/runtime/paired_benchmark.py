@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -94,10 +95,7 @@ class Contest:
     @property
     def advice(self) -> str:
         """Sentence on the gain of the original by its setting alone, "" where that is little."""
-        if self.default < WORTH_SAYING:
-            return ""
-        best = f"{self.default:.1f}x as fast at level {self.settings[0]}"
-        return f"the original alone is {best} as at level {self.common}"
+        return _advice(self.default, self.settings[0], self.common)
 
 
 def contest(
@@ -150,16 +148,47 @@ def contest(
     return Contest(options, feeds, made_up, settings[0], chosen, same, default, pairing)
 
 
-def ratio_of(
-    original: Path, rewritten: Path, options: VerifyOptions, shapes: Shapes
-) -> tuple[Pairing, str]:
-    """Return the pairing of a contest and its advice; to be run in `runtime.child.isolated`.
+class Timed(NamedTuple):
+    """A pairing, what else was seen, and the setting of each side."""
+
+    pairing: Pairing
+    advice: str
+    original_setting: str
+    setting: str
+
+
+def ratio_of(original: Path, rewritten: Path, options: VerifyOptions, shapes: Shapes) -> Timed:
+    """Return the result of a contest; to be run in `runtime.child.isolated`.
 
     Raises:
         UnverifiedError: a model does not run.
     """
     found = contest(original, rewritten, options, shapes)
-    return found.pairing, found.advice
+    return Timed(found.pairing, found.advice, *map(str, found.settings))
+
+
+def ratio_of_levels(model: Path, options: VerifyOptions, shapes: Shapes) -> Timed:
+    """Time a model on the CPU at level ALL against itself at EXTENDED, as `ratio_of` does.
+
+    Raises:
+        UnverifiedError: the model does not run.
+    """
+    common, other = settings_of(Provider.CPU, options.provider_options)
+    sessions = [open_at(model, options, setting) for setting in (common, other, common)]
+    feeds, _ = timed_inputs(sessions[0], shapes, options)
+    pairing = paired(
+        *(_rounds(session, feeds) for session in sessions),
+        budget=options.time_budget,
+        clock=clock_of(options.provider, options.threads),
+    )
+    advice = _advice(pairing.ratio, other, common)
+    return Timed(pairing, advice, str(common), str(other))
+
+
+def _advice(gain: float, best: Setting, common: Setting) -> str:
+    if gain < WORTH_SAYING:
+        return ""
+    return f"the original alone is {gain:.1f}x as fast at level {best} as at level {common}"
 
 
 def open_at(

@@ -62,13 +62,15 @@ FIRST_SHARE = 0.7
 
 @dataclass(frozen=True)
 class Setup:
-    """The settings of a race: provider, threads and limits of forms."""
+    """The settings of a race: provider, threads, limits of forms, level and rungs."""
 
     provider: Provider
     provider_options: tuple[tuple[str, str], ...]
     session_options: tuple[tuple[str, str], ...]
     threads: int
     fold: FoldOptions
+    level: Level = Level.ALL
+    rungs: tuple[Rung, ...] = RUNGS
 
 
 @dataclass(frozen=True)
@@ -136,8 +138,9 @@ def _race(
     workload: Workload, track: _Runner, peak: float, seconds: float, report: Report
 ) -> Iterator[Ran]:
     start = time.perf_counter()
+    first, *later = track.setup.rungs
     original = track.runner(workload.model)
-    _, own = _pairs(track.clock, original, original, RUNGS[0].pairs)
+    _, own = _pairs(track.clock, original, original, first.pairs)
     usual = float(np.median(own))
     yield Ran(workload.subject, "", 1.0, 1.0, 1.0, usual, len(own))
     times: dict[str, Times] = {}
@@ -167,10 +170,10 @@ def _race(
         elif late(FIRST_SHARE):
             why = NO_TIME
         else:
-            why = run(form.key, RUNGS[0].pairs)
+            why = run(form.key, first.pairs)
         if why:
             yield Ran(workload.subject, form.key, 0.0, 0.0, 0.0, 0.0, 0, why)
-    for rung in RUNGS[1:]:
+    for rung in later:
         running = [key for key, (base, _) in times.items() if len(base) > 1]
         for key in sorted(running, key=lambda key: -_ratio(*times[key]))[: rung.forms]:
             if not late(1.0):
@@ -232,7 +235,7 @@ class _Runner:
         session = open_session(
             self._file,
             self.setup.provider,
-            Level.ALL,
+            self.setup.level,
             self.setup.threads,
             tf32=True,
             provider_options=dict(self.setup.provider_options),

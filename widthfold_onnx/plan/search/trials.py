@@ -19,12 +19,14 @@ from widthfold_onnx.plan.store.identity import canonical
 from widthfold_onnx.plan.store.store import Measurement
 from widthfold_onnx.plan.workload.layers import Place
 from widthfold_onnx.runtime.child import isolated
-from widthfold_onnx.runtime.clock import Pairing
-from widthfold_onnx.runtime.paired_benchmark import ratio_of
+from widthfold_onnx.runtime.paired_benchmark import Timed, ratio_of, ratio_of_levels
+from widthfold_onnx.runtime.sessions.session import Level
 
 PATIENCE = 600.0
 """Seconds beyond the timing itself after which a model counts as hung: some models run for half
 a minute, and at least a dozen runs are needed."""
+
+LEVEL_SECONDS = 2.0
 
 Choice = Mapping[str, str]
 """Subject of a layer -> its form; a layer that is not named stays as it is."""
@@ -84,7 +86,25 @@ class Trials:
             The ratio time of base / time of other, lost if one of them does not run; None if it is
             not in the store and nothing is to be measured.
         """
-        known = self.known(base, other)
+        return self._timed(ratio_of, (base, other), _candidate(base, other), seconds)
+
+    def levels(self, choice: Choice) -> Measurement | None:
+        """Time one model on the CPU: at level ALL / at level EXTENDED, as `compare` does."""
+        candidate = canonical({"of": choice, "than": Level.ALL, "is": Level.EXTENDED})
+        return self._timed(ratio_of_levels, [choice], candidate, LEVEL_SECONDS)
+
+    def known(self, base: Choice, other: Choice) -> Measurement | None:
+        """Return the stored result of `compare`, if there is one."""
+        return self._bench.known(self._subject, _candidate(base, other))
+
+    def _timed(
+        self,
+        function: Callable[..., Timed],
+        choices: Sequence[Choice],
+        candidate: str,
+        seconds: float,
+    ) -> Measurement | None:
+        known = self._bench.known(self._subject, candidate)
         if not self._options.measure or (known is not None and not outdated(known)):
             return known
         options = VerifyOptions(
@@ -96,19 +116,15 @@ class Trials:
             inputs=self._options.inputs,
             seeds=0 if self._options.inputs else 1,
         )
-        files = self._file(base), self._file(other)
+        files = [self._file(choice) for choice in choices]
         try:
             shapes = dict(self._shapes)
             timeout = seconds + PATIENCE
-            measured = _measurement(*isolated(ratio_of, *files, options, shapes, timeout=timeout))
+            measured = _measurement(isolated(function, *files, options, shapes, timeout=timeout))
         except UnverifiedError as error:
             measured = lost(str(error))
-        self._bench.keep(self._subject, _candidate(base, other), measured)
+        self._bench.keep(self._subject, candidate, measured)
         return measured
-
-    def known(self, base: Choice, other: Choice) -> Measurement | None:
-        """Return the stored result of `compare`, if there is one."""
-        return self._bench.known(self._subject, _candidate(base, other))
 
     def _file(self, choice: Choice) -> Path:
         if not choice:
@@ -126,7 +142,8 @@ class Trials:
         return path
 
 
-def _measurement(pairing: Pairing, note: str) -> Measurement:
+def _measurement(timed: Timed) -> Measurement:
+    pairing = timed.pairing
     return Measurement(
         status="ok",
         ratio=pairing.ratio,
@@ -137,7 +154,9 @@ def _measurement(pairing: Pairing, note: str) -> Measurement:
         reason="",
         taken=now(),
         control=pairing.control,
-        note=note,
+        note=timed.advice,
+        original_setting=timed.original_setting,
+        setting=timed.setting,
     )
 
 
