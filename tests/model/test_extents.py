@@ -91,6 +91,21 @@ def test_the_bins_of_a_transform(length, inputs, onesided, bins):
     assert dims == (None if bins is None else (None, None, bins, 2))
 
 
+@pytest.mark.parametrize("opset", [18, 21])
+def test_a_normalization_of_groups(opset):
+    scales = np.ones(2 if opset == 18 else 4, np.float32)
+    model = parsed(
+        """(float[N, 4, 6] x) => (float[a, b, c] y) {
+          v = GroupNormalization <num_groups = 2> (x, s, s)
+          u = MeanVarianceNormalization <axes = [2]> (v)
+          y = Relu (u)
+        }""",
+        opset=opset,
+        s=scales,
+    )
+    assert shape(model, "y") == (None, 4, 6)
+
+
 def test_a_transform_of_another_domain_is_left_alone():
     model = parsed("(float[1] x) => (float[1] y) { y = Relu (x) }")
     model.opset_import.append(helper.make_opsetid("com.acme", 1))

@@ -21,6 +21,7 @@ from widthfold_onnx.plan.decide.decisions import read_sites
 from widthfold_onnx.plan.workload.build import reformed
 from widthfold_onnx.plan.workload.candidates import every_form, form_key, form_of
 from widthfold_onnx.plan.workload.workloads import Form, Workload
+from widthfold_onnx.planning import fold_model
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite
@@ -134,6 +135,22 @@ def test_the_kinds_that_exist_are_tried() -> None:
     assert {"sub-pixel+dense", "sub-pixel+dense+padded"} <= kinds("transposed 1-D")
     assert {"lifted", "sub-pixel+lifted", "batch+lifted"} <= kinds("1-D")
     assert not any("lifted" in kind for kind in kinds("3-D"))
+
+
+def test_a_wide_layer_of_one_axis_is_lifted_only() -> None:
+    """No kernel for two axes runs it yet, however wide it is; a fixed factor still leaves it."""
+    signal = conv([1, 33, 14], (37, 33, 5), pads=[2, 2], strides=[2])
+    found = workload(signal)
+    assert [json.loads(form.key)["kind"] for form in found.forms] == ["lifted"]
+    check_forms(found)
+    assert fold_model(signal, FoldOptions(factor=7))[1][0].code == "already-wide"
+    for other in (conv([1, 33, 8, 7], (37, 33, 5, 1)), conv([1, 33, 4, 4, 7], (37, 33, 1, 1, 5))):
+        assert layers(other, FOLD).workloads == {}
+    narrow = {
+        json.loads(form.key)["kind"]
+        for form in workload(signal, FoldOptions(max_channels=34)).forms
+    }
+    assert {"lifted", "interleaved", "sub-pixel+lifted"} <= narrow
 
 
 def test_the_dilation_is_removed_where_no_usual_factor_does_it() -> None:

@@ -20,7 +20,7 @@ def reformulate(site: LinearSite, options: FoldOptions, factor: int) -> Reformul
     move; one axis before several; the fewest multiply-adds; the fewest copies. Of forms that fold
     strides alone, that of the most axes.
     """
-    problem = unfit(site, options)
+    problem = is_wide(site, options) or unfit(site, options)
     if problem is not None:
         return problem
     outcomes = list(candidates(site, options, factor))
@@ -52,12 +52,12 @@ def _guarded_extent(site: LinearSite, form: Reformulation, options: FoldOptions)
 
 
 def unfit(site: LinearSite, options: FoldOptions) -> Refusal | None:
-    """Refuse a site that is wide enough, or whose weight holds NaN or Inf.
+    """Refuse a site that is wide enough, unless a lift may help, or whose weight holds NaN or Inf.
 
     Such a weight turns padding into NaN, and kernels of a runtime differ in which products with
     padding they form, as do a Conv and its fold.
     """
-    wide = is_wide(site, options)
+    wide = None if is_of_one_axis(site) else is_wide(site, options)
     if wide is not None or site.has_finite_weight:
         return wide
     return Refusal(Code.WEIGHT_NOT_FINITE, "the weight holds NaN or Inf")
@@ -74,6 +74,14 @@ def is_wide(site: LinearSite, options: FoldOptions) -> Refusal | None:
         f"{inputs} -> {outputs} channels{grouped}; both sides have at least "
         f"{options.max_channels} (--max-channels)",
     )
+
+
+def is_of_one_axis(site: LinearSite) -> bool:
+    """Check whether it is a Conv of floats along one axis, which no kernel for two axes runs yet.
+
+    A lift makes it one of two, which has nothing to do with its width.
+    """
+    return not site.is_product and len(site.axes) == 1 and site.quantization is None
 
 
 def cost(r: Reformulation) -> tuple[bool, int, float, int, float]:

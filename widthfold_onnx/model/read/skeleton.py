@@ -36,9 +36,9 @@ def skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
         light = copy.functions.add(
             name=function.name, domain=function.domain, overload=function.overload
         )
-        for field in ("input", "output", "attribute", "opset_import", "value_info"):
+        declared = ("input", "output", "attribute", "attribute_proto", "opset_import", "value_info")
+        for field in declared:
             getattr(light, field).extend(getattr(function, field))
-        light.attribute_proto.extend(function.attribute_proto)
         _copy_nodes(light, function_scope(function))
     return copy
 
@@ -56,9 +56,7 @@ def _copy_graph(copy: onnx.GraphProto, scope: NameScope) -> None:
 
 def _copy_nodes(copy: onnx.GraphProto | onnx.FunctionProto, scope: NameScope) -> None:
     for index, node in enumerate(scope.nodes):
-        light = copy.node.add(
-            name=node.name, op_type=node.op_type, domain=node.domain, overload=node.overload
-        )
+        light = copy.node.add(name=node.name, op_type=node.op_type, overload=node.overload)
         light.domain = domain_name(node.domain)
         light.input.extend(node.input)
         light.output.extend(node.output)

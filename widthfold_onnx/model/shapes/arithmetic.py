@@ -78,18 +78,13 @@ def computed(node: onnx.NodeProto, opset: int, inputs: Sequence[Fact | None]) ->
     try:
         if all(fact is None or fact.is_whole for fact in inputs):
             return _of_all(node, opset, [None if f is None else f.numbers for f in inputs])
-        moved = _moved(name, len(inputs))
+        places = MOVES.get(name, ())
+        moved = [places is None or i in places for i in range(len(inputs))]
         if all(moves or f is None or f.is_whole for f, moves in zip(inputs, moved, strict=True)):
             return [] if _reduces(node) else _move(node, opset, inputs, moved)
         return _of_some(node, opset, inputs) if name in ELEMENTWISE else []
     except (LookupError, ValueError):  # it lacks an input, or they do not fit
         return []
-
-
-def _moved(name: str, count: int) -> list[bool]:
-    """Return which inputs hold elements that are moved."""
-    places = MOVES.get(name, ())
-    return [places is None or i in places for i in range(count)]
 
 
 def _reduces(node: onnx.NodeProto) -> bool:
@@ -127,7 +122,7 @@ def _move(
         arrays.append(places.reshape([n or 0 for n in fact.dims or ()]))
         elements += listed
     results = run_reference(node, arrays, opset) or []
-    return [_array([elements[i] for i in places.ravel()], places.shape) for places in results]
+    return [np.array([elements[i] for i in p.ravel()], object).reshape(p.shape) for p in results]
 
 
 def _listed(fact: Fact) -> list[object] | None:
@@ -155,9 +150,3 @@ def _of_some(node: onnx.NodeProto, opset: int, inputs: Sequence[Fact | None]) ->
         for is_open in open_places:
             results[i][np.broadcast_to(is_open, result.shape)] = None
     return results
-
-
-def _array(elements: Sequence[object], shape: Sequence[int]) -> Array:
-    array = np.empty(len(elements), object)
-    array[:] = elements
-    return array.reshape(shape)

@@ -122,8 +122,8 @@ class Evaluation:
         if frame.calls:
             node = _bound(node, frame.attributes)
         inputs = [frame.facts.get(name, UNKNOWN) if name else None for name in node.input]
-        if self._functions and (function := self._functions.get(call_key(node))) is not None:
-            return self._call(function, node, frame, inputs)
+        if self._functions and call_key(node) in self._functions:
+            return self._call(node, frame, inputs)
         if subgraphs(node):
             facts = [fact or UNKNOWN for fact in inputs]
             return self._with_bodies(node, inner, frame, facts)
@@ -153,16 +153,13 @@ class Evaluation:
         return True
 
     def _call(
-        self,
-        function: onnx.FunctionProto,
-        node: onnx.NodeProto,
-        frame: _Frame,
-        inputs: Sequence[Fact | None],
+        self, node: onnx.NodeProto, frame: _Frame, inputs: Sequence[Fact | None]
     ) -> Sequence[Fact]:
         """Return what is known of the results of a function."""
         if frame.calls >= MOST_CALLS:
             return []
-        key = function_key(function)
+        key = call_key(node)
+        function = self._functions[key]
         if key not in self._scopes:
             self._scopes[key] = function_scope(function)
         said = {entry.name: entry for entry in (*function.attribute_proto, *node.attribute)}

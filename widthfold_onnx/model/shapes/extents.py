@@ -110,6 +110,11 @@ def _resized(attributes: Attributes, inputs: Inputs) -> Dims | None:
     return tuple(wanted) if wanted and is_told else None
 
 
+def _kept(_: Attributes, inputs: Inputs) -> Dims | None:
+    """Return the extents of the data, of which inference says nothing for some operators."""
+    return inputs[0].dims if inputs[0] else None
+
+
 def _cut(_: Attributes, inputs: Inputs) -> Dims | None:
     """Return the extents of a Slice: those of axes that it does not name stay."""
     data, axes = inputs[0], _numbers(inputs[3])
@@ -165,6 +170,8 @@ RULES: Mapping[str, Callable[[Attributes, Inputs], Dims | None]] = {
     "ConstantOfShape": _filled,
     "ConvTranspose": _transposed,
     "Expand": _expanded,
+    "GroupNormalization": _kept,
+    "MeanVarianceNormalization": _kept,
     "Reshape": _reshaped,
     "Resize": _resized,
     "STFT": _transformed,

@@ -104,14 +104,8 @@ def either(one: Fact, other: Fact) -> Fact:
     dims = None
     if one.dims is not None and other.dims is not None and len(one.dims) == len(other.dims):
         dims = tuple(a if a == b else None for a, b in zip(one.dims, other.dims, strict=True))
-    fact = Fact(
-        kind=one.kind if one.kind == other.kind else 0,
-        dims=dims,
-        other=one.other if one.other == other.other else b"",
-    )
-    if one.numbers is None or other.numbers is None or one.type != other.type:
-        return fact
-    return one if one.numbers.tolist() == other.numbers.tolist() else fact
+    kind = one.kind if one.kind == other.kind else 0
+    return Fact(kind, dims, one.other if one.other == other.other else b"")
 
 
 def declared(fact: Fact, said: Fact) -> Fact:

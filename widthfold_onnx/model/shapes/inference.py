@@ -8,7 +8,6 @@ no runtime takes is refused.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 
 import onnx
@@ -32,7 +31,7 @@ CACHED_BYTES = 1 << 12
 MOST_READ = 1 << 8
 """Most numbers of an input that inference reads: extents, axes, pads."""
 
-READ_FLOATS = ("Range", "Resize", "Upsample")
+READ_FLOATS = ("OneHot", "Range", "Resize", "Upsample")
 """Operators whose result has extents by floats."""
 
 Given = tuple[int, Dims | None, bytes, bytes | None]
@@ -63,11 +62,11 @@ def infer_node(
         tuple([bool(name) for name in node.output]),
         tuple([None if fact is None else (*fact.type, _read(fact, op_type)) for fact in inputs]),
     )
-    if domain or op_type not in RULES:
+    if domain or op_type not in RULES or not found or not inputs or inputs[0] is None:
         return found
     attributes = {entry.name: helper.get_attribute_value(entry) for entry in stated}
-    dims = extents(op_type, attributes, inputs)
-    return [declared(replace(fact, dims=dims), fact) for fact in found[:1]]
+    true = Fact(found[0].kind or inputs[0].kind, extents(op_type, attributes, inputs))
+    return [declared(true, found[0]), *found[1:]]
 
 
 def _read(fact: Fact, op_type: str) -> bytes | None:

@@ -57,7 +57,7 @@ def _invariant(
     while True:
         made = turn(states)
         turns += 1
-        after = [either(*pair).typed() for pair in zip(states, made, strict=False)]
+        after = [either(*pair) for pair in zip(states, made, strict=False)]
         after += [Fact()] * (len(states) - len(after))
         if [fact.type for fact in after] == [fact.type for fact in states]:
             return states, made[len(states) :]

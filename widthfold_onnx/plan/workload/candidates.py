@@ -19,6 +19,7 @@ from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.legality import legal_form
 from widthfold_onnx.rules.forms.regrouped import groupings
 from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.selection import is_wide
 
 MAX_WHOLE = 64
 """Largest number of positions of an axis that may become channels as a whole."""
@@ -122,13 +123,18 @@ def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation
     """Yield every legal form of a site, each once.
 
     Extents need not be divisible: the cost of extending and cutting is measured with the form. If
-    the options name an axis, channels and groups stay as they are.
+    the options name an axis, channels and groups stay as they are. A wide site, which is of one
+    axis, is lifted only.
     """
     if site.is_product:
         yield from _of_product(site, options)
         return
     options = replace(options, ragged=True)
     extents = site.positions
+    if is_wide(site, options) is not None:
+        lifted = forms(site, options, (1,) * len(extents), lift=1)
+        yield from (form for _, form in lifted if isinstance(form, Reformulation))
+        return
     whole = [n for n in extents[1:] if n is not None and n <= MAX_WHOLE]
     # A lifted Conv is not computed by the channels-last kernels, so that order is not tried.
     ways = [(0, order) for order in ORDERS[options.layout]]
