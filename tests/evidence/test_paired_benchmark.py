@@ -52,10 +52,10 @@ def test_each_setting_comes_first_in_its_turn(measured):
 @pytest.mark.parametrize(("cost", "rounds"), [(0.05, 1000), (0.1, 500), (1, 50), (20, 15)])
 def test_short_runs_choose_in_more_rounds(measured, monkeypatch, cost, rounds):
     counted = []
-    medians = paired_benchmark._medians
+    choosing = paired_benchmark._choosing
 
     def spied(*arguments):
-        result = medians(*arguments)
+        result = choosing(*arguments)
         counted.append(len(machines[0].runs))
         return result
 
@@ -67,7 +67,7 @@ def test_short_runs_choose_in_more_rounds(measured, monkeypatch, cost, rounds):
         return opened(machine, *arguments, **options)
 
     monkeypatch.setattr(Machine, "open_session", open_session)
-    monkeypatch.setattr(paired_benchmark, "_medians", spied)
+    monkeypatch.setattr(paired_benchmark, "_choosing", spied)
     measured(costs(cost, cost, cost, cost), time_budget=20)
     assert counted == [pytest.approx(4 * rounds, abs=4)]
 

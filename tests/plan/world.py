@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,13 @@ from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, rac
 from widthfold_onnx.plan.search import search_context, trials
 from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.runtime.clock import Pairing
-from widthfold_onnx.runtime.paired_benchmark import Timed, ratio_of, ratio_of_levels
+from widthfold_onnx.runtime.paired_benchmark import (
+    Ratio,
+    Timed,
+    ratio_of,
+    ratio_of_levels,
+    ratios_to,
+)
 from widthfold_onnx.runtime.sessions.session import Level
 
 WHOLE = 10.0
@@ -66,6 +72,8 @@ class World:
             return self._race(*args, on_progress)
         if function is ratio_of:
             return self._contest(*args)
+        if function is ratios_to:
+            return self._turns(*args)
         if function is ratio_of_levels:
             return self._timed(WHOLE, WHOLE / self.levels, "all", "extended")
         return function(*args)
@@ -97,6 +105,10 @@ class World:
         if math.isnan(before + after):
             raise UnverifiedError("the child process died of SIGSEGV")
         return self._timed(before, after, "all", "all")
+
+    def _turns(self, base: Path, others: Sequence[Path], options, shapes) -> list[Ratio]:
+        pairings = [self._contest(other, base, options, shapes).pairing for other in others]
+        return [Ratio(p.ratio, p.low, p.high, 1.0, 50) for p in pairings]
 
     def _timed(self, before: float, after: float, *settings: str) -> Timed:
         ratio = before / after

@@ -25,6 +25,7 @@ class Spending:
         layers: seconds in which all layers race.
         least: layers are left out that together cannot gain this share of the model's time.
         trial: seconds of one trial of the whole model; 0: there is only the last one.
+        trials: seconds in which it is timed without each form.
         final: seconds of the last one, which decides.
     """
 
@@ -33,6 +34,7 @@ class Spending:
     layers: float
     least: float
     trial: float
+    trials: float
     final: float
 
 
@@ -43,6 +45,7 @@ SPENDING = {
         layers=5.0,
         least=SMALLEST_DIFFERENCE - 1,
         trial=0.0,
+        trials=0.0,
         final=3.0,
     ),
     Effort.DEFAULT: Spending(
@@ -51,6 +54,7 @@ SPENDING = {
         layers=15.0,
         least=SMALLEST_DIFFERENCE - 1,
         trial=2.0,
+        trials=4.0,
         final=6.0,
     ),
     Effort.THOROUGH: Spending(
@@ -59,6 +63,7 @@ SPENDING = {
         layers=150.0,
         least=0.0,
         trial=3.0,
+        trials=15.0,
         final=10.0,
     ),
 }

@@ -5,8 +5,8 @@
    in its forms (`plan.search.level_search`); its best form is chosen if it is surely faster. The
    level counts that promises the fastest model.
 3. The choice in which neighbours agree on layouts at least cost (`plan.search.assign`) is timed
-   with the whole model. Then the model is timed without each form; forms that surely hurt are
-   dropped.
+   with the whole model. Then the model is timed without each form; what does not help in its place
+   is dropped.
 4. The rest must beat the original at its strongest setting beyond the noise, or nothing is folded.
 
 If nothing is to be measured, 1 to 4 use the store as far as it goes, and `plan.predict.cost` for
@@ -50,9 +50,6 @@ from widthfold_onnx.rules.match.site import LinearSite
 from widthfold_onnx.rules.selection import unfit
 from widthfold_onnx.runtime.clock import judge
 from widthfold_onnx.runtime.sessions.session import Level
-
-WEAK_SHARE = 0.2
-"""Choices that save less than this share of the total saving are tried together."""
 
 FROZEN = "frozen weights"
 """Stands in a choice for what was asked for; a companion stands there by its name."""
@@ -246,8 +243,8 @@ class Search:
         chosen = self._chosen(self._levels[0])
         if not hurry:
             chosen = self._best_level(trials)
-        if not hurry and self._spending.trial:
-            chosen = self._without_harm(trials, chosen)
+        if not hurry and self._spending.trial and len(chosen) > 1:
+            chosen = self._helping(trials, chosen)
         if not chosen:
             return None
         self._say(Step("timing the whole model"))
@@ -296,34 +293,26 @@ class Search:
             return chosen if trials.known({}, chosen) and not trials.known({}, agreed) else agreed
         return agreed if trial.low > 1 else chosen
 
-    def _without_harm(self, trials: Trials, chosen: Choice) -> Choice:
-        """Return the choice without the layers that surely make the whole model slower."""
-        for group in self._groups(chosen):
-            for subject in self._hurting(trials, chosen, group):
-                chosen = {s: key for s, key in chosen.items() if s != subject}
-        return chosen
+    def _helping(self, trials: Trials, chosen: Choice) -> Choice:
+        """Return the choice without what does not help the whole model.
 
-    def _groups(self, chosen: Choice) -> list[list[str]]:
-        """Return the choices to try together: the weak ones in one group, each other one alone."""
-        folds = {s: key for s, key in chosen.items() if s not in self._taken}
-        saved = {subject: self._gains.saved(subject, key) for subject, key in folds.items()}
-        ordered = sorted(folds, key=lambda subject: (saved[subject], subject))
-        weak = [s for s in ordered if saved[s] < WEAK_SHARE * sum(saved.values())]
-        return [group for group in (weak, *([s] for s in ordered if s not in weak)) if group]
-
-    def _hurting(self, trials: Trials, chosen: Choice, group: list[str]) -> list[str]:
-        """Return those of a group that surely slow down or break the whole model, by bisection."""
-        text = f"timing the whole model without {len(group)} of {len(chosen)} folded layers"
-        self._say(Step(text))
-        without = {s: key for s, key in chosen.items() if s not in group}
-        trial = trials.compare(without, chosen, self._spending.trial) if without else None
-        if trial is None or trial.high >= 1:
-            return []
-        if len(group) == 1:
-            return group
-        middle = len(group) // 2
-        halves = (group[:middle], group[middle:])
-        return [s for half in halves for s in self._hurting(trials, chosen, half)]
+        A form that surely slows it down in its place is dropped. Those of which it is not sure
+        whether they help stay if they help together.
+        """
+        folds = [s for s in chosen if s not in self._taken]
+        self._say(Step(f"timing the whole model without each of {len(folds)} folded layers"))
+        others = [{s: key for s, key in chosen.items() if s != left} for left in folds]
+        seconds = self._spending.trials
+        timed = dict(zip(folds, trials.without(chosen, others, seconds), strict=True))
+        kept = {s: key for s, key in chosen.items() if (t := timed.get(s)) is None or t.high >= 1}
+        if not kept:  # the last trial decides on the one that does least harm
+            best = max(chosen, key=lambda s: 0.0 if (t := timed[s]) is None else t.ratio)
+            return {best: chosen[best]}
+        sure = {s: key for s, key in kept.items() if (t := timed.get(s)) is None or t.low > 1}
+        if len(sure) in (0, len(kept)):
+            return kept
+        (together,) = trials.without(kept, [sure], seconds)
+        return sure if together is not None and together.ratio < 1 else kept
 
     def _unfolded(self, choice: Choice) -> tuple[onnx.ModelProto, set[str]]:
         document = self._document(choice)

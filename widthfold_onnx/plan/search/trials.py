@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import onnx
@@ -19,7 +20,13 @@ from widthfold_onnx.plan.store.identity import canonical
 from widthfold_onnx.plan.store.store import Measurement
 from widthfold_onnx.plan.workload.layers import Place
 from widthfold_onnx.runtime.child import isolated
-from widthfold_onnx.runtime.paired_benchmark import Timed, ratio_of, ratio_of_levels
+from widthfold_onnx.runtime.paired_benchmark import (
+    Ratio,
+    Timed,
+    ratio_of,
+    ratio_of_levels,
+    ratios_to,
+)
 from widthfold_onnx.runtime.sessions.session import Level
 
 PATIENCE = 600.0
@@ -27,6 +34,11 @@ PATIENCE = 600.0
 a minute, and at least a dozen runs are needed."""
 
 LEVEL_SECONDS = 2.0
+
+AT_ONCE = 8
+"""Most models that are in memory at a time, besides the one that they are compared with."""
+
+Result = TypeVar("Result")
 
 Choice = Mapping[str, str]
 """Subject of a layer -> its form; a layer that is not named stays as it is."""
@@ -88,6 +100,35 @@ class Trials:
         """
         return self._timed(ratio_of, (base, other), _candidate(base, other), seconds)
 
+    def without(
+        self, chosen: Choice, others: Sequence[Choice], seconds: float
+    ) -> list[Measurement | None]:
+        """Time the models of other choices in turn with that of one, all at one setting.
+
+        Args:
+            chosen: the choice.
+            others: parts of it.
+            seconds: time that timing may take, all others together.
+
+        Returns:
+            Time of each other / time of `chosen`, as `compare` does.
+        """
+        candidates = {_candidate(other, chosen): other for other in others}
+        left = [candidate for candidate in candidates if self._is_open(candidate)]
+        for start in range(0, len(left), AT_ONCE):
+            part = left[start : start + AT_ONCE]
+            files = [self._file(candidates[candidate]) for candidate in part]
+            try:
+                ratios = self._run(
+                    ratios_to, seconds * len(part) / len(left), self._file(chosen), files
+                )
+                timed = [_measured(ratio) for ratio in ratios]
+            except UnverifiedError as error:
+                timed = [lost(str(error))] * len(part)
+            for candidate, measured in zip(part, timed, strict=True):
+                self._bench.keep(self._subject, candidate, measured)
+        return [self._bench.known(self._subject, candidate) for candidate in candidates]
+
     def levels(self, choice: Choice) -> Measurement | None:
         """Time one model on the CPU: at level ALL / at level EXTENDED, as `compare` does."""
         candidate = canonical({"of": choice, "than": Level.ALL, "is": Level.EXTENDED})
@@ -104,9 +145,23 @@ class Trials:
         candidate: str,
         seconds: float,
     ) -> Measurement | None:
+        if not self._is_open(candidate):
+            return self._bench.known(self._subject, candidate)
+        files = [self._file(choice) for choice in choices]
+        try:
+            measured = _measurement(self._run(function, seconds, *files))
+        except UnverifiedError as error:
+            measured = lost(str(error))
+        self._bench.keep(self._subject, candidate, measured)
+        return measured
+
+    def _is_open(self, candidate: str) -> bool:
+        """Check whether something is to be timed."""
         known = self._bench.known(self._subject, candidate)
-        if not self._options.measure or (known is not None and not outdated(known)):
-            return known
+        return self._options.measure and (known is None or outdated(known))
+
+    def _run(self, function: Callable[..., Result], seconds: float, *files: object) -> Result:
+        """Time models in a child process."""
         options = VerifyOptions(
             provider=self._options.provider,
             provider_options=self._options.provider_options,
@@ -116,15 +171,8 @@ class Trials:
             inputs=self._options.inputs,
             seeds=0 if self._options.inputs else 1,
         )
-        files = [self._file(choice) for choice in choices]
-        try:
-            shapes = dict(self._shapes)
-            timeout = seconds + PATIENCE
-            measured = _measurement(isolated(function, *files, options, shapes, timeout=timeout))
-        except UnverifiedError as error:
-            measured = lost(str(error))
-        self._bench.keep(self._subject, candidate, measured)
-        return measured
+        shapes = dict(self._shapes)
+        return isolated(function, *files, options, shapes, timeout=seconds + PATIENCE)
 
     def _file(self, choice: Choice) -> Path:
         if not choice:
@@ -157,6 +205,19 @@ def _measurement(timed: Timed) -> Measurement:
         note=timed.advice,
         original_setting=timed.original_setting,
         setting=timed.setting,
+    )
+
+
+def _measured(found: Ratio) -> Measurement:
+    return Measurement(
+        status="ok",
+        ratio=found.ratio,
+        low=found.low,
+        high=found.high,
+        seconds=found.seconds,
+        rounds=found.rounds,
+        reason="",
+        taken=now(),
     )
 
 
