@@ -21,6 +21,7 @@ from widthfold_onnx.errors import (
 )
 from widthfold_onnx.options import (
     AxisName,
+    Effort,
     FoldOptions,
     Layout,
     NonFinite,
@@ -61,6 +62,7 @@ _HOMES = {
 __all__ = [
     "AxisName",
     "CheckFailedError",
+    "Effort",
     "FoldOptions",
     "InspectReport",
     "InternalError",
