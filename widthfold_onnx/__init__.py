@@ -22,6 +22,7 @@ from widthfold_onnx.errors import (
 from widthfold_onnx.options import (
     AxisName,
     Companion,
+    Effort,
     FoldOptions,
     Form,
     Layout,
@@ -64,6 +65,7 @@ __all__ = [
     "AxisName",
     "CheckFailedError",
     "Companion",
+    "Effort",
     "FoldOptions",
     "Form",
     "InspectReport",

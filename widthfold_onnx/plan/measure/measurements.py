@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-from widthfold_onnx.plan.measure.successive_halving import HOPELESS, Ran
+from widthfold_onnx.plan.measure.successive_halving import Ran
 from widthfold_onnx.plan.store.store import Measurement
 from widthfold_onnx.results.store import NO_TIME
 
@@ -25,7 +25,7 @@ def is_known(found: Measurement | None, seconds: float, pairs: int) -> bool:
     """
     if found is None:
         return False
-    if found.status == "ok" and found.rounds < pairs and HOPELESS * found.ratio > 1:
+    if found.status == "ok" and 1 < found.rounds < pairs:
         return False
     if outdated(found) and seconds > 0:
         return False

@@ -42,7 +42,8 @@ class Rung(NamedTuple):
 RUNGS = (Rung(sys.maxsize, 4), Rung(6, 10), Rung(2, 40))
 
 HOPELESS = 2.0
-"""A form that is this many times slower in its first pair is not run again."""
+"""A form is not run again if it is this many times slower in its first pair than the layer as it
+is, or than the best form so far."""
 
 FORM_SECONDS = 10.0
 """Seconds after which a form gets no more pairs than the first rung has."""
@@ -157,7 +158,8 @@ def _race(
         try:
             form = track.runner(model)
             found = None if key in times else _pairs(track.clock, original, form, 1)
-            if found is None or found[1][0] <= HOPELESS * found[0][0]:
+            best = max((_ratio(*pair) for pair in times.values()), default=1.0)
+            if found is None or found[1][0] * max(best, 1.0) <= HOPELESS * found[0][0]:
                 found = _pairs(track.clock, original, form, pairs)
         except UnverifiedError as error:
             return str(error)
@@ -180,6 +182,8 @@ def _race(
                 run(key, rung.pairs)
     for key, (base, form_times) in times.items():
         middle, low, high = map(math.exp, interval(np.log(base / form_times)))
+        if len(base) == 1:
+            low, high = middle / HOPELESS, middle * HOPELESS
         median = float(np.median(form_times))
         yield Ran(workload.subject, key, middle, low, high, median, len(base))
 
