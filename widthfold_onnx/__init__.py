@@ -21,6 +21,8 @@ from widthfold_onnx.errors import (
 )
 from widthfold_onnx.options import (
     AxisName,
+    Companion,
+    Effort,
     FoldOptions,
     Form,
     Layout,
@@ -62,6 +64,8 @@ _HOMES = {
 __all__ = [
     "AxisName",
     "CheckFailedError",
+    "Companion",
+    "Effort",
     "FoldOptions",
     "Form",
     "InspectReport",

@@ -45,7 +45,7 @@ def write_verified(
         UnverifiedError: no statement is possible without a runtime.
     """
     report = planned.report
-    if not report.summary.folded:
+    if not report.summary.changes:
         planned.copy(out)
         return msgspec.structs.replace(report, written=out.name)
     verification: list[VerifyReport] = []
@@ -86,10 +86,11 @@ def _verified(
 ) -> VerifyReport:
     """Verify a temporary file, and return the report under its final name."""
     shapes = {**planned.options.input_shapes, **options.input_shapes}
+    freeze = planned.options.freeze_weights
     report = verify_files(
         planned.loaded.path,
         written,
-        dataclasses.replace(options, input_shapes=shapes, needs_proof=True),
+        dataclasses.replace(options, input_shapes=shapes, needs_proof=True, freeze_weights=freeze),
         lambda line: on_progress(Step(line.replace(written.name, final))),
     )
     reasons = [reason.replace(written.name, final) for reason in report.reasons]
@@ -135,7 +136,15 @@ def _left_alone(report: OptimizeReport, why: str, written: str) -> OptimizeRepor
         report,
         sites=sites,
         regions=[],
-        summary=msgspec.structs.replace(counts, folded=0, kept=counts.kept + counts.folded),
+        companions=[
+            msgspec.structs.replace(one, status="kept", reason=why)
+            if one.status == "exchanged"
+            else one
+            for one in report.companions
+        ],
+        summary=msgspec.structs.replace(
+            counts, folded=0, kept=counts.kept + counts.folded, exchanged=0, frozen=0
+        ),
         search=msgspec.structs.replace(report.search, accepted=False),
         written=written,
     )

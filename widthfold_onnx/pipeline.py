@@ -43,7 +43,7 @@ def optimize(
             has no kernel to run the model, the proof alone must do, at a fixed factor.
         search_options: how candidates are measured; at a fixed factor only its options of the
             provider count, which decide the emitted form where that is left open.
-        require_fold: write nothing if no site is folded.
+        require_fold: write nothing if nothing is changed.
         on_progress: called with every step.
 
     Returns:
@@ -76,7 +76,7 @@ def optimize(
             on_progress(Step("trying which folds saturate no further than the model"))
             options, left = usable_forms(loaded, options, judged)
     planned = planned_of(loaded, options, search_options, on_progress, left)
-    if out is None or (require_fold and not planned.report.summary.folded):
+    if out is None or (require_fold and not planned.report.summary.changes):
         return planned.report
     return write_verified(
         planned, out, verify_options, protected=protected, on_progress=on_progress

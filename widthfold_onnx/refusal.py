@@ -39,6 +39,7 @@ class Code(StrEnum):
     QUANTIZED_PER_POSITION = "quantized-per-position"
     QUANTIZED_NOT_CONSTANT = "quantized-not-constant"
     WEIGHT_ZERO_POINT_COMPUTED = "weight-zero-point-computed"
+    INEXACT = "inexact"
     ACCUMULATOR_OVERFLOW = "accumulator-overflow"
 
     # A site as a whole.

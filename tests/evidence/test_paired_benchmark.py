@@ -1,14 +1,22 @@
 """Each model runs at the setting that suits it best, chosen in its share of the budget."""
 
+from functools import partial
 from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.evidence.machine import Machine, costs
-from widthfold_onnx.options import Provider
+from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime import paired_benchmark
 from widthfold_onnx.runtime.clock import paired
-from widthfold_onnx.runtime.paired_benchmark import Setting, settings_of
+from widthfold_onnx.runtime.paired_benchmark import (
+    Setting,
+    ratio_of_levels,
+    ratios_to,
+    settings_of,
+)
 from widthfold_onnx.runtime.sessions.session import Level
 
 
@@ -52,10 +60,10 @@ def test_each_setting_comes_first_in_its_turn(measured):
 @pytest.mark.parametrize(("cost", "rounds"), [(0.05, 1000), (0.1, 500), (1, 50), (20, 15)])
 def test_short_runs_choose_in_more_rounds(measured, monkeypatch, cost, rounds):
     counted = []
-    medians = paired_benchmark._medians
+    choosing = paired_benchmark._choosing
 
     def spied(*arguments):
-        result = medians(*arguments)
+        result = choosing(*arguments)
         counted.append(len(machines[0].runs))
         return result
 
@@ -67,7 +75,7 @@ def test_short_runs_choose_in_more_rounds(measured, monkeypatch, cost, rounds):
         return opened(machine, *arguments, **options)
 
     monkeypatch.setattr(Machine, "open_session", open_session)
-    monkeypatch.setattr(paired_benchmark, "_medians", spied)
+    monkeypatch.setattr(paired_benchmark, "_choosing", spied)
     measured(costs(cost, cost, cost, cost), time_budget=20)
     assert counted == [pytest.approx(4 * rounds, abs=4)]
 
@@ -135,3 +143,35 @@ def test_what_the_caller_chose_is_not_swept(chosen, count):
 
 def test_tensorrt_searches_by_itself():
     assert settings_of(Provider.TENSORRT, {"a": "b"}) == [Setting(Level.ALL, {"a": "b"})]
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Three models; b is the fastest at level all, a at level extended, where c has no time."""
+    times = {**costs(6, 4, 3, 9), ("c.onnx", Level.EXTENDED): 5}
+    found = Machine(times)
+    monkeypatch.setattr(paired_benchmark, "open_session", found.open_session)
+    monkeypatch.setattr(paired_benchmark, "clock_of", lambda *arguments: lambda: found.now)
+    monkeypatch.setattr(paired_benchmark, "time", SimpleNamespace(perf_counter=found.seconds))
+    monkeypatch.setattr(paired_benchmark, "paired", partial(paired, wall=lambda: found.now))
+    return found
+
+
+OPTIONS = VerifyOptions(provider=Provider.CPU, time_budget=2.0)
+SHAPES = {"x": (1, 256)}
+
+
+def test_parts_run_at_the_setting_that_suits_the_base(machine):
+    paths = [Path(f"{name}.onnx") for name in "abc"]
+    b, c = ratios_to(paths[0], paths[1:], OPTIONS, SHAPES)
+    assert (b.ratio, b.low, b.high) == pytest.approx((9 / 4,) * 3)
+    assert (c.ratio, c.seconds) == pytest.approx((5 / 4, 4e-3))
+    assert b.rounds == c.rounds > 50
+    assert [level for _, level, _ in machine.opened[2:]] == [Level.EXTENDED] * 2
+
+
+def test_the_levels_of_a_model_are_compared_with_a_control(machine):
+    timed = ratio_of_levels(Path("a.onnx"), OPTIONS, SHAPES)
+    assert (timed.original_setting, timed.setting) == ("all", "extended")
+    assert (timed.pairing.ratio, timed.pairing.control) == pytest.approx((1.5, 0.0))
+    assert timed.advice.startswith("the original alone is 1.5x as fast at level extended")

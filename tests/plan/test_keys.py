@@ -16,7 +16,16 @@ from tests.plan.tool import FOLD, conv
 from tests.rewrite.products import Product
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import FoldOptions, Form, Layout, NonFinite, Provider, SearchOptions
+from widthfold_onnx.options import (
+    Companion,
+    Effort,
+    FoldOptions,
+    Form,
+    Layout,
+    NonFinite,
+    Provider,
+    SearchOptions,
+)
 from widthfold_onnx.plan.decide.decisions import read_sites
 from widthfold_onnx.plan.measure.bench import Bench
 from widthfold_onnx.plan.store.store import Store
@@ -152,6 +161,7 @@ SETTING: Mapping[str, Any] = {
     "threads": 2,
 }
 SEARCH_ALONE = {
+    "effort": "decides what is measured; a measurement says how often something ran",
     "time_budget": "a measurement that was skipped for want of time says how much there was",
     "store": "where the measurements are",
     "target": "orders what is measured",
@@ -166,6 +176,7 @@ FOLD_ALONE = {
     **dict.fromkeys(("max_flops_growth", "max_bytes_growth"), LIMIT),
     **dict.fromkeys(("max_channels", "nodes", "skip"), SELECTION),
     "input_shapes": "the subject holds the extents",
+    **dict.fromkeys(("companions", "freeze_weights"), "layers are cut out of what they leave"),
 }
 OTHER: Mapping[str, Any] = {
     "factor": 4,
@@ -173,11 +184,14 @@ OTHER: Mapping[str, Any] = {
     "axis": "width",
     "layout": Layout.NHWC,
     "nonfinite": NonFinite.REFUSE,
+    "companions": (Companion.PRELU,),
     "nodes": ("a",),
     "skip": ("a",),
     "input_shapes": {"x": (1,)},
     "store": Path("s"),
     "target": "a100",
+    "effort": Effort.QUICK,
+    "time_budget": 1.0,
     "inputs": ("a",),
 }
 

@@ -123,11 +123,16 @@ def test_every_form_begins_before_it_runs_and_the_layer_is_done_at_the_end(raced
 
 
 def test_what_is_hopeless_is_not_run_again(raced) -> None:
-    said, track = raced({"own": 1.0, "good": 0.5, "bad": HOPELESS * 1.01, "meh": HOPELESS * 0.99})
-    assert results(said)["bad"].pairs == 1
-    assert results(said)["bad"].ratio == pytest.approx(1 / (HOPELESS * 1.01))
+    bad, meh, good = HOPELESS * 1.01, HOPELESS * 0.99, 0.5
+    forms = {"bad": bad, "meh": meh, "good": good, "behind": good * bad, "near": good * meh}
+    said, track = raced({"own": 1.0, **forms})
+    for form in ("bad", "behind"):
+        ran = results(said)[form]
+        assert (ran.pairs, track.runs[form]) == (1, 2)  # once to warm up
+        assert ran.ratio == pytest.approx(1 / forms[form])
+        assert ran.low < ran.ratio < ran.high, "one pair is not sure of anything"
     assert results(said)["meh"].pairs > 1
-    assert track.runs["bad"] == 2  # once to warm up
+    assert results(said)["near"].pairs > 1
 
 
 def test_a_hiccup_later_on_does_not_undo_what_was_measured(raced) -> None:

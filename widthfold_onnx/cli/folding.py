@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from widthfold_onnx.cli.common import ShapeType, Word
-from widthfold_onnx.options import AxisName, FoldOptions, Form, Layout, NonFinite
+from widthfold_onnx.options import AxisName, Companion, FoldOptions, Form, Layout, NonFinite
 from widthfold_onnx.text import printable
 
 
@@ -148,6 +148,25 @@ OPTIONS = (
 )
 """Options of all commands that plan a fold, in the order of `--help`: the fields of FoldOptions."""
 
+CHANGES = (
+    click.option(
+        "--companion",
+        "companions",
+        type=Word(Companion),
+        multiple=True,
+        help="Also exchange ops for equal ones that run faster: prelu (PRelu). Without it auto "
+        "measures all of them, and --factor N exchanges none; none: no companion. May be given "
+        "several times.",
+    ),
+    click.option(
+        "--freeze-weights",
+        is_flag=True,
+        help="Take weights out of the inputs of the model, where callers could replace them and "
+        "the runtime neither packs nor fuses them.",
+    ),
+)
+"""Options of the commands that show or write one model."""
+
 
 def fold_options(
     default_factor: str | None,
@@ -155,7 +174,8 @@ def fold_options(
     """Add the options of a fold; the command gets one `fold` argument of type FoldOptions.
 
     Args:
-        default_factor: with "auto", `--factor` takes auto or a number; None leaves out `--factor`.
+        default_factor: with "auto", `--factor` takes auto or a number; None leaves out `--factor`
+            and `CHANGES`.
     """
     auto = default_factor == "auto"
     factor = click.option(
@@ -167,8 +187,9 @@ def fold_options(
         help="Turn N positions of an axis into N times as many channels"
         + ("; auto: the forms that were measured to be faster." if auto else "."),
     )
-    asked = () if default_factor is None else (factor, FORM)
-    names = [f.name for f in fields(FoldOptions) if f.name not in ("factor", "form") or asked]
+    asked = () if default_factor is None else (factor, FORM, *CHANGES)
+    single = ("factor", "form", "companions", "freeze_weights")
+    names = [f.name for f in fields(FoldOptions) if f.name not in single or asked]
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)

@@ -24,7 +24,7 @@ from widthfold_onnx.errors import CheckFailedError, NothingFoldedError, Unverifi
 from widthfold_onnx.options import FoldOptions
 
 if TYPE_CHECKING:
-    from widthfold_onnx.results import VerifyReport
+    from widthfold_onnx.results import OptimizeSummary, VerifyReport
 
 
 @click.command("optimize", cls=Sectioned)
@@ -33,8 +33,12 @@ if TYPE_CHECKING:
 @click.argument("out", type=MODEL, required=False)
 @fold_options(default_factor="auto")
 @search_arguments
-@click.option("--check", is_flag=True, help="Write nothing; exit 1 if anything would be folded.")
-@click.option("--require-fold", is_flag=True, help="Write nothing and exit 5 if nothing is folded.")
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 if anything would be changed.")
+@click.option(
+    "--require-fold",
+    is_flag=True,
+    help="Write nothing and exit 5 if nothing is folded or exchanged.",
+)
 @click.option("--no-verify", is_flag=True, help="Write the result unverified.")
 @verify_arguments
 @report_arguments
@@ -81,20 +85,20 @@ def optimize_command(
     deliver(result, to, model, show_optimize)
     if result.written is None and result.verification is not None:
         _leave_unwritten(result.verification)
-    if require_fold and not result.summary.folded:
+    if require_fold and not result.summary.changes:
         found = f"{len(result.sites)} {kinds(result.sites)} nodes"
         leave(
             f"none of {found} was folded; nothing is written",
             NothingFoldedError.exit_code,
         )
     timed = result.search is not None and result.search.whole is not None
-    if result.written is not None and result.summary.folded and not timed:
+    if result.written is not None and result.summary.changes and not timed:
         with printing():
             say(f"not timed; to see if it pays: {_timing(model, out, fold)}", command=True)
     if result.search is not None and result.search.interrupted:
         leave("interrupted; decided with what had been measured", INTERRUPTED)
-    if check and result.summary.folded:
-        leave(f"{result.summary.folded} nodes would be folded", CheckFailedError.exit_code)
+    if check and result.summary.changes:
+        leave(_changes(result.summary), CheckFailedError.exit_code)
 
 
 def _leave_unwritten(verification: VerifyReport) -> NoReturn:
@@ -107,8 +111,16 @@ def _leave_unwritten(verification: VerifyReport) -> NoReturn:
     leave(f"OUT is not written: {why}{hint}", error.exit_code)
 
 
+def _changes(counts: OptimizeSummary) -> str:
+    """Say what would be changed."""
+    others = f", {counts.exchanged} exchanged" if counts.exchanged else ""
+    others += f", {counts.frozen} weights frozen" if counts.frozen else ""
+    return f"{counts.folded} nodes would be folded{others}"
+
+
 def _timing(model: Path, out: Path | None, fold: FoldOptions) -> str:
     """Return the command that times the result at the shapes it was folded for."""
     shapes = [f"{name}:{','.join(map(str, dims))}" for name, dims in fold.input_shapes.items()]
     words = ["widthfold", "verify", str(model), str(out)]
+    words += ["--freeze-weights"] if fold.freeze_weights else []
     return shlex.join([*words, *(word for shape in shapes for word in ("--input-shape", shape))])

@@ -38,6 +38,7 @@ class VerifyArguments:
         threads: int = 1,
         time_budget: float = 0.0,
         fail_under: float | None = None,
+        freeze_weights: bool = False,
     ) -> VerifyOptions:
         """Convert to options of the verifier; a time budget of 0 skips timing.
 
@@ -58,6 +59,7 @@ class VerifyArguments:
             seeds=self.seeds,
             inputs=self.inputs,
             input_shapes=shapes,
+            freeze_weights=freeze_weights,
             tolerance=Tolerance(
                 rtol=everywhere[-1] if everywhere else None,
                 atol=self.atol,

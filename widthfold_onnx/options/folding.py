@@ -66,6 +66,13 @@ class AxisName(StrEnum):
     DEPTH = "depth"
 
 
+class Companion(StrEnum):
+    """Companions of the fold by name (`rules.companions`); NONE does without any."""
+
+    NONE = "none"
+    PRELU = "prelu"
+
+
 @dataclass(frozen=True, kw_only=True)
 class FoldOptions:
     """Options for planning in `optimize` and `inspect`.
@@ -87,6 +94,10 @@ class FoldOptions:
         nodes: glob patterns; if any, only sites whose node name matches one are folded.
         skip: glob patterns of node names to leave alone.
         input_shapes: dimensions assumed for planning; the model's interface keeps its symbols.
+        companions: those to exchange; if none is named, all are measured, or at a fixed factor
+            none is exchanged.
+        freeze_weights: take weights that are also inputs out of the inputs, which changes the
+            interface.
     """
 
     factor: int | None = None
@@ -103,6 +114,14 @@ class FoldOptions:
     nodes: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     input_shapes: Shapes = field(default_factory=dict)
+    companions: tuple[Companion, ...] = ()
+    freeze_weights: bool = False
+
+    @property
+    def exchanges(self) -> tuple[Companion, ...]:
+        """The companions to exchange at a fixed factor, or to measure."""
+        named = self.companions or (() if self.factor else tuple(Companion))
+        return tuple(name for name in dict.fromkeys(named) if name is not Companion.NONE)
 
     def __post_init__(self) -> None:
         if not isinstance(self.factor, int | None):
@@ -117,9 +136,12 @@ class FoldOptions:
             raise UsageError(f"nonfinite is {self.nonfinite!r}, none of {', '.join(NonFinite)}")
         if isinstance(self.axis, str) and self.axis not in list(AxisName):
             raise UsageError(f"axis is {self.axis!r}, none of {', '.join(AxisName)}")
-        for name in ("nodes", "skip"):
+        for name in ("nodes", "skip", "companions"):
             if isinstance(getattr(self, name), str):
-                raise UsageError(f"{name} takes a tuple of patterns, not one string")
+                raise UsageError(f"{name} takes a tuple of words, not one string")
+        for name in self.companions:
+            if name not in list(Companion):
+                raise UsageError(f"companion {name!r} is none of {', '.join(Companion)}")
         for name in ("max_flops_growth", "max_bytes_growth"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must be above 0")

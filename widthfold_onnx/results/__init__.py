@@ -14,6 +14,7 @@ from widthfold_onnx.results.evidence import (
 from widthfold_onnx.results.search import Gain, SearchReport
 from widthfold_onnx.results.sites import (
     Choice,
+    CompanionReport,
     InspectReport,
     InspectSite,
     OptimizeReport,
@@ -29,6 +30,7 @@ from widthfold_onnx.results.tune import TunedMachine, TunedModel, TuneReport
 __all__ = [
     "AxisPattern",
     "Choice",
+    "CompanionReport",
     "Entry",
     "Environment",
     "FoldedNode",

@@ -53,6 +53,9 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         control: largest deviation from 1 of the original against a copy of itself in the same
             run; 0.0 where none took part.
         note: what else was seen.
+        original_setting: of the runtime, such as its level, at which the original is fastest; ""
+            where it was not chosen.
+        setting: the same for the candidate.
 
     Raises:
         ValueError: a number that is not finite, below 0 or too large, an interval whose ends are
@@ -69,6 +72,8 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     taken: str
     control: float = 0.0
     note: str = ""
+    original_setting: str = ""
+    setting: str = ""
 
     def __post_init__(self) -> None:
         numbers = (self.ratio, self.low, self.high, self.seconds, self.control)

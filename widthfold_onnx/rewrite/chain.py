@@ -140,3 +140,10 @@ class Chain:
 def base_name(owner: Node) -> str:
     """Return the prefix of the names of all nodes that replace a node."""
     return f"{owner.name or owner.outputs[0].name}/widthfold"
+
+
+def take_over(node: Node, new: Node) -> None:
+    """Copy name, documentation and metadata of a node to the one that replaces it."""
+    new.name, new.doc_string = node.name, node.doc_string
+    kept = {k: v for k, v in node.metadata_props.items() if k not in new.metadata_props}
+    new.metadata_props.update(kept)

@@ -13,12 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
-from widthfold_onnx.runtime.clock import Clock, Pairing, Run, clock_of, paired
+from widthfold_onnx.runtime.clock import Clock, Pairing, Run, clock_of, interval, paired
 from widthfold_onnx.runtime.inputs.rotation import timed_inputs
 from widthfold_onnx.runtime.sessions.session import Level, Session, open_session, resolved
 
@@ -94,10 +96,7 @@ class Contest:
     @property
     def advice(self) -> str:
         """Sentence on the gain of the original by its setting alone, "" where that is little."""
-        if self.default < WORTH_SAYING:
-            return ""
-        best = f"{self.default:.1f}x as fast at level {self.settings[0]}"
-        return f"the original alone is {best} as at level {self.common}"
+        return _advice(self.default, self.settings[0], self.common)
 
 
 def contest(
@@ -133,7 +132,8 @@ def contest(
     models = (original, rewritten)
     sessions = [[open_at(model, options, setting) for setting in settings] for model in models]
     clock = clock_of(options.provider, options.threads)
-    medians, same = _medians(sessions, feeds, options.time_budget * CHOICE_SHARE, clock)
+    times = _choosing(sessions, feeds, options, clock)
+    medians = np.median(times, axis=0)
     best = [int(np.argmin(row)) for row in medians]
     if original.samefile(rewritten):
         best[1] = best[0]
@@ -145,21 +145,90 @@ def contest(
         budget=options.time_budget - (time.perf_counter() - start),
         clock=clock,
     )
+    same = math.exp(float(np.median(np.log(times[:, 0, 0] / times[:, 1, 0]))))
     chosen = settings[best[0]], settings[best[1]]
     default = float(medians[0][0] / medians[0][best[0]])
     return Contest(options, feeds, made_up, settings[0], chosen, same, default, pairing)
 
 
-def ratio_of(
-    original: Path, rewritten: Path, options: VerifyOptions, shapes: Shapes
-) -> tuple[Pairing, str]:
-    """Return the pairing of a contest and its advice; to be run in `runtime.child.isolated`.
+class Timed(NamedTuple):
+    """A pairing, what else was seen, and the setting of each side."""
+
+    pairing: Pairing
+    advice: str
+    original_setting: str
+    setting: str
+
+
+def ratio_of(original: Path, rewritten: Path, options: VerifyOptions, shapes: Shapes) -> Timed:
+    """Return the result of a contest; to be run in `runtime.child.isolated`.
 
     Raises:
         UnverifiedError: a model does not run.
     """
     found = contest(original, rewritten, options, shapes)
-    return found.pairing, found.advice
+    return Timed(found.pairing, found.advice, *map(str, found.settings))
+
+
+class Ratio(NamedTuple):
+    """Time of a model / time of another, its 95 % interval, seconds of the other, and rounds."""
+
+    ratio: float
+    low: float
+    high: float
+    seconds: float
+    rounds: int
+
+
+def ratios_to(
+    base: Path, models: Sequence[Path], options: VerifyOptions, shapes: Shapes
+) -> list[Ratio]:
+    """Time models in turn with a base, all at the setting that suits the base best.
+
+    Returns:
+        Time of each model / time of the base.
+
+    Raises:
+        UnverifiedError: a model does not run.
+    """
+    settings = settings_of(options.provider, options.provider_options)
+    sessions = [open_at(base, options, setting) for setting in settings]
+    feeds, _ = timed_inputs(sessions[0], shapes, options)
+    clock = clock_of(options.provider, options.threads)
+    best = int(np.argmin(np.median(_choosing([sessions], feeds, options, clock), axis=0)))
+    others = [open_at(model, options, settings[best]) for model in models]
+    runs = [_rounds(session, feeds) for session in (sessions[best], *others)]
+    times = _in_turn(runs, clock, options.time_budget, math.inf)
+    own = times[:, 0]
+    found = []
+    for other in times[:, 1:].T:
+        ratio, low, high = map(math.exp, interval(np.log(other / own)))
+        found.append(Ratio(ratio, low, high, float(np.median(own)), len(own)))
+    return found
+
+
+def ratio_of_levels(model: Path, options: VerifyOptions, shapes: Shapes) -> Timed:
+    """Time a model on the CPU at level ALL against itself at EXTENDED, as `ratio_of` does.
+
+    Raises:
+        UnverifiedError: the model does not run.
+    """
+    common, other = settings_of(Provider.CPU, options.provider_options)
+    sessions = [open_at(model, options, setting) for setting in (common, other, common)]
+    feeds, _ = timed_inputs(sessions[0], shapes, options)
+    pairing = paired(
+        *(_rounds(session, feeds) for session in sessions),
+        budget=options.time_budget,
+        clock=clock_of(options.provider, options.threads),
+    )
+    advice = _advice(pairing.ratio, other, common)
+    return Timed(pairing, advice, str(common), str(other))
+
+
+def _advice(gain: float, best: Setting, common: Setting) -> str:
+    if gain < WORTH_SAYING:
+        return ""
+    return f"the original alone is {gain:.1f}x as fast at level {best} as at level {common}"
 
 
 def open_at(
@@ -182,18 +251,32 @@ def open_at(
     )
 
 
-def _medians(
-    sessions: list[list[Session]], feeds: Feeds, budget: float, clock: Clock
-) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.float64]], float]:
-    """Time all settings of both models in turn; the first round only warms up.
+def _choosing(
+    sessions: Sequence[Sequence[Session]], feeds: Feeds, options: VerifyOptions, clock: Clock
+) -> npt.NDArray[np.float64]:
+    """Time all settings of models in turn, to choose; return seconds [round, model, setting]."""
+    runs = [_rounds(session, feeds) for row in sessions for session in row]
+    times = _in_turn(runs, clock, options.time_budget * CHOICE_SHARE, CHOICE_SECONDS)
+    return times.reshape(-1, len(sessions), len(sessions[0]))
+
+
+def _in_turn(
+    runs: Sequence[Run], clock: Clock, budget: float, enough: float
+) -> npt.NDArray[np.float64]:
+    """Run all in turn; the first round only warms up.
 
     Each round begins with another one: in models of some microseconds, one that always
     came first was seen to take 3 to 10 % more.
 
+    Args:
+        runs: what to run.
+        clock: measures a run.
+        budget: seconds after which no further round begins.
+        enough: seconds after which none begins if the fewest rounds were run.
+
     Returns:
-        Median seconds [model, setting], and original / rewritten at the first setting.
+        Seconds [round, run].
     """
-    runs = [_rounds(session, feeds) for row in sessions for session in row]
     rounds: list[list[float]] = []
     start = time.perf_counter()
     fewest, most = CHOICE_ROUNDS
@@ -204,11 +287,9 @@ def _medians(
             spent[side] = _seconds(runs[side], count, clock)
         rounds.append(spent)
         passed = time.perf_counter() - start
-        if passed > budget or (count + 1 >= fewest and passed >= CHOICE_SECONDS):
+        if passed > budget or (count + 1 >= fewest and passed >= enough):
             break
-    times = np.array(rounds[1:] or rounds).reshape(-1, len(sessions), len(sessions[0]))
-    same = math.exp(float(np.median(np.log(times[:, 0, 0] / times[:, 1, 0]))))
-    return np.median(times, axis=0), same
+    return np.array(rounds[1:] or rounds)
 
 
 def _seconds(run: Run, count: int, clock: Clock) -> float:

@@ -24,6 +24,10 @@ from widthfold_onnx.text import printable
 UNREAD = frozenset({Code.UNKNOWN_EXTENT, Code.UNKNOWN_SHAPE})
 """Codes of sites that cannot be read because an extent is unknown."""
 
+OVERRIDABLE = frozenset({Code.WEIGHT_OVERRIDABLE, Code.BIAS_OVERRIDABLE})
+"""Codes of sites of which an input of the model is a constant for those who leave it out."""
+
+FREEZE = "--freeze-weights"
 GUARD = "--guard-shapes"
 RAGGED = "--ragged"
 MIX = "--mix-samples"
@@ -54,6 +58,8 @@ class Hints:
         site, linear, refusal = decision.site, decision.linear, decision.outcome
         if not isinstance(refusal, Refusal):
             return ""
+        if refusal.code in OVERRIDABLE:
+            return f"{FREEZE} makes it a constant, which the runtime packs and fuses, too"
         if not (refusal.code in UNREAD if linear is None else refusal.code.is_of_a_form):
             return ""
         is_open = linear is None or None in linear.planned

@@ -42,7 +42,8 @@ class Rung(NamedTuple):
 RUNGS = (Rung(sys.maxsize, 4), Rung(6, 10), Rung(2, 40))
 
 HOPELESS = 2.0
-"""A form that is this many times slower in its first pair is not run again."""
+"""A form is not run again if it is this many times slower in its first pair than the layer as it
+is, or than the best form so far."""
 
 FORM_SECONDS = 10.0
 """Seconds after which a form gets no more pairs than the first rung has."""
@@ -62,13 +63,15 @@ FIRST_SHARE = 0.7
 
 @dataclass(frozen=True)
 class Setup:
-    """The settings of a race: provider, threads and limits of forms."""
+    """The settings of a race: provider, threads, limits of forms, level and rungs."""
 
     provider: Provider
     provider_options: tuple[tuple[str, str], ...]
     session_options: tuple[tuple[str, str], ...]
     threads: int
     fold: FoldOptions
+    level: Level = Level.ALL
+    rungs: tuple[Rung, ...] = RUNGS
 
 
 @dataclass(frozen=True)
@@ -136,8 +139,9 @@ def _race(
     workload: Workload, track: _Runner, peak: float, seconds: float, report: Report
 ) -> Iterator[Ran]:
     start = time.perf_counter()
+    first, *later = track.setup.rungs
     original = track.runner(workload.model)
-    _, own = _pairs(track.clock, original, original, RUNGS[0].pairs)
+    _, own = _pairs(track.clock, original, original, first.pairs)
     usual = float(np.median(own))
     yield Ran(workload.subject, "", 1.0, 1.0, 1.0, usual, len(own))
     times: dict[str, Times] = {}
@@ -154,7 +158,8 @@ def _race(
         try:
             form = track.runner(model)
             found = None if key in times else _pairs(track.clock, original, form, 1)
-            if found is None or found[1][0] <= HOPELESS * found[0][0]:
+            best = max((_ratio(*pair) for pair in times.values()), default=1.0)
+            if found is None or found[1][0] * max(best, 1.0) <= HOPELESS * found[0][0]:
                 found = _pairs(track.clock, original, form, pairs)
         except UnverifiedError as error:
             return str(error)
@@ -167,16 +172,18 @@ def _race(
         elif late(FIRST_SHARE):
             why = NO_TIME
         else:
-            why = run(form.key, RUNGS[0].pairs)
+            why = run(form.key, first.pairs)
         if why:
             yield Ran(workload.subject, form.key, 0.0, 0.0, 0.0, 0.0, 0, why)
-    for rung in RUNGS[1:]:
+    for rung in later:
         running = [key for key, (base, _) in times.items() if len(base) > 1]
         for key in sorted(running, key=lambda key: -_ratio(*times[key]))[: rung.forms]:
             if not late(1.0):
                 run(key, rung.pairs)
     for key, (base, form_times) in times.items():
         middle, low, high = map(math.exp, interval(np.log(base / form_times)))
+        if len(base) == 1:
+            low, high = middle / HOPELESS, middle * HOPELESS
         median = float(np.median(form_times))
         yield Ran(workload.subject, key, middle, low, high, median, len(base))
 
@@ -232,7 +239,7 @@ class _Runner:
         session = open_session(
             self._file,
             self.setup.provider,
-            Level.ALL,
+            self.setup.level,
             self.setup.threads,
             tf32=True,
             provider_options=dict(self.setup.provider_options),

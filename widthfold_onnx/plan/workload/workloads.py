@@ -68,6 +68,10 @@ class Workload:
     predicted: float
     inside: bool = False
 
+    def cut_to(self, forms: int) -> Workload:
+        """Return the same layer with its most promising forms."""
+        return replace(self, forms=self.forms[:forms])
+
     def joined(self, other: Workload) -> Workload:
         """Return the same layer with the forms of both."""
         return replace(self, forms=tuple(dict.fromkeys((*self.forms, *other.forms))))

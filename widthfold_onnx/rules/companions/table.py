@@ -1,0 +1,13 @@
+"""List the companions by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from widthfold_onnx.options import Companion
+from widthfold_onnx.rules.companions.companion import Rule
+from widthfold_onnx.rules.companions.prelu import prelu
+
+COMPANIONS: Mapping[Companion, Rule] = {
+    Companion.PRELU: Rule(("", "PRelu"), prelu),
+}
