@@ -183,6 +183,12 @@ net (float[1,3,7] x, bool b) => (float[1,3,7] y, float[1,3,7] a, float[1,3,7] i)
 { v = Constant<value_float = 0.3> ()  n = PRelu (m, v) }"""
 
 
+OTHER_OPSET = """<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+net (float[2,3] x) => (float[2,3] y) { y = own.act (x) }
+<domain: "own", opset_import: ["" : 13]> act (m) => (n)
+{ v = Constant<value_float = 0.3> ()  n = PRelu (m, v) }"""
+
+
 def test_companions_stand_in_bodies_and_functions_and_share_constants() -> None:
     before = parser.parse_model(SHARED)
     after, matches = exchanged(before, None, PRELU)
@@ -200,6 +206,12 @@ def test_companions_stand_in_bodies_and_functions_and_share_constants() -> None:
     assert "t" not in names  # LeakyRelu does not read it
     assert "u" in names
     assert exchanged(after, None, PRELU) == (after, [])
+
+
+def test_a_function_that_cannot_be_inlined_is_refused() -> None:
+    found = outcome(parser.parse_model(OTHER_OPSET))
+    assert isinstance(found, Refusal)
+    assert found.code == Code.IN_FUNCTION
 
 
 @pytest.mark.parametrize(
