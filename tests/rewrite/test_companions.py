@@ -10,10 +10,12 @@ from onnx import helper, numpy_helper, parser
 from tests.rewrite.proved import assert_proved
 from tests.running import run
 from widthfold_onnx import FoldOptions, fold_model
+from widthfold_onnx.options import Companion
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.exchange import exchanged
 from widthfold_onnx.rules.companions.table import COMPANIONS
 
+PRELU, SCALAR = [Companion.PRELU], [Companion.SCALAR]
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
 TINY = float(np.finfo(np.float32).tiny)
 LEAKY, MAX, MIN, WHERE = ("LeakyRelu",), ("Mul", "Max"), ("Mul", "Min"), ("Less", "Where", "Mul")
@@ -30,7 +32,7 @@ def net(slope: str, extents: str = "2,3,7", *, opset: int = 17, ir: int = 8) -> 
 
 
 def outcome(model: onnx.ModelProto) -> tuple[str, ...] | Refusal:
-    after, matches = exchanged(model, None, COMPANIONS)
+    after, matches = exchanged(model, None, PRELU)
     (match,) = matches
     assert (after is model) == isinstance(match.became, Refusal)
     return match.became
@@ -69,7 +71,7 @@ def test_every_form_returns_the_same_bits(
     x, s = edges(channels), np.array(slopes, np.float32).reshape(-1, 1)
     before = net("float s = {0}", ",".join(map(str, x.shape)))
     before.graph.initializer[0].CopyFrom(numpy_helper.from_array(s, "s"))
-    after, (match,) = exchanged(before, None, COMPANIONS)
+    after, (match,) = exchanged(before, None, PRELU)
     assert match.became == became
     (wanted,), (found,) = run(before, x), run(after, x, level)
     with np.errstate(all="ignore"):
@@ -90,7 +92,7 @@ def test_a_fused_companion_returns_the_same_bits(slope: float, level: str) -> No
     before = parser.parse_model(text)
     one = np.ones((16, 1, 1), np.float32)
     before.graph.initializer.append(numpy_helper.from_array(one, "w"))
-    after, _ = exchanged(before, None, COMPANIONS)
+    after, _ = exchanged(before, None, PRELU)
     assert bits(run(after, x, level)[0]) == bits(run(before, x)[0])
 
 
@@ -152,7 +154,7 @@ def test_a_type_has_its_own_numbers(kind: str) -> None:
         for port in (*model.graph.input, *model.graph.output):
             port.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(array.dtype)
         assert outcome(model) == became
-        assert_proved(model, exchanged(model, None, COMPANIONS)[0], 0)
+        assert_proved(model, exchanged(model, None, PRELU)[0], 0)
 
 
 def test_half_floats_return_the_same_bits() -> None:
@@ -163,7 +165,7 @@ def test_half_floats_return_the_same_bits() -> None:
         net (float16[1,2,10] x) => (float16[1,2,10] y) { y = PRelu (x, s) }"""
         before = parser.parse_model(text)
         before.graph.initializer.append(numpy_helper.from_array(slopes, "s"))
-        after, _ = exchanged(before, None, COMPANIONS)
+        after, _ = exchanged(before, None, PRELU)
         feed = np.stack([x, x])[None]
         for level in LEVELS:
             assert run(after, feed, level)[0].tobytes() == run(before, feed)[0].tobytes()
@@ -181,9 +183,15 @@ net (float[1,3,7] x, bool b) => (float[1,3,7] y, float[1,3,7] a, float[1,3,7] i)
 { v = Constant<value_float = 0.3> ()  n = PRelu (m, v) }"""
 
 
+OTHER_OPSET = """<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+net (float[2,3] x) => (float[2,3] y) { y = own.act (x) }
+<domain: "own", opset_import: ["" : 13]> act (m) => (n)
+{ v = Constant<value_float = 0.3> ()  n = PRelu (m, v) }"""
+
+
 def test_companions_stand_in_bodies_and_functions_and_share_constants() -> None:
     before = parser.parse_model(SHARED)
-    after, matches = exchanged(before, None, COMPANIONS)
+    after, matches = exchanged(before, None, PRELU)
     assert sorted(match.became for match in matches) == sorted(
         [MAX, MAX, LEAKY, LEAKY, LEAKY, WHERE, WHERE]
     )
@@ -197,7 +205,13 @@ def test_companions_stand_in_bodies_and_functions_and_share_constants() -> None:
     names = [tensor.name for tensor in after.graph.initializer]
     assert "t" not in names  # LeakyRelu does not read it
     assert "u" in names
-    assert exchanged(after, None, COMPANIONS) == (after, [])
+    assert exchanged(after, None, PRELU) == (after, [])
+
+
+def test_a_function_that_cannot_be_inlined_is_refused() -> None:
+    found = outcome(parser.parse_model(OTHER_OPSET))
+    assert isinstance(found, Refusal)
+    assert found.code == Code.IN_FUNCTION
 
 
 @pytest.mark.parametrize(
@@ -212,10 +226,77 @@ def test_a_companion_stays_packed_between_folds(slopes: str) -> None:
     for name, shape in (("v", (3, 2, 3)), ("w", (4, 3, 3))):
         weight = rng.integers(-4, 5, shape).astype(np.float32)
         before.graph.initializer.append(numpy_helper.from_array(weight, name))
-    folded, _ = fold_model(exchanged(before, None, COMPANIONS)[0], FoldOptions(factor=4))
+    folded, _ = fold_model(exchanged(before, None, PRELU)[0], FoldOptions(factor=4))
     moves = [node.op_type for node in folded.graph.node if node.op_type in ("Reshape", "Transpose")]
     alone, _ = fold_model(before, FoldOptions(factor=4))
     assert len(moves) == sum(n.op_type in ("Reshape", "Transpose") for n in alone.graph.node) == 6
     assert_proved(before, folded, 2)
     x = rng.integers(-4, 5, (1, 2, 32)).astype(np.float32)
     assert run(folded, x)[0].tobytes() == run(before, x)[0].tobytes()
+
+
+def test_every_companion_has_a_rule() -> None:
+    assert set(COMPANIONS) == set(Companion) - {Companion.NONE}
+    assert len(COMPANIONS) <= 5
+
+
+def column(body: str, extents: str = "2,3,1", kind: str = "float") -> onnx.ModelProto:
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+    net ({kind}[{extents}] x) => ({kind} y)
+    <{kind}[1] c = {{3}}, {kind} d = {{3}}, {kind}[1,1] m = {{3}}, {kind}[3,1] v = {{1, 2, 3}}>
+    {{ {body} }}"""
+    return parser.parse_model(text)
+
+
+@pytest.mark.parametrize("op", ["Add", "Div", "Mul", "Sub"])
+@pytest.mark.parametrize("operands", ["x, c", "c, x", "x, d", "d, x"])
+@pytest.mark.parametrize("kind", ["float", "int32"])
+def test_a_number_beside_a_column_becomes_a_matrix(op: str, operands: str, kind: str) -> None:
+    before = column(f"y = {op} ({operands})", kind=kind)
+    after, (match,) = exchanged(before, None, SCALAR)
+    assert match.became == (op,)
+    held = {tensor.name: list(tensor.dims) for tensor in after.graph.initializer}
+    (node,) = after.graph.node
+    assert [held.get(name) for name in node.input] == (
+        [None, [1, 1]] if operands.startswith("x") else [[1, 1], None]
+    )
+    assert_proved(before, after, 0)
+    x = np.array([1, -4, 7, 8, 2, -9], np.int32).reshape(2, 3, 1)
+    feed = x if kind == "int32" else np.where(x == 7, np.nan, x).astype(np.float32)
+    for level in LEVELS:
+        (wanted,), (found,) = run(before, feed), run(after, feed, level)
+        assert wanted.shape == found.shape
+        assert wanted.tobytes() == found.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("body", "extents"),
+    [
+        ("y = Mul (x, c)", "2,1,3"),
+        ("y = Mul (x, c)", "1"),
+        ("y = Mul (x, m)", "2,3,1"),
+        ("y = Mul (x, v)", "2,3,1"),
+        ("y = Mul (x, x)", "2,3,1"),
+        ("y = Pow (x, c)", "2,3,1"),
+        ("e = ReduceMax<keepdims=0> (x) y = Mul (x, e)", "2,3,1"),
+    ],
+)
+def test_other_arithmetic_is_left_alone(body: str, extents: str) -> None:
+    before = column(body, extents)
+    assert exchanged(before, None, SCALAR) == (before, [])
+
+
+def test_quantized_arithmetic_is_left_alone() -> None:
+    before = column("q = QuantizeLinear (x, d) e = DequantizeLinear (q, d) y = Mul (e, c)")
+    assert exchanged(before, None, SCALAR)[1] == []
+
+
+def test_functions_are_not_inlined_for_a_number() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+    net (float[2,3,1] x) => (float[2,3,1] y) <float c = {3}> { z = own.act (x)  y = Add (z, c) }
+    <domain: "own", opset_import: ["" : 17]> act (m) => (n)
+    { v = Constant<value_float = 3.0> ()  n = Mul (m, v) }"""
+    before = parser.parse_model(text)
+    before.graph.value_info.append(helper.make_tensor_value_info("z", 1, [2, 3, 1]))
+    after, (match,) = exchanged(before, None, SCALAR)
+    assert (match.node, len(after.functions)) == ("Add -> y", 1)

@@ -154,9 +154,9 @@ CHANGES = (
         "companions",
         type=Word(Companion),
         multiple=True,
-        help="Also exchange ops for equal ones that run faster: prelu (PRelu). Without it auto "
-        "measures all of them, and --factor N exchanges none; none: no companion. May be given "
-        "several times.",
+        help="Also exchange ops for equal ones that run faster: prelu (PRelu), scalar (arithmetic "
+        "with one number). Without it auto measures all of them, and --factor N exchanges none; "
+        "none: no companion. May be given several times.",
     ),
     click.option(
         "--freeze-weights",

@@ -71,6 +71,7 @@ class Companion(StrEnum):
 
     NONE = "none"
     PRELU = "prelu"
+    SCALAR = "scalar"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,18 +50,21 @@ def exchanged(
         folder: where its external data lies.
         names: the companions.
     """
-    operators = {COMPANIONS[name].operator: name for name in names}
+    operators = {("", op): name for name in names for op in COMPANIONS[name].op_types}
     nodes = (node for graph in (proto.graph, *proto.functions) for node in all_nodes(graph.node))
     if not any(operator_of(node) in operators for node in nodes) or carries_folds(proto):
         return proto, []
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
-    document = Document(copy, folder, operators)
+    inlined = [operator for operator, name in operators.items() if COMPANIONS[name].inlines]
+    document = Document(copy, folder, inlined)
     matches: list[Match] = []
     found: dict[Node, tuple[Step, ...]] = {}
     for scope, node in document.nodes(operators):
         name = operators[operator_of(node)]
         steps = _steps(document, scope, node, name)
+        if steps is None:
+            continue
         if not isinstance(steps, Refusal):
             found[node] = steps
         shown = node.name or f"{node.op_type} -> {node.outputs[0].name}"
@@ -72,7 +75,9 @@ def exchanged(
 
 def _steps(
     document: Document, scope: Scope, node: Node, name: Companion
-) -> tuple[Step, ...] | Refusal:
+) -> tuple[Step, ...] | Refusal | None:
+    if scope.proto is None and not COMPANIONS[name].inlines:
+        return None
     if scope.proto is None:
         return Refusal(
             Code.IN_FUNCTION, f"the function cannot be inlined: {document.why_not_inlined}"
@@ -87,7 +92,7 @@ class _Making:
 
     def __init__(self, document: Document) -> None:
         self._document = document
-        self._constants: dict[tuple[Graph, str, bytes], Value] = {}
+        self._constants: dict[tuple[Graph, str, int, bytes], Value] = {}
 
     def nodes(self, node: Node, steps: Sequence[Step]) -> list[Node]:
         """Make the nodes that replace a node; the last one has its name."""
@@ -109,9 +114,9 @@ class _Making:
             return item
         if isinstance(item, int):
             return made[item].outputs[0]
-        key = graph, item.dtype.str, item.tobytes()
+        key = graph, item.dtype.str, item.ndim, item.tobytes()
         if key not in self._constants:
-            name = f"widthfold/{item:g}"
+            name = f"widthfold/{item.item()}"
             self._constants[key] = self._document.add_constant(item, name, graph)
         return self._constants[key]
 

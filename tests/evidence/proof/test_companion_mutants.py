@@ -55,6 +55,9 @@ def test_equal_nets(body: str, other: str) -> None:
             "y = PRelu(x, s)",
         ),
         ("m = Mul(x, x) y = Max(x, m)", "y = PRelu(x, s)"),
+        ("y = Sub(x, s)", "m = Constant<value_float=0.5>() y = Sub(m, x)"),
+        ("y = Sub(x, s)", "y = Sub(x, t)"),
+        ("y = Sub(x, s)", "h = Constant<value_ints=[1,1,1,1]>() m = Reshape(s, h) y = Sub(x, m)"),
     ],
 )
 def test_different_nets(body: str, other: str) -> None:

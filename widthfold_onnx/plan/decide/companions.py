@@ -23,10 +23,16 @@ def prepared(
     It is `proto` itself if nothing changes.
     """
     proto = frozen(proto) if options.freeze_weights else proto
-    asked = options.exchanges
+    result, matches = exchanged(proto, folder, options.exchanges)
+    return result, companion_reports(matches, options.exchanges, "")
+
+
+def possible_companions(
+    proto: onnx.ModelProto, folder: Path | None, options: FoldOptions
+) -> list[CompanionReport]:
+    """Return what companions do that were asked for, and what all others could do."""
     matches = exchanged(proto, folder, COMPANIONS.keys())[1]
-    reports = companion_reports(matches, asked, "left alone unless --companion names it")
-    return exchanged(proto, folder, asked)[0], reports
+    return companion_reports(matches, options.exchanges, "left alone unless --companion names it")
 
 
 def companion_reports(

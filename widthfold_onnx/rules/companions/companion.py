@@ -30,10 +30,12 @@ class Rule:
     """The rule of a companion.
 
     Attributes:
-        operator: domain and type of the nodes that it matches.
-        equal: returns the nodes that are equal to one, the last of which computes its output, or
-            why there are none.
+        op_types: operators of ONNX.
+        equal: returns the new nodes that are equal to one of these, the last of which computes its
+            output; why there are none; or None for a node that it does not match.
+        inlines: whether functions are inlined that hold such operators, to exchange them.
     """
 
-    operator: tuple[str, str]
-    equal: Callable[[Document, Node], tuple[Step, ...] | Refusal]
+    op_types: tuple[str, ...]
+    equal: Callable[[Document, Node], tuple[Step, ...] | Refusal | None]
+    inlines: bool = True

@@ -84,6 +84,7 @@ def _steps(
         )
     if (np.signbit(slopes) & (slopes == 0)).any():
         return Refusal(Code.INEXACT, "one of the slopes is -0, and Where may return 0 for it")
-    zero, one = (np.array(number, slopes.dtype) for number in (0, 1))
+    # Of the rank of the slopes: ONNX Runtime broadcasts a lone number slowly along extents of 1.
+    zero, one = (np.full((1,) * slopes.ndim, number, slopes.dtype) for number in (0, 1))
     is_negative, factor = Step("Less", (data, zero)), Step("Where", (0, slope, one))
     return is_negative, factor, Step("Mul", (data, 1))

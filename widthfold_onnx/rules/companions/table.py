@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from widthfold_onnx.options import Companion
 from widthfold_onnx.rules.companions.companion import Rule
 from widthfold_onnx.rules.companions.prelu import prelu
+from widthfold_onnx.rules.companions.scalar import scalar
 
 COMPANIONS: Mapping[Companion, Rule] = {
-    Companion.PRELU: Rule(("", "PRelu"), prelu),
+    Companion.PRELU: Rule(("PRelu",), prelu),
+    Companion.SCALAR: Rule(("Add", "Div", "Mul", "Sub"), scalar, inlines=False),
 }
