@@ -9,7 +9,7 @@ from onnx import helper, numpy_helper, parser
 
 from tests.rewrite.proved import assert_proved
 from tests.running import run
-from widthfold_onnx import FoldOptions, fold_model
+from widthfold_onnx import FoldOptions, UsageError, fold_model
 from widthfold_onnx.options import Companion
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.exchange import exchanged
@@ -233,6 +233,19 @@ def test_a_companion_stays_packed_between_folds(slopes: str) -> None:
     assert_proved(before, folded, 2)
     x = rng.integers(-4, 5, (1, 2, 32)).astype(np.float32)
     assert run(folded, x)[0].tobytes() == run(before, x)[0].tobytes()
+
+
+def test_a_companion_is_asked_for_by_its_name() -> None:
+    model = net("float[3,1] s = {0.5, 0.25, 0.75}")
+    for name in ("prelu", Companion.PRELU):
+        found, _ = fold_model(model, FoldOptions(factor=8, companions=(name,)))
+        assert [node.op_type for node in found.graph.node] == list(MAX)
+    assert fold_model(model, FoldOptions(factor=8))[0] == model
+    assert set(FoldOptions().exchanges) == set(COMPANIONS)
+    assert FoldOptions(companions=("none", "prelu")).exchanges == (Companion.PRELU,)
+    for wrong in ("prelu", ("relu",)):
+        with pytest.raises(UsageError, match="companion"):
+            FoldOptions(companions=wrong)
 
 
 def test_every_companion_has_a_rule() -> None:

@@ -122,7 +122,8 @@ class FoldOptions:
     def exchanges(self) -> tuple[Companion, ...]:
         """The companions to exchange at a fixed factor, or to measure."""
         named = self.companions or (() if self.factor else tuple(Companion))
-        return tuple(name for name in dict.fromkeys(named) if name is not Companion.NONE)
+        every = (Companion(name) for name in dict.fromkeys(named))
+        return tuple(name for name in every if name is not Companion.NONE)
 
     def __post_init__(self) -> None:
         if not isinstance(self.factor, int | None):
