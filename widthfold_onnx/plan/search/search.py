@@ -46,6 +46,9 @@ from widthfold_onnx.rules.selection import unfit
 from widthfold_onnx.runtime.clock import judge
 from widthfold_onnx.runtime.sessions.session import Level
 
+WEAK_SHARE = 0.1
+"""Choices that save less than this share of the total saving are tried together."""
+
 CLOSE = 1.05
 """Layers also race at level EXTENDED if the original is at most this much slower there than at ALL.
 
@@ -265,9 +268,14 @@ class Search:
         whether they help stay if they help together.
         """
         self._say(Step(f"timing the whole model without each of {len(chosen)} folded layers"))
-        others = [{s: key for s, key in chosen.items() if s != left} for left in chosen]
+        saved = {s: self._gains.saved(s, key) for s, key in chosen.items()}
+        weak = [s for s in chosen if saved[s] < WEAK_SHARE * sum(saved.values())]
+        groups = [[s] for s in chosen if s not in weak]
+        groups = [*groups, weak] if groups and weak else groups or [[s] for s in chosen]
+        others = [{s: key for s, key in chosen.items() if s not in group} for group in groups]
         seconds = self._spending.trials
-        timed = dict(zip(chosen, trials.without(chosen, others, seconds), strict=True))
+        found = trials.without(chosen, others, seconds)
+        timed = {s: one for group, one in zip(groups, found, strict=True) for s in group}
         kept = {s: key for s, key in chosen.items() if (t := timed[s]) is None or t.high >= 1}
         if not kept:  # the last trial decides on the one that does least harm
             best = max(chosen, key=lambda s: 0.0 if (t := timed[s]) is None else t.ratio)
