@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.plan.races import workload
 from tests.plan.tool import FOLD
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, Provider
@@ -25,6 +26,7 @@ from widthfold_onnx.plan.measure.successive_halving import (
     Done,
     Ran,
     Setup,
+    _need,
     out_of_reach,
     race,
 )
@@ -186,9 +188,16 @@ def test_the_share_of_time_ends_a_race_and_nothing_is_left_out(raced) -> None:
     late = [key for key in forms if not found[key].pairs]
     assert ran == list(forms)[: len(ran)]
     assert {found[key].reason for key in late} == {NO_TIME}
-    one = 2 * (2 + RUNGS[0].pairs + 1)
+    one = 2 * (1 + RUNGS[0].pairs)  # once to warm up
     assert FIRST_SHARE * 100 <= 10 + len(ran) * one <= FIRST_SHARE * 100 + one
     assert track.now <= (100 + 2 * (RUNGS[-1].pairs + 1)) * MILLI
+
+
+def test_a_layer_gets_time_by_the_runs_that_it_needs() -> None:
+    """The second layer has ten times as many models to run, so the first may not take half."""
+    few, many = workload("few", *"ab"), workload("many", *map(str, range(29)))
+    assert _need(many) == pytest.approx(10 * _need(few))
+    assert _need(replace(few, predicted=2.0)) == pytest.approx(2 * _need(few), rel=0.01)
 
 
 def test_time_is_shared_out_and_what_a_layer_leaves_goes_to_the_others(raced) -> None:

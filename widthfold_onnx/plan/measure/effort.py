@@ -45,7 +45,7 @@ SPENDING = {
     Effort.QUICK: Spending(
         forms=4,
         more=4,
-        rungs=(Rung(sys.maxsize, RUNGS[0].pairs - 1),),
+        rungs=(Rung(sys.maxsize, 2),),
         layers=5.0,
         least=SMALLEST_DIFFERENCE - 1,
         trial=0.0,
@@ -55,12 +55,12 @@ SPENDING = {
     Effort.DEFAULT: Spending(
         forms=12,
         more=48,
-        rungs=RUNGS,
-        layers=20.0,
+        rungs=(Rung(sys.maxsize, 2), Rung(6, 8), Rung(2, 24)),
+        layers=15.0,
         least=SMALLEST_DIFFERENCE - 1,
         trial=2.0,
         trials=4.0,
-        final=6.0,
+        final=10.0,
     ),
     Effort.THOROUGH: Spending(
         forms=sys.maxsize,

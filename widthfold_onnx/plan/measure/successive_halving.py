@@ -55,7 +55,10 @@ PEAK_EXTENT = 512
 PEAK_RUNS = 15
 
 UNFAIR = 2.0
-"""With n layers to go one may take UNFAIR / (n + 1) of the time left: most take less."""
+"""A layer may take this many times its part of the time left: most take less."""
+
+OPENING = 0.005
+"""Seconds that opening a form takes, by run of its first pairs."""
 
 FIRST_SHARE = 0.7
 """Share of a layer's time after which no further form starts."""
@@ -129,10 +132,16 @@ def race(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report:
         peak = track.peak()
         for index, workload in enumerate(workloads):
             report(Began(workload.subject, ""))
-            share = UNFAIR / (len(workloads) - index + 1) * (end - time.perf_counter())
+            part = UNFAIR * _need(workload) / sum(map(_need, [workload, *workloads[index:]]))
+            share = part * (end - time.perf_counter())
             for ran in _race(workload, track, peak, share, report):
                 report(ran)
             report(Done(workload.subject))
+
+
+def _need(workload: Workload) -> float:
+    """Return the time that a race needs, in seconds for one run of every form."""
+    return (len(workload.forms) + 1) * (workload.predicted + OPENING)
 
 
 def _race(
@@ -157,10 +166,17 @@ def _race(
             return NO_SUCH_FORM
         try:
             form = track.runner(model)
-            found = None if key in times else _pairs(track.clock, original, form, 1)
-            best = max((_ratio(*pair) for pair in times.values()), default=1.0)
-            if found is None or found[1][0] * max(best, 1.0) <= HOPELESS * found[0][0]:
+            if key in times:
                 found = _pairs(track.clock, original, form, pairs)
+            else:
+                found = _pairs(track.clock, original, form, 1)
+                best = max((_ratio(*pair) for pair in times.values()), default=1.0)
+                if found[1][0] * max(best, 1.0) <= HOPELESS * found[0][0] and pairs > 1:
+                    more = _pairs(track.clock, original, form, pairs - 1, warm=True)
+                    found = (
+                        np.concatenate([found[0], more[0]]),
+                        np.concatenate([found[1], more[1]]),
+                    )
         except UnverifiedError as error:
             return str(error)
         times[key] = found
@@ -203,12 +219,12 @@ def _ratio(base: Array, form: Array) -> float:
     return float(np.median(base / form))
 
 
-def _pairs(clock: Clock, original: Run, form: Run, rounds: int) -> Times:
-    """Return the seconds of both in alternating order, after one run of each to warm up."""
+def _pairs(clock: Clock, original: Run, form: Run, rounds: int, *, warm: bool = False) -> Times:
+    """Return the seconds of both in alternating order, after one run of each unless `warm`."""
     start = time.perf_counter()
     sides = (original, form)
     times: list[list[float]] = []
-    for count in range(-1, rounds):
+    for count in range(0 if warm else -1, rounds):
         pair = [0.0, 0.0]
         for side in (0, 1) if count % 2 else (1, 0):
             before = clock()
@@ -217,7 +233,7 @@ def _pairs(clock: Clock, original: Run, form: Run, rounds: int) -> Times:
         times.append(pair)
         if len(times) > RUNGS[0].pairs and time.perf_counter() - start > FORM_SECONDS:
             break
-    base, other = np.array(times[1:]).T
+    base, other = np.array(times[0 if warm else 1 :]).T
     return base, other
 
 

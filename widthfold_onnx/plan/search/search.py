@@ -54,6 +54,9 @@ from widthfold_onnx.runtime.sessions.session import Level
 FROZEN = "frozen weights"
 """Stands in a choice for what was asked for; a companion stands there by its name."""
 
+WEAK_SHARE = 0.1
+"""Choices that save less than this share of the total saving are tried together."""
+
 CLOSE = 1.05
 """Layers also race at level EXTENDED if the original is at most this much slower there than at ALL.
 
@@ -301,9 +304,14 @@ class Search:
         """
         folds = [s for s in chosen if s not in self._taken]
         self._say(Step(f"timing the whole model without each of {len(folds)} folded layers"))
-        others = [{s: key for s, key in chosen.items() if s != left} for left in folds]
+        saved = {s: self._gains.saved(s, chosen[s]) for s in folds}
+        weak = [s for s in folds if saved[s] < WEAK_SHARE * sum(saved.values())]
+        groups = [[s] for s in folds if s not in weak]
+        groups = [*groups, weak] if groups and weak else groups or [[s] for s in folds]
+        others = [{s: key for s, key in chosen.items() if s not in group} for group in groups]
         seconds = self._spending.trials
-        timed = dict(zip(folds, trials.without(chosen, others, seconds), strict=True))
+        found = trials.without(chosen, others, seconds)
+        timed = {s: one for group, one in zip(groups, found, strict=True) for s in group}
         kept = {s: key for s, key in chosen.items() if (t := timed.get(s)) is None or t.high >= 1}
         if not kept:  # the last trial decides on the one that does least harm
             best = max(chosen, key=lambda s: 0.0 if (t := timed[s]) is None else t.ratio)
