@@ -111,7 +111,17 @@ def test_every_field_of_a_form_is_in_its_key_or_has_a_reason() -> None:
         for name, other in alterations(form, NOT_IN_THE_KEY, {}):
             assert form_key(site, other) != key, name
             seen.add(name)
-    assert {"axis", "factor", "kind", "group", "batch", "lift", "blocked", "merged"} <= seen
+    assert {
+        "axis",
+        "factor",
+        "kind",
+        "group",
+        "batch",
+        "lift",
+        "blocked",
+        "merged",
+        "summed",
+    } <= seen
 
 
 IDENTITY = "which node it is, not what it computes"

@@ -37,6 +37,9 @@ LAYERS = {
     "same-upper": conv([1, 1, 7, 9], (2, 1, 3, 3), strides=[2, 2], auto_pad="SAME_UPPER"),
     "1-D": conv([2, 2, 36], (3, 2, 5), pads=[2, 2], strides=[3]),
     "3-D": conv([1, 1, 4, 4, 8], (2, 1, 3, 1, 3), pads=[1, 0, 1, 1, 0, 1]),
+    "3-D dilated": conv(
+        [2, 3, 7, 4, 5], (4, 3, 3, 2, 1), pads=[2, 1, 0, 2, 0, 0], dilations=[2, 1, 1]
+    ),
     "transposed": conv(
         [1, 2, 5, 8], (2, 3, 3, 4), strides=[1, 2], pads=[1, 1, 1, 1], op="ConvTranspose"
     ),
@@ -125,6 +128,7 @@ def test_the_kinds_that_exist_are_tried() -> None:
     assert {"sub-pixel", "sub-pixel+lifted", "sub-pixel+sub-pixel"} <= kinds("same")
     assert {"space-to-depth", "space-to-depth+space-to-depth"} <= kinds("strided")
     assert {"batch", "batch+lifted"} <= kinds("batch")
+    assert "summed taps" in kinds("3-D") & kinds("3-D dilated")
     assert "blocked" in kinds("pointwise")
     assert {"sub-pixel", "sub-pixel+lifted", "interleaved+sub-pixel"} <= kinds("transposed")
     assert {"batch+sub-pixel", "whole"} <= kinds("transposed 1-D")

@@ -131,13 +131,13 @@ def _meeting(axis: ConvAxis, out_tile: int, weight_of_g: int) -> tuple[Index, In
     Whether it does depends on g modulo u only. Trying each g would take gigabytes for the inverse
     of an STFT, where u is in the thousands.
     """
-    base = axis.base_dilation
-    rest, k = np.indices((min(base, out_tile), axis.kernel))
-    met = (axis.stride * weight_of_g * rest + axis.dilation * k - axis.pad_begin) % base == 0
-    g = (np.arange(0, out_tile, base)[:, None] + rest[met]).ravel()
-    k = np.tile(k[met], -(-out_tile // base))[g < out_tile]
+    base, step = axis.base_dilation, axis.stride * weight_of_g
+    taps = axis.dilation * np.arange(axis.kernel) - axis.pad_begin
+    rest, k = np.nonzero((step * np.arange(min(base, out_tile))[:, None] + taps) % base == 0)
+    g = (np.arange(0, out_tile, base)[:, None] + rest).ravel()
+    k = np.tile(k, -(-out_tile // base))[g < out_tile]
     g = g[g < out_tile]
-    return g, k, axis.stride * weight_of_g * g + axis.dilation * k - axis.pad_begin
+    return g, k, step * g + taps[k]
 
 
 def _fold_any(

@@ -14,7 +14,7 @@ from widthfold_onnx.options import FACTORS, AxisName, FoldOptions, Layout
 from widthfold_onnx.plan.store.identity import canonical
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.forms import rows
-from widthfold_onnx.rules.forms.enumeration import candidates, forms, splits
+from widthfold_onnx.rules.forms.enumeration import candidates, forms, splits, summed_taps
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.legality import legal_form
 from widthfold_onnx.rules.forms.regrouped import groupings
@@ -42,10 +42,11 @@ class AxisKey(msgspec.Struct, frozen=True):
     blocked: bool
 
 
-class FormKey(msgspec.Struct, frozen=True):
+class FormKey(msgspec.Struct, frozen=True, omit_defaults=True):
     """The fields that tell the forms of one layer apart; the layer decides the rest.
 
-    `channels` and `group` are those of the Conv before the fold, after regrouping.
+    `channels` and `group` are those of the Conv before the fold, after regrouping. What is as usual
+    is left out, so that earlier keys stay.
     """
 
     axis: str
@@ -59,6 +60,7 @@ class FormKey(msgspec.Struct, frozen=True):
     channels: tuple[int, int]
     group: int
     axes: list[AxisKey]
+    summed: bool = False
 
 
 def form_key(site: LinearSite, form: Reformulation) -> str:
@@ -76,6 +78,7 @@ def form_key(site: LinearSite, form: Reformulation) -> str:
         channels=fold.regrouping.channels(*site.channels),
         group=fold.group,
         axes=[AxisKey(axis.out_tile, axis.in_tile, axis.blocked) for axis in fold.axes],
+        summed=fold.summed,
     )
     return canonical(msgspec.to_builtins(key))
 
@@ -114,6 +117,7 @@ def form_of(site: LinearSite, text: str, options: FoldOptions) -> Reformulation 
         tile_major=key.tile_major,
         lift=key.lift,
         regrouping=regrouping,
+        summed=key.summed,
     )
     options = replace(options, ragged=True)
     return legal_form(site, options, fold, key.axis, key.factor, key.kind)
@@ -151,6 +155,8 @@ def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation
                     if isinstance(form, Reformulation) and key not in seen:
                         seen.add(key)
                         yield form
+    if options.axis is AxisName.AUTO:
+        yield from summed_taps(site, options)
     for grouping in groupings(site) if options.axis is AxisName.AUTO else ():
         for _, form in forms(site, options, (1,) * len(extents), grouping=grouping):
             if isinstance(form, Reformulation):
