@@ -80,7 +80,7 @@ def test_samples_are_thinned_evenly(count, kept):
 
 
 def test_percentiles_are_those_of_all_samples(measured):
-    def pairs(*sides, budget, clock):
+    def pairs(*sides, budget, fewest, clock):
         times = np.tile(np.arange(1, 1002) * 1e-3, (3, 1)).T
         return replace(paired(*sides, budget=0.0, clock=lambda: 1, wall=lambda: 1), samples=times)
 

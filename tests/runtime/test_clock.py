@@ -96,6 +96,12 @@ def test_a_model_slower_than_the_budget_still_gets_one_pair():
     assert result.verdict == "inconclusive"
 
 
+def test_the_fewest_pairs_are_run_however_long_they_take():
+    side = lambda count: None  # noqa: E731
+    result = paired(side, side, side, budget=0.0, fewest=7, clock=lambda: 1, wall=lambda: 1)
+    assert len(result.samples) == 7
+
+
 def test_no_budget_left_still_ends():
     result, _ = measure(10, 10, 3, budget=-1.0)
     assert len(result.samples) == 1

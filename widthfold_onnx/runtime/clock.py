@@ -93,6 +93,7 @@ def paired(
     copy: Run,
     *,
     budget: float,
+    fewest: int = 1,
     clock: Clock = time.perf_counter_ns,
     wall: Clock = time.perf_counter_ns,
 ) -> Pairing:
@@ -105,7 +106,8 @@ def paired(
         original: side A.
         rewritten: side B.
         copy: side A again, in a session of its own.
-        budget: seconds for everything; one warm-up round and one pair are always run.
+        budget: seconds for everything; one warm-up round is always run.
+        fewest: pairs that are run even if they take longer.
         clock: measures a run, see `clock_of`.
         wall: measures the budget.
     """
@@ -122,7 +124,7 @@ def paired(
             sides[side](len(rounds))
             times[side] = max(clock() - before, 1)
         rounds.append(times)
-        late = (wall() - start) * _NANO >= budget
+        late = (wall() - start) * _NANO >= budget and len(rounds) >= fewest
         if late or len(rounds) >= check_at:
             samples = np.array(rounds, dtype=np.float64) * _NANO
             ratio, low, high = interval(np.log(samples[:, 0] / samples[:, 1]))

@@ -20,7 +20,15 @@ import numpy.typing as npt
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
-from widthfold_onnx.runtime.clock import Clock, Pairing, Run, clock_of, interval, paired
+from widthfold_onnx.runtime.clock import (
+    MIN_CLEAR,
+    Clock,
+    Pairing,
+    Run,
+    clock_of,
+    interval,
+    paired,
+)
 from widthfold_onnx.runtime.inputs.rotation import timed_inputs
 from widthfold_onnx.runtime.sessions.session import Level, Session, open_session, resolved
 
@@ -32,6 +40,9 @@ CHOICE_ROUNDS = (15, 1000)
 
 CHOICE_SECONDS = 0.2
 """More rounds than the fewest are run until then: 15 runs of some microseconds choose at random."""
+
+TRIAL_PAIRS = 2 * MIN_CLEAR
+"""Fewest pairs of a trial: it decides what is written, however long a run takes."""
 
 WORTH_SAYING = 1.1
 """Least gain of a setting that is reported."""
@@ -105,6 +116,7 @@ def contest(
     options: VerifyOptions,
     shapes: Shapes | None = None,
     *,
+    fewest: int = 1,
     report: Callable[[str], None] | None = None,
 ) -> Contest:
     """Time two models.
@@ -116,6 +128,7 @@ def contest(
         rewritten: model file.
         options: provider and its options, threads, shapes and time budget are used.
         shapes: of every random input; None searches them.
+        fewest: pairs that are run even if they take longer than the budget.
         report: called with a line when a phase begins.
 
     Raises:
@@ -143,6 +156,7 @@ def contest(
         _rounds(sessions[1][best[1]], feeds),
         _rounds(open_at(original, options, settings[best[0]]), feeds),
         budget=options.time_budget - (time.perf_counter() - start),
+        fewest=fewest,
         clock=clock,
     )
     same = math.exp(float(np.median(np.log(times[:, 0, 0] / times[:, 1, 0]))))
@@ -166,7 +180,7 @@ def ratio_of(original: Path, rewritten: Path, options: VerifyOptions, shapes: Sh
     Raises:
         UnverifiedError: a model does not run.
     """
-    found = contest(original, rewritten, options, shapes)
+    found = contest(original, rewritten, options, shapes, fewest=TRIAL_PAIRS)
     return Timed(found.pairing, found.advice, *map(str, found.settings))
 
 
@@ -263,7 +277,7 @@ def _choosing(
 def _in_turn(
     runs: Sequence[Run], clock: Clock, budget: float, enough: float
 ) -> npt.NDArray[np.float64]:
-    """Run all in turn; the first round only warms up.
+    """Run all in turn; the first round only warms up, and at least one follows.
 
     Each round begins with another one: in models of some microseconds, one that always
     came first was seen to take 3 to 10 % more.
@@ -287,9 +301,9 @@ def _in_turn(
             spent[side] = _seconds(runs[side], count, clock)
         rounds.append(spent)
         passed = time.perf_counter() - start
-        if passed > budget or (count + 1 >= fewest and passed >= enough):
+        if count and (passed > budget or (count + 1 >= fewest and passed >= enough)):
             break
-    return np.array(rounds[1:] or rounds)
+    return np.array(rounds[1:])
 
 
 def _seconds(run: Run, count: int, clock: Clock) -> float:
