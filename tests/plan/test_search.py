@@ -223,6 +223,21 @@ def test_layers_agree_where_the_whole_model_was_never_timed(
     assert report.search.whole is None
 
 
+def test_only_the_last_trial_is_against_the_original(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No form pays alone, by 4 it does between packed tensors: that is no quick trial's to say."""
+
+    def alone(layer, form):
+        inside = 5 if layer.get("inside") and form["factor"] == 4 else 0.5
+        return two_then_four(form, inside)
+
+    world = enter(monkeypatch, World(alone, ALL))
+    assert found(model).summary.folded > 0
+    against = [b for (base, _), b in zip(world.compared, world.budgets, strict=True) if not base]
+    assert against == [SPENDING[Effort.THOROUGH].final]
+
+
 def test_a_choice_that_was_timed_is_not_left_for_one_that_was_not(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
