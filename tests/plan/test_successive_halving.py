@@ -17,6 +17,7 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, Provider
 from widthfold_onnx.plan.measure import successive_halving
 from widthfold_onnx.plan.measure.successive_halving import (
+    FIRST_PAIRS,
     FIRST_SHARE,
     FORM_SECONDS,
     HOPELESS,
@@ -130,11 +131,16 @@ def test_what_is_hopeless_is_not_run_again(raced) -> None:
     said, track = raced({"own": 1.0, **forms})
     for form in ("bad", "behind"):
         ran = results(said)[form]
-        assert (ran.pairs, track.runs[form]) == (1, 2)  # once to warm up
+        assert (ran.pairs, track.runs[form]) == (FIRST_PAIRS, 1 + FIRST_PAIRS)  # once to warm up
         assert ran.ratio == pytest.approx(1 / forms[form])
-        assert ran.low < ran.ratio < ran.high, "one pair is not sure of anything"
-    assert results(said)["meh"].pairs > 1
-    assert results(said)["near"].pairs > 1
+    assert results(said)["meh"].pairs > FIRST_PAIRS
+    assert results(said)["near"].pairs > FIRST_PAIRS
+
+
+def test_a_form_is_not_hopeless_for_one_slow_run(raced) -> None:
+    said, _ = raced({"own": 1.0, "good": lambda run: 50.0 if run == 2 else 0.5, "next": 0.9})
+    found = results(said)
+    assert found["good"].pairs == found["next"].pairs == RUNGS[-1].pairs
 
 
 def test_a_hiccup_later_on_does_not_undo_what_was_measured(raced) -> None:
