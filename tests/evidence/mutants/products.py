@@ -106,7 +106,9 @@ def right_fold(base: str) -> onnx.ModelProto:
 
 
 def options(base: str) -> FoldOptions:
-    return FoldOptions(factor=BASES[base][1], max_flops_growth=1e9, max_bytes_growth=1e9)
+    return FoldOptions(
+        factor=BASES[base][1], max_flops_growth=1e9, max_bytes_growth=1e9, mix_samples=True
+    )
 
 
 def weight_at(folded: Folded) -> int:
