@@ -155,8 +155,8 @@ CHANGES = (
         type=Word(Companion),
         multiple=True,
         help="Also exchange ops for equal ones that run faster: prelu (PRelu), scalar (arithmetic "
-        "with one number). Without it auto measures all of them, and --factor N exchanges none; "
-        "none: no companion. May be given several times.",
+        "with one number). Without it auto measures all of them, and --factor N or --form strides "
+        "exchanges none; none: no companion. May be given several times.",
     ),
     click.option(
         "--freeze-weights",
