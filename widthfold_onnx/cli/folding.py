@@ -58,8 +58,8 @@ FORM = click.option(
     default="fold",
     show_default=True,
     help="fold: as --factor says. strides: fold the strides of every layer and nothing else, "
-    "without measuring: a ConvTranspose becomes a Conv with a pixel shuffle behind it, any other "
-    "Conv reads its input in depth.",
+    "without measuring: a ConvTranspose becomes a Conv and a pixel shuffle, any other Conv a pixel "
+    "unshuffle and a Conv of stride 1.",
 )
 OPTIONS = (
     click.option(
