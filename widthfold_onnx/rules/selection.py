@@ -54,7 +54,7 @@ def _guarded_extent(site: LinearSite, form: Reformulation, options: FoldOptions)
 def unfit(site: LinearSite, options: FoldOptions) -> Refusal | None:
     """Refuse a site that is wide enough, unless a lift may help, or whose weight holds NaN or Inf.
 
-    NaN and Inf turn padding into NaN, and kernels of a runtime differ in which products with padding
+    NaN and Inf turn padding into NaN, and kernels of a runtime differ in which products with it
     they form, as do a Conv and its fold.
     """
     wide = None if is_of_one_axis(site) else is_wide(site, options)
