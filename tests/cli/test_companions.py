@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from click.testing import CliRunner
 from onnx import helper, numpy_helper
 
 from tests.cli.tool import QUICK, build, save, widthfold
 from tests.running import run
+from widthfold_onnx.cli.precommit import precommit_command
 
 NET = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -104,11 +106,25 @@ def test_an_exchange_counts_as_a_change(model: Path, tmp_path: Path) -> None:
     more = (*ODD, "--companion", "prelu")
     checked = widthfold("optimize", model, "--check", *more)
     assert checked.code == 1
-    assert "0 nodes would be folded, 1 exchanged" in checked.err
+    assert ": 1 node would be exchanged" in checked.err
     required = ("optimize", model, tmp_path / "out.onnx", "--require-fold", "--seeds", 1)
     assert widthfold(*required, *more).code == 0
     assert widthfold(*required, *ODD, "--companion", "none").code == 5
     assert widthfold("optimize", model, *ODD, "--companion", "relu").code == 2
+
+
+def test_where_nothing_is_measured_none_is_exchanged_unasked(model: Path) -> None:
+    strides = ("optimize", model, "--form", "strides")
+    assert "companion" not in widthfold(*strides).out
+    assert "1 node became (Mul, Max)" in widthfold(*strides, "--companion", "prelu").out
+
+
+def test_the_hook_counts_an_exchange(model: Path) -> None:
+    done = CliRunner().invoke(
+        precommit_command, [*map(str, ODD), "--companion", "prelu", str(model)]
+    )
+    assert done.exit_code == 1
+    assert done.output.endswith("model.onnx': 1 node would be exchanged\n")
 
 
 def test_a_refusal_is_told(tmp_path: Path) -> None:
@@ -125,6 +141,12 @@ def test_every_form_of_report_tells_it(model: Path, form: str) -> None:
     run = widthfold("optimize", model, *ODD, "--companion", "prelu", "--format", form)
     assert "prelu" in run.out
     assert "Mul, Max" in html.unescape(run.out)
+
+
+@pytest.mark.parametrize("form", ["markdown", "github"])
+def test_reports_tell_what_was_frozen(overridable: Path, form: str) -> None:
+    run = widthfold("optimize", overridable, *ODD, "--freeze-weights", "--format", form)
+    assert "3 weights taken out of the inputs" in html.unescape(run.out)
 
 
 def test_inspect_lists_companions(model: Path) -> None:

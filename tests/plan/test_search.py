@@ -196,7 +196,7 @@ def test_what_was_not_measured_in_time_is_not_called_known(model: Path) -> None:
     report = found(model, time_budget=1e-6)
     assert (report.search.measured, report.search.left) == (1, 3)  # the original at its levels
     said = wording.search(report.search)
-    assert "1 measurement taken, 3 layers left to measure; no layer gains" in said
+    assert "1 measurement taken, 3 layers left to measure; no layer that was measured gains" in said
 
 
 def two_then_four(form, times: float = 1.0) -> tuple[float, float] | str:
@@ -270,7 +270,9 @@ def test_layers_race_where_the_original_is_fast_and_the_best_level_is_named(
     assert {Level.ALL, Level.EXTENDED} == set(world.at)
     assert len(world.raced) == 2 * 6
     assert (report.search.original_setting, report.search.folded_setting) == ("all", "all")
-    assert wording.search(report.search).endswith("; fastest at level all, the original at all")
+    assert wording.search(report.search).endswith(
+        "; deploy it at level all (the original is fastest at all)"
+    )
     only = enter(monkeypatch, World(doubled, ALL, levels=0.9 / CLOSE))
     model.with_name("store.sqlite").unlink()
     found(model)
