@@ -154,9 +154,9 @@ CHANGES = (
         "companions",
         type=Word(Companion),
         multiple=True,
-        help="Also exchange ops for equal ones that run faster: prelu (PRelu), scalar (arithmetic "
-        "with one number). Without it auto measures all of them, and --factor N or --form strides "
-        "exchanges none; none: no companion. May be given several times.",
+        help="Exchange ops for equal ones that run faster: prelu (PRelu), scalar (arithmetic with "
+        "one number), or none. May be given several times. Default: --factor auto measures all of "
+        "them; a number and --form strides exchange none.",
     ),
     click.option(
         "--freeze-weights",

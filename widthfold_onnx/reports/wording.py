@@ -150,7 +150,7 @@ def changes(counts: OptimizeSummary) -> str:
 
 def frozen(counts: OptimizeSummary) -> str:
     """Say that the interface has changed."""
-    return f"{counted(counts.frozen, 'weight')} taken out of the inputs, where callers replace them"
+    return f"{counted(counts.frozen, 'weight')} taken out of the inputs"
 
 
 _DONE = {"exchanged": "became", "kept": "could become"}

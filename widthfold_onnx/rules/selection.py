@@ -26,12 +26,11 @@ def reformulate(site: LinearSite, options: FoldOptions, factor: int) -> Reformul
     outcomes = list(candidates(site, options, factor))
     legal = [r for _, r in outcomes if isinstance(r, Reformulation)]
     if legal:
-        strides = factor == STRIDES_ALONE  # folded along one axis or several: the more the better
         return min(
             legal,
             key=lambda form: (
                 _guarded_extent(site, form, options),
-                -form.axis.count("+") if strides else 0,
+                -len(form.folded) if factor == STRIDES_ALONE else 0,
                 *cost(form),
             ),
         )
