@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from click.testing import CliRunner
 from onnx import helper, numpy_helper
 
 from tests.cli.tool import QUICK, build, save, widthfold
 from tests.running import run
+from widthfold_onnx.cli.precommit import precommit_command
 
 NET = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -109,6 +111,33 @@ def test_an_exchange_counts_as_a_change(model: Path, tmp_path: Path) -> None:
     assert widthfold(*required, *more).code == 0
     assert widthfold(*required, *ODD, "--companion", "none").code == 5
     assert widthfold("optimize", model, *ODD, "--companion", "relu").code == 2
+
+
+def test_strides_alone_exchange_what_is_asked_for(model: Path, tmp_path: Path) -> None:
+    strides = ("optimize", model, tmp_path / "out.onnx", "--form", "strides", "--require-fold")
+    assert widthfold(*strides, "--no-verify").code == 5
+    asked = widthfold(*strides, "--no-verify", "--companion", "prelu")
+    assert (asked.code, operators(tmp_path / "out.onnx")) == (0, ["Conv", "Mul", "Max", "Conv"])
+
+
+def test_the_hook_counts_an_exchange(model: Path) -> None:
+    result = CliRunner().invoke(precommit_command, [str(model), *map(str, ODD)])
+    assert result.exit_code == 0
+    more = ("--companion", "prelu")
+    result = CliRunner().invoke(precommit_command, [str(model), *map(str, ODD), *more])
+    assert result.exit_code == 1
+    assert result.output.endswith("0 nodes would be folded, 1 exchanged\n")
+
+
+def test_one_is_no_plural(model: Path) -> None:
+    check = ("--check", "--factor", 8, "--nodes", "first")
+    assert "widthfold: 1 node would be folded" in widthfold("optimize", model, *check).err
+
+
+def test_inspect_exchanges_behind_frozen_weights(overridable: Path) -> None:
+    frozen = widthfold("inspect", overridable, "--freeze-weights", "--companion", "prelu").out
+    assert "companion prelu: 1 node became (Mul, Max)" in frozen
+    assert "1 node could become" in widthfold("inspect", overridable, "--freeze-weights").out
 
 
 def test_a_refusal_is_told(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from widthfold_onnx.errors import CheckFailedError, NothingFoldedError, Unverifi
 from widthfold_onnx.options import FoldOptions
 
 if TYPE_CHECKING:
-    from widthfold_onnx.results import OptimizeSummary, VerifyReport
+    from widthfold_onnx.results import VerifyReport
 
 
 @click.command("optimize", cls=Sectioned)
@@ -80,7 +80,7 @@ def optimize_command(
         )
     from widthfold_onnx.reports.text.console import printing, say
     from widthfold_onnx.reports.text.terminal import show_optimize
-    from widthfold_onnx.reports.wording import kinds
+    from widthfold_onnx.reports.wording import changes, kinds
 
     deliver(result, to, model, show_optimize)
     if result.written is None and result.verification is not None:
@@ -98,7 +98,7 @@ def optimize_command(
     if result.search is not None and result.search.interrupted:
         leave("interrupted; decided with what had been measured", INTERRUPTED)
     if check and result.summary.changes:
-        leave(_changes(result.summary), CheckFailedError.exit_code)
+        leave(changes(result.summary), CheckFailedError.exit_code)
 
 
 def _leave_unwritten(verification: VerifyReport) -> NoReturn:
@@ -109,13 +109,6 @@ def _leave_unwritten(verification: VerifyReport) -> NoReturn:
     guilty = verification.saturates_further or (proof is not None and proof.verdict == "different")
     hint = "; --skip NODE leaves a node alone" if guilty else ""
     leave(f"OUT is not written: {why}{hint}", error.exit_code)
-
-
-def _changes(counts: OptimizeSummary) -> str:
-    """Say what would be changed."""
-    others = f", {counts.exchanged} exchanged" if counts.exchanged else ""
-    others += f", {counts.frozen} weights frozen" if counts.frozen else ""
-    return f"{counts.folded} nodes would be folded{others}"
 
 
 def _timing(model: Path, out: Path | None, fold: FoldOptions) -> str:

@@ -95,8 +95,8 @@ class FoldOptions:
         nodes: glob patterns; if any, only sites whose node name matches one are folded.
         skip: glob patterns of node names to leave alone.
         input_shapes: dimensions assumed for planning; the model's interface keeps its symbols.
-        companions: those to exchange; if none is named, all are measured, or at a fixed factor
-            none is exchanged.
+        companions: those to exchange; if none is named, all are measured, or none is exchanged
+            where nothing is measured.
         freeze_weights: take weights that are also inputs out of the inputs, which changes the
             interface.
     """
@@ -120,8 +120,8 @@ class FoldOptions:
 
     @property
     def exchanges(self) -> tuple[Companion, ...]:
-        """The companions to exchange at a fixed factor, or to measure."""
-        named = self.companions or (() if self.factor else tuple(Companion))
+        """The companions to exchange where nothing is measured, or to measure."""
+        named = self.companions or (() if self.fixed else tuple(Companion))
         every = (Companion(name) for name in dict.fromkeys(named))
         return tuple(name for name in every if name is not Companion.NONE)
 

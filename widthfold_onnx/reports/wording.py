@@ -138,6 +138,13 @@ def companion(found: CompanionReport) -> str:
     return f"companion {found.name}: {'; '.join(said)}"
 
 
+def changes(counts: OptimizeSummary) -> str:
+    """Say what would be changed."""
+    others = f", {counts.exchanged} exchanged" if counts.exchanged else ""
+    others += f", {counted(counts.frozen, 'weight')} frozen" if counts.frozen else ""
+    return f"{counted(counts.folded, 'node')} would be folded{others}"
+
+
 def frozen(counts: OptimizeSummary) -> str:
     """Say that the interface has changed."""
     return f"{counted(counts.frozen, 'weight')} taken out of the inputs, where callers replace them"
