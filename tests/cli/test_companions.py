@@ -127,6 +127,17 @@ def test_the_hook_counts_an_exchange(model: Path) -> None:
     assert done.output.endswith("model.onnx': 1 node would be exchanged\n")
 
 
+def test_one_is_no_plural(model: Path) -> None:
+    check = ("--check", "--factor", 8, "--nodes", "first")
+    assert "widthfold: 1 node would be folded" in widthfold("optimize", model, *check).err
+
+
+def test_inspect_exchanges_behind_frozen_weights(overridable: Path) -> None:
+    frozen = widthfold("inspect", overridable, "--freeze-weights", "--companion", "prelu").out
+    assert "companion prelu: 1 node became (Mul, Max)" in frozen
+    assert "1 node could become" in widthfold("inspect", overridable, "--freeze-weights").out
+
+
 def test_a_refusal_is_told(tmp_path: Path) -> None:
     text = NET.replace("[act] b = PRelu (a, s)", "t = Identity (x) b = PRelu (a, t)")
     run = widthfold(

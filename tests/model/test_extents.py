@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import onnx
 import onnxruntime as ort  # noqa: TID251 - the runtime is the oracle
@@ -9,6 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.model.shaped import parsed, shape
+
+PADS = {f"pads = [{begin}, {end}]": (begin, end) for begin in (0, 1) for end in (0, 1, 2)}
 
 
 @pytest.mark.parametrize("kernel", [1, 2, 3, 4])
@@ -54,6 +58,26 @@ def test_a_transposed_convolution_with_an_output_smaller_than_its_input(wanted):
     bare.graph.output[0].CopyFrom(onnx.ValueInfoProto(name="s"))
     bare.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
     assert shape(bare, "s", x=(7, 3, 2, 6)) == (7, 5, *wanted)
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize("given", [*PADS, 'auto_pad = "VALID"', 'auto_pad = "SAME_UPPER"'])
+@pytest.mark.parametrize("kernel", [1, 2, 3])
+def test_a_pool_that_rounds_up(op, given, kernel):
+    """Inference counts windows that lie in the pad behind the data; the runtime does not."""
+    for extent, stride in product((3, 4, 5, 6), (1, 2, 3)):
+        # Pads are below the kernel; ONNX Runtime refuses negative ones, which SAME gives here.
+        if kernel <= max(PADS.get(given, (0,))) or ("SAME" in given and kernel < stride):
+            continue
+        said = f"kernel_shape = [{kernel}], strides = [{stride}], ceil_mode = 1, {given}"
+        nodes = f"t = {op} <{said}> (x)  y = Neg (t)"
+        text = f"(float[2, 3, {extent}] x) => (float[a, b, c] y) {{ {nodes} }}"
+        model = parsed(text, opset=18)
+        session = ort.InferenceSession(
+            model.SerializeToString(), providers=["CPUExecutionProvider"]
+        )
+        (y,) = session.run(None, {"x": np.ones((2, 3, extent), np.float32)})
+        assert shape(model, "t") == y.shape, (extent, stride)
 
 
 STFT = """(float[N, t, 1] x) => (float[a, b, c, d] y) {{

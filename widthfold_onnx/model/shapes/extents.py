@@ -103,6 +103,35 @@ def _filled(_: Attributes, inputs: Inputs) -> Dims | None:
     return None if wanted is None else tuple(wanted)
 
 
+def _pooled(attributes: Attributes, inputs: Inputs) -> Dims | None:
+    """Return the extents of a pool with ceil_mode.
+
+    A window that would begin in the pad behind the data is left out (ONNX operator text,
+    MaxPool-22); inference counts it.
+    """
+    kernel, data = attributes.get("kernel_shape", ()), inputs[0]
+    if not attributes.get("ceil_mode") or data is None or len(data.dims or ()) != len(kernel) + 2:
+        return None
+    ones, side = [1] * len(kernel), attributes.get("auto_pad", b"NOTSET")
+    strides, dilations = (attributes.get(name, ones) for name in ("strides", "dilations"))
+    pads = attributes.get("pads") if side == b"NOTSET" else None
+    pads = pads or [0] * 2 * len(kernel)
+    batch, channels, *extents = data.dims or ()
+    spatial: list[int | None] = []
+    # Attributes that do not fit leave extents out, and the rank differs then.
+    for n, k, s, d, begin, end in zip(
+        extents, kernel, strides, dilations, pads, pads[len(kernel) :], strict=False
+    ):
+        if n is None or s < 1:
+            spatial.append(None)
+        elif side.startswith(b"SAME"):
+            spatial.append(-(-n // s))
+        else:
+            count = -(-(begin + n + end - d * (k - 1) - 1) // s) + 1
+            spatial.append(min(count, -(-(begin + n) // s)))
+    return (batch, channels, *spatial) if len(spatial) == len(kernel) else None
+
+
 def _resized(attributes: Attributes, inputs: Inputs) -> Dims | None:
     """Return the extents of a Resize to sizes of all axes."""
     wanted = _numbers(inputs[3])
@@ -167,10 +196,13 @@ def _transformed(attributes: Attributes, inputs: Inputs) -> Dims | None:
 
 
 RULES: Mapping[str, Callable[[Attributes, Inputs], Dims | None]] = {
+    "AveragePool": _pooled,
     "ConstantOfShape": _filled,
     "ConvTranspose": _transposed,
     "Expand": _expanded,
     "GroupNormalization": _kept,
+    "LpPool": _pooled,
+    "MaxPool": _pooled,
     "MeanVarianceNormalization": _kept,
     "Reshape": _reshaped,
     "Resize": _resized,

@@ -22,16 +22,19 @@ def prepared(
 
     It is `proto` itself if nothing changes.
     """
-    proto = frozen(proto) if options.freeze_weights else proto
-    result, matches = exchanged(proto, folder, options.exchanges)
+    result, matches = exchanged(_frozen(proto, options), folder, options.exchanges)
     return result, companion_reports(matches, options.exchanges, "")
+
+
+def _frozen(proto: onnx.ModelProto, options: FoldOptions) -> onnx.ModelProto:
+    return frozen(proto) if options.freeze_weights else proto
 
 
 def possible_companions(
     proto: onnx.ModelProto, folder: Path | None, options: FoldOptions
 ) -> list[CompanionReport]:
     """Return what companions do that were asked for, and what all others could do."""
-    matches = exchanged(proto, folder, COMPANIONS.keys())[1]
+    matches = exchanged(_frozen(proto, options), folder, COMPANIONS.keys())[1]
     return companion_reports(matches, options.exchanges, "left alone unless --companion names it")
 
 

@@ -13,7 +13,8 @@ Exact: bit for bit, for all x. LeakyRelu is defined alike, for a slope that its 
     are the same zero. Inf times a slope above 0 is that Inf, and NaN stays NaN. With a slope of 0,
     Max(x, 0 * x) of Inf would be NaN, and with one below 0, Max(0, -0) has either sign.
     Where: the factor is 1 for NaN and for both zeros, and x * 1 is x. Subnormal slopes count as 0,
-    which they are where subnormals are flushed.
+    which they are where subnormals are flushed. The product of a negative x may be -0: kernels of
+    ONNX Runtime for a PRelu of double, and some of float16, return +0 there.
 Refuses: slopes that may give the result other extents than the data. A slope of -0 among others:
     ONNX Runtime's Where returns 0 for it.
 """
