@@ -110,7 +110,7 @@ def compare(model: Path, other: Path, options: VerifyOptions) -> dict[str, Any]:
         figures = (timing.speedup, timing.low, timing.high, timing.control)
         verdict = timing.verdict
     else:
-        pairing, _ = isolated(ratio_of, model, other, options, None)
+        pairing = isolated(ratio_of, model, other, options, None).pairing
         figures = (pairing.ratio, pairing.low, pairing.high, pairing.control)
         verdict = pairing.verdict
     named = zip(("ratio", "low", "high", "control"), figures, strict=True)

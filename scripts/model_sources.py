@@ -1,4 +1,4 @@
-"""What `make_models.py` makes: each model as ONNX text, and one sentence."""
+"""Holds what `make_models.py` makes: each model as ONNX text, and one sentence."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ SOURCES = {
         }""",
     ),
     "pointwise_mlp": Source(
-        "A perceptron of three layers on each of 65536 points: 3 -> 4 -> 4 -> 1 channels.",
-        """(float[65536,3] points) => (float[65536,1] density) <
+        "A perceptron of three layers on 65536 points of one cloud: 3 -> 4 -> 4 -> 1 channels.",
+        """(float[1,65536,3] points) => (float[1,65536,1] density) <
             float[3,4] w1, float[4] b1, float[4,4] w2, float[4] b2, float[4,1] w3, float[1] b3
         > {
             [first] m1 = MatMul (points, w1)

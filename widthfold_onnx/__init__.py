@@ -21,7 +21,10 @@ from widthfold_onnx.errors import (
 )
 from widthfold_onnx.options import (
     AxisName,
+    Companion,
+    Effort,
     FoldOptions,
+    Form,
     Layout,
     NonFinite,
     Provider,
@@ -61,7 +64,10 @@ _HOMES = {
 __all__ = [
     "AxisName",
     "CheckFailedError",
+    "Companion",
+    "Effort",
     "FoldOptions",
+    "Form",
     "InspectReport",
     "InternalError",
     "InvalidModelError",

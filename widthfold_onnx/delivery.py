@@ -45,7 +45,7 @@ def write_verified(
         UnverifiedError: no statement is possible without a runtime.
     """
     report = planned.report
-    if not report.summary.folded:
+    if not report.summary.changes:
         planned.copy(out)
         return msgspec.structs.replace(report, written=out.name)
     verification: list[VerifyReport] = []
@@ -86,10 +86,11 @@ def _verified(
 ) -> VerifyReport:
     """Verify a temporary file, and return the report under its final name."""
     shapes = {**planned.options.input_shapes, **options.input_shapes}
+    freeze = planned.options.freeze_weights
     report = verify_files(
         planned.loaded.path,
         written,
-        dataclasses.replace(options, input_shapes=shapes, needs_proof=True),
+        dataclasses.replace(options, input_shapes=shapes, needs_proof=True, freeze_weights=freeze),
         lambda line: on_progress(Step(line.replace(written.name, final))),
     )
     reasons = [reason.replace(written.name, final) for reason in report.reasons]
@@ -98,7 +99,7 @@ def _verified(
 
 def _suffices(result: VerifyReport, options: FoldOptions) -> bool:
     """Check whether a file may be written: at a fixed factor also if it cannot be run."""
-    return result.verdict == "pass" or (options.factor is not None and bool(result.unrun))
+    return result.verdict == "pass" or (options.fixed is not None and bool(result.unrun))
 
 
 def _rejected(planned: Planned, out: Path, result: VerifyReport) -> OptimizeReport:
@@ -107,7 +108,7 @@ def _rejected(planned: Planned, out: Path, result: VerifyReport) -> OptimizeRepo
     blind = result.verdict == "unverified" and meaningless(
         [row for row in result.outputs if row.level == "disabled"]
     )
-    if planned.options.factor is None and blind:
+    if planned.options.fixed is None and blind:
         planned.copy(out)
         report = _left_alone(report, result.reasons[0], out.name)
     return msgspec.structs.replace(report, verification=result)
@@ -135,7 +136,15 @@ def _left_alone(report: OptimizeReport, why: str, written: str) -> OptimizeRepor
         report,
         sites=sites,
         regions=[],
-        summary=msgspec.structs.replace(counts, folded=0, kept=counts.kept + counts.folded),
+        companions=[
+            msgspec.structs.replace(one, status="kept", reason=why)
+            if one.status == "exchanged"
+            else one
+            for one in report.companions
+        ],
+        summary=msgspec.structs.replace(
+            counts, folded=0, kept=counts.kept + counts.folded, exchanged=0, frozen=0
+        ),
         search=msgspec.structs.replace(report.search, accepted=False),
         written=written,
     )

@@ -43,7 +43,7 @@ def optimize(
             has no kernel to run the model, the proof alone must do, at a fixed factor.
         search_options: how candidates are measured; at a fixed factor only its options of the
             provider count, which decide the emitted form where that is left open.
-        require_fold: write nothing if no site is folded.
+        require_fold: write nothing if nothing is changed.
         on_progress: called with every step.
 
     Returns:
@@ -66,7 +66,7 @@ def optimize(
     left: dict[str, str] = {}
     if out is not None:
         check_target(out, protected)  # before minutes of measuring
-    if out is not None and verify_options is not None and options.factor is None:
+    if out is not None and verify_options is not None and options.fixed is None:
         on_progress(Step("running the model as its values are judged"))
         shapes = {**options.input_shapes, **verify_options.input_shapes}
         judged = replace(verify_options, input_shapes=shapes)
@@ -76,7 +76,7 @@ def optimize(
             on_progress(Step("trying which folds saturate no further than the model"))
             options, left = usable_forms(loaded, options, judged)
     planned = planned_of(loaded, options, search_options, on_progress, left)
-    if out is None or (require_fold and not planned.report.summary.folded):
+    if out is None or (require_fold and not planned.report.summary.changes):
         return planned.report
     return write_verified(
         planned, out, verify_options, protected=protected, on_progress=on_progress
@@ -140,7 +140,7 @@ def inspect(model: Path | str, options: FoldOptions) -> InspectReport:
         UsageError: an option or path that does not fit.
         InvalidModelError: the model is broken or not supported.
     """
-    if options.factor is None:
+    if options.fixed is None:
         raise UsageError(
             "inspect measures nothing and shows the forms of one factor: give a number; what auto "
             "takes is shown by `optimize MODEL`"
@@ -148,4 +148,4 @@ def inspect(model: Path | str, options: FoldOptions) -> InspectReport:
     loaded = load(Path(model))
     from widthfold_onnx.survey import survey
 
-    return survey(loaded, options, options.factor)
+    return survey(loaded, options, options.fixed)

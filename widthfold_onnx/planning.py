@@ -12,11 +12,13 @@ import onnx
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.model.proto.frozen import overridable
 from widthfold_onnx.model.read.check import check_model
 from widthfold_onnx.model.read.loader import LoadedModel
 from widthfold_onnx.model.write.writer import copy_model
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, SearchOptions
+from widthfold_onnx.plan.decide.companions import prepared
 from widthfold_onnx.plan.decide.decisions import Decision, plan, rewriting
 from widthfold_onnx.plan.decide.hints import Hints
 from widthfold_onnx.plan.decide.layouts import decide_layout
@@ -73,18 +75,21 @@ def planned_of(
     """
     options = decide_layout(options, search_options.provider_options)
     on_progress(Step("planning"))
-    document, found = Document(loaded.proto, loaded.folder, OPERATORS), None
-    if options.factor is None:
+    found, inputs = None, overridable(loaded.proto)
+    if options.fixed is None:
         with Store(search_options.store) as store:
             search = Search(loaded, options, search_options, store, on_progress)
-            found = search.run(search_options.time_budget)
+            found = search.run()
+            document, companions = search.document(), search.companions()
             decisions = plan(document, options, search.choose)
             hints = Hints(document, options)
             sites = [
                 one.report(options, hints.of(one), search.gain(one.linear)) for one in decisions
             ]
     else:
-        decisions, sites = _at_factor(document, options, options.factor)
+        proto, companions = prepared(loaded.proto, loaded.folder, options)
+        document = Document(proto, loaded.folder, OPERATORS)
+        decisions, sites = _at_factor(document, options, options.fixed)
     sites = [msgspec.structs.replace(s, reason=left.get(s.node, s.reason)) for s in sites]
     size = loaded.path.stat().st_size
     whole = rewriting(document, decisions, options)
@@ -92,12 +97,15 @@ def planned_of(
         model=loaded.path.name,
         sites=sites,
         regions=region_reports(whole, {one.site.node: one.site.name for one in decisions}),
+        companions=companions,
         summary=OptimizeSummary(
             folded=sum(site.status == "folded" for site in sites),
             kept=sum(site.status == "kept" for site in sites),
             refused=sum(site.status == "refused" for site in sites),
             bytes_before=size,
             bytes_after=size,
+            exchanged=sum(len(c.nodes) for c in companions if c.status == "exchanged"),
+            frozen=len(inputs - overridable(document.proto)),
         ),
         search=found,
         written=None,
@@ -123,23 +131,23 @@ def fold_model(
 
     Args:
         proto: the model; it stays as it is.
-        options: which sites, in which form; the factor must be given.
+        options: which sites, in which form; a factor must be given, or form strides.
         folder: where its external data lies.
 
     Returns:
-        The folded model, equal to `proto` if nothing is folded, and the outcome of every site.
+        The folded model, equal to `proto` if nothing is changed, and the outcome of every site.
 
     Raises:
         UsageError: an option that does not fit.
         InvalidModelError: the model is broken or not supported.
     """
-    if options.factor is None:
-        raise UsageError("fold_model runs nothing, so it takes a factor")
+    if options.fixed is None:
+        raise UsageError("fold_model runs nothing, so it takes a factor, or form strides")
     check_model(proto, folder)
     copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
+    copy.CopyFrom(prepared(proto, folder, options)[0])
     document = Document(copy, folder, OPERATORS)
-    decisions, sites = _at_factor(document, options, options.factor)
+    decisions, sites = _at_factor(document, options, options.fixed)
     if not any(site.status == "folded" for site in sites):
         return copy, sites
     return rewriting(document, decisions, options).carry_out(), sites

@@ -39,6 +39,7 @@ class Code(StrEnum):
     QUANTIZED_PER_POSITION = "quantized-per-position"
     QUANTIZED_NOT_CONSTANT = "quantized-not-constant"
     WEIGHT_ZERO_POINT_COMPUTED = "weight-zero-point-computed"
+    INEXACT = "inexact"
     ACCUMULATOR_OVERFLOW = "accumulator-overflow"
 
     # A site as a whole.
@@ -47,6 +48,7 @@ class Code(StrEnum):
     ALREADY_WIDE = "already-wide"
     WEIGHT_NOT_FINITE = "weight-not-finite"
     NO_SUCH_AXIS = "no-such-axis"
+    NO_STRIDES = "no-strides"
     DTYPE_UNMEASURED = "dtype-unmeasured"
     NO_GAIN = "no-gain"
 

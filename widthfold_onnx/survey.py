@@ -10,6 +10,7 @@ from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.read.loader import LoadedModel
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.plan.decide.companions import possible_companions, prepared
 from widthfold_onnx.plan.decide.decisions import KEPT, Decision, plan, planned_shapes, read_at
 from widthfold_onnx.plan.decide.hints import Hints
 from widthfold_onnx.refusal import Refusal
@@ -34,13 +35,16 @@ def survey(loaded: LoadedModel, options: FoldOptions, factor: int) -> InspectRep
     Raises:
         UsageError: a node pattern matches no site, or an assumed input shape does not fit.
     """
-    document = Document(loaded.proto, loaded.folder, OPERATORS)
+    companions = possible_companions(loaded.proto, loaded.folder, options)
+    proto, _ = prepared(loaded.proto, loaded.folder, options)
+    document = Document(proto, loaded.folder, OPERATORS)
     return InspectReport(
         model=loaded.path.name,
         opset=document.opset,
         ir_version=loaded.proto.ir_version,
         nodes=len(loaded.proto.graph.node),
         sites=_sites(document, options, factor),
+        companions=companions,
     )
 
 

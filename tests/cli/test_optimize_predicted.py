@@ -215,7 +215,7 @@ def test_the_whole_model_as_it_was_timed_has_the_last_word(
 ) -> None:
     """What one machine decided is decided again from its export, without a runtime's help."""
     world = enter(monkeypatch, World(doubled, {"conv": saved}))
-    tuned = planned(WIDE)
+    tuned = planned(WIDE, "--effort", "thorough")
     (site,) = tuned["sites"]
     assert (site["status"], site["gain"]["ratio"], site["gain"]["predicted"]) == (status, 2, False)
     assert tuned["search"]["whole"]["ratio"] == WHOLE / (WHOLE - saved)

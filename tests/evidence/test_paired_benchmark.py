@@ -1,20 +1,45 @@
 """Each model runs at the setting that suits it best, chosen in its share of the budget."""
 
 from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from tests.evidence.machine import Machine, costs
-from widthfold_onnx.options import Provider
-from widthfold_onnx.runtime import paired_benchmark
+from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.runtime import clock, paired_benchmark
 from widthfold_onnx.runtime.clock import MIN_PROCESSES, SESSIONS
 from widthfold_onnx.runtime.inputs import rotation
-from widthfold_onnx.runtime.paired_benchmark import Setting, settings_of
+from widthfold_onnx.runtime.paired_benchmark import (
+    TRIAL_PAIRS,
+    Setting,
+    ratio_of,
+    ratio_of_levels,
+    ratios_to,
+    settings_of,
+)
 from widthfold_onnx.runtime.sessions.session import Level
 
 FIRST_TIMED = 5
 """Sessions that were opened before: for the shapes, and both levels of each model."""
+
+OPTIONS = VerifyOptions(provider=Provider.CPU, time_budget=2.0)
+SHAPES = {"x": (1, 256)}
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Three models; b is the fastest at level all, a at level extended, where c has no time."""
+    times = {**costs(6, 4, 3, 9), ("c.onnx", Level.EXTENDED): 5}
+    found = Machine(times)
+    monkeypatch.setattr(paired_benchmark, "open_session", found.open_session)
+    monkeypatch.setattr(paired_benchmark, "clock_of", lambda *arguments: lambda: found.now)
+    monkeypatch.setattr(paired_benchmark, "isolated", lambda function, *rest: function(*rest))
+    for module in (clock, paired_benchmark):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=found.seconds))
+    return found
 
 
 @pytest.mark.parametrize(
@@ -59,10 +84,10 @@ def test_each_setting_comes_first_in_its_turn(measured):
 @pytest.mark.parametrize(("cost", "rounds"), [(0.05, 1000), (0.3, 500), (1, 150), (40, 6)])
 def test_short_runs_choose_in_more_rounds(measured, monkeypatch, cost, rounds):
     counted = []
-    medians = paired_benchmark._medians
+    choosing = paired_benchmark._choosing
 
     def spied(*arguments):
-        result = medians(*arguments)
+        result = choosing(*arguments)
         counted.append(len(machines[0].runs))
         return result
 
@@ -74,7 +99,7 @@ def test_short_runs_choose_in_more_rounds(measured, monkeypatch, cost, rounds):
         return opened(machine, *arguments, **options)
 
     monkeypatch.setattr(Machine, "open_session", open_session)
-    monkeypatch.setattr(paired_benchmark, "_medians", spied)
+    monkeypatch.setattr(paired_benchmark, "_choosing", spied)
     measured(costs(cost, cost, cost, cost), time_budget=20)
     assert counted == [pytest.approx(4 * rounds, abs=4)]
 
@@ -91,7 +116,7 @@ def test_one_file_against_itself_runs_at_one_setting(measured):
 def test_choosing_stops_at_its_share_of_the_budget(measured):
     _, machine = measured(costs(400, 400, 400, 400), time_budget=10)
     chosen = [number for number, _ in machine.runs].index(FIRST_TIMED)
-    assert chosen <= 4 + 3, "one round of four sessions took the share, then the pairs begin"
+    assert chosen <= 8 + 3, "a round that warms up, and one that takes the share"
     _, quick = measured(costs(1, 1, 1, 1), time_budget=10)
     numbers = [number for number, _ in quick.runs]
     assert numbers.index(FIRST_TIMED) >= 4 * paired_benchmark.CHOICE_ROUNDS[0]
@@ -121,6 +146,31 @@ def test_a_budget_that_is_too_short_still_times_one_process(measured):
     assert (timing.processes, timing.sessions, timing.pairs) == (1, min(SESSIONS), 2)
     assert timing.verdict == "inconclusive"
     assert timing.high / timing.low > 1.05
+
+
+@pytest.fixture
+def models(tmp_path):
+    paths = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    for path in paths:
+        path.write_bytes(b"")
+    return paths
+
+
+def test_a_trial_runs_enough_processes_however_long_a_run_takes(machine, models):
+    machine.costs = costs(400, 900, 300, 900)
+    options = VerifyOptions(provider=Provider.CPU, time_budget=0.1)
+    timed = ratio_of(*models, options, SHAPES)
+    assert (len(timed.pairing.samples), timed.pairing.pairs) == (MIN_PROCESSES, TRIAL_PAIRS)
+    assert timed.pairing.verdict == "faster"
+    assert (timed.original_setting, timed.setting) == ("all", "all")
+
+
+@pytest.mark.parametrize("cost", [0.02, 0.5, 5])
+def test_a_trial_of_short_runs_holds_its_budget(machine, models, cost):
+    machine.costs = [cost] * 5 + list(np.random.default_rng(0).uniform(0.8, 1.2, 400) * cost)
+    timed = ratio_of(*models, OPTIONS, SHAPES)
+    assert timed.pairing.pairs >= TRIAL_PAIRS
+    assert machine.seconds() < OPTIONS.time_budget + 0.1
 
 
 def test_made_up_inputs_are_shared_out_among_the_sessions(measured):
@@ -165,3 +215,20 @@ def test_what_the_caller_chose_is_not_swept(chosen, count):
 
 def test_tensorrt_searches_by_itself():
     assert settings_of(Provider.TENSORRT, {"a": "b"}) == [Setting(Level.ALL, {"a": "b"})]
+
+
+def test_parts_run_at_the_setting_that_suits_the_base(machine):
+    paths = [Path(f"{name}.onnx") for name in "abc"]
+    b, c = ratios_to(paths[0], paths[1:], OPTIONS, SHAPES)
+    assert b.ratio == pytest.approx(9 / 4)
+    assert 9 / 4 / 1.03 < b.low < b.ratio < b.high < 9 / 4 * 1.03
+    assert (c.ratio, c.seconds) == pytest.approx((5 / 4, 4e-3))
+    assert b.rounds == c.rounds > 50
+    assert [level for _, level, _ in machine.opened[2:]] == [Level.EXTENDED] * 2
+
+
+def test_the_levels_of_a_model_are_compared_with_a_control(machine):
+    timed = ratio_of_levels(Path("a.onnx"), OPTIONS, SHAPES)
+    assert (timed.original_setting, timed.setting) == ("all", "extended")
+    assert (timed.pairing.ratio, timed.pairing.control) == pytest.approx((1.5, 0.0))
+    assert timed.advice.startswith("the original alone is 1.5x as fast at level extended")

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from widthfold_onnx.evidence.parity import figures
 from widthfold_onnx.evidence.parity.outputs import compare, meaningless, worst
 from widthfold_onnx.options import Tolerance
 
@@ -277,3 +278,20 @@ def test_worst_keeps_what_was_said_of_the_side_with_more_tolerance():
     failed = msgspec.structs.replace(plain, passed=False, note="c")
     row = worst(second, failed)
     assert (row.note, row.tolerance, row.passed) == ("c", 1e-5, False)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.complex64, np.int8, np.bool_])
+@pytest.mark.parametrize("hole", [False, True])
+def test_blocks_change_no_figure(dtype, hole, monkeypatch):
+    rng = np.random.default_rng(0)
+    sides = [(50 * rng.standard_normal((4, 17))).astype(dtype) for _ in range(2)]
+    if hole and np.dtype(dtype).kind == "f":
+        for side in sides:
+            side.flat[[0, 9]], side.flat[30] = np.nan, -np.inf
+    whole = compare("y", *sides, NORMAL)
+    monkeypatch.setattr(figures, "BLOCK", 7)
+    parts = compare("y", *sides, NORMAL)
+    for field in msgspec.structs.fields(whole):
+        one, other = getattr(whole, field.name), getattr(parts, field.name)
+        exact = field.name not in ("mean_abs", "cosine", "psnr") or one is None
+        assert other == (one if exact else pytest.approx(one, rel=1e-9)), field.name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -20,7 +21,7 @@ from widthfold_onnx.plan.predict.cost import conv_seconds, layer_seconds
 from widthfold_onnx.plan.predict.targets import Target, names, target
 from widthfold_onnx.plan.predict.work import Work
 from widthfold_onnx.plan.workload.layers import Layers
-from widthfold_onnx.plan.workload.workloads import Workload
+from widthfold_onnx.plan.workload.workloads import ALIKE, Workload
 
 CPU = target("cpu-avx512")
 MARGIN = 1.25
@@ -62,6 +63,8 @@ WINS = {
     "1 -> 1, 1x31: 4.7x": ([1, 1, 512, 512], [1, 1, 1, 31], same(1, 31), "width 16"),
     "1 -> 4, 3x3: 2.4x": ([1, 1, 640, 640], [4, 1, 3, 3], same(3, 3), "rank 1 lifted"),
     "1 -> 1, 5x1: 4.8x": ([1, 1, 512, 512], [1, 1, 5, 1], same(5, 1), "rank 1 lifted"),
+    "1-D, 2 -> 2, 5 taps: 1.9x": ([1, 2, 16000], [2, 2, 5], same(5), "width 8 lifted"),
+    "1-D, 32 -> 1, 7 taps: 1.5x": ([1, 32, 65536], [1, 32, 7], same(7), "width 16 lifted"),
     "1 -> 1, 3x3, batch 16: 4.7x": ([16, 1, 64, 64], [1, 1, 3, 3], same(3, 3), "batch 16"),
 }
 
@@ -71,7 +74,6 @@ TRAPS = {
     "4 -> 8, 3x3 at stride 2": ([1, 4, 640, 640], [8, 4, 3, 3], STRIDED.format(1)),
     "1-D, 3 taps": ([1, 1, 480000], [1, 1, 3], same(3)),
     "1-D, 5 taps": ([1, 1, 480000], [1, 1, 5], same(5)),
-    "1-D, 2 -> 2, 5 taps": ([1, 2, 16000], [2, 2, 5], same(5)),
     "64 -> 64, 3x3": ([1, 64, 56, 56], [64, 64, 3, 3], same(3, 3)),
 }
 
@@ -80,6 +82,15 @@ TRAPS = {
 def test_what_is_known_to_win_is_predicted_to(case: str) -> None:
     shape, weight, attributes, form = WINS[case]
     assert gains(workload(shape, weight, attributes))[form] > MARGIN
+
+
+@pytest.mark.parametrize(("channels", "taps"), [(256, 31), (512, 31), (256, 4)])
+def test_a_depthwise_layer_of_one_axis_is_predicted_to_gain_by_a_lift(channels, taps) -> None:
+    """Measured 4.3x, 3.9x and 3.8x."""
+    attributes = f"group = {channels}, {same(taps | 1)}"
+    found = gains(workload([1, channels, 1000], [channels, 1, taps], attributes))
+    assert max(found, key=lambda name: found[name]) == "rank 1 lifted"
+    assert found["rank 1 lifted"] > MARGIN
 
 
 @pytest.mark.parametrize("case", TRAPS)
@@ -118,7 +129,7 @@ def test_short_rows_are_moved_one_by_one_though_no_reshape_told_their_length() -
 def test_the_most_promising_forms_come_first() -> None:
     layer = workload([1, 1, 512, 512], [1, 1, 1, 31], same(1, 31))
     seconds = [form.predicted for form in layer.forms]
-    assert seconds == sorted(seconds)
+    assert all(first <= ALIKE * second for first, second in pairwise(seconds))
     assert seconds[0] < layer.predicted
 
 

@@ -16,7 +16,16 @@ from tests.plan.tool import FOLD, conv
 from tests.rewrite.products import Product
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import FoldOptions, Layout, NonFinite, Provider, SearchOptions
+from widthfold_onnx.options import (
+    Companion,
+    Effort,
+    FoldOptions,
+    Form,
+    Layout,
+    NonFinite,
+    Provider,
+    SearchOptions,
+)
 from widthfold_onnx.plan.decide.decisions import read_sites
 from widthfold_onnx.plan.measure.bench import Bench
 from widthfold_onnx.plan.store.store import Store
@@ -102,7 +111,17 @@ def test_every_field_of_a_form_is_in_its_key_or_has_a_reason() -> None:
         for name, other in alterations(form, NOT_IN_THE_KEY, {}):
             assert form_key(site, other) != key, name
             seen.add(name)
-    assert {"axis", "factor", "kind", "group", "batch", "lift", "blocked", "merged"} <= seen
+    assert {
+        "axis",
+        "factor",
+        "kind",
+        "group",
+        "batch",
+        "lift",
+        "blocked",
+        "merged",
+        "summed",
+    } <= seen
 
 
 IDENTITY = "which node it is, not what it computes"
@@ -152,6 +171,7 @@ SETTING: Mapping[str, Any] = {
     "threads": 2,
 }
 SEARCH_ALONE = {
+    "effort": "decides what is measured; a measurement says how often something ran",
     "time_budget": "a measurement that was skipped for want of time says how much there was",
     "store": "where the measurements are",
     "target": "orders what is measured",
@@ -160,21 +180,28 @@ SEARCH_ALONE = {
 }
 FOLDING: Mapping[str, Any] = {"guard_shapes": True}
 FOLD_ALONE = {
-    **dict.fromkeys(("factor", "axis", "layout", "ragged", "mix_samples", "nonfinite"), LIMIT),
+    **dict.fromkeys(
+        ("factor", "form", "axis", "layout", "ragged", "mix_samples", "nonfinite"), LIMIT
+    ),
     **dict.fromkeys(("max_flops_growth", "max_bytes_growth"), LIMIT),
     **dict.fromkeys(("max_channels", "nodes", "skip"), SELECTION),
     "input_shapes": "the subject holds the extents",
+    **dict.fromkeys(("companions", "freeze_weights"), "layers are cut out of what they leave"),
 }
 OTHER: Mapping[str, Any] = {
     "factor": 4,
+    "form": Form.STRIDES,
     "axis": "width",
     "layout": Layout.NHWC,
     "nonfinite": NonFinite.REFUSE,
+    "companions": (Companion.PRELU,),
     "nodes": ("a",),
     "skip": ("a",),
     "input_shapes": {"x": (1,)},
     "store": Path("s"),
     "target": "a100",
+    "effort": Effort.QUICK,
+    "time_budget": 1.0,
     "inputs": ("a",),
 }
 

@@ -119,15 +119,15 @@ def test_what_is_left_alone_is_no_unit() -> None:
 
 def test_a_layer_of_one_position_has_no_form_and_says_so() -> None:
     width = FoldOptions(axis="width")
-    (refusal,) = layers(conv([1, 1, 1], (1, 1, 1)), width).subjects.values()
+    (refusal,) = layers(conv([1, 1, 1, 1, 1], (1, 1, 1, 1, 1)), width).subjects.values()
     assert isinstance(refusal, Refusal)
     assert refusal.code == "too-short"
-    (lifted,) = workload(conv([1, 1, 1, 1], (1, 1, 1, 1)), width).forms
-    assert json.loads(lifted.key)["lift"] == 1
+    for rank in (1, 2):
+        (lifted,) = workload(conv([1, 1, *[1] * rank], (1, 1, *[1] * rank)), width).forms
+        assert json.loads(lifted.key)["lift"] == 1
     # Its channels can be padded all the same.
-    assert {json.loads(f.key)["axis"] for f in workload(conv([1, 1, 1], (1, 1, 1))).forms} == {
-        "channel"
-    }
+    volume = conv([1, 1, 1, 1, 1], (1, 1, 1, 1, 1))
+    assert {json.loads(f.key)["axis"] for f in workload(volume).forms} == {"channel"}
 
 
 def test_the_most_work_comes_first() -> None:

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from tests.plan.tool import FOLD, integers, layers, run, workload
+from tests.plan.tool import integers, layers, run, workload
 from tests.rewrite.products import Product
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
@@ -50,11 +50,18 @@ DIVISORS = {
     "thirds": {3, 11},
 }
 
+MIXED = FoldOptions(mix_samples=True)
+
+
+def fold_of(name: str) -> FoldOptions:
+    """Rows of a matrix that is an input of the model are samples, so they mix if asked to."""
+    return MIXED if len(LAYERS[name].shape) == 2 else FoldOptions()
+
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_every_form_is_the_layer_bit_for_bit(name: str) -> None:
     product = LAYERS[name]
-    found = workload(product.model())
+    found = workload(product.model(), fold_of(name))
     factors = {json.loads(form.key)["factor"] for form in found.forms}
     assert factors == DIVISORS.get(name, {2, 4, 8, 16, 32})
     x = integers(found.model)
@@ -64,17 +71,17 @@ def test_every_form_is_the_layer_bit_for_bit(name: str) -> None:
     channels //= 2 if name == "batched" else 1
     assert found.macs == wanted.size * channels
     for form in found.forms:
-        model = reformed(found, form.key, FOLD)
+        model = reformed(found, form.key, fold_of(name))
         assert model is not None
         np.testing.assert_array_equal(run(model, x), -wanted, err_msg=form.key)
 
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_form_is_found_again_by_its_key(name: str) -> None:
-    ((_, site),) = read_sites(Document(LAYERS[name].model(), None, OPERATORS), FOLD)
+    ((_, site),) = read_sites(Document(LAYERS[name].model(), None, OPERATORS), fold_of(name))
     assert isinstance(site, LinearSite)
-    for form in every_form(site, FOLD):
-        again = form_of(site, form_key(site, form), FOLD)
+    for form in every_form(site, fold_of(name)):
+        again = form_of(site, form_key(site, form), fold_of(name))
         assert isinstance(again, Reformulation)
         assert (again.fold, again.folding, again.unfolding) == (
             form.fold,
@@ -102,7 +109,7 @@ def ops(model: bytes | None) -> list[str]:
 
 
 def test_what_is_fused_behind_belongs_to_the_layer() -> None:
-    found = workload(with_bias("rows"))
+    found = workload(with_bias("rows"), MIXED)
     assert [n[0] for n in json.loads(found.subject)["behind"]] == ["Add", "Relu"]
     assert ops(found.model) == ["MatMul", "Add", "Relu", "Neg"]
 
@@ -110,16 +117,16 @@ def test_what_is_fused_behind_belongs_to_the_layer() -> None:
 @pytest.mark.parametrize("name", ["rows", "merged", "batched", "columns", "gemm"])
 def test_a_form_keeps_fused_what_a_runtime_fuses(name: str) -> None:
     """Measured alone between its Reshapes, and as a neighbour would find it, without them."""
-    found = workload(with_bias(name))
+    found = workload(with_bias(name), fold_of(name))
     x = integers(found.model)
     wanted = run(found.model, x)
     assert len(np.unique(wanted)) > 9
     op = LAYERS[name].op
     for form in found.forms:
-        alone = reformed(found, form.key, FOLD)
+        alone = reformed(found, form.key, fold_of(name))
         assert ops(alone) == ["Reshape", op, "Add", "Relu", "Reshape", "Neg"]
         np.testing.assert_array_equal(run(alone or b"", x), wanted)
-        inside = reformed(replace(found, inside=True), form.key, FOLD)
+        inside = reformed(replace(found, inside=True), form.key, fold_of(name))
         assert ops(inside) == [op, "Add", "Relu", "Neg"]
         assert form.reads is not None
         assert form.reads == form.returns
@@ -138,7 +145,7 @@ def test_what_is_carried_is_predicted_to_be_fused() -> None:
         graph.node[2].CopyFrom(helper.make_node("Add", ["m", "b"], ["y"]))
         graph.node.append(helper.make_node("Identity", ["y"], ["end"]))
         graph.output[0].name = "end"
-        found = workload(model)
+        found = workload(model, MIXED)
         (by_8,) = [form for form in found.forms if json.loads(form.key)["factor"] == 8]
         gains.append(found.predicted / by_8.predicted)
     assert gains[0] > 2
@@ -146,7 +153,7 @@ def test_what_is_carried_is_predicted_to_be_fused() -> None:
 
 
 def test_subjects_tell_products_apart() -> None:
-    subjects = {workload(product.model()).subject for product in LAYERS.values()}
+    subjects = {workload(p.model(), fold_of(name)).subject for name, p in LAYERS.items()}
     assert len(subjects) == len(LAYERS)
 
 
@@ -171,7 +178,7 @@ TALL = {
 def test_tall_and_skinny_products_are_predicted(shape: tuple[int, int, int]) -> None:
     rows, channels, outputs = shape
     model = Product(shape=[rows, channels], weight=[channels, outputs]).model()
-    found = Layers.of(Document(model, None, OPERATORS), FoldOptions(), {}, target("cpu-avx512"))
+    found = Layers.of(Document(model, None, OPERATORS), MIXED, {}, target("cpu-avx512"))
     (layer,) = found.workloads.values()
     (by_8,) = [form for form in layer.forms if json.loads(form.key)["factor"] == 8]
     assert TALL[shape](layer.predicted / by_8.predicted), layer.predicted / by_8.predicted

@@ -11,11 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.plan.races import workload
 from tests.plan.tool import FOLD
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, Provider
 from widthfold_onnx.plan.measure import successive_halving
 from widthfold_onnx.plan.measure.successive_halving import (
+    FIRST_PAIRS,
     FIRST_SHARE,
     FORM_SECONDS,
     HOPELESS,
@@ -25,6 +27,7 @@ from widthfold_onnx.plan.measure.successive_halving import (
     Done,
     Ran,
     Setup,
+    _need,
     out_of_reach,
     race,
 )
@@ -123,11 +126,21 @@ def test_every_form_begins_before_it_runs_and_the_layer_is_done_at_the_end(raced
 
 
 def test_what_is_hopeless_is_not_run_again(raced) -> None:
-    said, track = raced({"own": 1.0, "good": 0.5, "bad": HOPELESS * 1.01, "meh": HOPELESS * 0.99})
-    assert results(said)["bad"].pairs == 1
-    assert results(said)["bad"].ratio == pytest.approx(1 / (HOPELESS * 1.01))
-    assert results(said)["meh"].pairs > 1
-    assert track.runs["bad"] == 2  # once to warm up
+    bad, meh, good = HOPELESS * 1.01, HOPELESS * 0.99, 0.5
+    forms = {"bad": bad, "meh": meh, "good": good, "behind": good * bad, "near": good * meh}
+    said, track = raced({"own": 1.0, **forms})
+    for form in ("bad", "behind"):
+        ran = results(said)[form]
+        assert (ran.pairs, track.runs[form]) == (FIRST_PAIRS, 1 + FIRST_PAIRS)  # once to warm up
+        assert ran.ratio == pytest.approx(1 / forms[form])
+    assert results(said)["meh"].pairs > FIRST_PAIRS
+    assert results(said)["near"].pairs > FIRST_PAIRS
+
+
+def test_a_form_is_not_hopeless_for_one_slow_run(raced) -> None:
+    said, _ = raced({"own": 1.0, "good": lambda run: 50.0 if run == 2 else 0.5, "next": 0.9})
+    found = results(said)
+    assert found["good"].pairs == found["next"].pairs == RUNGS[-1].pairs
 
 
 def test_a_hiccup_later_on_does_not_undo_what_was_measured(raced) -> None:
@@ -181,9 +194,16 @@ def test_the_share_of_time_ends_a_race_and_nothing_is_left_out(raced) -> None:
     late = [key for key in forms if not found[key].pairs]
     assert ran == list(forms)[: len(ran)]
     assert {found[key].reason for key in late} == {NO_TIME}
-    one = 2 * (2 + RUNGS[0].pairs + 1)
+    one = 2 * (1 + RUNGS[0].pairs)  # once to warm up
     assert FIRST_SHARE * 100 <= 10 + len(ran) * one <= FIRST_SHARE * 100 + one
     assert track.now <= (100 + 2 * (RUNGS[-1].pairs + 1)) * MILLI
+
+
+def test_a_layer_gets_time_by_the_runs_that_it_needs() -> None:
+    """The second layer has ten times as many models to run, so the first may not take half."""
+    few, many = workload("few", *"ab"), workload("many", *map(str, range(29)))
+    assert _need(many) == pytest.approx(10 * _need(few))
+    assert _need(replace(few, predicted=2.0)) == pytest.approx(2 * _need(few), rel=0.01)
 
 
 def test_time_is_shared_out_and_what_a_layer_leaves_goes_to_the_others(raced) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from widthfold_onnx.plan.search import trials
 from widthfold_onnx.plan.search.trials import Trials
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.rewrite.record import FOLD_KEY
+from widthfold_onnx.runtime.paired_benchmark import ratios_to
 
 A, B = {"layer": "form"}, {"layer": "form", "other": "form"}
 
@@ -129,3 +131,38 @@ def test_a_model_that_hangs_is_lost(model: Path, monkeypatch: pytest.MonkeyPatch
         builder = Builder(model, store)
         found = builder.trials.compare({}, A, 0.5)
         assert (found.status, found.reason) == ("lost", "no result after 1.5 s; stopped")
+
+
+def test_parts_of_a_choice_are_timed_in_turn_with_it(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few at a time, each once; what was compared before is known."""
+    names = [f"layer{i}" for i in range(trials.AT_ONCE + 2)]
+    world = enter(monkeypatch, World(doubled, dict.fromkeys(names, 0.5)))
+    asked: list[int] = []
+
+    def spy(function, base: Path, *args, **more):
+        asked.append(len(args[0]) if function is ratios_to else 0)
+        return world.isolated(function, base, *args, **more)
+
+    monkeypatch.setattr(trials, "isolated", spy)
+    every = dict.fromkeys(names, "form")
+    parts = [{n: "form" for n in names if n != left} for left in names]
+    with Store(None) as store:
+        builder = Builder(model, store)
+        compared = builder.trials.compare(parts[0], every, 3.0)
+        found = builder.trials.without(every, parts, 4.0)
+        assert asked == [0, trials.AT_ONCE, 1]
+        assert found[0] == compared
+        assert found[1].ratio == pytest.approx(1 + 0.5 / (WHOLE - 0.5 * len(names)))
+        assert builder.trials.without(every, parts, 4.0) == found
+    assert len(asked) == 3
+
+
+def test_of_parts_that_do_not_run_nothing_is_known_but_that(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter(monkeypatch, World(doubled, {"layer": math.nan, "other": 1.0}))
+    with Store(None) as store:
+        found = Builder(model, store).trials.without(B, [A, {"other": "form"}], 4.0)
+    assert [one.status for one in found] == ["lost", "lost"]

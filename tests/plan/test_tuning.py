@@ -10,12 +10,22 @@ from pathlib import Path
 import pytest
 
 import widthfold_onnx
-from tests.plan.workers import GO_ON, MEETING, PATIENCE, halting, hopeless, meeting, quick
+from tests.plan.workers import (
+    GO_ON,
+    MEETING,
+    PATIENCE,
+    halting,
+    hopeless,
+    meeting,
+    quick,
+    slow_at_extended,
+)
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 from widthfold_onnx.plan.measure import bench
 from widthfold_onnx.plan.measure.bench import AS_IS
-from widthfold_onnx.plan.search import tuning
+from widthfold_onnx.plan.measure.effort import SPENDING
+from widthfold_onnx.plan.search import trials, tuning
 from widthfold_onnx.plan.search.tuning import EVERY_FORM, tune
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.progress import Step
@@ -47,10 +57,11 @@ def test_what_was_tuned_is_not_measured_by_optimize(
     with Store(options.store) as store:
         assert len(store) == row.measured
     monkeypatch.setattr(bench, "race", hopeless)
+    monkeypatch.setattr(trials, "ratio_of_levels", slow_at_extended)
     found = widthfold_onnx.optimize(SIGNAL, None, EVERY_FORM, search_options=options).search
     assert found is not None
-    assert found.forms == row.forms
-    assert found.measured <= 1  # the whole model
+    assert found.forms >= row.forms == SPENDING[options.effort].forms
+    assert found.measured <= 2  # the original at its levels, and the whole model
 
 
 @pytest.mark.usefixtures("fast")

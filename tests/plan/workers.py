@@ -10,7 +10,10 @@ from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 
+import numpy as np
+
 from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.plan.measure.bench import AS_IS
 from widthfold_onnx.plan.measure.cluster_task import Outcome
 from widthfold_onnx.plan.measure.measurements import now
@@ -18,6 +21,8 @@ from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, Rep
 from widthfold_onnx.plan.store.store import Measurement
 from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.results.store import SKIPPED
+from widthfold_onnx.runtime.clock import Pairing
+from widthfold_onnx.runtime.paired_benchmark import Timed
 
 SECONDS = 0.2
 MEETING = "MEETING"
@@ -134,3 +139,10 @@ def hopeless(
 def sleeping(*args: object) -> None:
     """A comparison that never ends."""
     time.sleep(PATIENCE)
+
+
+def slow_at_extended(model: Path, options: VerifyOptions, shapes: Shapes) -> Timed:
+    """Stands in for `ratio_of_levels`: a model that only level ALL suits."""
+    samples = np.full((5, 2, 2, 5), np.reshape([1.0, 2.0], (2, 1, 1)))
+    pairing = Pairing(samples, 0.5, 0.5, 0.5, 0.0, converged=True, verdict="slower")
+    return Timed(pairing, "", "all", "extended")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,14 @@ from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, rac
 from widthfold_onnx.plan.search import search_context, trials
 from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.runtime.clock import Pairing
-from widthfold_onnx.runtime.paired_benchmark import ratio_of
+from widthfold_onnx.runtime.paired_benchmark import (
+    Ratio,
+    Timed,
+    ratio_of,
+    ratio_of_levels,
+    ratios_to,
+)
+from widthfold_onnx.runtime.sessions.session import Level
 
 WHOLE = 10.0
 """Seconds that every model takes as it is."""
@@ -41,14 +48,24 @@ class World:
         alone: what becomes of a layer's form.
         saved: seconds that a node saves in its place if it is folded; with NaN no model runs.
         noise: half width of every interval of whole models, and their control.
+        levels: time of the original at level ALL / at EXTENDED.
     """
 
-    def __init__(self, alone: Alone, saved: Mapping[str, float], noise: float = 0.005) -> None:
+    def __init__(
+        self,
+        alone: Alone,
+        saved: Mapping[str, float],
+        noise: float = 0.005,
+        levels: float = 0.5,
+    ) -> None:
         self.alone = alone
         self.saved = saved
         self.noise = noise
+        self.levels = levels
         self.advice = ""
         self.raced: list[str] = []
+        self.budgets: list[float] = []
+        self.at: list[Level] = []
         self.compared: list[tuple[frozenset[str], frozenset[str]]] = []
 
     def isolated(self, function, *args, on_progress=None, **limits):
@@ -56,11 +73,21 @@ class World:
             return self._race(*args, on_progress)
         if function is ratio_of:
             return self._contest(*args)
+        if function is ratios_to:
+            return self._turns(*args)
+        if function is ratio_of_levels:
+            return self._timed(WHOLE, WHOLE / self.levels, "all", "extended")
         return function(*args)
 
     def _race(self, workloads, setup, seconds, report) -> None:
         for workload in workloads:
+            if not workload.forms:  # the layer as it is, before it races
+                report(Began(workload.subject, ""))
+                report(Ran(workload.subject, "", 1.0, 1.0, 1.0, 1.0, 4))
+                report(Done(workload.subject))
+                continue
             self.raced.append(workload.subject)
+            self.at.append(setup.level)
             report(Began(workload.subject, ""))
             report(Ran(workload.subject, "", 1.0, 1.0, 1.0, 1.0, 4))
             for key in (form.key for form in workload.forms):
@@ -72,12 +99,20 @@ class World:
                     report(Ran(workload.subject, key, ratio, low, 2 * ratio - low, 1 / ratio, 40))
             report(Done(workload.subject))
 
-    def _contest(self, base: Path, other: Path, options, shapes) -> tuple[Pairing, str]:
+    def _contest(self, base: Path, other: Path, options, shapes) -> Timed:
         sides = folded(base), folded(other)
         self.compared.append(sides)
+        self.budgets.append(options.time_budget)
         before, after = (WHOLE - sum(self.saved[name] for name in side) for side in sides)
         if math.isnan(before + after):
             raise UnverifiedError("the child process died of SIGSEGV")
+        return self._timed(before, after, "all", "all")
+
+    def _turns(self, base: Path, others: Sequence[Path], options, shapes) -> list[Ratio]:
+        pairings = [self._contest(other, base, options, shapes).pairing for other in others]
+        return [Ratio(p.ratio, p.low, p.high, 1.0, 50) for p in pairings]
+
+    def _timed(self, before: float, after: float, *settings: str) -> Timed:
         ratio = before / after
         pairing = Pairing(
             samples=np.full((5, 2, 2, 5), np.reshape([before, after], (2, 1, 1))),
@@ -88,7 +123,7 @@ class World:
             converged=True,
             verdict="no difference",
         )
-        return pairing, self.advice
+        return Timed(pairing, self.advice, *settings)
 
 
 def folded(model: Path) -> frozenset[str]:

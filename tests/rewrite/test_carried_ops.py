@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper, numpy_helper
 
+from tests.plan.tool import conv
 from tests.rewrite.graphs import ops
 from tests.rewrite.regions import (
     MOVES,
@@ -15,7 +18,14 @@ from tests.rewrite.regions import (
 )
 from tests.running import run
 from widthfold_onnx import AxisName, FoldOptions, fold_model
+from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.operators import OPERATORS
+from widthfold_onnx.plan.decide.decisions import read_sites
 from widthfold_onnx.rewrite.record import LAYOUT_KEY
+from widthfold_onnx.rewrite.rewriting import Rewriting
+from widthfold_onnx.rules.forms.enumeration import forms
+from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.match.site import LinearSite
 
 
 @pytest.mark.parametrize(
@@ -207,3 +217,44 @@ def test_what_returns_no_element_is_not_carried(
     assert [kind for kind in ops(result) if kind not in MOVES] == ["Conv", op]
     (empty,) = run(result, np.zeros((2, 3, 7, 12), np.float32), "ORT_ENABLE_ALL")
     assert empty.shape == extents
+
+
+def lifted(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with every Conv lifted, which only `auto` does."""
+    document = Document(model, None, OPERATORS)
+    chosen = []
+    for _, site in read_sites(document, FoldOptions()):
+        assert isinstance(site, LinearSite)
+        ((_, form),) = forms(site, FoldOptions(), (1, 1), lift=1)
+        assert isinstance(form, Reformulation)
+        chosen.append((site, form))
+    return Rewriting.of(document, chosen, FoldOptions()).carry_out()
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes"),
+    [
+        ("MaxPool", {"kernel_shape": [3], "strides": [2], "pads": [1, 0]}),
+        ("MaxPool", {"kernel_shape": [2], "dilations": [3]}),
+        ("AveragePool", {"kernel_shape": [4], "pads": [1, 2], "count_include_pad": 1}),
+    ],
+)
+def test_a_pool_is_lifted_with_its_neighbours(op: str, attributes: dict) -> None:
+    model = conv([1, 3, 31], (5, 3, 3), pads=[1, 1], output="c")
+    model.graph.node.append(helper.make_node(op, ["c"], ["p"], "pool", **attributes))
+    model.graph.node.append(helper.make_node("Conv", ["p", "w2"], ["y"], "second"))
+    weight = np.random.default_rng(5).integers(-2, 3, (2, 5, 3)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w2"))
+    model.graph.output[0].name = "y"
+    x = np.random.default_rng(6).integers(-8, 9, (1, 3, 31)).astype(np.float32) * 4
+    (wanted,) = run(model, x)
+    result = lifted(model)
+    assert ops(result) == ["Reshape", "Conv", op, "Conv", "Reshape"]
+    np.testing.assert_array_equal(run(result, x)[0], wanted, strict=True)
+
+
+def test_what_names_axes_is_not_lifted() -> None:
+    model = conv([1, 3, 31], (5, 3, 3), output="c")
+    model.graph.node.append(helper.make_node("ReduceMax", ["c"], ["y"], "max", axes=[2]))
+    model.graph.output[0].name = "y"
+    assert ops(lifted(model)) == ["Reshape", "Conv", "Reshape", "ReduceMax"]

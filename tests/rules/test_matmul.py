@@ -8,6 +8,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from tests.rewrite.products import Product
+from tests.running import run
 from widthfold_onnx import FoldOptions, fold_model
 from widthfold_onnx.options import NonFinite
 from widthfold_onnx.results import SiteReport
@@ -56,21 +57,22 @@ REFUSALS: dict[str, tuple[Product, FoldOptions, str, str]] = {
         OPEN,
         FoldOptions(factor=8),
         "unknown-extent",
-        "rows: ? rows: whether 8 divides their number is not known",
+        "rows: ? rows: whether 8 divides their number is not known; "
+        "--input-shape x:8,3 --mix-samples folds it",
     ),
     "open rows may be samples": (
         OPEN,
         FoldOptions(factor=8, input_shapes={"x": (16, 3)}),
         "mixes-samples",
-        "rows: the rows may be samples of a batch, and a NaN of one would reach others "
-        "(--mix-samples allows it)",
+        "rows: the rows may be samples of a batch, and a NaN of one would reach others; "
+        "--mix-samples folds it",
     ),
     "only with the samples": (
         BATCH,
         FoldOptions(factor=8),
         "mixes-samples",
-        "rows: the rows may be samples of a batch, and a NaN of one would reach others "
-        "(--mix-samples allows it)",
+        "rows: the rows may be samples of a batch, and a NaN of one would reach others; "
+        "--mix-samples folds it",
     ),
     "samples across": (
         Product(
@@ -84,8 +86,8 @@ REFUSALS: dict[str, tuple[Product, FoldOptions, str, str]] = {
         ),
         FoldOptions(factor=8, input_shapes={"x": (16, 3)}),
         "mixes-samples",
-        "columns: the columns may be samples of a batch, and a NaN of one would reach others "
-        "(--mix-samples allows it)",
+        "columns: the columns may be samples of a batch, and a NaN of one would reach others; "
+        "--mix-samples folds it",
     ),
     "two assumed extents": (
         Product(shape=[4, 6, 3], weight=[3, 5], dims=["n", "m", 3]),
@@ -95,19 +97,19 @@ REFUSALS: dict[str, tuple[Product, FoldOptions, str, str]] = {
         "an error",
     ),
     "strict": (
-        Product(shape=[16, 3], weight=[3, 5]),
+        Product(shape=[1, 16, 3], weight=[3, 5]),
         FoldOptions(factor=8, nonfinite=NonFinite.REFUSE),
         "structural-zeros",
         "rows: 88% of the weight would be zeros that spread Inf and NaN",
     ),
     "growth": (
-        Product(shape=[16, 3], weight=[3, 5]),
+        Product(shape=[1, 16, 3], weight=[3, 5]),
         FoldOptions(factor=8, max_flops_growth=4),
         "flops-growth",
         "rows: multiply-adds would grow 8.0x; --max-flops-growth is 4",
     ),
     "bytes": (
-        Product(shape=[16, 3], weight=[3, 5]),
+        Product(shape=[1, 16, 3], weight=[3, 5]),
         FoldOptions(factor=8, max_bytes_growth=2),
         "bytes-growth",
         "rows: input, weight and output would grow 7.6x; --max-bytes-growth is 2",
@@ -227,9 +229,39 @@ def test_rank_that_only_the_assumed_shape_knows() -> None:
     assert (site.code, site.reason) == ("unknown-shape", "the rank of the input is not known")
 
 
-def test_rows_of_an_input_of_the_model_are_rows() -> None:
-    product = Product(shape=[8, 15], weight=[15, 2])
-    assert fold_model(product.model(), FoldOptions(factor=4))[1][0].status == "folded"
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [
+        ([8, 15], {"weight": [15, 2]}),  # rows
+        ([8, 15], {"weight": [2, 15], "left": True, "turned": True}),  # columns, by a Transpose
+        ([8, 15], {"weight": [2, 15], "left": True, "op": "Gemm", "attributes": {"transB": 1}}),
+    ],
+)
+def test_rows_of_a_matrix_that_is_an_input_of_the_model_are_samples(shape, options) -> None:
+    """A NaN in one row reaches no other, unless the caller allows it."""
+    first = "Transpose" if options.pop("turned", False) else "Identity"
+    model = Product(shape=shape, first=first, **options).model()
+    assert refused(model, FoldOptions(factor=4)).code == "mixes-samples"
+    x = np.ones(shape, np.float32)
+    x[3] = np.nan
+    (plain,) = run(model, {"x": x})
+    folded, _ = fold_model(model, FoldOptions(factor=4, mix_samples=True))
+    (mixed,) = run(folded, {"x": x})
+    assert np.isnan(plain).mean() == 1 / 8
+    assert np.isnan(mixed).mean() == 4 / 8
+
+
+def test_a_weight_that_is_listed_as_an_input_is_no_batch() -> None:
+    """Files of IR version 3 list every constant as an input."""
+    model = Product(shape=[1, 8, 3], weight=[3, 5]).model()
+    model.graph.node[0].op_type = "Flatten"
+    model.graph.node[0].attribute.append(helper.make_attribute("axis", 2))
+    listed = helper.make_tensor_value_info("scale", onnx.TensorProto.FLOAT, [4, 3])
+    model.graph.input.append(listed)
+    assert refused(model, FoldOptions(factor=8)).code == "mixes-samples"
+    scale = numpy_helper.from_array(np.ones((4, 3), np.float32), "scale")
+    model.graph.initializer.append(scale)
+    assert fold_model(model, FoldOptions(factor=8))[1][0].status == "folded"
 
 
 def other_inputs(change: str) -> onnx.ModelProto:

@@ -125,7 +125,13 @@ class TestRefusal:
     @pytest.mark.parametrize(
         ("model", "options", "code", "words"),
         [
-            (conv_model([1, 32, 8, 8], (32, 32, 1, 1)), {}, "already-wide", "32 -> 32"),
+            (conv_model([1, 32, 8, 8], (32, 32, 1, 1)), {}, "already-wide", "32 -> 32 channels; "),
+            (
+                conv_model([1, 99, 8], (105, 33, 1), group=3),
+                {},
+                "already-wide",
+                "33 -> 35 channels per group; both sides have at least 32 (--max-channels)",
+            ),
             (
                 conv_model([1, 1, 9, 15], (1, 1, 3, 3), pads=[1, 1, 1, 1]),
                 {},
@@ -227,6 +233,18 @@ class TestOpenExtents:
                 FoldOptions(factor=factor)
         with pytest.raises(UsageError):
             FoldOptions(factor=2, axis=1)
+
+
+@pytest.mark.parametrize(
+    ("channels", "weight", "group"),
+    [(256, (256, 1, 31), 256), (68, (136, 2, 3), 34), (74, (6, 37, 3), 2), (6, (74, 3, 3), 2)],
+)
+def test_a_group_of_few_channels_is_narrow_however_many_groups_there_are(
+    channels: int, weight: tuple[int, ...], group: int
+) -> None:
+    model = conv_model([1, channels, 40], weight, group=group, pads=[weight[2] // 2] * 2)
+    assert site(model).status == "folded"
+    assert site(model, max_channels=min(weight[0] // group, weight[1])).code == "already-wide"
 
 
 def test_ragged_adds_no_more_than_there_is() -> None:

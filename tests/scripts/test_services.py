@@ -125,7 +125,7 @@ def test_the_hook_lists_every_model_with_work(tmp_path: Path) -> None:
     code, out = hook(*files)
     assert code == 1
     assert "pitch_cnn.onnx': 4 nodes would be folded; " in out
-    assert "volume_3d.onnx': 1 nodes would be folded\n" in out
+    assert "volume_3d.onnx': 1 node would be folded\n" in out
     assert hook(models / "ragged.onnx") == (0, "")
     assert hook() == (0, "")
 

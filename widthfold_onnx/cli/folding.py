@@ -8,9 +8,10 @@ from dataclasses import fields
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from widthfold_onnx.cli.common import ShapeType, Word
-from widthfold_onnx.options import AxisName, FoldOptions, Layout, NonFinite
+from widthfold_onnx.options import AxisName, Companion, FoldOptions, Form, Layout, NonFinite
 from widthfold_onnx.text import printable
 
 
@@ -51,6 +52,15 @@ class FactorType(click.ParamType[int | None]):
             self.fail(f"{printable(value)!r} is neither auto nor a whole number", param, ctx)
 
 
+FORM = click.option(
+    "--form",
+    type=Word(Form),
+    default="fold",
+    show_default=True,
+    help="fold: as --factor says. strides: fold the strides of every layer and nothing else, "
+    "without measuring: a ConvTranspose becomes a Conv and a pixel shuffle, any other Conv a pixel "
+    "unshuffle and a Conv of stride 1.",
+)
 OPTIONS = (
     click.option(
         "--axis",
@@ -97,7 +107,8 @@ OPTIONS = (
         type=int,
         default=32,
         show_default=True,
-        help="Leave a layer alone if its input and its output have at least this many channels.",
+        help="Leave a layer alone if its input and its output have at least this many channels in "
+        "every group.",
     ),
     click.option(
         "--max-flops-growth",
@@ -137,6 +148,25 @@ OPTIONS = (
 )
 """Options of all commands that plan a fold, in the order of `--help`: the fields of FoldOptions."""
 
+CHANGES = (
+    click.option(
+        "--companion",
+        "companions",
+        type=Word(Companion),
+        multiple=True,
+        help="Exchange ops for equal ones that run faster: prelu (PRelu), scalar (arithmetic with "
+        "one number), or none. May be given several times. Default: --factor auto measures all of "
+        "them; a number and --form strides exchange none.",
+    ),
+    click.option(
+        "--freeze-weights",
+        is_flag=True,
+        help="Take weights out of the inputs of the model, where callers could replace them and "
+        "the runtime neither packs nor fuses them.",
+    ),
+)
+"""Options of the commands that show or write one model."""
+
 
 def fold_options(
     default_factor: str | None,
@@ -144,7 +174,8 @@ def fold_options(
     """Add the options of a fold; the command gets one `fold` argument of type FoldOptions.
 
     Args:
-        default_factor: with "auto", `--factor` takes auto or a number; None leaves out `--factor`.
+        default_factor: with "auto", `--factor` takes auto or a number; None leaves out `--factor`
+            and `CHANGES`.
     """
     auto = default_factor == "auto"
     factor = click.option(
@@ -156,14 +187,18 @@ def fold_options(
         help="Turn N positions of an axis into N times as many channels"
         + ("; auto: the forms that were measured to be faster." if auto else "."),
     )
-    asked = () if default_factor is None else (factor,)
-    names = [f.name for f in fields(FoldOptions) if f.name != "factor" or asked]
+    asked = () if default_factor is None else (factor, FORM, *CHANGES)
+    single = ("factor", "form", "companions", "freeze_weights")
+    names = [f.name for f in fields(FoldOptions) if f.name not in single or asked]
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
         def collect(**arguments: Any) -> Any:
             chosen = {name: arguments.pop(name) for name in names}
             chosen["input_shapes"] = dict(chosen["input_shapes"])
+            source = click.get_current_context().get_parameter_source("factor")
+            if chosen.get("form") == Form.STRIDES and source is ParameterSource.DEFAULT:
+                chosen["factor"] = None
             return command(fold=FoldOptions(**chosen), **arguments)
 
         for decorator in reversed((*asked, *OPTIONS)):

@@ -33,8 +33,12 @@ if TYPE_CHECKING:
 @click.argument("out", type=MODEL, required=False)
 @fold_options(default_factor="auto")
 @search_arguments
-@click.option("--check", is_flag=True, help="Write nothing; exit 1 if anything would be folded.")
-@click.option("--require-fold", is_flag=True, help="Write nothing and exit 5 if nothing is folded.")
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 if anything would be changed.")
+@click.option(
+    "--require-fold",
+    is_flag=True,
+    help="Write nothing and exit 5 if nothing is folded or exchanged.",
+)
 @click.option("--no-verify", is_flag=True, help="Write the result unverified.")
 @verify_arguments
 @report_arguments
@@ -76,25 +80,25 @@ def optimize_command(
         )
     from widthfold_onnx.reports.text.console import printing, say
     from widthfold_onnx.reports.text.terminal import show_optimize
-    from widthfold_onnx.reports.wording import kinds
+    from widthfold_onnx.reports.wording import changes, kinds
 
     deliver(result, to, model, show_optimize)
     if result.written is None and result.verification is not None:
         _leave_unwritten(result.verification)
-    if require_fold and not result.summary.folded:
+    if require_fold and not result.summary.changes:
         found = f"{len(result.sites)} {kinds(result.sites)} nodes"
         leave(
             f"none of {found} was folded; nothing is written",
             NothingFoldedError.exit_code,
         )
     timed = result.search is not None and result.search.whole is not None
-    if result.written is not None and result.summary.folded and not timed:
+    if result.written is not None and result.summary.changes and not timed:
         with printing():
             say(f"not timed; to see if it pays: {_timing(model, out, fold)}", command=True)
     if result.search is not None and result.search.interrupted:
         leave("interrupted; decided with what had been measured", INTERRUPTED)
-    if check and result.summary.folded:
-        leave(f"{result.summary.folded} nodes would be folded", CheckFailedError.exit_code)
+    if check and result.summary.changes:
+        leave(changes(result.summary), CheckFailedError.exit_code)
 
 
 def _leave_unwritten(verification: VerifyReport) -> NoReturn:
@@ -111,4 +115,5 @@ def _timing(model: Path, out: Path | None, fold: FoldOptions) -> str:
     """Return the command that times the result at the shapes it was folded for."""
     shapes = [f"{name}:{','.join(map(str, dims))}" for name, dims in fold.input_shapes.items()]
     words = ["widthfold", "verify", str(model), str(out)]
+    words += ["--freeze-weights"] if fold.freeze_weights else []
     return shlex.join([*words, *(word for shape in shapes for word in ("--input-shape", shape))])

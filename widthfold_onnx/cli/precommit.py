@@ -21,14 +21,15 @@ from widthfold_onnx.text import quoted
 @click.argument("models", nargs=-1, type=MODEL)
 @fold_options(default_factor="8")
 def precommit_command(models: tuple[Path, ...], fold: FoldOptions) -> None:
-    """Exit 1 if any node of MODELS would be folded; nothing is written."""
+    """Exit 1 if anything of MODELS would be changed; nothing is written."""
     from widthfold_onnx.pipeline import optimize
+    from widthfold_onnx.reports.wording import changes
 
     found = []
     for model in models:
-        sites = optimize(model, None, fold, None).sites
-        if folded := sum(site.status == "folded" for site in sites):
-            found.append(f"{quoted(str(model))}: {folded} nodes would be folded")
+        counts = optimize(model, None, fold, None).summary
+        if counts.changes:
+            found.append(f"{quoted(str(model))}: {changes(counts)}")
     if found:
         leave("; ".join(found), CheckFailedError.exit_code)
 

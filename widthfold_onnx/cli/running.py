@@ -40,6 +40,7 @@ class VerifyArguments:
         time_budget: float = 0.0,
         baseline: Path | None = None,
         fail_under: float | None = None,
+        freeze_weights: bool = False,
     ) -> VerifyOptions:
         """Convert to options of the verifier; a time budget of 0 skips timing.
 
@@ -60,6 +61,7 @@ class VerifyArguments:
             seeds=self.seeds,
             inputs=self.inputs,
             input_shapes=shapes,
+            freeze_weights=freeze_weights,
             tolerance=Tolerance(
                 rtol=everywhere[-1] if everywhere else None,
                 atol=self.atol,

@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from widthfold_onnx.options import SearchOptions, VerifyOptions
+from widthfold_onnx.cli.common import Word
+from widthfold_onnx.options import Effort, SearchOptions, VerifyOptions
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,8 @@ class SearchArguments:
     """The arguments as typed."""
 
     threads: int
-    time_budget: float
+    effort: Effort
+    time_budget: float | None
     store: Path | None
     target: str | None
     no_measure: bool
@@ -35,6 +37,7 @@ class SearchArguments:
             provider_options=running.provider_options,
             session_options=running.session_options,
             threads=self.threads,
+            effort=self.effort,
             time_budget=self.time_budget,
             store=self.store or default_path(),
             target=self.target,
@@ -50,6 +53,14 @@ THREADS = click.option(
     show_default=True,
     help="Threads of one operator (intra-op) while measuring; the fastest forms depend on it.",
 )
+EFFORT = click.option(
+    "--effort",
+    type=Word(Effort),
+    default="default",
+    show_default=True,
+    help="quick: time the forms that are predicted to be fastest, once, in under 20 s. default: "
+    "time more of them, in under a minute. thorough: time every form of every layer, for minutes.",
+)
 STORE = click.option(
     "--store",
     type=click.Path(path_type=Path),
@@ -64,19 +75,18 @@ def search_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def collect(**arguments: Any) -> Any:
-        names = ("threads", "time_budget", "store", "target", "no_measure")
+        names = ("threads", "effort", "time_budget", "store", "target", "no_measure")
         searching = SearchArguments(**{name: arguments.pop(name) for name in names})
         return command(searching=searching, **arguments)
 
     decorators = [
         THREADS,
+        EFFORT,
         click.option(
             "--time-budget",
             type=click.FloatRange(min=0, min_open=True),
-            default=SearchOptions.time_budget,
-            show_default=True,
-            help="Seconds for measuring layers; timing the whole model comes on top. Ctrl-C "
-            "ends measuring early, with exit code 130.",
+            help="Seconds for measuring layers; timing the whole model comes on top. Default: by "
+            "--effort. Ctrl-C ends measuring early, with exit code 130.",
         ),
         STORE,
         click.option(

@@ -7,10 +7,12 @@ import click
 SECTIONS = {
     "Start with": "factor input-shape provider threads check",
     "Which layers": "nodes skip max-channels max-flops-growth max-bytes-growth",
-    "How they are folded": "axis layout ragged guard-shapes mix-samples nonfinite",
+    "How they are folded": "form axis layout ragged guard-shapes mix-samples nonfinite companion",
     "How models run": "provider-option session-option inputs seeds",
-    "What is measured": "time-budget no-timing store target no-measure jobs dask",
-    "What has to hold": "rtol atol truth-budget baseline fail-under require-fold no-verify",
+    "What is measured": "effort time-budget no-timing store target no-measure jobs dask",
+    "What has to hold": (
+        "rtol atol truth-budget baseline fail-under require-fold no-verify freeze-weights"
+    ),
     "What is printed": "report format exact shared debug help",
 }
 """Names of options by section; a command lists those that it has."""

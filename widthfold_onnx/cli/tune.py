@@ -10,10 +10,10 @@ from widthfold_onnx.cli.common import INTERRUPTED, MODEL, guarded, leave, progre
 from widthfold_onnx.cli.folding import fold_options
 from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
 from widthfold_onnx.cli.running import PROVIDER, PROVIDER_OPTIONS, SESSION_OPTIONS, assignments
-from widthfold_onnx.cli.searching import STORE, THREADS
+from widthfold_onnx.cli.searching import EFFORT, STORE, THREADS
 from widthfold_onnx.cli.sections import Sectioned
 from widthfold_onnx.model.read.loader import load
-from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
+from widthfold_onnx.options import Effort, FoldOptions, Provider, SearchOptions
 
 
 @click.command("tune", cls=Sectioned)
@@ -24,11 +24,11 @@ from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 @PROVIDER
 @PROVIDER_OPTIONS
 @SESSION_OPTIONS
+@EFFORT
 @click.option(
     "--time-budget",
     type=click.FloatRange(min=0, min_open=True),
-    help="Seconds for measuring, for all models together; default: "
-    f"{SearchOptions.time_budget:g} for each.",
+    help="Seconds for measuring, for all models together. Default: by --effort, for each.",
 )
 @STORE
 @click.option(
@@ -53,6 +53,7 @@ def tune_command(
     provider: Provider,
     provider_options: tuple[str, ...],
     session_options: tuple[str, ...],
+    effort: Effort,
     time_budget: float | None,
     store: Path | None,
     jobs: int,
@@ -80,7 +81,8 @@ def tune_command(
         provider_options=assignments(provider_options, "--provider-option"),
         session_options=assignments(session_options, "--session-option"),
         threads=threads,
-        time_budget=time_budget or SearchOptions.time_budget * len(models),
+        effort=effort,
+        time_budget=time_budget,
         store=store or default_path(),
     )
     with progress() as on_progress:

@@ -75,6 +75,11 @@ if TYPE_CHECKING:
     "noise: 2 %, or twice the A/A control. Exit 4 if its interval stays too wide to tell. 1.0 "
     "fails a slower model. With --baseline, of the speed-up / that of the baseline.",
 )
+@click.option(
+    "--freeze-weights",
+    is_flag=True,
+    help="Accept weights of ORIGINAL that REWRITTEN no longer has as inputs; its own values count.",
+)
 @click.option("--exact", is_flag=True, help="Print the proof and every fold in full.")
 @click.option("--shared", is_flag=True, help="Draw the latencies of both models over one axis.")
 @report_arguments
@@ -89,6 +94,7 @@ def verify_command(
     no_timing: bool,
     baseline: Path | None,
     fail_under: float | None,
+    freeze_weights: bool,
     exact: bool,
     shared: bool,
     reporting: ReportArguments,
@@ -109,6 +115,7 @@ def verify_command(
         time_budget=0.0 if no_timing else time_budget,
         baseline=baseline,
         fail_under=fail_under,
+        freeze_weights=freeze_weights,
     )
     if shared and no_timing:
         raise UsageError("--shared draws the timing, which --no-timing leaves out")

@@ -19,6 +19,7 @@ from widthfold_onnx.evidence.timing.placement import alarms
 from widthfold_onnx.evidence.timing.regression_threshold import Outcome, gate
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.model.proto.frozen import frozen
 from widthfold_onnx.model.read.loader import LoadedModel, load
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
@@ -44,6 +45,9 @@ def verified(
     if parity.provider:
         options = dataclasses.replace(options, provider=Provider(parity.provider))
     old, new = load(original), load(rewritten)
+    if options.freeze_weights:
+        inputs = [value.name for value in new.proto.graph.input]
+        old = dataclasses.replace(old, proto=frozen(old.proto, kept=inputs))
     folds = recorded_folds(Document(new.proto, new.folder, OPERATORS))
     proof, integers = _proved(old, new, options, parity, report)
     timing: Timing | None = None

@@ -104,9 +104,8 @@ def fold_axis(
             times = f"input factor {in_tile}" + (f" times {base}" if base > 1 else "")
             reason = f"{times} does not divide stride {axis.stride} times factor {out_tile}"
             return Refusal(Code.STRIDE_MISMATCH, reason)
-    g, k = (a.ravel() for a in np.indices((out_tile, axis.kernel)))
     weight_of_g = out_rest if blocked else 1
-    t = axis.stride * weight_of_g * g + axis.dilation * k - axis.pad_begin
+    g, k, t = _meeting(axis, out_tile, weight_of_g)
     last = stride * (out_rest - 1)
     if blocked:
         f, q = np.divmod(t, in_rest)
@@ -118,13 +117,27 @@ def fold_axis(
                 "reads across the border of a block",
             )
     else:
-        q, f = np.divmod(t, base * in_tile)
-        f, between = np.divmod(f, base)
+        q, f = np.divmod(t // base, in_tile)
         # The tap reads q, q + stride', ..., q + last; it is dead if none of them lies in the input.
         first_inside = np.maximum(q, q % stride)
-        live = (first_inside < in_rest) & (first_inside <= q + last) & (between == 0)
+        live = (first_inside < in_rest) & (first_inside <= q + last)
     g, f, q, k = g[live], f[live], q[live], k[live]
     return _place(axis, out_tile, in_tile, blocked, stride, in_rest, out_rest, (g, f, q, k))
+
+
+def _meeting(axis: ConvAxis, out_tile: int, weight_of_g: int) -> tuple[Index, Index, Index]:
+    """Return g, k and t of the taps that meet positions of x: u divides t.
+
+    Whether it does depends on g modulo u only. Trying each g would take gigabytes for the inverse
+    of an STFT, where u is in the thousands.
+    """
+    base, step = axis.base_dilation, axis.stride * weight_of_g
+    taps = axis.dilation * np.arange(axis.kernel) - axis.pad_begin
+    rest, k = np.nonzero((step * np.arange(min(base, out_tile))[:, None] + taps) % base == 0)
+    g = (np.arange(0, out_tile, base)[:, None] + rest).ravel()
+    k = np.tile(k, -(-out_tile // base))[g < out_tile]
+    g = g[g < out_tile]
+    return g, k, step * g + taps[k]
 
 
 def _fold_any(

@@ -44,6 +44,9 @@ class ConvFold:
         lift: axes of extent 1 put before the spatial ones ([N, C, H, W] as [N, C, 1, H, W]): no
             arithmetic changes, but a runtime picks another kernel for another rank.
         regrouping: the change from the original to the Conv that is folded.
+        summed: each tap of the first axis has output channels of its own, (k, c) in this order,
+            and a position of that axis is a sample. What the taps give is shifted and added behind
+            the Conv. No axis is folded, and there is one group.
     """
 
     axes: tuple[FoldedAxis, ...]
@@ -53,6 +56,7 @@ class ConvFold:
     tile_major: bool = False
     lift: int = 0
     regrouping: Regrouping = field(default_factory=Regrouping)
+    summed: bool = False
 
     @property
     def out_factor(self) -> int:
@@ -67,7 +71,17 @@ class ConvFold:
     def channels(self, inputs: int, outputs: int) -> tuple[int, int]:
         """Return input and output channels of the folded Conv, for those of the original."""
         inputs, outputs = self.regrouping.channels(inputs, outputs)
-        return inputs * self.in_factor, outputs * self.out_factor
+        return inputs * self.in_factor, outputs * self.out_factor * self.sums
+
+    @property
+    def sums(self) -> int:
+        """Number of results that are added for each output."""
+        return self.axes[0].kernel if self.summed else 1
+
+    @property
+    def window(self) -> tuple[FoldedAxis, ...]:
+        """The axes of the folded Conv's kernel, without those that are lifted."""
+        return self.axes[1:] if self.summed else self.axes
 
     @property
     def in_layout(self) -> ConvLayout:
@@ -89,20 +103,21 @@ class ConvFold:
     @property
     def kernel(self) -> tuple[int, ...]:
         """Kernel extents of the folded Conv."""
-        return (1,) * self.lift + tuple(a.kernel for a in self.axes)
+        return (1,) * self.lift + tuple(a.kernel for a in self.window)
 
     @property
     def key(self) -> Hashable:
         """The values that determine its weight, besides the weight of the original."""
         axes = tuple((a.out_tile, a.in_tile, a.geometry) for a in self.axes)
         channels = (self.group, self.regrouping, self.batch, self.dense, self.tile_major)
-        return (axes, channels, self.lift)
+        return (axes, channels, self.lift, self.summed)
 
     def weight_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the folded weight for an original [O, C/group, *kernel]."""
         outputs, per_group = self.regrouping.shape(*shape[:2])
         channels = per_group * self.group * self.in_factor
-        return (outputs * self.out_factor, channels // self.new_group, *self.kernel)
+        outputs *= self.out_factor * self.sums
+        return (outputs, channels // self.new_group, *self.kernel)
 
     def weight_growth(self) -> float:
         """Return the elements of the folded weight / elements of the original."""
@@ -154,6 +169,8 @@ def fold_weight(weight: Array, fold: ConvFold, zero: npt.ArrayLike = 0) -> Array
     Returns:
         `fold.weight_shape(weight.shape)`, same dtype.
     """
+    if fold.summed:
+        return np.concatenate(np.moveaxis(weight, 2, 0))
     rank = len(fold.axes)
     zeros = np.broadcast_to(np.asarray(zero, weight.dtype), (len(weight), *(1,) * (rank + 1)))
     weight, zeros = regroup_weight(weight, fold.regrouping), zeros.ravel()
@@ -190,6 +207,11 @@ def fold_per_channel(numbers: Array, fold: ConvFold) -> Array:
     Returns:
         [O * fold.out_factor], same dtype.
     """
+    if fold.summed:  # a bias is added once, by the tap that all positions of the result meet
+        axis = fold.axes[0]
+        placed = np.zeros((axis.kernel, len(numbers)), numbers.dtype)
+        placed[axis.pad_begin // axis.dilation] = numbers
+        return placed.ravel()
     tiles = fold.out_factor // fold.batch
     per_group = regroup_bias(numbers, fold.regrouping).reshape(fold.group, -1)
     if fold.tile_major:

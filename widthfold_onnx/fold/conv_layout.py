@@ -56,9 +56,8 @@ class ConvLayout(PackedLayout):
         return logical + self.lift
 
     def involved(self, rank: int) -> frozenset[int]:
-        """Return the folded axes and the channels; all axes if a lift renumbers them."""
-        folded = {i for i, factor in enumerate(self.factors) if factor > 1}
-        return frozenset(range(rank)) if self.lift else frozenset(folded | {1})
+        """Return the folded axes and the channels."""
+        return frozenset({1} | {i for i, factor in enumerate(self.factors) if factor > 1})
 
     def fits(self, shape: Dims) -> bool:
         """Check whether all folded extents are known and divisible, and something is packed."""

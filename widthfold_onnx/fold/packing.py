@@ -49,10 +49,19 @@ class Transpose:
     extents: tuple[int | None, ...]
 
 
+@dataclass(frozen=True)
+class ShiftedSum:
+    """[N, D, K*O, ...] as [N, D, O, ...]: result d adds channel k*O + o of all d + shifts[k]."""
+
+    shifts: tuple[int, ...]
+    channels: int
+
+
 Step = Reshape | Transpose
+Move = Step | ShiftedSum
 
 
-def pixel_shuffle(steps: Sequence[Step]) -> int | None:
+def pixel_shuffle(steps: Sequence[Move]) -> int | None:
     """Return the block of the DepthToSpace that equals some steps; None if there is none.
 
     [N, C*b*b, H, W] as [N, C, b, b, H, W], ordered as [N, C, H, b, W, b], as [N, C, H*b, W*b]:

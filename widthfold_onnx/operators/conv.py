@@ -89,14 +89,14 @@ def _attributes(node: Node, fold: ConvFold) -> Attributes:
     """Return the attributes of a folded Conv."""
     lift = fold.lift
     return {
-        "dilations": [1] * lift + [a.dilation for a in fold.axes],
+        "dilations": [1] * lift + [a.dilation for a in fold.window],
         "group": fold.new_group,
         "kernel_shape": fold.kernel,
         "pads": [0] * lift
-        + [a.pad_begin for a in fold.axes]
+        + [a.pad_begin for a in fold.window]
         + [0] * lift
-        + [a.pad_end for a in fold.axes],
-        "strides": [1] * lift + [a.stride for a in fold.axes],
+        + [a.pad_end for a in fold.window],
+        "strides": [1] * lift + [a.stride for a in fold.window],
     }
 
 

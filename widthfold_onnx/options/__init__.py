@@ -3,19 +3,32 @@
 from widthfold_onnx.options.folding import (
     FACTORS,
     SMALLEST_FACTOR,
+    STRIDES_ALONE,
     AxisName,
+    Companion,
     FoldOptions,
+    Form,
     Layout,
     NonFinite,
     Shapes,
 )
-from widthfold_onnx.options.running import Provider, SearchOptions, Tolerance, VerifyOptions
+from widthfold_onnx.options.running import (
+    Effort,
+    Provider,
+    SearchOptions,
+    Tolerance,
+    VerifyOptions,
+)
 
 __all__ = [
     "FACTORS",
     "SMALLEST_FACTOR",
+    "STRIDES_ALONE",
     "AxisName",
+    "Companion",
+    "Effort",
     "FoldOptions",
+    "Form",
     "Layout",
     "NonFinite",
     "Provider",

@@ -14,6 +14,9 @@ Shapes = Mapping[str, tuple[int, ...]]
 SMALLEST_FACTOR = 2
 MAX_FACTOR = 4096
 
+STRIDES_ALONE = 1
+"""The factor of forms that fold strides and nothing else."""
+
 FACTORS = (2, 4, 8, 16, 32)
 """Factors that are tried where none is given."""
 
@@ -27,6 +30,17 @@ class Layout(StrEnum):
     AUTO = "auto"
     NCHW = "nchw"
     NHWC = "nhwc"
+
+
+class Form(StrEnum):
+    """Name the forms that are asked for where nothing is measured.
+
+    FOLD takes the cheapest fold by the factor. STRIDES folds the strides of a layer and nothing
+    else: the output of a ConvTranspose, the input of any other Conv.
+    """
+
+    FOLD = "fold"
+    STRIDES = "strides"
 
 
 class NonFinite(StrEnum):
@@ -52,12 +66,21 @@ class AxisName(StrEnum):
     DEPTH = "depth"
 
 
+class Companion(StrEnum):
+    """Companions of the fold by name (`rules.companions`); NONE does without any."""
+
+    NONE = "none"
+    PRELU = "prelu"
+    SCALAR = "scalar"
+
+
 @dataclass(frozen=True, kw_only=True)
 class FoldOptions:
     """Options for planning in `optimize` and `inspect`.
 
     Attributes:
         factor: positions moved into channels, F >= 2; None: chosen for each site by measurement.
+        form: folds by the factor, or of strides alone, which measure nothing either.
         axis: a name, or an index into the Conv's input shape.
         layout: the emitted form.
         ragged: fold extents that the factor does not divide (zero-extend, then cut).
@@ -65,15 +88,21 @@ class FoldOptions:
         nonfinite: what a fold may do to Inf and NaN.
         guard_shapes: fold extents that the model leaves open, and have the original nodes compute
             at sizes that the fold is not good for.
-        max_channels: a site with at least this many channels on both sides is left alone.
+        max_channels: a site with at least this many channels on both sides of a group is left
+            alone.
         max_flops_growth: most multiply-adds of the new site, as a multiple of the old.
         max_bytes_growth: most bytes of input, weight and output, as a multiple of the old.
         nodes: glob patterns; if any, only sites whose node name matches one are folded.
         skip: glob patterns of node names to leave alone.
         input_shapes: dimensions assumed for planning; the model's interface keeps its symbols.
+        companions: those to exchange or to measure; if none is named, all are measured, and none is
+            exchanged where nothing is measured (a factor, or form strides).
+        freeze_weights: take weights that are also inputs out of the inputs, which changes the
+            interface.
     """
 
     factor: int | None = None
+    form: Form = Form.FOLD
     axis: AxisName | int = AxisName.AUTO
     layout: Layout = Layout.AUTO
     ragged: bool = False
@@ -86,19 +115,35 @@ class FoldOptions:
     nodes: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     input_shapes: Shapes = field(default_factory=dict)
+    companions: tuple[Companion, ...] = ()
+    freeze_weights: bool = False
+
+    @property
+    def exchanges(self) -> tuple[Companion, ...]:
+        """The companions to exchange where nothing is measured, or else to measure."""
+        named = self.companions or (() if self.fixed else tuple(Companion))
+        every = (Companion(name) for name in dict.fromkeys(named))
+        return tuple(name for name in every if name is not Companion.NONE)
 
     def __post_init__(self) -> None:
         if not isinstance(self.factor, int | None):
             raise UsageError(f"factor is {self.factor!r}; it must be a whole number or None")
+        if self.form not in list(Form):
+            raise UsageError(f"form is {self.form!r}, none of {', '.join(Form)}")
+        if self.form == Form.STRIDES and (self.factor is not None or self.axis != AxisName.AUTO):
+            raise UsageError("form strides folds every axis by its stride: give no factor, no axis")
         if self.layout not in list(Layout):
             raise UsageError(f"layout is {self.layout!r}, none of {', '.join(Layout)}")
         if self.nonfinite not in list(NonFinite):
             raise UsageError(f"nonfinite is {self.nonfinite!r}, none of {', '.join(NonFinite)}")
         if isinstance(self.axis, str) and self.axis not in list(AxisName):
             raise UsageError(f"axis is {self.axis!r}, none of {', '.join(AxisName)}")
-        for name in ("nodes", "skip"):
+        for name in ("nodes", "skip", "companions"):
             if isinstance(getattr(self, name), str):
-                raise UsageError(f"{name} takes a tuple of patterns, not one string")
+                raise UsageError(f"{name} takes a tuple of words, not one string")
+        for name in self.companions:
+            if name not in list(Companion):
+                raise UsageError(f"companion {name!r} is none of {', '.join(Companion)}")
         for name in ("max_flops_growth", "max_bytes_growth"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must be above 0")
@@ -110,3 +155,8 @@ class FoldOptions:
             raise UsageError(f"max_channels is {self.max_channels}; it must be at least 1")
         if isinstance(self.axis, int) and self.axis not in (0, 2, 3, 4):
             raise UsageError(f"axis {self.axis}: a Conv input folds along 0, 2, 3 or 4")
+
+    @property
+    def fixed(self) -> int | None:
+        """The factor of all forms where nothing is measured; None where forms are measured."""
+        return STRIDES_ALONE if self.form == Form.STRIDES else self.factor

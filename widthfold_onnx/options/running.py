@@ -27,6 +27,14 @@ class Provider(StrEnum):
     TENSORRT = "tensorrt"
 
 
+class Effort(StrEnum):
+    """Say how much a search measures before it decides (`plan.measure.effort`)."""
+
+    QUICK = "quick"
+    DEFAULT = "default"
+    THOROUGH = "thorough"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tolerance:
     """|a - b| <= atol + rtol * (largest finite |reference| of that output).
@@ -54,6 +62,8 @@ class VerifyOptions:
         input_shapes: sizes for dimensions that the model leaves open.
         tolerance: what counts as equal.
         truth_budget: seconds that the float64 reference may take; 0 leaves it out.
+        freeze_weights: initializers that callers of the original may replace may be constants of
+            the rewritten model; both are compared with the original's own.
         exact: prove that both models are the same function.
         needs_proof: do not pass what is not proved, as a model that was just folded must be: a fold
             rounds nothing. Else what cannot be proved is left to the comparison of outputs.
@@ -78,6 +88,7 @@ class VerifyOptions:
     input_shapes: Shapes = field(default_factory=dict)
     tolerance: Tolerance = field(default_factory=Tolerance)
     truth_budget: float = 3.0
+    freeze_weights: bool = False
     exact: bool = True
     needs_proof: bool = False
     thorough: bool = True
@@ -116,11 +127,12 @@ class SearchOptions:
         provider_options: options of the provider, as the runtime names them.
         session_options: entries of the session's configuration, as the runtime names them.
         threads: intra-op threads.
-        time_budget: seconds that racing the layers may take; deciding comes on top.
+        effort: how many forms of which layers are timed, and how long.
+        time_budget: seconds that racing the layers may take; deciding comes on top. None: what the
+            effort takes.
         store: file that keeps measurements; None keeps them in memory for this run.
         target: device that is predicted for (`plan.predict.targets`); None: the one that the
-        provider
-            suggests.
+            provider suggests.
         measure: run nothing where False: what the store does not hold is predicted.
         inputs: stored inputs, as in `VerifyOptions`: they give the shapes, and whole models are
             timed on them.
@@ -133,7 +145,8 @@ class SearchOptions:
     provider_options: Mapping[str, str] = field(default_factory=dict)
     session_options: Mapping[str, str] = field(default_factory=dict)
     threads: int = 1
-    time_budget: float = 150.0
+    effort: Effort = Effort.DEFAULT
+    time_budget: float | None = None
     store: Path | None = None
     target: str | None = None
     measure: bool = True
@@ -141,7 +154,8 @@ class SearchOptions:
 
     def __post_init__(self) -> None:
         _check_threads(self.threads)
-        _check_time_budget(self.time_budget)
+        if self.time_budget is not None:
+            _check_time_budget(self.time_budget)
 
 
 def _check_threads(threads: int) -> None:

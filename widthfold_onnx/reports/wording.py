@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 
 from widthfold_onnx.results import (
     Baseline,
+    CompanionReport,
     Environment,
     FoldedNode,
     Gain,
     InspectSite,
     IntegerRun,
+    OptimizeSummary,
     OutputParity,
     Proof,
     RegionReport,
@@ -33,6 +35,9 @@ _NAMES = 4
 
 _STOP = 72
 """Characters of one of them."""
+
+_REASON = 200
+"""Characters of one that comes with its reason."""
 
 _NEAR_ZERO = 1000
 """Factor above the ULP that the largest error explains from which they are of tiny values."""
@@ -119,16 +124,50 @@ def region(found: RegionReport) -> str:
     return f"region of {_first(found.folded)}{where}: carries {carried}{end}"
 
 
-def _first(names: Sequence[str]) -> str:
+def companion(found: CompanionReport) -> str:
+    """Say in one line what became of the nodes that a companion matches."""
+    said = []
+    if found.nodes:
+        became = " or ".join(f"({one})" if "," in one else one for one in found.became)
+        said = [f"{counted(len(found.nodes), 'node')} {_DONE[found.status]} {became}"]
+    if found.gain is not None:
+        said.append(f"the whole model ran at {gain(found.gain)} with it")
+    if found.reason:
+        said.append(found.reason)
+    if found.refused:
+        stops = [f"{stop.op} {stop.node} ({stop.code}: {stop.reason})" for stop in found.refused]
+        said.append(f"refused: {_first(stops, _REASON)}")
+    return f"companion {found.name}: {'; '.join(said)}"
+
+
+def changes(counts: OptimizeSummary) -> str:
+    """Say what would be changed."""
+    parts = (
+        (counts.folded, "node", "folded"),
+        (counts.exchanged, "node", "exchanged"),
+        (counts.frozen, "weight", "frozen"),
+    )
+    return ", ".join(f"{counted(n, what)} would be {done}" for n, what, done in parts if n)
+
+
+def frozen(counts: OptimizeSummary) -> str:
+    """Say that the interface has changed."""
+    return f"{counted(counts.frozen, 'weight')} taken out of the inputs"
+
+
+_DONE = {"exchanged": "became", "kept": "could become"}
+
+
+def _first(names: Sequence[str], limit: int = _STOP) -> str:
     """List the first of some names, and say how many more there are."""
-    shown = ", ".join(short(name, _STOP) for name in names[:_NAMES])
+    shown = ", ".join(short(name, limit) for name in names[:_NAMES])
     more = len(names) - _NAMES
     return f"{shown} and {more} more" if more > 0 else shown
 
 
 def search(report: SearchReport) -> str:
     """Describe the result of the search for the fastest forms."""
-    if not report.layers:
+    if not report.layers and report.whole is None:
         return "search: no layer has a form to measure"
     taken = f"{counted(report.measured, 'measurement')} taken"
     known = taken if report.measured or report.left else "all measured before"
@@ -144,13 +183,19 @@ def search(report: SearchReport) -> str:
     if report.accepted and report.whole is None:
         return f"{said}; the whole model was not timed"
     if report.whole is None:
-        return f"{said}; no layer {'is sure to gain' if report.predicted else 'gains'}"
+        gains = "is sure to gain" if report.predicted else "gains"
+        some = "that was measured " if report.left and not report.predicted else ""
+        said += f"; no layer {some}{gains}"
+        return f"{said}; {report.note}" if report.note else said
     if not report.whole.pairs:
         return f"{said}; folded, the whole model did not run"
     if not report.accepted:
         said += f"; folded, the whole model ran at {gain(report.whole)}: not surely faster"
     else:
         said += f"; the whole model ran at {gain(report.whole)} of the original's best"
+    if report.folded_setting:
+        said += f"; deploy it at level {report.folded_setting}"
+        said += f" (the original is fastest at {report.original_setting})"
     return f"{said}; {report.note}" if report.note else said
 
 

@@ -14,6 +14,7 @@ from widthfold_onnx.results.evidence import (
 from widthfold_onnx.results.search import Gain, SearchReport
 from widthfold_onnx.results.sites import (
     Choice,
+    CompanionReport,
     InspectReport,
     InspectSite,
     OptimizeReport,
@@ -30,6 +31,7 @@ __all__ = [
     "AxisPattern",
     "Baseline",
     "Choice",
+    "CompanionReport",
     "Entry",
     "Environment",
     "FoldedNode",

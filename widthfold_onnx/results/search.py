@@ -36,6 +36,9 @@ class SearchReport(Result, kw_only=True, frozen=True):
         whole: the whole model, folded where that pays, against the original at its strongest
             setting; None where no layer gained, or where nothing was to be measured.
         note: what else was seen of the original at its settings.
+        original_setting: of the runtime, such as its level, at which the original is fastest; ""
+            where that was not timed.
+        folded_setting: the same for the folded model.
         accepted: whether that is faster beyond the noise, or was not timed; if not, nothing is
             folded.
     """
@@ -54,3 +57,5 @@ class SearchReport(Result, kw_only=True, frozen=True):
     whole: Gain | None
     accepted: bool
     note: str = ""
+    original_setting: str = ""
+    folded_setting: str = ""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+
 from widthfold_onnx.results.base import Result
 from widthfold_onnx.results.evidence import VerifyReport
 from widthfold_onnx.results.search import Gain, SearchReport
@@ -75,14 +77,48 @@ class RegionReport(Result, kw_only=True, frozen=True):
     stops: list[Stop]
 
 
+class CompanionReport(Result, kw_only=True, frozen=True):
+    """The outcome of a companion: ops that an equal one may replace.
+
+    Attributes:
+        name: its name.
+        status: exchanged; kept (they could be, but are left alone); refused (none of them can be).
+        nodes: names of the nodes that have an equal.
+        became: the operators of their equals, one line each.
+        refused: the nodes that have none, with the reason.
+        reason: why they are kept; else "".
+        gain: of the whole model with this companion alone, where that was measured.
+    """
+
+    name: str
+    status: Literal["exchanged", "kept", "refused"]
+    nodes: list[str]
+    became: list[str]
+    refused: list[Stop]
+    reason: str = ""
+    gain: Gain | None = None
+
+
 class OptimizeSummary(Result, kw_only=True, frozen=True):
-    """Counts over all sites, and the size of the model file in bytes."""
+    """Counts over all sites, and the size of the model file in bytes.
+
+    Attributes:
+        exchanged: nodes that companions replaced.
+        frozen: weights that were taken out of the inputs.
+    """
 
     folded: int
     kept: int
     refused: int
     bytes_before: int
     bytes_after: int
+    exchanged: int = 0
+    frozen: int = 0
+
+    @property
+    def changes(self) -> bool:
+        """Check whether the result is another model than the original."""
+        return self.folded + self.exchanged + self.frozen > 0
 
 
 class OptimizeReport(Result, kw_only=True, frozen=True):
@@ -95,6 +131,7 @@ class OptimizeReport(Result, kw_only=True, frozen=True):
     model: str
     sites: list[SiteReport]
     regions: list[RegionReport]
+    companions: list[CompanionReport] = msgspec.field(default_factory=list)
     summary: OptimizeSummary
     search: SearchReport | None = None
     written: str | None
@@ -147,3 +184,4 @@ class InspectReport(Result, kw_only=True, frozen=True):
     ir_version: int
     nodes: int
     sites: list[InspectSite]
+    companions: list[CompanionReport] = msgspec.field(default_factory=list)

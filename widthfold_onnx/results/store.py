@@ -42,17 +42,20 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         status: "lost" where there is no time: the candidate crashed, hung, ran out of memory, is
             not supported, or was skipped.
-        ratio: time of the original / time of the candidate, the median of pairs; 0.0 if lost.
-        low: lower end of the 95 % bootstrap interval of `ratio`.
+        ratio: time of the original / time of the candidate; 0.0 if lost.
+        low: lower end of the 95 % interval of `ratio`.
         high: its upper end.
         seconds: median time of the candidate; where it was skipped for want of time, the time
             that there was for all.
         rounds: pairs that were timed.
         reason: why it is lost, "" otherwise.
         taken: when, in UTC, as ISO 8601 writes it.
-        control: largest deviation from 1 of the original against a copy of itself in the same
-            run; 0.0 where none took part.
+        control: deviation from 1 of the sessions of the original against each other; 0.0 where
+            it had only one.
         note: what else was seen.
+        original_setting: of the runtime, such as its level, at which the original is fastest; ""
+            where it was not chosen.
+        setting: the same for the candidate.
 
     Raises:
         ValueError: a number that is not finite, below 0 or too large, an interval whose ends are
@@ -69,6 +72,8 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     taken: str
     control: float = 0.0
     note: str = ""
+    original_setting: str = ""
+    setting: str = ""
 
     def __post_init__(self) -> None:
         numbers = (self.ratio, self.low, self.high, self.seconds, self.control)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx
 
-from widthfold_onnx.fold.packing import Reshape, Step, pixel_shuffle
+from widthfold_onnx.fold.packing import Move, Reshape, ShiftedSum, pixel_shuffle
 from widthfold_onnx.model.graph.document import Attributes, Document, Node, Value, graph_of
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.record import ORIGIN_KEY
@@ -45,7 +45,7 @@ class Chain:
         self._origin = origin
         self._base = base_name(owner)
 
-    def steps(self, steps: Sequence[Step], what: str) -> None:
+    def steps(self, steps: Sequence[Move], what: str) -> None:
         """Append the moves of a fold or unfold; those of a pixel shuffle become one node."""
         block = pixel_shuffle(steps)
         if block is not None and self._document.opset >= 11 and self._is_shuffled():
@@ -59,8 +59,26 @@ class Chain:
                     for extent, keep in zip(step.extents, step.keep, strict=True)
                 ]
                 self.add("Reshape", f"{what}_reshape", {"shape": dims}, {})
+            elif isinstance(step, ShiftedSum):
+                self._sum(step)
             else:
                 self.add("Transpose", f"{what}_transpose", {}, {"perm": step.order})
+
+    def _sum(self, step: ShiftedSum) -> None:
+        """Append a Pad for each tap, which selects its channels and shifts them, and their Sum."""
+        start, taps = self.value, []
+        for k, shift in enumerate(step.shifts):
+            before, behind = k * step.channels, (len(step.shifts) - 1 - k) * step.channels
+            self.value = start
+            self._pad([0, -shift, -before, 0, 0, 0, shift, -behind, 0, 0], "shift", {})
+            taps.append(self.value)
+        self.add("Sum", "sum", {}, {}, first=taps[:-1])
+
+    def _pad(self, pads: Sequence[int], what: str, value: Mapping[str, Value]) -> None:
+        if self._document.opset >= 11:
+            self.add("Pad", what, {"pads": pads, **value}, {})
+        else:
+            self.add("Pad", what, {}, {"pads": pads})
 
     def _is_shuffled(self) -> bool:
         return self._document.element(self._graph, self._origin) in SHUFFLED
@@ -68,11 +86,7 @@ class Chain:
     def extend(self, axis_ends: Mapping[int, int], rank: int, zero: Value | None) -> None:
         """Append zeros, or `zero`: `axis_ends` maps an axis to the number of positions."""
         pads = [0] * rank + [axis_ends.get(i, 0) for i in range(rank)]
-        if self._document.opset >= 11:
-            value = {} if zero is None else {"value": zero}
-            self.add("Pad", "extend", {"pads": pads, **value}, {})
-        else:
-            self.add("Pad", "extend", {}, {"pads": pads})
+        self._pad(pads, "extend", {} if zero is None else {"value": zero})
 
     def cut(self, lengths: Mapping[int, int]) -> None:
         """Keep the first positions of some axes: `lengths` maps an axis to their number."""
@@ -140,3 +154,10 @@ class Chain:
 def base_name(owner: Node) -> str:
     """Return the prefix of the names of all nodes that replace a node."""
     return f"{owner.name or owner.outputs[0].name}/widthfold"
+
+
+def take_over(node: Node, new: Node) -> None:
+    """Copy name, documentation and metadata of a node to the one that replaces it."""
+    new.name, new.doc_string = node.name, node.doc_string
+    kept = {k: v for k, v in node.metadata_props.items() if k not in new.metadata_props}
+    new.metadata_props.update(kept)

@@ -17,7 +17,7 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.fold.packed_layout import PackedLayout
 from widthfold_onnx.model.graph.document import Document, Graph, Node, Value
 from widthfold_onnx.model.graph.traversal import nodes_of
-from widthfold_onnx.rewrite.chain import Chain, base_name
+from widthfold_onnx.rewrite.chain import Chain, base_name, take_over
 from widthfold_onnx.rewrite.folded import append_folded
 from widthfold_onnx.rewrite.guard_groups import GuardGroups, Plans
 from widthfold_onnx.rewrite.guards import Guard
@@ -96,14 +96,14 @@ class Emission:
         start = self._read(site.data, ends.reads, node)
         chain = Chain(self._document, start, node, node.outputs[0].name or "")
         new = append_folded(chain, site, plan, ends, self._parameters)
-        _take_over(node, new)
+        take_over(node, new)
         self._chains[node] += chain.nodes
         self._return(node, [chain.value], ends.returns)
 
     def _propagate(self, node: Node, propagated_op: PropagatedOp) -> None:
         """Emit the op on packed tensors."""
         new = self._packed(node, propagated_op, node)
-        _take_over(node, new)
+        take_over(node, new)
         self._return(node, new.outputs, propagated_op.layout)
 
     def _packed(self, node: Node, propagated_op: PropagatedOp, reader: Node) -> Node:
@@ -120,7 +120,8 @@ class Emission:
             else:
                 inputs.append(self._read(value, None, reader))
         metadata = {**PACKED, ORIGIN_KEY: node.outputs[0].name or ""}
-        new = self._document.again(node, inputs, f"{base_name(node)}/packed", metadata)
+        name, attributes = f"{base_name(node)}/packed", propagated_op.form.attributes
+        new = self._document.again(node, inputs, name, metadata, attributes)
         self._chains[reader].append(new)
         return new
 
@@ -136,7 +137,7 @@ class Emission:
                 new = self._packed(maker, again, reader)
                 is_first = not any(other is value for other, _ in self._made)
                 if is_first and self._regions.is_superseded(maker):
-                    _take_over(maker, new)
+                    take_over(maker, new)
                 self._made[value, layout] = new.outputs[0]
             else:
                 made = self._convert(value, logical, layout, reader, inverse=False)
@@ -180,10 +181,3 @@ class Emission:
             name = f"{value.name}/widthfold"
             self._constants[key] = self._document.add_constant(array, name, self._graph)
         return self._constants[key]
-
-
-def _take_over(node: Node, new: Node) -> None:
-    """Copy name, documentation and metadata of a node to the one that replaces it."""
-    new.name, new.doc_string = node.name, node.doc_string
-    kept = {k: v for k, v in node.metadata_props.items() if k not in new.metadata_props}
-    new.metadata_props.update(kept)

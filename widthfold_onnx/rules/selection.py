@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.options import STRIDES_ALONE, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.enumeration import candidates
 from widthfold_onnx.rules.forms.form import Reformulation
@@ -17,16 +17,26 @@ def reformulate(site: LinearSite, options: FoldOptions, factor: int) -> Reformul
 
     The order of preference: a form for every run before one that a guard restricts to some sizes,
     and of the guarded ones one that leaves the batch alone, which mostly is 1; a view before a
-    move; one axis before several; the fewest multiply-adds; the fewest copies.
+    move; one axis before several; the fewest multiply-adds; the fewest copies. Of forms that fold
+    strides alone, that of the most axes.
     """
-    problem = unfit(site, options)
+    problem = is_wide(site, options) or unfit(site, options)
     if problem is not None:
         return problem
     outcomes = list(candidates(site, options, factor))
     legal = [r for _, r in outcomes if isinstance(r, Reformulation)]
     if legal:
-        return min(legal, key=lambda form: (_guarded_extent(site, form, options), *cost(form)))
+        return min(
+            legal,
+            key=lambda form: (
+                _guarded_extent(site, form, options),
+                -len(form.folded) if factor == STRIDES_ALONE else 0,
+                *cost(form),
+            ),
+        )
     refusals = [(axis, r) for axis, r in outcomes if isinstance(r, Refusal)]
+    if not refusals and factor == STRIDES_ALONE:
+        return Refusal(Code.NO_STRIDES, "it has no stride to fold (--form strides)")
     if not refusals:
         return Refusal(Code.NO_SUCH_AXIS, f"{site.op} folds along no axis {options.axis}")
     by_axis = furthest(refusals)
@@ -41,27 +51,37 @@ def _guarded_extent(site: LinearSite, form: Reformulation, options: FoldOptions)
 
 
 def unfit(site: LinearSite, options: FoldOptions) -> Refusal | None:
-    """Refuse a site that is wide enough, or whose weight holds NaN or Inf.
+    """Refuse a site that is wide enough, unless a lift may help, or whose weight holds NaN or Inf.
 
-    Such a weight turns padding into NaN, and kernels of a runtime differ in which products with
-    padding they form, as do a Conv and its fold.
+    NaN and Inf turn padding into NaN, and kernels of a runtime differ in which products with it
+    they form, as do a Conv and its fold.
     """
-    wide = is_wide(site, options)
+    wide = None if is_of_one_axis(site) else is_wide(site, options)
     if wide is not None or site.has_finite_weight:
         return wide
     return Refusal(Code.WEIGHT_NOT_FINITE, "the weight holds NaN or Inf")
 
 
 def is_wide(site: LinearSite, options: FoldOptions) -> Refusal | None:
-    """Refuse a site whose input and output channels fill the lanes already."""
-    if min(site.channels) < options.max_channels:
+    """Refuse a site whose input and output channels fill the lanes already, in every group."""
+    inputs, outputs = site.group_channels
+    if min(inputs, outputs) < options.max_channels:
         return None
-    inputs, outputs = site.channels
+    grouped = " per group" if not site.is_product and site.group > 1 else ""
     return Refusal(
         Code.ALREADY_WIDE,
-        f"{inputs} -> {outputs} channels; both sides have at least {options.max_channels} "
-        "(--max-channels)",
+        f"{inputs} -> {outputs} channels{grouped}; both sides have at least "
+        f"{options.max_channels} (--max-channels)",
     )
+
+
+def is_of_one_axis(site: LinearSite) -> bool:
+    """Check whether it is a Conv of floats along one axis.
+
+    A lift gives it another one, and so the runtime's blocked kernels, which are for two axes. That
+    may pay at any width.
+    """
+    return not site.is_product and len(site.axes) == 1 and site.quantization is None
 
 
 def cost(r: Reformulation) -> tuple[bool, int, float, int, float]:

@@ -17,13 +17,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.clock import (
+    MIN_PROCESSES,
+    SESSIONS,
     START,
     Clock,
     Pairing,
@@ -32,6 +36,7 @@ from widthfold_onnx.runtime.clock import (
     Times,
     alternate,
     clock_of,
+    one_session,
     repeats,
 )
 from widthfold_onnx.runtime.inputs.rotation import INPUT_SETS, timed_inputs
@@ -49,6 +54,10 @@ after 0.2 s one of two copies of a quantized net got a level that is 4 % slower.
 
 PROCESS_SHARE = 1 / 8
 """Share of the budget that a process may take, or twice as long as it starts if that is more."""
+
+TRIAL_PAIRS = MIN_PROCESSES * SESSIONS[0]
+"""Fewest pairs of a trial, which decides what is written: where runs are so long that each session
+has only one, they are those of as many processes as an interval needs to be narrow."""
 
 WORTH_SAYING = 1.1
 """Least gain of a setting that is reported."""
@@ -147,10 +156,7 @@ class Contest:
     @property
     def advice(self) -> str:
         """Sentence on the gain of the original by its setting alone, "" where that is little."""
-        if self.choice.default < WORTH_SAYING:
-            return ""
-        best = f"{self.choice.default:.1f}x as fast at level {self.choice.settings[0]}"
-        return f"the original alone is {best} as at level {self.choice.common}"
+        return _advice(self.choice.default, self.choice.settings[0], self.choice.common)
 
 
 def contest(
@@ -159,6 +165,7 @@ def contest(
     options: VerifyOptions,
     shapes: Shapes | None = None,
     *,
+    fewest: int = 1,
     report: Callable[[str], None] | None = None,
 ) -> Contest:
     """Time two models, in one process after the other until the interval is narrow.
@@ -171,6 +178,7 @@ def contest(
         options: provider and its options, threads, shapes and time budget are used; one process
             is always run.
         shapes: of every random input; None searches them.
+        fewest: pairs that are run even if they take longer than the budget.
         report: called with a line when a phase begins.
 
     Raises:
@@ -197,20 +205,92 @@ def contest(
         pairing = Pairing.of(np.stack([process.runs for process in processes]))
         longest = max(longest, time.perf_counter() - began)
         late = time.perf_counter() - start + longest > options.time_budget
-        if late or pairing.converged:
+        if pairing.converged or (late and pairing.pairs >= fewest):
             return Contest(options, feeds, made_up, choice, processes, pairing)
 
 
-def ratio_of(
-    original: Path, rewritten: Path, options: VerifyOptions, shapes: Shapes
-) -> tuple[Pairing, str]:
-    """Return the pairing of a contest and its advice; to be run in `runtime.child.isolated`.
+class Timed(NamedTuple):
+    """A pairing, what else was seen, and the setting of each side."""
+
+    pairing: Pairing
+    advice: str
+    original_setting: str
+    setting: str
+
+
+def ratio_of(original: Path, rewritten: Path, options: VerifyOptions, shapes: Shapes) -> Timed:
+    """Return the result of a contest; to be run in `runtime.child.isolated`.
 
     Raises:
         UnverifiedError: a model does not run.
     """
-    found = contest(original, rewritten, options, shapes)
-    return found.pairing, found.advice
+    found = contest(original, rewritten, options, shapes, fewest=TRIAL_PAIRS)
+    return Timed(found.pairing, found.advice, *map(str, found.choice.settings))
+
+
+class Ratio(NamedTuple):
+    """Time of a model / time of another, its 95 % interval, seconds of the other, and rounds."""
+
+    ratio: float
+    low: float
+    high: float
+    seconds: float
+    rounds: int
+
+
+def ratios_to(
+    base: Path, models: Sequence[Path], options: VerifyOptions, shapes: Shapes
+) -> list[Ratio]:
+    """Time models in turn with a base, all at the setting that suits the base best.
+
+    Each has one session, as there are many.
+
+    Returns:
+        Time of each model / time of the base.
+
+    Raises:
+        UnverifiedError: a model does not run.
+    """
+    settings = settings_of(options.provider, options.provider_options)
+    sessions = [open_at(base, options, setting) for setting in settings]
+    feeds, _ = timed_inputs(sessions[0], shapes, options)
+    clock = clock_of(options.provider, options.threads)
+    best = int(np.argmin(np.median(_choosing([sessions], feeds, options, clock), axis=0)))
+    others = [open_at(model, options, settings[best]) for model in models]
+    runs = [_rounds(session, feeds) for session in (sessions[best], *others)]
+    times = _in_turn(runs, clock, options.time_budget, math.inf)
+    own = times[:, 0]
+    found = []
+    for other in times[:, 1:].T:
+        ratio, low, high = map(math.exp, one_session(np.log(other / own)))
+        found.append(Ratio(ratio, low, high, float(np.median(own)), len(own)))
+    return found
+
+
+def ratio_of_levels(model: Path, options: VerifyOptions, shapes: Shapes) -> Timed:
+    """Time a model on the CPU at level ALL against itself at EXTENDED, in this process alone.
+
+    Raises:
+        UnverifiedError: the model does not run.
+    """
+    common, other = settings_of(Provider.CPU, options.provider_options)
+    start = time.perf_counter()
+    session = open_at(model, options, common)
+    opening = time.perf_counter() - start
+    feeds, _ = timed_inputs(session, shapes, options)
+    run = _rounds(session, feeds)
+    run(0)
+    seconds = _seconds(run, 1, clock_of(options.provider, options.threads))
+    each = repeats(seconds, opening, options.time_budget)
+    process = time_sessions((model, model), (common, other), options, feeds, each, 0)
+    pairing = Pairing.of(process.runs[np.newaxis])
+    return Timed(pairing, _advice(pairing.ratio, other, common), str(common), str(other))
+
+
+def _advice(gain: float, best: Setting, common: Setting) -> str:
+    if gain < WORTH_SAYING:
+        return ""
+    return f"the original alone is {gain:.1f}x as fast at level {best} as at level {common}"
 
 
 def time_sessions(
@@ -281,14 +361,15 @@ def _choose(
     sessions = [[open_at(model, options, setting) for setting in settings] for model in models]
     opening = (time.perf_counter() - start) / (2 * len(settings))
     clock = clock_of(options.provider, options.threads)
-    medians, same = _medians(sessions, feeds, options.time_budget * CHOICE_SHARE, clock)
+    times = _choosing(sessions, feeds, options, clock)
+    medians = np.median(times, axis=0)
     best = [int(np.argmin(row)) for row in medians]
     if models[0].samefile(models[1]):
         best[1] = best[0]
     choice = Choice(
         common=settings[0],
         settings=(settings[best[0]], settings[best[1]]),
-        same_level=same,
+        same_level=math.exp(float(np.median(np.log(times[:, 0, 0] / times[:, 1, 0])))),
         default=float(medians[0][0] / medians[0][best[0]]),
         run=float(medians[0][best[0]] + medians[1][best[1]]) / 2,
         opening=opening,
@@ -296,18 +377,32 @@ def _choose(
     return choice, feeds, made_up
 
 
-def _medians(
-    sessions: list[list[Session]], feeds: Feeds, budget: float, clock: Clock
-) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.float64]], float]:
-    """Time all settings of both models in turn; the first round only warms up.
+def _choosing(
+    sessions: Sequence[Sequence[Session]], feeds: Feeds, options: VerifyOptions, clock: Clock
+) -> npt.NDArray[np.float64]:
+    """Time all settings of models in turn, to choose; return seconds [round, model, setting]."""
+    runs = [_rounds(session, feeds) for row in sessions for session in row]
+    times = _in_turn(runs, clock, options.time_budget * CHOICE_SHARE, CHOICE_SECONDS)
+    return times.reshape(-1, len(sessions), len(sessions[0]))
+
+
+def _in_turn(
+    runs: Sequence[Run], clock: Clock, budget: float, enough: float
+) -> npt.NDArray[np.float64]:
+    """Run all in turn; the first round only warms up, and at least one follows.
 
     Each round begins with another one: in models of some microseconds, one that always
     came first was seen to take 3 to 10 % more.
 
+    Args:
+        runs: what to run.
+        clock: measures a run.
+        budget: seconds after which no further round begins.
+        enough: seconds after which none begins if the fewest rounds were run.
+
     Returns:
-        Median seconds [model, setting], and original / rewritten at the first setting.
+        Seconds [round, run].
     """
-    runs = [_rounds(session, feeds) for row in sessions for session in row]
     rounds: list[list[float]] = []
     start = time.perf_counter()
     fewest, most = CHOICE_ROUNDS
@@ -318,11 +413,9 @@ def _medians(
             spent[side] = _seconds(runs[side], count, clock)
         rounds.append(spent)
         passed = time.perf_counter() - start
-        if passed > budget or (count + 1 >= fewest and passed >= CHOICE_SECONDS):
+        if count and (passed > budget or (count + 1 >= fewest and passed >= enough)):
             break
-    times = np.array(rounds[1:] or rounds).reshape(-1, len(sessions), len(sessions[0]))
-    same = math.exp(float(np.median(np.log(times[:, 0, 0] / times[:, 1, 0]))))
-    return np.median(times, axis=0), same
+    return np.array(rounds[1:])
 
 
 def _seconds(run: Run, count: int, clock: Clock) -> float:

@@ -106,7 +106,8 @@ def right_fold(base: str) -> onnx.ModelProto:
 
 
 def options(base: str) -> FoldOptions:
-    return FoldOptions(factor=BASES[base][1], max_flops_growth=1e9, max_bytes_growth=1e9)
+    limits = {"max_flops_growth": 1e9, "max_bytes_growth": 1e9}
+    return FoldOptions(factor=BASES[base][1], mix_samples=True, **limits)
 
 
 def weight_at(folded: Folded) -> int:

@@ -133,7 +133,8 @@ FAULTS: dict[str, tuple[onnx.ModelProto, object, str, object]] = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_a_broken_reader_makes_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     original, *place = FAULTS[fault]
-    options = FoldOptions(factor=2, ragged=True, max_flops_growth=1e9, max_bytes_growth=1e9)
+    limits = {"max_flops_growth": 1e9, "max_bytes_growth": 1e9}
+    options = FoldOptions(factor=2, ragged=True, mix_samples=True, **limits)
     right, _ = fold_model(original, options)
     assert difference(original, right) == ""
     monkeypatch.setattr(*place)

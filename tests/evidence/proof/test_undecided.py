@@ -146,3 +146,18 @@ def test_one_branch_of_an_if_is_no_law() -> None:
     for exchanged in (("Abs", "Sigmoid"), ("Relu", "Abs")):
         before = model(branches.format("Relu", "Sigmoid"), {"w": W})
         assert proof(before, model(branches.format(*exchanged), {"w": W})).verdict == "different"
+
+
+@pytest.mark.parametrize("after", ["a = Mul (t, m)", "z = Sub (t, t)  a = Sub (z, t)"])
+def test_a_law_in_a_branch_whose_extents_are_not_known(after: str) -> None:
+    """Nothing shows a difference: no numbers can be computed of what nobody here knows."""
+    branches = """s = ReduceSum <keepdims = 0> (x)  z = Sub (s, s)  b = Greater (z, s)
+        y = If (b) <then_branch = t () => (a) {{ t = some.where.Made (x)  {} }},
+                    else_branch = e () => (d) {{ d = Conv (x, w) }}>"""
+    constants = {"w": W, "m": np.float32([-1])}
+    one, other = (model(branches.format(nodes), constants) for nodes in ("a = Neg (t)", after))
+    for proto in (one, other):
+        proto.opset_import.add(domain="some.where", version=1)
+    found = proof(one, other)
+    assert found.verdict == "not provable"
+    assert found.reason.endswith("its extents are not known")

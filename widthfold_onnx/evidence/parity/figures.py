@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +15,9 @@ from widthfold_onnx.results import WorstElement
 
 SQUARES = (1e-60, 1e60)
 """Magnitudes that need no scaling before products of them are summed and multiplied."""
+
+BLOCK = 1 << 18
+"""Elements that are compared at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +39,62 @@ class Figures:
 def measure(reference: Array, candidate: Array) -> tuple[Figures, float]:
     """Return all figures of two arrays of the same dtype and shape, and the largest |reference|."""
     a, b = real_parts(reference), real_parts(candidate)
-    floating = a.dtype.kind not in "iub"
+    parts = [_part(*pair) for pair in _blocks(a, b)]
+    match = all(part.match for part in parts)
+    scale = max((part.scale for part in parts), default=0.0)
+    count = sum(part.compared for part in parts)
+    if not count and a.size:
+        return Figures(nonfinite_match=match), scale
+    largest = max((part.largest for part in parts), default=0.0)
+    relative = largest / scale if scale else (0.0 if largest == 0 else np.inf)
+    figures = Figures(
+        nonfinite_match=match,
+        max_abs=_number(largest),
+        mean_abs=_number(sum(part.total for part in parts) / count) if count else 0.0,
+        max_rel=_number(relative),
+        ulp=max((part.ulp for part in parts), default=0) if _is_floating(a) else None,
+        ulp_histogram=[sum(bins) for bins in zip_longest(*(p.bins for p in parts), fillvalue=0)],
+        cosine=_cosine(a, b) if count == a.size else None,
+        psnr=_psnr(a, b, count, largest, scale),
+        argmax_agreement=_agreement(reference, candidate),
+        worst=_worst_element(reference, a, b, parts, largest) if largest else None,
+    )
+    return figures, scale
+
+
+class _Part(NamedTuple):
+    """The figures of a block.
+
+    Attributes:
+        match: whether what is not finite is at the same places.
+        scale: the largest finite |reference|.
+        compared: elements that are finite in both arrays; the other figures are of those.
+        largest: the largest distance.
+        at: place of the first element at that distance.
+        total: sum of the distances.
+        ulp: the largest distance in units in the last place.
+        bins: its histogram.
+    """
+
+    match: bool
+    scale: float
+    compared: int
+    largest: float = 0.0
+    at: int = 0
+    total: float = 0.0
+    ulp: int = 0
+    bins: tuple[int, ...] = ()
+
+
+def _blocks(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
+    """Yield both arrays block by block: in float64 a whole one would take several times as much."""
+    a, b = a.reshape(-1), b.reshape(-1)
+    for start in range(0, a.size, BLOCK):
+        part = slice(start, start + BLOCK)
+        yield a[part], b[part]
+
+
+def _part(a: Array, b: Array) -> _Part:
     finite_a, finite_b = np.isfinite(a), np.isfinite(b)
     both = finite_a & finite_b
     match = bool(
@@ -42,26 +103,27 @@ def measure(reference: Array, candidate: Array) -> tuple[Figures, float]:
         and np.array_equal(a == np.inf, b == np.inf)
     )
     scale = float(np.abs(_picked(a, finite_a).astype(np.float64, copy=False)).max(initial=0.0))
-    if not both.any() and a.size:
-        return Figures(nonfinite_match=match), scale
+    if not both.any():
+        return _Part(match, scale, 0)
     x, y = _picked(a, both), _picked(b, both)
-    distance = _distance(x, y, floating=floating)
-    largest = float(distance.max(initial=0.0))
-    relative = largest / scale if scale else (0.0 if largest == 0 else np.inf)
-    ulp = ulp_distance(x, y) if floating else None
-    figures = Figures(
-        nonfinite_match=match,
-        max_abs=_number(largest),
-        mean_abs=_mean(distance),
-        max_rel=_number(relative),
-        ulp=None if ulp is None else int(ulp.max(initial=0)),
-        ulp_histogram=[] if ulp is None else _histogram(ulp),
-        cosine=_cosine(a, b) if bool(both.all()) else None,
-        psnr=_psnr(distance, largest, scale),
-        argmax_agreement=_agreement(reference, candidate),
-        worst=_worst_element(reference, a, b, both, distance) if largest else None,
-    )
-    return figures, scale
+    distance = _distance(x, y)
+    worst = int(distance.argmax())
+    with np.errstate(over="ignore"):
+        total = float(distance.sum())
+    known = _Part(match, scale, x.size, float(distance[worst]), _place(both, worst), total)
+    if not _is_floating(a):
+        return known
+    ulp = ulp_distance(x, y)
+    return known._replace(ulp=int(ulp.max()), bins=_histogram(ulp))
+
+
+def _place(mask: npt.NDArray[np.bool_], index: int) -> int:
+    """Return the place of a masked element among all."""
+    return int(np.flatnonzero(mask)[index])
+
+
+def _is_floating(array: Array) -> bool:
+    return array.dtype.kind not in "iub"
 
 
 def relative_error(reference: Array, candidate: Array) -> float | None:
@@ -80,7 +142,7 @@ def relative_error(reference: Array, candidate: Array) -> float | None:
     scale = float(np.abs(a).max(initial=0.0))
     if not scale:
         return None
-    return _number(float(_distance(a, b, floating=True).max()) / scale)
+    return _number(max(float(_distance(*pair).max()) for pair in _blocks(a, b)) / scale)
 
 
 def ulp_distance(reference: Array, candidate: Array) -> npt.NDArray[np.uint64]:
@@ -106,24 +168,24 @@ def real_parts(array: Array) -> Array:
     return np.ascontiguousarray(array)[..., None].view(f"f{array.dtype.itemsize // 2}")
 
 
-def _mean(distance: Array) -> float | None:
-    with np.errstate(over="ignore"):
-        return _number(float(distance.mean())) if distance.size else 0.0
-
-
-def _histogram(ulp: npt.NDArray[np.uint64]) -> list[int]:
+def _histogram(ulp: npt.NDArray[np.uint64]) -> tuple[int, ...]:
     """Count the distances with 0, 1, 2, ... binary digits, so bins 0, 1, 2-3, 4-7, ..."""
     # No float64 holds 64 digits; without the second digit none of them rounds up to 2**n.
     _, digits = np.frexp((ulp & ~(ulp >> np.uint64(1))).astype(np.float64))
-    return [int(count) for count in np.bincount(digits.ravel())]
+    return tuple(int(count) for count in np.bincount(digits.ravel()))
 
 
-def _psnr(distance: Array, largest: float, peak: float) -> float | None:
+def _psnr(a: Array, b: Array, count: int, largest: float, peak: float) -> float | None:
     if not peak or not 0 < largest < np.inf:
         return None
-    scaled = (distance / largest).ravel()
-    rms = np.sqrt(scaled @ scaled / scaled.size)
-    return _number(float(20 * (np.log10(peak) - np.log10(largest) - np.log10(rms))))
+    squares = 0.0
+    for x, y in _blocks(a, b):
+        both = np.isfinite(x) & np.isfinite(y)
+        scaled = _distance(_picked(x, both), _picked(y, both)) / largest
+        squares += float(scaled @ scaled)
+    return _number(
+        float(20 * (np.log10(peak) - np.log10(largest)) - 10 * np.log10(squares / count))
+    )
 
 
 def _agreement(reference: Array, candidate: Array) -> float | None:
@@ -133,9 +195,10 @@ def _agreement(reference: Array, candidate: Array) -> float | None:
 
 
 def _worst_element(
-    reference: Array, a: Array, b: Array, both: npt.NDArray[np.bool_], distance: Array
+    reference: Array, a: Array, b: Array, parts: Sequence[_Part], largest: float
 ) -> WorstElement:
-    at = int(np.flatnonzero(both)[distance.argmax()])
+    block = next(i for i, part in enumerate(parts) if part.largest == largest)
+    at = block * BLOCK + parts[block].at
     index = np.unravel_index(at, a.shape)[: reference.ndim]  # of a complex number, not its parts
     return WorstElement(
         index=[int(i) for i in index], original=float(a.flat[at]), rewritten=float(b.flat[at])
@@ -147,8 +210,8 @@ def _picked(array: Array, mask: npt.NDArray[np.bool_]) -> Array:
     return array if bool(mask.all()) else np.asarray(array[mask])
 
 
-def _distance(a: Array, b: Array, *, floating: bool) -> Array:
-    if floating:
+def _distance(a: Array, b: Array) -> Array:
+    if _is_floating(a):
         with np.errstate(over="ignore"):  # a distance past the largest float64 is reported as None
             return np.asarray(np.abs(a.astype(np.float64) - b.astype(np.float64)))
     if a.dtype.kind == "b":
@@ -159,14 +222,21 @@ def _distance(a: Array, b: Array, *, floating: bool) -> Array:
 
 
 def _cosine(a: Array, b: Array) -> float | None:
-    sides = [side.astype(np.float64).ravel() for side in (a, b)]
-    peaks = [float(np.abs(side).max(initial=0.0)) for side in sides]
+    peaks = [_peak(side) for side in (a, b)]
     if not all(peaks):
         return None
-    if not all(SQUARES[0] < peak < SQUARES[1] for peak in peaks):
-        sides = [side / peak for side, peak in zip(sides, peaks, strict=True)]
-    u, v = sides
-    return float(np.clip(u @ v / np.sqrt((u @ u) * (v @ v)), -1.0, 1.0))
+    if all(SQUARES[0] < peak < SQUARES[1] for peak in peaks):
+        peaks = [1.0, 1.0]
+    sums = np.zeros(3)
+    for pair in _blocks(a, b):
+        u, v = (side.astype(np.float64) / peak for side, peak in zip(pair, peaks, strict=True))
+        sums += u @ v, u @ u, v @ v
+    return float(np.clip(sums[0] / np.sqrt(sums[1] * sums[2]), -1.0, 1.0))
+
+
+def _peak(array: Array) -> float:
+    blocks = (np.abs(x.astype(np.float64)).max() for x, _ in _blocks(array, array))
+    return max(map(float, blocks), default=0.0)
 
 
 def _number(value: float) -> float | None:

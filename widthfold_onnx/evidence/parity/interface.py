@@ -9,18 +9,19 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.model.proto.frozen import overridable
 from widthfold_onnx.text import printable
 
-_OVERRIDABLE_SINCE = 4
-"""IR version from which an initializer that is also an input is a default value."""
 
-
-def interface_differences(original: Path, rewritten: Path) -> list[str]:
+def interface_differences(
+    original: Path, rewritten: Path, *, freeze_weights: bool = False
+) -> list[str]:
     """List differences in names, order, element types, dims or overridable initializers.
 
     Args:
         original: model file; weights outside it are not read.
         rewritten: model file.
+        freeze_weights: whether initializers of the original may be no inputs any more.
 
     Raises:
         UnverifiedError: a file that is no model.
@@ -28,8 +29,8 @@ def interface_differences(original: Path, rewritten: Path) -> list[str]:
     before, after = _load(original), _load(rewritten)
     lines = _ports("input", _fed(before), _fed(after))
     lines += _ports("output", before.graph.output, after.graph.output)
-    gone = sorted(_overridable(before) - _overridable(after))
-    new = sorted(_overridable(after) - _overridable(before))
+    gone = [] if freeze_weights else sorted(overridable(before) - overridable(after))
+    new = sorted(overridable(after) - overridable(before))
     lines += [f"overridable initializer {printable(name)} is gone" for name in gone]
     lines += [f"overridable initializer {printable(name)} is new" for name in new]
     return lines
@@ -57,12 +58,6 @@ def _fed(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     """Return the inputs that a caller must feed."""
     kept = _initializers(model)
     return [value for value in model.graph.input if value.name not in kept]
-
-
-def _overridable(model: onnx.ModelProto) -> set[str]:
-    if model.ir_version < _OVERRIDABLE_SINCE:
-        return set()
-    return _initializers(model) & {value.name for value in model.graph.input}
 
 
 def _ports(

@@ -83,7 +83,9 @@ def compare_models(
         UsageError: stored inputs or shapes that do not fit the model.
     """
     try:
-        differences = interface_differences(original, rewritten)
+        differences = interface_differences(
+            original, rewritten, freeze_weights=options.freeze_weights
+        )
         if differences:
             return ModelParity(verdict="fail", reasons=tuple(differences))
         options = resolved(options)

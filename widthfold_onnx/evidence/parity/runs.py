@@ -26,6 +26,9 @@ Report = Callable[[str], None]
 CORES = cores()
 """Values do not depend on the number of threads beyond rounding; only times need one thread."""
 
+LARGE_BYTES = 1 << 26
+"""Outputs of this size are kept in files."""
+
 
 def no_report(line: str) -> None:
     """Ignore a report."""
@@ -78,8 +81,18 @@ def _run(session: Session, sets: Sequence[InputSet], who: str, report: Report) -
     results = []
     for item in sets:
         report(f"{who}: {item.label}")
-        results.append(session.run(item.feeds))
+        results.append({name: _kept(array) for name, array in session.run(item.feeds).items()})
     return results
+
+
+def _kept(array: Array) -> Array:
+    """Move a large array into a file without a name: those of all sets and models are kept."""
+    if array.nbytes < LARGE_BYTES or array.dtype.hasobject:
+        return array
+    with tempfile.TemporaryFile() as file:
+        mapped = np.memmap(file, array.dtype, "w+", shape=array.shape)
+    mapped[...] = array
+    return mapped
 
 
 def open_judged(model: Path, options: VerifyOptions, level: Level) -> Session:

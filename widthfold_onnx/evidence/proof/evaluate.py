@@ -25,7 +25,7 @@ from widthfold_onnx.evidence.proof.values import (
 )
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.domain import domain_name, is_default
-from widthfold_onnx.model.proto.scope import NameScope, describe_node
+from widthfold_onnx.model.proto.scope import NameScope, bodies_of, describe_node
 from widthfold_onnx.model.proto.walk import body_path
 from widthfold_onnx.model.shapes.table import ShapeTable
 
@@ -178,13 +178,6 @@ class Evaluation:
             raise UnevaluableError(f"{list(known)} are too many elements")
         return known
 
-    def _kind(self, node: onnx.NodeProto, index: int, path: str, read: Mapping[str, Value]) -> int:
-        """Return the element type of an output: that of an input, or what the table says."""
-        like = self._program.input_of_same_type(node, index)
-        value = None if like is None else read.get(node.input[like])
-        kind = 0 if value is None or isinstance(value, Opaque) else value.kind
-        return kind or self._table.element(path, node.output[index])
-
     def _node(
         self,
         node: onnx.NodeProto,
@@ -206,7 +199,7 @@ class Evaluation:
             version=self._program.version(node),
             shapes=[self._shape(path, name) if name else None for name in node.output],
             unknown=self.unknown,
-            made=[self._kind(node, i, path, read) for i in range(len(node.output))],
+            made=[self._table.element(path, name) for name in node.output],
         )
         if not inner:
             results = evaluate(call)
@@ -219,7 +212,7 @@ class Evaluation:
             return self._if(call, inner, path, around)
         self.functions[operator(node), call.version] += 1
         bodies = []
-        for number, (attribute, index, scope) in enumerate(_bodies(node, inner)):
+        for number, (attribute, index, scope) in enumerate(bodies_of(node, inner)):
             assert scope.graph is not None
             inside = body_path(path, node, attribute, index)
             given = {
@@ -257,7 +250,7 @@ class Evaluation:
             chosen = {"then_branch" if condition.array.any() else "else_branch"}
         self.branches.setdefault(call.node.output[0], set()).update(chosen)
         results: dict[str, list[Value]] = {}
-        for attribute, index, scope in _bodies(call.node, inner):
+        for attribute, index, scope in bodies_of(call.node, inner):
             if attribute in chosen:
                 assert scope.graph is not None
                 outputs = [value.name for value in scope.graph.output]
@@ -315,19 +308,6 @@ def _outside(
         if name in tensors and name not in env
     }
     return env.new_child(constants)
-
-
-def _bodies(
-    node: onnx.NodeProto, inner: Sequence[NameScope]
-) -> list[tuple[str, int | None, NameScope]]:
-    """Return the graphs of a node with attribute and index, in the order of `walk.subgraphs`."""
-    scopes = iter(inner)
-    found: list[tuple[str, int | None, NameScope]] = []
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            found.append((attribute.name, None, next(scopes)))
-        found += [(attribute.name, i, next(scopes)) for i, _ in enumerate(attribute.graphs)]
-    return found
 
 
 def _plan(

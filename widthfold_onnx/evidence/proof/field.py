@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -67,13 +68,25 @@ def canonical(array: Array, prime: int) -> Array:
 
 def dot(a: Array, b: Array, prime: Modulus) -> Array:
     """Multiply matrices modulo a prime: [..., m, k] and [..., k, n] give [..., m, n]."""
-    total = reduced(widened(a[..., :TERMS]) @ widened(b[..., :TERMS, :]), prime)
-    for start in range(TERMS, a.shape[-1], TERMS):
+    total = None
+    for start in range(0, max(a.shape[-1], 1), TERMS):
         part = slice(start, start + TERMS)
-        product = widened(a[..., part]) @ widened(b[..., part, :])
-        product += total
-        total = reduced(product, prime)
+        total = added(total, a[..., part], b[..., part, :], prime)
+    assert total is not None
     return total
+
+
+def added(total: Array | None, a: Array, b: Array, prime: Modulus) -> Array:
+    """Add the product of two matrices, over at most `TERMS` terms, to a reduced total."""
+    product = widened(a) @ widened(b)
+    if total is not None:
+        product += total
+    return reduced(product, prime)
+
+
+def number_type(prime: Modulus) -> type[np.floating[Any]]:
+    """Return the type in which results are stored: float32 holds every element."""
+    return np.float64 if prime is None else np.float32
 
 
 def widened(array: Array) -> Array:
@@ -124,18 +137,31 @@ def fingerprints(key: int, operands: Sequence[Draws], shape: Sequence[int]) -> A
         different ones but for 2^-128.
     """
     state = np.empty((2, *shape), np.uint64)
-    flat = state.reshape(2, -1)
-    spread = [[np.broadcast_to(a, shape).reshape(-1) for a in draws] for draws in operands]
-    for start in range(0, flat.shape[1], BLOCK):
-        part = slice(start, start + BLOCK)
-        words = [word for draws in spread for word in _packed([array[part] for array in draws])]
-        for half, first in zip(flat, _halves(key), strict=True):
-            block = half[part]
-            block[:] = first
-            for word in words:
-                block ^= word
-                mixed(block)
+    for part, block in _hashed(key, operands, shape):
+        state.reshape(2, -1)[:, part] = block
     return state
+
+
+def _hashed(
+    key: int, operands: Sequence[Draws], shape: Sequence[int]
+) -> Iterator[tuple[slice, Array]]:
+    """Yield fingerprints block by block, with their places among all elements."""
+    spread = [[np.broadcast_to(a, shape).reshape(-1) for a in draws] for draws in operands]
+    for part in blocks(math.prod(shape)):
+        words = [word for draws in spread for word in _packed([array[part] for array in draws])]
+        block = np.empty((2, part.stop - part.start), np.uint64)
+        for half, first in zip(block, _halves(key), strict=True):
+            half[:] = first
+            for word in words:
+                half ^= word
+                mixed(half)
+        yield part, block
+
+
+def blocks(count: int) -> Iterator[slice]:
+    """Yield the places of blocks of at most `BLOCK` elements."""
+    for start in range(0, count, BLOCK):
+        yield slice(start, min(start + BLOCK, count))
 
 
 def _halves(key: int) -> tuple[np.uint64, np.uint64]:
@@ -145,11 +171,14 @@ def _halves(key: int) -> tuple[np.uint64, np.uint64]:
 
 def elements(state: Array) -> Draws:
     """Draw one element per prime from each fingerprint [2, *shape]."""
-    results = [np.empty(state.shape[1:], np.float32) for _ in PRIMES]
     flat = state.reshape(2, -1)
-    for start in range(0, flat.shape[1], BLOCK):
-        part = slice(start, start + BLOCK)
-        one, other = flat[:, part]
+    return _drawn(((part, flat[:, part]) for part in blocks(flat.shape[1])), state.shape[1:])
+
+
+def _drawn(given: Iterable[tuple[slice, Array]], shape: Sequence[int]) -> Draws:
+    """Draw one element per prime from each fingerprint, block by block."""
+    results = [np.empty(shape, np.float32) for _ in PRIMES]
+    for part, (one, other) in given:
         parts = [half for word in (one, other, mixed(one + other))
                  for half in (word & _LOW, word >> _HALF)]  # fmt: skip
         for result, number, prime in zip(results, parts, PRIMES, strict=False):
@@ -159,16 +188,17 @@ def elements(state: Array) -> Draws:
 
 def function(key: int, operands: Sequence[Draws], shape: Sequence[int]) -> Draws:
     """Apply a random function to operands, element by element."""
-    return elements(fingerprints(key, operands, shape))
+    return _drawn(_hashed(key, operands, shape), shape)
 
 
 def variables(key: int, shape: Sequence[int]) -> Draws:
     """Draw independent elements; equal keys and extents give the same ones."""
-    index = np.arange(math.prod(shape), dtype=np.uint64)
-    state = np.stack([index ^ half for half in _halves(key)])
-    for start in range(0, index.size, BLOCK):
-        mixed(state[:, start : start + BLOCK])
-    return elements(state.reshape(2, *shape))
+    halves = np.array(_halves(key))[:, None]
+    given = (
+        (part, mixed(np.arange(part.start, part.stop, dtype=np.uint64) ^ halves))
+        for part in blocks(math.prod(shape))
+    )
+    return _drawn(given, shape)
 
 
 def of_numbers(array: Array) -> Draws:
@@ -182,8 +212,7 @@ def of_numbers(array: Array) -> Draws:
         return tuple(reduced(rest, prime) for rest, prime in zip(rests, PRIMES, strict=True))
     results = [np.empty(array.shape, np.float32) for _ in PRIMES]
     flat = array.reshape(-1)
-    for start in range(0, flat.size, BLOCK):
-        part = slice(start, start + BLOCK)
+    for part in blocks(flat.size):
         block = flat[part].astype(np.float64)
         magnitude = np.abs(block)
         is_whole = (magnitude < LARGEST_WHOLE) & (magnitude == np.floor(magnitude))

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.evidence.proof.field import TERMS, Modulus, dot, reduced
+from widthfold_onnx.evidence.proof.field import TERMS, Modulus, added, dot, number_type, reduced
 from widthfold_onnx.evidence.proof.geometry import Spread, Windows
 from widthfold_onnx.evidence.proof.values import UnevaluableError
 
@@ -20,7 +20,8 @@ _BYTES = 8
 def conv(data: Array, weight: Array, group: int, at: Windows, prime: Modulus) -> Array:
     """Convolve [N, C, *extents] with [O, C / group, *kernel] to [N, O, *counts].
 
-    The data is laid out as columns (im2col), slice by slice, and multiplied by the weight.
+    The data is laid out as columns (im2col), some positions and `TERMS` taps at a time, and
+    multiplied by the weight.
 
     Raises:
         UnevaluableError: the channels do not fit.
@@ -31,19 +32,27 @@ def conv(data: Array, weight: Array, group: int, at: Windows, prime: Modulus) ->
     rows = weight.reshape(group, outputs // group, channels, *at.kernel)
     used = rows.any(axis=(0, 1))  # [C / G, *kernel]: columns that meet only zeros are left out
     rows = rows.reshape(*rows.shape[:2], -1) if used.all() else rows[:, :, used]
+    taps = np.nonzero(used)
     # To [N, G, C / G, *kernel, *counts], where runs along the last axis stay runs.
     rank = len(at.counts)
     seen = np.moveaxis(at.of(padded), range(2, 2 + rank), range(-rank, 0))
     seen = seen.reshape(len(data), group, channels, *seen.shape[2:])
-    result = np.empty((len(data), group, outputs // group, *at.counts))
-    per_line = group * rows.shape[2] * math.prod(at.counts[1:]) * _BYTES
+    result = np.empty((len(data), group, outputs // group, *at.counts), number_type(prime))
+    tallest = max(min(rows.shape[2], TERMS), outputs // group)
+    per_line = group * tallest * math.prod(at.counts[1:]) * _BYTES
     step = max(1, SLICE_BYTES // max(per_line, 1))
     for sample in range(len(data)):
         for start in range(0, at.counts[0], step):
             part = slice(start, min(start + step, at.counts[0]))
-            columns = seen[sample][..., part, *[slice(None)] * (rank - 1)][:, used]
-            places = columns.shape[2:]
-            product = dot(rows, columns.reshape(group, rows.shape[2], math.prod(places)), prime)
+            lines = seen[sample][..., part, *[slice(None)] * (rank - 1)]
+            places = lines.shape[2 + rank :]
+            product = None
+            for first in range(0, max(rows.shape[2], 1), TERMS):
+                terms = slice(first, first + TERMS)
+                columns = lines[:, *(axis[terms] for axis in taps)]
+                columns = columns.reshape(*columns.shape[:2], math.prod(places))
+                product = added(product, rows[..., terms], columns, prime)
+            assert product is not None
             result[sample, :, :, part] = product.reshape(group, outputs // group, *places)
     return result.reshape(len(data), outputs, *at.counts)
 
@@ -61,7 +70,7 @@ def conv_transpose(data: Array, weight: Array, group: int, at: Spread, prime: Mo
     columns = data.reshape(len(data), group, data.shape[1] // group, positions)
     rows = weight.reshape(group, weight.shape[0] // group, weight.shape[1], -1)
     step = max(1, SLICE_BYTES // max(len(data) * outputs * positions * _BYTES, 1))
-    added = 0
+    met = 0
     for start in range(0, rows.shape[3], step):
         taps = rows[..., start : start + step]
         flat = taps.reshape(group, taps.shape[1], -1).swapaxes(1, 2)
@@ -72,8 +81,8 @@ def conv_transpose(data: Array, weight: Array, group: int, at: Spread, prime: Mo
             given, taken = _meeting(at, [int(k) for k in tap], extents)
             part = product[:, :, :, i]
             result[:, :, :, *taken] += part[:, :, :, *given]
-            added += 1
-            if added % TERMS == 0:
+            met += 1
+            if met % TERMS == 0:
                 reduced(result, prime)
     return reduced(result, prime).reshape(len(data), outputs, *at.extents)
 

@@ -15,7 +15,7 @@ from onnx.inliner import inline_local_functions
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError
-from widthfold_onnx.model.proto.constant_folding import dense
+from widthfold_onnx.model.proto.constant_folding import LITERALS, dense
 from widthfold_onnx.model.proto.domain import domain_name
 from widthfold_onnx.model.proto.functions import (
     check_inlined_size,
@@ -80,18 +80,6 @@ class Program:
         """Return the versions of a node and of all nodes in its graphs."""
         return [self.version(inner) for inner in all_nodes([node])]
 
-    def input_of_same_type(self, node: onnx.NodeProto, index: int) -> int | None:
-        """Return an input that has the element type of an output by the operator's schema."""
-        schema = self._schema(node)
-        if schema is None or not schema.outputs:
-            return None
-        made = schema.outputs[min(index, len(schema.outputs) - 1)]
-        for i, name in enumerate(node.input):
-            read = schema.inputs[min(i, len(schema.inputs) - 1)]
-            if name and made.is_homogeneous and read.type_str == made.type_str:
-                return i
-        return None
-
     def attributes(self, node: onnx.NodeProto) -> dict[str, Any]:
         """Return the attributes of a node, with the defaults of its schema, strings as text."""
         schema = self._schema(node)
@@ -148,10 +136,8 @@ def constant(node: onnx.NodeProto, program: Program) -> Array | None:
     if attribute.name in ("value", "sparse_value"):
         tensor = attribute.t if attribute.name == "value" else attribute.sparse_tensor
         return program.read(tensor)
-    kinds = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64,
-             "value_ints": np.int64}  # fmt: skip
-    if attribute.name in kinds:
-        return np.array(helper.get_attribute_value(attribute), kinds[attribute.name])
+    if attribute.name in LITERALS:
+        return np.array(helper.get_attribute_value(attribute), LITERALS[attribute.name])
     if attribute.name in ("value_string", "value_strings"):
         return np.array(_text(helper.get_attribute_value(attribute)), object)
     return None

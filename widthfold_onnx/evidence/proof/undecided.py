@@ -62,13 +62,13 @@ def undecided(
         The reason; "" where the models differ.
     """
     values = [run.values[target] for _, run in (before, after)]
-    is_opaque = isinstance(values[0], Opaque)
+    is_opaque = any(isinstance(value, Opaque) for value in values)
     gone, added = _exchanged(*(run.functions for _, run in (before, after)))
     merged, _ = _exchanged(*(_operators(side, target, given) for side, _ in (before, after)))
     one, other = (0 if isinstance(value, Opaque) else value.constants for value in values)
     is_merged = bool(merged) and one > other
     chooses = any(name == "If" for name, _ in before[1].functions)  # numbers reach one branch only
-    if chooses or not (gone or added or is_opaque or is_merged):
+    if not is_opaque and (chooses or not (gone or added or is_merged)):
         return ""
     numbers = [_numbers(side, target, given, table) for side, _ in (before, after)]
     if numbers[0] is None or numbers[1] is None:

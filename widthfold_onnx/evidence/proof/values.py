@@ -10,7 +10,14 @@ import numpy as np
 from onnx import helper
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.evidence.proof.field import KEY_BYTES, PRIMES, Draws, canonical, of_numbers
+from widthfold_onnx.evidence.proof.field import (
+    KEY_BYTES,
+    PRIMES,
+    Draws,
+    blocks,
+    canonical,
+    of_numbers,
+)
 
 Shape = tuple[int, ...]
 Described = tuple[Shape, int]
@@ -90,6 +97,7 @@ class Elements:
         grid: scale and zero point, digested, of the integers from which all elements were
             dequantized; empty where there are none.
         kind: element type of the tensor, 0 where it is not known.
+        factor: numbers that it may be the product with, to be checked where that matters.
     """
 
     draws: Draws
@@ -97,6 +105,7 @@ class Elements:
     constants: int = 0
     grid: bytes = b""
     kind: int = 0
+    factor: Known | None = None
 
     @property
     def shape(self) -> Shape:
@@ -126,5 +135,7 @@ Value = Known | Elements | Opaque
 def _digest(draws: Draws) -> bytes:
     state = hashlib.blake2b(repr(draws[0].shape).encode(), digest_size=16)
     for draw, prime in zip(draws, PRIMES, strict=True):
-        state.update(np.ascontiguousarray(canonical(draw, prime).astype(np.uint32)).data)
+        flat = draw.reshape(-1)
+        for part in blocks(flat.size):
+            state.update(canonical(flat[part], prime).astype(np.uint32).data)
     return state.digest()

@@ -173,18 +173,28 @@ class Document:
         return node
 
     def again(
-        self, node: Node, inputs: Sequence[Value | None], name: str, metadata: Mapping[str, str]
+        self,
+        node: Node,
+        inputs: Sequence[Value | None],
+        name: str,
+        metadata: Mapping[str, str],
+        attributes: Attributes,
     ) -> Node:
-        """Create a node that applies what `node` does to other inputs; its names are fresh."""
+        """Create a node that applies what `node` does to other inputs; its names are fresh.
+
+        Some attributes may be others.
+        """
+        kept = [given for given in node.attributes.values() if given.name not in attributes]
         new = ir.Node(
             node.domain,
             node.op_type,
             inputs,
-            node.attributes.values(),
+            [*kept, *(_attribute(*given) for given in attributes.items())],
             num_outputs=len(node.outputs),
             metadata_props=dict(metadata),
         )
-        repeat(new, node)
+        if not attributes:
+            repeat(new, node)
         for output in new.outputs:
             output.name = self.fresh(name)
         new.name = self.fresh(name)

@@ -1,23 +1,22 @@
-"""Evaluates nodes on constants, before the model runs, by onnx's reference implementation.
+"""Evaluates nodes on constant weights, before the model runs, by onnx's reference implementation.
 
-There are two uses with a limit each. Weights may be large, and become part of the new model: only
-operators and element types for which ONNX Runtime computes the very same bits are evaluated
-(tests/model/test_constants.py compares them); moves of elements take any type. Extents that an
-exporter computes are small, and only planned with (`model.shapes.small_constants`).
+The results become part of the new model: only operators and element types for which ONNX Runtime
+computes the very same bits are evaluated (tests/model/test_constants.py compares them); moves of
+elements take any type.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.proto.external import is_external
+from widthfold_onnx.model.proto.reference import run_reference
 from widthfold_onnx.refusal import Code, Refusal
 
 MAX_ELEMENTS = 1 << 26
@@ -26,13 +25,6 @@ MOVES = ("Reshape", "Squeeze", "Transpose", "Unsqueeze")
 FOLDABLE = frozenset({*MOVES, "Cast", "DequantizeLinear", "QuantizeLinear"})
 """Operators that are evaluated for weights, besides Constant and Identity."""
 
-SMALL_ELEMENTS = 256
-"""Most elements of an input or result that is evaluated for extents."""
-SHAPE_ARITHMETIC = {
-    *("Add", "Cast", "Concat", "ConstantOfShape", "Div", "Expand", "Gather", "Identity", "Mul"),
-    *("Neg", "Reshape", "Slice", "Squeeze", "Sub", "Transpose", "Unsqueeze"),
-}
-"""Operators that are evaluated for extents: deterministic, without state, and fast if small."""
 _INTEGERS = ("INT8", "UINT8", "INT16", "UINT16", "INT32", "UINT32", "INT64", "UINT64", "BOOL")
 _FLOATS = ("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE")
 _QUANTIZED = ("INT8", "UINT8", "INT16", "UINT16")
@@ -41,20 +33,23 @@ _QUANTIZED = ("INT8", "UINT8", "INT16", "UINT16")
 _QUANTIZING_OPSET = 21
 
 
+LITERALS: Mapping[str, type[np.generic]] = {
+    "value_float": np.float32,
+    "value_floats": np.float32,
+    "value_int": np.int64,
+    "value_ints": np.int64,
+}
+"""Attributes of a Constant node that hold numbers without a tensor, and the type of these."""
+
+
 def _literal(node: onnx.NodeProto) -> Array | Refusal:
     """Return the value of a Constant node that does not hold a dense tensor."""
     for attribute in node.attribute:
-        match attribute.name:
-            case "value_float":
-                return np.array(attribute.f, np.float32)
-            case "value_floats":
-                return np.array(attribute.floats, np.float32)
-            case "value_int":
-                return np.array(attribute.i, np.int64)
-            case "value_ints":
-                return np.array(attribute.ints, np.int64)
-            case "sparse_value":
-                return dense(attribute.sparse_tensor)
+        if attribute.name in LITERALS:
+            value = helper.get_attribute_value(attribute)
+            return np.array(value, LITERALS[attribute.name])
+        if attribute.name == "sparse_value":
+            return dense(attribute.sparse_tensor)
     return Refusal(Code.NOT_CONSTANT, "a Constant holds no numbers")
 
 
@@ -103,34 +98,11 @@ def evaluated(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) 
         return Refusal(Code.NOT_CONSTANT, f"{node.op_type} {refused} is not evaluated")
     if node.op_type in ("DequantizeLinear", "QuantizeLinear"):
         opset = max(opset, _QUANTIZING_OPSET)
-    result = run_node(node, inputs, opset)
-    if result is None:
-        given = ", ".join(str(list(array.shape)) for array in inputs if array is not None)
-        return Refusal(Code.NOT_CONSTANT, f"{node.op_type} fails on inputs of {given}")
-    return result
-
-
-def run_node(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -> Array | None:
-    """Run a node of the default domain by onnx's reference implementation; None if it fails.
-
-    Args:
-        node: an operator with one output.
-        inputs: by position; None where an optional one is left out.
-        opset: of the default domain.
-    """
-    feeds = {
-        name: array for name, array in zip(node.input, inputs, strict=True) if array is not None
-    }
-    types = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in feeds.items()}
-    given = [helper.make_tensor_value_info(name, kind, None) for name, kind in types.items()]
-    graph = helper.make_graph([node], "node", given, [onnx.ValueInfoProto(name=node.output[0])])
-    graph.node[0].domain = ""  # the evaluator does not know "ai.onnx"
     try:
-        with np.errstate(all="ignore"):
-            (result,) = ReferenceEvaluator(graph, opsets={"": opset}).run(None, feeds)
-    except Exception:
-        return None  # the evaluator raises any error of numpy on invalid inputs
-    return np.asarray(result)
+        results = run_reference(node, inputs, opset)
+    except ValueError as error:
+        return Refusal(Code.NOT_CONSTANT, f"{node.op_type} {error}")
+    return results[0] if results else Refusal(Code.NOT_CONSTANT, f"{node.op_type} is not evaluated")
 
 
 def _refused(node: onnx.NodeProto, inputs: Sequence[Array | None]) -> str:

@@ -37,6 +37,19 @@ class NameScope:
     captured: dict[str, str]
 
 
+def bodies_of(
+    node: onnx.NodeProto, inner: Sequence[NameScope]
+) -> list[tuple[str, int | None, NameScope]]:
+    """Return the graphs of a node with attribute and index, in the order of `walk.subgraphs`."""
+    scopes = iter(inner)
+    found: list[tuple[str, int | None, NameScope]] = []
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            found.append((attribute.name, None, next(scopes)))
+        found += [(attribute.name, i, next(scopes)) for i, _ in enumerate(attribute.graphs)]
+    return found
+
+
 def describe_node(node: onnx.NodeProto) -> str:
     """Name a node in a message: by its name, else by its operator and first output."""
     if node.name:

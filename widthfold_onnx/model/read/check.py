@@ -32,8 +32,8 @@ from widthfold_onnx.model.proto.scope import (
 )
 from widthfold_onnx.model.proto.tensors import DTYPES, check_declaration, check_inline, describe
 from widthfold_onnx.model.proto.walk import all_tensors
+from widthfold_onnx.model.read.skeleton import skeleton
 from widthfold_onnx.model.shapes.inference import check_inferable
-from widthfold_onnx.model.shapes.skeleton import skeleton
 from widthfold_onnx.text import printable, quoted
 
 

@@ -1,90 +1,113 @@
-"""Calls onnx's shape inference, and avoids the inputs that would end the process.
+"""Infers the types of what one node returns, by onnx's shape inference.
 
-Extents may be negative: the positions of a window larger than its padded input, extents that a
-model computes, or a declared -1. Slice clamps between 0 and the extent of its data; at a negative
-extent an assertion of onnx 1.23.2 fails and ends the process. So values that a Slice may
-read pass through an operator of our own, whose inference leaves a negative extent open. Inference
-also indexes by two attributes unchecked: a model with values that no runtime takes is refused.
+A node is inferred alone, so that no extent below zero reaches another one: a Slice of onnx 1.23.2
+ends the process there. Inference also indexes by two attributes unchecked: a model with values that
+no runtime takes is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import onnx
-from onnx import defs, helper, shape_inference  # noqa: TID251 - this module is the door
+from onnx import helper, shape_inference  # noqa: TID251 - this module is the door
 
 from widthfold_onnx.errors import InvalidModelError
-from widthfold_onnx.model.proto.domain import domain_name, is_default
-from widthfold_onnx.model.proto.functions import FunctionKey, call_key, function_key
+from widthfold_onnx.model.proto.dims import Dims
+from widthfold_onnx.model.proto.domain import is_default, operator_of
 from widthfold_onnx.model.proto.scope import describe_node
-from widthfold_onnx.model.proto.walk import all_graphs, all_nodes, subgraphs
+from widthfold_onnx.model.shapes.extents import RULES, extents
+from widthfold_onnx.model.shapes.fact import Fact, declared, of_type
 
-DOMAIN = "widthfold.extents"
-"""Domain of the operator that leaves negative extents open; no written model has it."""
+FUSED_CONV = ("com.microsoft", "FusedConv")
+ACTIVATION = ("activation", "activation_params")
+"""Attributes that a FusedConv has beside those of a Conv."""
 
-_OP = "OpenNegative"
-_RAW = "widthfold/raw/"  # prefix of the name of a value whose negative extents are not open yet
+CACHED = 1 << 14
+CACHED_BYTES = 1 << 12
+"""Larger nodes are not kept: they hold tables."""
 
-PROPAGATING = {
-    *("Add", "Cast", "Concat", "Gather", "Mul", "Shape", "Size", "Slice", "Squeeze", "Sub"),
-    "Unsqueeze",
-}
-"""Operators through which onnx propagates extents as data."""
+MOST_READ = 1 << 8
+"""Most numbers of an input that inference reads: extents, axes, pads."""
 
-# Inference finds extents by these next to each other, so nothing may come between them. None of
-# them makes a negative extent of extents that are not.
-_CARRIERS = {"Constant", *PROPAGATING}
+READ_FLOATS = ("OneHot", "Range", "Resize", "Upsample")
+"""Operators whose result has extents by floats."""
 
-
-def infer_shapes(model: onnx.ModelProto, *, data_prop: bool = False) -> onnx.ModelProto:
-    """Infer shapes without strict mode: a node that cannot be inferred does not hide the others.
-
-    Args:
-        model: nodes in running order; left as it is.
-        data_prop: whether vectors of extents are evaluated.
-
-    Returns:
-        The model with inferred types; itself if its declarations contradict each other. Where
-        there is a Slice, negative extents are open, declared ones as well.
-
-    Raises:
-        InvalidModelError: a local function is of the domain that is ours.
-    """
-    if any(domain_name(function.domain) == DOMAIN for function in model.functions):
-        raise InvalidModelError(f"a function has the domain {DOMAIN}, which widthfold uses itself")
-    read = _read_by_slices(model)
-    try:
-        if not read:
-            return shape_inference.infer_shapes(model, data_prop=data_prop)
-        made = shape_inference.infer_shapes(_guarded(model, read), data_prop=data_prop)
-    except shape_inference.InferenceError:
-        return model
-    return _told(model, made)
+Given = tuple[int, Dims | None, bytes, bytes | None]
+"""An input: its type as in `Fact`, and its numbers as they lie in memory, if they are read."""
 
 
 def infer_node(
-    node: onnx.NodeProto,
-    opset: int,
-    types: Mapping[str, onnx.TypeProto],
-    data: Mapping[str, onnx.TensorProto],
-) -> dict[str, onnx.TypeProto]:
-    """Infer the types of a node's outputs; {} if its inputs do not fit.
+    node: onnx.NodeProto, opsets: Mapping[str, int], inputs: Sequence[Fact | None]
+) -> Sequence[Fact]:
+    """Infer the types of the outputs of a node without graphs.
 
     Args:
-        node: of an operator that has a schema.
-        opset: version of the operator set of its domain.
-        types: of its inputs.
-        data: of those inputs whose numbers are known.
+        node: it calls no local function.
+        opsets: version of the operator set by domain.
+        inputs: by position; None where one is left out.
     """
-    domain = domain_name(node.domain)
-    schema, ids = defs.get_schema(node.op_type, opset, domain), [helper.make_opsetid(domain, opset)]
+    domain, op_type = operator_of(node)
+    stated = [*node.attribute]
+    if (domain, op_type) == FUSED_CONV:  # it has the extents of a Conv
+        domain, op_type, inputs = "", "Conv", inputs[:3]
+        stated = [entry for entry in stated if entry.name not in ACTIVATION]
+    infer = _inferred if node.ByteSize() <= CACHED_BYTES else _inferred.__wrapped__
+    found = infer(
+        op_type,
+        domain,
+        opsets.get(domain, 1),
+        tuple([entry.SerializeToString() for entry in stated]),
+        tuple([bool(name) for name in node.output]),
+        tuple([None if fact is None else (*fact.type, _read(fact, op_type)) for fact in inputs]),
+    )
+    if domain or op_type not in RULES or not found or not inputs or inputs[0] is None:
+        return found
+    attributes = {entry.name: helper.get_attribute_value(entry) for entry in stated}
+    true = Fact(found[0].kind or inputs[0].kind, extents(op_type, attributes, inputs))
+    return [declared(true, found[0]), *found[1:]]
+
+
+def _read(fact: Fact, op_type: str) -> bytes | None:
+    """Return the numbers that inference may read."""
+    numbers = fact.numbers
+    if numbers is None or not fact.is_whole or numbers.ndim > 1 or numbers.size > MOST_READ:
+        return None
+    return numbers.tobytes() if numbers.dtype.kind != "f" or op_type in READ_FLOATS else None
+
+
+@lru_cache(CACHED)
+def _inferred(
+    op_type: str,
+    domain: str,
+    version: int,
+    attributes: Sequence[bytes],
+    outputs: Sequence[bool],
+    inputs: Sequence[Given | None],
+) -> Sequence[Fact]:
+    """Infer a node that stands alone in a model."""
+    model = onnx.ModelProto(ir_version=onnx.IR_VERSION)
+    model.opset_import.add(domain=domain, version=version)
+    graph = model.graph
+    node = graph.node.add(op_type=op_type, domain=domain)
+    node.attribute.extend(onnx.AttributeProto.FromString(entry) for entry in attributes)
+    node.output.extend(f"o{i}" if is_there else "" for i, is_there in enumerate(outputs))
+    for i, given in enumerate(inputs):
+        name = "" if given is None else f"i{i}"
+        node.input.append(name)
+        if given is not None:
+            kind, dims, other, numbers = given
+            if numbers is None:
+                graph.input.add(name=name, type=Fact(kind, dims, other).proto())
+            else:
+                graph.initializer.add(name=name, data_type=kind, dims=dims, raw_data=numbers)
     try:
-        return shape_inference.infer_node_outputs(
-            schema, node, dict(types), dict(data), opset_imports=ids
-        )
+        made = shape_inference.infer_shapes(model)
     except (shape_inference.InferenceError, RuntimeError, ValueError):
-        return {}
+        return [Fact()] * len(outputs)
+    facts = {value.name: of_type(value.type) for value in made.graph.value_info}
+    return [facts.get(name, Fact()) for name in node.output]
 
 
 def check_inferable(node: onnx.NodeProto) -> None:
@@ -102,117 +125,3 @@ def check_inferable(node: onnx.NodeProto) -> None:
         raise InvalidModelError(f"{describe_node(node)}: {what}")
     if is_default(node, "GatherND") and counts.get("batch_dims", 0) < 0:
         raise InvalidModelError(f"{describe_node(node)}: batch_dims is negative")
-
-
-def _read_by_slices(model: onnx.ModelProto) -> set[str]:
-    """Return names of values whose extents a Slice may read; the same names elsewhere do no harm.
-
-    Bodies of nodes and functions may slice all their inputs, and callers a function's outputs.
-    """
-    functions = {function_key(function) for function in model.functions}
-    waiting = [name for function in model.functions for name in function.output]
-    carried: dict[str, list[str]] = {}
-    slices = False
-    for body in (model.graph, *model.functions):
-        for node in all_nodes(body.node):
-            if is_default(node, "Slice"):
-                slices = True
-                waiting += node.input[:1]
-            elif call_key(node) in functions or subgraphs(node):
-                waiting += node.input
-            if _carries(node, functions):
-                for name in node.output:
-                    carried.setdefault(name, []).extend(node.input)
-    if not slices:
-        return set()
-    read: set[str] = set()
-    while waiting:
-        name = waiting.pop()
-        if name not in read:
-            read.add(name)
-            waiting += carried.get(name, ())
-    return read - {""}
-
-
-def _carries(node: onnx.NodeProto, functions: Container[FunctionKey]) -> bool:
-    return is_default(node, *_CARRIERS) or call_key(node) in functions
-
-
-def _guarded(model: onnx.ModelProto, read: Container[str]) -> onnx.ModelProto:
-    """Return a copy in which no Slice reads a negative extent."""
-    _register()
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    functions = {function_key(function) for function in copy.functions}
-    for body in (copy.graph, *copy.functions):
-        _guard(body, read, functions)
-        imports = copy.opset_import if isinstance(body, onnx.GraphProto) else body.opset_import
-        imports.add(domain=DOMAIN, version=1)
-    return copy
-
-
-def _guard(
-    body: onnx.GraphProto | onnx.FunctionProto,
-    read: Container[str],
-    functions: Container[FunctionKey],
-) -> None:
-    """Insert the operator after what produces these values; open declared negative extents."""
-    of_graph = (*body.input, *body.output) if isinstance(body, onnx.GraphProto) else ()
-    for value in (*of_graph, *body.value_info):
-        _open_negative(value.type)
-    for index in reversed(range(len(body.node))):
-        node = body.node[index]
-        for inner in subgraphs(node):
-            _guard(inner, read, functions)
-        for place, name in enumerate(node.output):
-            if name in read and not _carries(node, functions):
-                node.output[place] = _RAW + name
-                guard = onnx.helper.make_node(_OP, [_RAW + name], [name], domain=DOMAIN)
-                body.node.insert(index + 1, guard)
-
-
-def _told(model: onnx.ModelProto, made: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with the types that inference found for its guarded copy."""
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    for graph, source in zip(all_graphs(result.graph), all_graphs(made.graph), strict=True):
-        for name in ("input", "output", "value_info"):
-            graph.ClearField(name)
-        graph.input.extend(source.input)
-        graph.output.extend(source.output)
-        graph.value_info.extend(v for v in source.value_info if not v.name.startswith(_RAW))
-    return result
-
-
-def _register() -> None:
-    """Register the operator with onnx."""
-    if defs.has(_OP, domain=DOMAIN):
-        return
-    parameter = defs.OpSchema.FormalParameter
-    types = defs.get_schema("Identity").type_constraints[0].allowed_type_strs
-    schema = defs.OpSchema(
-        *(_OP, DOMAIN, 1),
-        inputs=[parameter("input", "T")],
-        outputs=[parameter("output", "T")],
-        type_constraints=[("T", list(types), "")],
-    )
-    schema.set_type_and_shape_inference_function(_pass_on)
-    defs.register_schema(schema)
-
-
-def _pass_on(context: shape_inference.InferenceContext) -> None:
-    told = context.get_input_type(0)
-    if told is not None:
-        _open_negative(told)
-        context.set_output_type(0, told)
-
-
-def _open_negative(told: onnx.TypeProto) -> None:
-    """Remove negative extents from the type of a tensor, or of the elements of a sequence."""
-    kind = told.WhichOneof("value")
-    if kind in ("sequence_type", "optional_type"):
-        _open_negative(getattr(told, kind).elem_type)
-    elif kind == "tensor_type":
-        for dim in told.tensor_type.shape.dim:
-            if dim.dim_value < 0:
-                dim.ClearField("dim_value")

@@ -27,7 +27,7 @@ Choose = Callable[[LinearSite], Reformulation | Refusal]
 ALREADY_FOLDED = Refusal(
     Code.ALREADY_FOLDED, "the model carries folds of an earlier run; fold the original instead"
 )
-KEPT = frozenset({Code.ALREADY_FOLDED, Code.NOT_SELECTED, Code.NO_GAIN})
+KEPT = frozenset({Code.ALREADY_FOLDED, Code.NOT_SELECTED, Code.NO_STRIDES, Code.NO_GAIN})
 """Codes of sites that are left alone without a fault."""
 
 

@@ -1,7 +1,8 @@
-"""Find options that would fold a site which is refused for its extents; every hint was tried.
+"""Find options that would fold a refused site; every hint was tried.
 
-A site is planned with each suggestion as if the caller had given it; only suggestions that give a
-form are named. Suggested sizes are round numbers that the factor divides even behind some strides.
+They name extents, extend them, or let samples mix. A site is planned with each suggestion as if the
+caller had given it; only suggestions that give a form are named. Suggested sizes are round numbers
+that the factor divides even behind some strides.
 """
 
 from __future__ import annotations
@@ -23,8 +24,13 @@ from widthfold_onnx.text import printable
 UNREAD = frozenset({Code.UNKNOWN_EXTENT, Code.UNKNOWN_SHAPE})
 """Codes of sites that cannot be read because an extent is unknown."""
 
+OVERRIDABLE = frozenset({Code.WEIGHT_OVERRIDABLE, Code.BIAS_OVERRIDABLE})
+"""Codes of sites of which an input of the model is a constant for those who leave it out."""
+
+FREEZE = "--freeze-weights"
 GUARD = "--guard-shapes"
 RAGGED = "--ragged"
+MIX = "--mix-samples"
 
 ROUND = 32
 """Suggested extents divided by the factor: behind five strides of 2 a multiple of it is left."""
@@ -43,8 +49,8 @@ class Hints:
 
     def __init__(self, document: Document, options: FoldOptions) -> None:
         self._document = document
-        self._options = replace(options, ragged=True) if options.factor is None else options
-        self._factor = options.factor or SMALLEST_FACTOR
+        self._options = replace(options, ragged=True) if options.fixed is None else options
+        self._factor = options.fixed or SMALLEST_FACTOR
         self._tables: dict[_Suggested, ShapeTable] = {}
 
     def of(self, decision: Decision) -> str:
@@ -52,22 +58,30 @@ class Hints:
         site, linear, refusal = decision.site, decision.linear, decision.outcome
         if not isinstance(refusal, Refusal):
             return ""
+        if refusal.code in OVERRIDABLE:
+            return f"{FREEZE} makes it a constant, which the runtime packs and fuses, too"
         if not (refusal.code in UNREAD if linear is None else refusal.code.is_of_a_form):
             return ""
-        found = self._openings(site) if linear is None or None in linear.planned else []
+        is_open = linear is None or None in linear.planned
+        found = self._openings(site, self._options) if is_open else []
+        mixed = replace(self._options, mix_samples=True)
         if refusal.code == Code.FACTOR_DOES_NOT_DIVIDE:
             ragged = replace(self._options, ragged=True)
             found += [RAGGED] if self._folds(site, self._planned, ragged) else []
+        elif refusal.code == Code.MIXES_SAMPLES:
+            found += [MIX] if self._folds(site, self._planned, mixed) else []
+        elif is_open and not found and linear is not None and linear.is_product:
+            found = self._openings(site, mixed, f" {MIX}")
         return f"{' or '.join(found)} folds it" if found else ""
 
-    def _openings(self, site: Site) -> list[str]:
-        """Return the options that fold a site which has an open extent."""
-        guarded = replace(self._options, guard_shapes=True)
-        found = [self._shapes(site, self._options, "")]
-        if not self._options.guard_shapes:
+    def _openings(self, site: Site, options: FoldOptions, more: str = "") -> list[str]:
+        """Return what folds a site with an open extent under some options; `more` names these."""
+        guarded = replace(options, guard_shapes=True)
+        found = [self._shapes(site, options, more)]
+        if not options.guard_shapes:
             alone = self._folds(site, self._document.shapes, guarded)
-            found += [GUARD] if alone else []
-            found += [] if any(found) else [self._shapes(site, guarded, f" {GUARD}")]
+            found += [GUARD + more] if alone else []
+            found += [] if any(found) else [self._shapes(site, guarded, f" {GUARD}{more}")]
         return [way for way in found if way]
 
     def _shapes(self, site: Site, options: FoldOptions, more: str) -> str:

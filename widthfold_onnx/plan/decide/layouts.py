@@ -27,7 +27,7 @@ def decide_layout(fold: FoldOptions, provider_options: Mapping[str, str]) -> Fol
     >>> decide_layout(FoldOptions(factor=8), {"prefer_nhwc": "1"}).layout
     <Layout.NHWC: 'nhwc'>
     """
-    if fold.layout is not Layout.AUTO or fold.factor is None:
+    if fold.layout is not Layout.AUTO or fold.fixed is None:
         return fold
     last = provider_options.get("prefer_nhwc", "0").lower() not in OFF
     return replace(fold, layout=Layout.NHWC if last else Layout.NCHW)

@@ -14,6 +14,7 @@ from typing import Self
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
+from widthfold_onnx.plan.measure.effort import SPENDING
 from widthfold_onnx.plan.measure.measurements import is_known, lost, measurement_of, outdated
 from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, Setup, race
 from widthfold_onnx.plan.store.identity import setting_identity
@@ -57,15 +58,23 @@ class Bench:
         self._setting = setting
 
     @classmethod
-    def of(cls, options: SearchOptions, fold: FoldOptions, store: Store, machine: str) -> Self:
+    def of(
+        cls,
+        options: SearchOptions,
+        fold: FoldOptions,
+        store: Store,
+        machine: str,
+        level: Level = Level.ALL,
+    ) -> Self:
         """Return a bench for a chosen provider.
 
         Args:
-            options: provider, which must not be AUTO, with its options and those of sessions, and
-                threads.
+            options: provider, which must not be AUTO, with its options and those of sessions,
+                threads, and effort.
             fold: limits of forms.
             store: where measurements are kept.
             machine: `identity.machine_identity`.
+            level: at which layers run.
 
         Raises:
             InternalError: the provider is AUTO.
@@ -78,8 +87,10 @@ class Bench:
             session_options=tuple(sorted(entries.items())),
             threads=options.threads,
             fold=fold,
+            level=level,
+            rungs=SPENDING[options.effort].rungs,
         )
-        setting = setting_identity(options.provider, given, entries, Level.ALL, options.threads)
+        setting = setting_identity(options.provider, given, entries, level, options.threads)
         return cls(setup, store, setting, machine)
 
     @property
@@ -130,8 +141,9 @@ class Bench:
         own = self.known(workload.subject, AS_IS)
         if own is not None and own.status == "lost":
             return workload if outdated(own) and seconds > 0 else None
+        pairs = self.setup.rungs[0].pairs
         known = {form: self.known(workload.subject, form.key) for form in workload.forms}
-        forms = tuple(form for form, found in known.items() if not is_known(found, seconds))
+        forms = tuple(form for form, found in known.items() if not is_known(found, seconds, pairs))
         return replace(workload, forms=forms) if forms or own is None else None
 
     def _key(self, subject: str, candidate: str) -> Key:

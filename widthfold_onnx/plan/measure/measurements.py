@@ -15,9 +15,17 @@ RETRY = datetime.timedelta(days=7)
 """Age at which a lost form is tried again: memory or time may have been short at that moment."""
 
 
-def is_known(found: Measurement | None, seconds: float) -> bool:
-    """Check whether a form needs no new measurement, given the seconds to measure in."""
+def is_known(found: Measurement | None, seconds: float, pairs: int) -> bool:
+    """Check whether a form needs no new measurement.
+
+    Args:
+        found: what is known.
+        seconds: time to measure in.
+        pairs: how often every form runs, unless it is hopeless.
+    """
     if found is None:
+        return False
+    if found.status == "ok" and 1 < found.rounds < pairs:
         return False
     if outdated(found) and seconds > 0:
         return False

@@ -42,7 +42,12 @@ class Rung(NamedTuple):
 RUNGS = (Rung(sys.maxsize, 4), Rung(6, 10), Rung(2, 40))
 
 HOPELESS = 2.0
-"""A form that is this many times slower in its first pair is not run again."""
+"""A form is not run again if it is this many times slower in its first pairs than the layer as it
+is, or than the best form so far."""
+
+FIRST_PAIRS = 2
+"""One pair does not tell: what else the machine did at that moment made the fastest form of a layer
+three times as slow."""
 
 FORM_SECONDS = 10.0
 """Seconds after which a form gets no more pairs than the first rung has."""
@@ -54,7 +59,10 @@ PEAK_EXTENT = 512
 PEAK_RUNS = 15
 
 UNFAIR = 2.0
-"""With n layers to go one may take UNFAIR / (n + 1) of the time left: most take less."""
+"""A layer may take this many times its part of the time left: most take less."""
+
+OPENING = 0.005
+"""Seconds that opening a form takes, by run of its first pairs."""
 
 FIRST_SHARE = 0.7
 """Share of a layer's time after which no further form starts."""
@@ -62,13 +70,15 @@ FIRST_SHARE = 0.7
 
 @dataclass(frozen=True)
 class Setup:
-    """The settings of a race: provider, threads and limits of forms."""
+    """The settings of a race: provider, threads, limits of forms, level and rungs."""
 
     provider: Provider
     provider_options: tuple[tuple[str, str], ...]
     session_options: tuple[tuple[str, str], ...]
     threads: int
     fold: FoldOptions
+    level: Level = Level.ALL
+    rungs: tuple[Rung, ...] = RUNGS
 
 
 @dataclass(frozen=True)
@@ -126,21 +136,29 @@ def race(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report:
         peak = track.peak()
         for index, workload in enumerate(workloads):
             report(Began(workload.subject, ""))
-            share = UNFAIR / (len(workloads) - index + 1) * (end - time.perf_counter())
+            part = UNFAIR * _need(workload) / sum(map(_need, [workload, *workloads[index:]]))
+            share = part * (end - time.perf_counter())
             for ran in _race(workload, track, peak, share, report):
                 report(ran)
             report(Done(workload.subject))
+
+
+def _need(workload: Workload) -> float:
+    """Return the time that a race needs, in seconds for one run of every form."""
+    return (len(workload.forms) + 1) * (workload.predicted + OPENING)
 
 
 def _race(
     workload: Workload, track: _Runner, peak: float, seconds: float, report: Report
 ) -> Iterator[Ran]:
     start = time.perf_counter()
+    first, *later = track.setup.rungs
     original = track.runner(workload.model)
-    _, own = _pairs(track.clock, original, original, RUNGS[0].pairs)
+    _, own = _pairs(track.clock, original, original, first.pairs)
     usual = float(np.median(own))
     yield Ran(workload.subject, "", 1.0, 1.0, 1.0, usual, len(own))
     times: dict[str, Times] = {}
+    hopeless: set[str] = set()
 
     def late(share: float) -> bool:
         return time.perf_counter() - start > share * seconds
@@ -153,9 +171,19 @@ def _race(
             return NO_SUCH_FORM
         try:
             form = track.runner(model)
-            found = None if key in times else _pairs(track.clock, original, form, 1)
-            if found is None or found[1][0] <= HOPELESS * found[0][0]:
+            if key in times:
                 found = _pairs(track.clock, original, form, pairs)
+            else:
+                found = _pairs(track.clock, original, form, FIRST_PAIRS)
+                best = max((_ratio(*pair) for pair in times.values()), default=1.0)
+                if HOPELESS * _ratio(*found) < max(best, 1.0):
+                    hopeless.add(key)
+                elif pairs > FIRST_PAIRS:
+                    more = _pairs(track.clock, original, form, pairs - FIRST_PAIRS, warm=True)
+                    found = (
+                        np.concatenate([found[0], more[0]]),
+                        np.concatenate([found[1], more[1]]),
+                    )
         except UnverifiedError as error:
             return str(error)
         times[key] = found
@@ -167,11 +195,11 @@ def _race(
         elif late(FIRST_SHARE):
             why = NO_TIME
         else:
-            why = run(form.key, RUNGS[0].pairs)
+            why = run(form.key, first.pairs)
         if why:
             yield Ran(workload.subject, form.key, 0.0, 0.0, 0.0, 0.0, 0, why)
-    for rung in RUNGS[1:]:
-        running = [key for key, (base, _) in times.items() if len(base) > 1]
+    for rung in later:
+        running = [key for key in times if key not in hopeless]
         for key in sorted(running, key=lambda key: -_ratio(*times[key]))[: rung.forms]:
             if not late(1.0):
                 run(key, rung.pairs)
@@ -193,15 +221,16 @@ def out_of_reach(macs: float, usual: float, peak: float) -> bool:
 
 
 def _ratio(base: Array, form: Array) -> float:
-    return float(np.median(base / form))
+    """Return the ratio of the shortest times: whatever disturbs one of a few runs prolongs it."""
+    return float(base.min() / form.min())
 
 
-def _pairs(clock: Clock, original: Run, form: Run, rounds: int) -> Times:
-    """Return the seconds of both in alternating order, after one run of each to warm up."""
+def _pairs(clock: Clock, original: Run, form: Run, rounds: int, *, warm: bool = False) -> Times:
+    """Return the seconds of both in alternating order, after one run of each unless `warm`."""
     start = time.perf_counter()
     sides = (original, form)
     times: list[list[float]] = []
-    for count in range(-1, rounds):
+    for count in range(0 if warm else -1, rounds):
         pair = [0.0, 0.0]
         for side in (0, 1) if count % 2 else (1, 0):
             before = clock()
@@ -210,7 +239,7 @@ def _pairs(clock: Clock, original: Run, form: Run, rounds: int) -> Times:
         times.append(pair)
         if len(times) > RUNGS[0].pairs and time.perf_counter() - start > FORM_SECONDS:
             break
-    base, other = np.array(times[1:]).T
+    base, other = np.array(times[0 if warm else 1 :]).T
     return base, other
 
 
@@ -232,7 +261,7 @@ class _Runner:
         session = open_session(
             self._file,
             self.setup.provider,
-            Level.ALL,
+            self.setup.level,
             self.setup.threads,
             tf32=True,
             provider_options=dict(self.setup.provider_options),

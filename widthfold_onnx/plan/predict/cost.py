@@ -22,11 +22,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from widthfold_onnx.fold.packing import Step, Transpose
+from widthfold_onnx.fold.packing import Move, Transpose
 from widthfold_onnx.plan.predict.targets import Target
 from widthfold_onnx.plan.predict.work import Work
 
-Moves = tuple[Sequence[Step], Sequence[Step]]
+Moves = tuple[Sequence[Move], Sequence[Move]]
 """The Reshapes and Transposes before and behind a layer."""
 
 CHANNEL_ALIGNMENT = 4
@@ -101,7 +101,7 @@ def form_seconds(work: Work, moves: Moves, folded: Work, alone: int, target: Tar
     return conv_seconds(folded, target) + copied
 
 
-def _moves(steps: Sequence[Step], elements: int, work: Work, target: Target) -> float:
+def _moves(steps: Sequence[Move], elements: int, work: Work, target: Target) -> float:
     """Predict folding or unfolding a tensor: Transposes copy it, Reshapes are free."""
     seconds = 0.0
     for step in steps:

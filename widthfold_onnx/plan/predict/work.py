@@ -76,11 +76,11 @@ class Work:
             channels=channels,
             group=fold.new_group,
             taps=math.prod(fold.kernel),
-            rank=self.rank + fold.lift,
+            rank=len(fold.kernel),
             inputs=_extended(form.in_shape, shape),
-            outputs=_extended(form.out_shape, out_shape),
+            outputs=_extended(form.out_shape, out_shape) * fold.sums,
             transposed=False,
-            strided=any(axis.stride > 1 for axis in fold.axes),
+            strided=any(axis.stride > 1 for axis in fold.window),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import onnx
@@ -19,15 +20,32 @@ from widthfold_onnx.plan.store.identity import canonical
 from widthfold_onnx.plan.store.store import Measurement
 from widthfold_onnx.plan.workload.layers import Place
 from widthfold_onnx.runtime.child import isolated
-from widthfold_onnx.runtime.clock import Pairing
-from widthfold_onnx.runtime.paired_benchmark import ratio_of
+from widthfold_onnx.runtime.paired_benchmark import (
+    Ratio,
+    Timed,
+    ratio_of,
+    ratio_of_levels,
+    ratios_to,
+)
+from widthfold_onnx.runtime.sessions.session import Level
 
 PATIENCE = 600.0
-"""Seconds beyond the timing itself after which a model counts as hung: some models run for half
-a minute, and at least a dozen runs are needed."""
+"""Seconds beyond the timing itself after which a model counts as hung: some run for ten seconds,
+and the fewest processes of a trial run them almost sixty times."""
+
+LEVEL_SECONDS = 2.0
+
+AT_ONCE = 8
+"""Most models that are in memory at a time, besides the one that they are compared with."""
+
+Result = TypeVar("Result")
 
 Choice = Mapping[str, str]
 """Subject of a layer -> its form; a layer that is not named stays as it is."""
+
+
+Build = Callable[[Choice], tuple[onnx.ModelProto, set[str]]]
+"""Returns the model of a choice, and the names of its tensors that go into external files."""
 
 
 class Trials:
@@ -46,7 +64,7 @@ class Trials:
     def __init__(
         self,
         loaded: LoadedModel,
-        build: Callable[[Choice], tuple[onnx.ModelProto, set[str]]],
+        build: Build,
         bench: Bench,
         sites: Sequence[Place],
         options: SearchOptions,
@@ -80,9 +98,70 @@ class Trials:
             The ratio time of base / time of other, lost if one of them does not run; None if it is
             not in the store and nothing is to be measured.
         """
-        known = self.known(base, other)
-        if not self._options.measure or (known is not None and not outdated(known)):
-            return known
+        return self._timed(ratio_of, (base, other), _candidate(base, other), seconds)
+
+    def without(
+        self, chosen: Choice, others: Sequence[Choice], seconds: float
+    ) -> list[Measurement | None]:
+        """Time the models of other choices in turn with that of one, all at one setting.
+
+        Args:
+            chosen: the choice.
+            others: parts of it.
+            seconds: time that timing may take, all others together.
+
+        Returns:
+            Time of each other / time of `chosen`, as `compare` does.
+        """
+        candidates = {_candidate(other, chosen): other for other in others}
+        left = [candidate for candidate in candidates if self._is_open(candidate)]
+        for start in range(0, len(left), AT_ONCE):
+            part = left[start : start + AT_ONCE]
+            files = [self._file(candidates[candidate]) for candidate in part]
+            try:
+                ratios = self._run(
+                    ratios_to, seconds * len(part) / len(left), self._file(chosen), files
+                )
+                timed = [_measured(ratio) for ratio in ratios]
+            except UnverifiedError as error:
+                timed = [lost(str(error))] * len(part)
+            for candidate, measured in zip(part, timed, strict=True):
+                self._bench.keep(self._subject, candidate, measured)
+        return [self._bench.known(self._subject, candidate) for candidate in candidates]
+
+    def levels(self, choice: Choice) -> Measurement | None:
+        """Time one model on the CPU: at level ALL / at level EXTENDED, as `compare` does."""
+        candidate = canonical({"of": choice, "than": Level.ALL, "is": Level.EXTENDED})
+        return self._timed(ratio_of_levels, [choice], candidate, LEVEL_SECONDS)
+
+    def known(self, base: Choice, other: Choice) -> Measurement | None:
+        """Return the stored result of `compare`, if there is one."""
+        return self._bench.known(self._subject, _candidate(base, other))
+
+    def _timed(
+        self,
+        function: Callable[..., Timed],
+        choices: Sequence[Choice],
+        candidate: str,
+        seconds: float,
+    ) -> Measurement | None:
+        if not self._is_open(candidate):
+            return self._bench.known(self._subject, candidate)
+        files = [self._file(choice) for choice in choices]
+        try:
+            measured = _measurement(self._run(function, seconds, *files))
+        except UnverifiedError as error:
+            measured = lost(str(error))
+        self._bench.keep(self._subject, candidate, measured)
+        return measured
+
+    def _is_open(self, candidate: str) -> bool:
+        """Check whether something is to be timed."""
+        known = self._bench.known(self._subject, candidate)
+        return self._options.measure and (known is None or outdated(known))
+
+    def _run(self, function: Callable[..., Result], seconds: float, *files: object) -> Result:
+        """Time models in a child process."""
         options = VerifyOptions(
             provider=self._options.provider,
             provider_options=self._options.provider_options,
@@ -92,19 +171,8 @@ class Trials:
             inputs=self._options.inputs,
             seeds=0 if self._options.inputs else 1,
         )
-        files = self._file(base), self._file(other)
-        try:
-            shapes = dict(self._shapes)
-            timeout = seconds + PATIENCE
-            measured = _measurement(*isolated(ratio_of, *files, options, shapes, timeout=timeout))
-        except UnverifiedError as error:
-            measured = lost(str(error))
-        self._bench.keep(self._subject, _candidate(base, other), measured)
-        return measured
-
-    def known(self, base: Choice, other: Choice) -> Measurement | None:
-        """Return the stored result of `compare`, if there is one."""
-        return self._bench.known(self._subject, _candidate(base, other))
+        shapes = dict(self._shapes)
+        return isolated(function, *files, options, shapes, timeout=seconds + PATIENCE)
 
     def _file(self, choice: Choice) -> Path:
         if not choice:
@@ -122,7 +190,8 @@ class Trials:
         return path
 
 
-def _measurement(pairing: Pairing, note: str) -> Measurement:
+def _measurement(timed: Timed) -> Measurement:
+    pairing = timed.pairing
     return Measurement(
         status="ok",
         ratio=pairing.ratio,
@@ -133,7 +202,22 @@ def _measurement(pairing: Pairing, note: str) -> Measurement:
         reason="",
         taken=now(),
         control=pairing.control,
-        note=note,
+        note=timed.advice,
+        original_setting=timed.original_setting,
+        setting=timed.setting,
+    )
+
+
+def _measured(found: Ratio) -> Measurement:
+    return Measurement(
+        status="ok",
+        ratio=found.ratio,
+        low=found.low,
+        high=found.high,
+        seconds=found.seconds,
+        rounds=found.rounds,
+        reason="",
+        taken=now(),
     )
 
 

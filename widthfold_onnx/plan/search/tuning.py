@@ -19,6 +19,7 @@ from widthfold_onnx.plan.decide.decisions import ALREADY_FOLDED
 from widthfold_onnx.plan.measure.bench import AS_IS, Bench
 from widthfold_onnx.plan.measure.cluster import Cluster
 from widthfold_onnx.plan.measure.cluster_pool import ClusterPool
+from widthfold_onnx.plan.measure.effort import SPENDING
 from widthfold_onnx.plan.measure.local_pool import measure_with
 from widthfold_onnx.plan.predict.targets import target, usual
 from widthfold_onnx.plan.store.identity import find_place
@@ -63,7 +64,7 @@ def tune(
         UsageError: an option does not fit, or there is no such cluster.
         UnverifiedError: nothing can be measured, because there is no runtime or no worker.
     """
-    if fold_options.factor is not None:
+    if fold_options.fixed is not None:
         raise UsageError("tune measures the forms of every factor; give none")
     with (
         Store(search_options.store) as store,
@@ -81,10 +82,13 @@ def tune(
                     workloads[workload.subject] = (
                         workload if like is None else like.joined(workload)
                     )
-        deadline = time.monotonic() + search_options.time_budget
+        spending = SPENDING[search_options.effort]
+        seconds = search_options.time_budget or spending.layers * len(models)
+        deadline = time.monotonic() + seconds
         interrupted = False
         try:
-            measuring.measure(Layers(workloads).in_order(), deadline, on_progress)
+            most = [workload.cut_to(spending.forms) for workload in Layers(workloads).in_order()]
+            measuring.measure(most, deadline, on_progress)
         except KeyboardInterrupt:
             interrupted = True
         return TuneReport(
@@ -95,7 +99,7 @@ def tune(
                 )
                 for bench in measuring.benches
             ],
-            models=[_row(name, layers, measuring.benches) for name, layers in read],
+            models=[_row(name, layers, measuring.benches, spending.forms) for name, layers in read],
             interrupted=interrupted,
             store_read_only=store.read_only,
         )
@@ -156,13 +160,13 @@ def _layers(
 
 
 def _row(
-    name: str, layers: Layers | Refusal | WidthfoldError, benches: Sequence[Bench]
+    name: str, layers: Layers | Refusal | WidthfoldError, benches: Sequence[Bench], forms: int
 ) -> TunedModel:
     if isinstance(layers, WidthfoldError):
         return TunedModel(model=name, reason=str(layers), code=layers.exit_code)
     if isinstance(layers, Refusal):
         return TunedModel(model=name, reason=layers.reason)
-    workloads = layers.in_order()
+    workloads = [workload.cut_to(forms) for workload in layers.in_order()]
     keys = [(workload.subject, AS_IS) for workload in workloads]
     keys += [(workload.subject, form.key) for workload in workloads for form in workload.forms]
     # On a cluster from which no worker has answered yet, everything is left.

@@ -6,7 +6,7 @@ import onnx
 from onnx.utils import Extractor
 
 from widthfold_onnx.model.graph.document import Document
-from widthfold_onnx.model.shapes.inference import infer_shapes
+from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.plan.workload.candidates import form_of
@@ -57,7 +57,11 @@ def _core(model: onnx.ModelProto) -> onnx.ModelProto:
     if start in makers and makers[start].op_type == "DequantizeLinear":
         start = makers[start].input[0]
     end = packed[-1] if folded.output[0] in packed else model.graph.output[0].name
-    return Extractor(infer_shapes(model)).extract_model([start], [end])
+    table = ShapeTable(model, {})
+    for name in (start, end):
+        kind, dims = table.element("", name), table.get("", name)
+        model.graph.value_info.append(onnx.helper.make_tensor_value_info(name, kind, dims))
+    return Extractor(model).extract_model([start], [end])
 
 
 def _has(node: onnx.NodeProto, key: str) -> bool:

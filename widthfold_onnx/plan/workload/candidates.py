@@ -14,11 +14,12 @@ from widthfold_onnx.options import FACTORS, AxisName, FoldOptions, Layout
 from widthfold_onnx.plan.store.identity import canonical
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.forms import rows
-from widthfold_onnx.rules.forms.enumeration import candidates, forms, splits
+from widthfold_onnx.rules.forms.enumeration import candidates, forms, splits, summed_taps
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.legality import legal_form
 from widthfold_onnx.rules.forms.regrouped import groupings
 from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.selection import is_wide
 
 MAX_WHOLE = 64
 """Largest number of positions of an axis that may become channels as a whole."""
@@ -28,8 +29,9 @@ ORDERS = {Layout.AUTO: (False, True), Layout.NCHW: (False,), Layout.NHWC: (True,
 """Channel orders to try by layout: tile-major or not."""
 
 
-LIFTED_RANK = 2
-"""Spatial axes of a Conv that may be lifted: the CPU's NCHWc kernels exist for two only."""
+LIFTED_RANKS = (1, 2)
+"""Spatial axes of a Conv that may be lifted. The CPU's blocked kernels exist for two axes only: a
+Conv of one axis is lifted to reach them, one of two to avoid them."""
 
 
 class AxisKey(msgspec.Struct, frozen=True):
@@ -40,10 +42,11 @@ class AxisKey(msgspec.Struct, frozen=True):
     blocked: bool
 
 
-class FormKey(msgspec.Struct, frozen=True):
+class FormKey(msgspec.Struct, frozen=True, omit_defaults=True):
     """The fields that tell the forms of one layer apart; the layer decides the rest.
 
-    `channels` and `group` are those of the Conv before the fold, after regrouping.
+    `channels` and `group` are those of the Conv before the fold, after regrouping. What is as usual
+    is left out, so that earlier keys stay.
     """
 
     axis: str
@@ -57,6 +60,7 @@ class FormKey(msgspec.Struct, frozen=True):
     channels: tuple[int, int]
     group: int
     axes: list[AxisKey]
+    summed: bool = False
 
 
 def form_key(site: LinearSite, form: Reformulation) -> str:
@@ -74,6 +78,7 @@ def form_key(site: LinearSite, form: Reformulation) -> str:
         channels=fold.regrouping.channels(*site.channels),
         group=fold.group,
         axes=[AxisKey(axis.out_tile, axis.in_tile, axis.blocked) for axis in fold.axes],
+        summed=fold.summed,
     )
     return canonical(msgspec.to_builtins(key))
 
@@ -112,6 +117,7 @@ def form_of(site: LinearSite, text: str, options: FoldOptions) -> Reformulation 
         tile_major=key.tile_major,
         lift=key.lift,
         regrouping=regrouping,
+        summed=key.summed,
     )
     options = replace(options, ragged=True)
     return legal_form(site, options, fold, key.axis, key.factor, key.kind)
@@ -121,17 +127,22 @@ def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation
     """Yield every legal form of a site, each once.
 
     Extents need not be divisible: the cost of extending and cutting is measured with the form. If
-    the options name an axis, channels and groups stay as they are.
+    the options name an axis, channels and groups stay as they are. A wide site, which is of one
+    axis, is lifted only.
     """
     if site.is_product:
         yield from _of_product(site, options)
         return
     options = replace(options, ragged=True)
     extents = site.positions
+    if is_wide(site, options) is not None:
+        lifted = forms(site, options, (1,) * len(extents), lift=1)
+        yield from (form for _, form in lifted if isinstance(form, Reformulation))
+        return
     whole = [n for n in extents[1:] if n is not None and n <= MAX_WHOLE]
     # A lifted Conv is not computed by the channels-last kernels, so that order is not tried.
     ways = [(0, order) for order in ORDERS[options.layout]]
-    ways += [(1, False)] if len(site.axes) == LIFTED_RANK else []
+    ways += [(1, False)] if len(site.axes) in LIFTED_RANKS else []
     # A factor equal to the dilation removes it: every tile reads positions of its own tile only.
     dilations = [axis.dilation for axis in site.axes if axis.dilation <= FACTORS[-1]]
     seen = set()
@@ -144,6 +155,8 @@ def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation
                     if isinstance(form, Reformulation) and key not in seen:
                         seen.add(key)
                         yield form
+    if options.axis is AxisName.AUTO:
+        yield from summed_taps(site, options)
     for grouping in groupings(site) if options.axis is AxisName.AUTO else ():
         for _, form in forms(site, options, (1,) * len(extents), grouping=grouping):
             if isinstance(form, Reformulation):

@@ -135,6 +135,8 @@ class _Page:
         return [
             f"**{counts.folded} of {len(report.sites)}** {wording.kinds(report.sites)} nodes of "
             f"{code(report.model)} folded, {counts.kept} kept, {counts.refused} refused; {written}",
+            *(code(wording.companion(found), 400) for found in report.companions),
+            wording.frozen(counts) if counts.frozen else "",
             wording.spread(report.sites),
             wording.search(report.search) if report.search is not None else "",
             self._table(
@@ -168,6 +170,7 @@ class _Page:
         return [
             f"{code(report.model)}: {report.nodes} nodes, {len(report.sites)} "
             f"{wording.kinds(report.sites)}, opset {report.opset}",
+            *(code(wording.companion(found), 400) for found in report.companions),
             self._table(
                 "sites",
                 ["node", "channels", "cheapest fold", "not folded along"],

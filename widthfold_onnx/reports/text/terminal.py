@@ -29,7 +29,7 @@ def show_optimize(report: OptimizeReport) -> None:
         line += f", {counts.kept} kept"
     if report.written is None:
         line += "; nothing written"
-    elif counts.folded:
+    elif counts.changes:
         sizes = f"{size(counts.bytes_before)} -> {size(counts.bytes_after)}"
         line += f"; wrote {report.written} ({sizes})"
     else:
@@ -37,6 +37,10 @@ def show_optimize(report: OptimizeReport) -> None:
     say(line)
     if any(site.code == "already-folded" for site in report.sites):
         say(wording.already_folded(report.model))
+    for found in report.companions:
+        say(wording.companion(found))
+    if counts.frozen:
+        say(wording.frozen(counts))
     for region in report.regions:
         say(wording.region(region))
     if spread := wording.spread(report.sites):
@@ -70,6 +74,8 @@ def show_inspect(report: InspectReport) -> None:
     )
     found = f"{len(report.sites)} {wording.kinds(report.sites)}"
     say(f"{report.model}: {report.nodes} nodes, {found}, opset {report.opset}")
+    for companion in report.companions:
+        say(wording.companion(companion))
     if any(site.folded_as is not None for site in report.sites):
         say(wording.already_folded(report.model))
 

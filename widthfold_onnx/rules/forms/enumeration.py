@@ -7,7 +7,8 @@ Rewrites: batch folds (grouped, no structural zeros); axis folds, blocked, inter
     (sub-pixel), and at factor 1 of the input alone along strided axes (space-to-depth); all of
     them also lifted by one rank. Strided axes of a ConvTranspose that are not folded take their
     sub-pixel form, which is a form by itself at factor 1. Other groups and channels (`regrouped`)
-    are combined with the unfolded kernel, or with its sub-pixel form. Of a product of matrices
+    are combined with the unfolded kernel, or with its sub-pixel form. A 3-D Conv as a 2-D one
+    whose results for each tap of the depth are added (`summed_taps`). Of a product of matrices
     rows or columns are folded, with as few axes of batches as the factor needs.
 Refuses: forms that grow past the limits, mix samples, or spread Inf and NaN where that is refused.
 """
@@ -22,13 +23,17 @@ from widthfold_onnx.fold.axis import fold_axis, keep_axis
 from widthfold_onnx.fold.channels import Grouping, regroup
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
-from widthfold_onnx.options import AxisName, FoldOptions, Layout
+from widthfold_onnx.options import STRIDES_ALONE, AxisName, FoldOptions, Layout
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms import rows
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.legality import legal_form
 from widthfold_onnx.rules.forms.regrouped import words
 from widthfold_onnx.rules.match.site import LinearSite, axis_names
+
+SUMMED = "summed taps"
+SUMMED_RANK = 3
+"""Spatial axes of a Conv of which the first may become samples."""
 
 Split = tuple[int, ...]
 """Factor per axis: the batch first, then every spatial axis; their product is the factor."""
@@ -42,8 +47,11 @@ def candidates(site: LinearSite, options: FoldOptions, factor: int) -> Iterator[
     Args:
         site: the Conv.
         options: axis, layout and limits are used.
-        factor: positions that become channels, F >= 2.
+        factor: positions that become channels, F >= 2, or `STRIDES_ALONE`.
     """
+    if factor == STRIDES_ALONE:
+        yield from _of_strides(site, options)
+        return
     if site.is_product:
         if options.axis is AxisName.AUTO:
             fold, merged = rows.fold_of(site, factor), rows.fewest(site, options, factor)
@@ -115,6 +123,39 @@ def forms(
                     site, options, fold, folded or "rank", factor, "+".join(kind) or "mirrored"
                 ),
             )
+
+
+def _of_strides(site: LinearSite, options: FoldOptions) -> Iterator[Outcome]:
+    """Yield the forms that fold strides and nothing else; none if all strides are 1."""
+    if not any(axis.stride > 1 or axis.base_dilation > 1 for axis in site.axes):
+        return
+    tile_major = options.layout is Layout.NHWC
+    split = (1,) * (1 + len(site.axes))
+    for _, form in forms(site, options, split, tile_major=tile_major, one_sided=True):
+        yield form.axis if isinstance(form, Reformulation) else "strides", form
+
+
+def summed_taps(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation]:
+    """Yield the form of a 3-D Conv as a 2-D one with output channels for each tap of the depth.
+
+    Runtimes have slower kernels for three axes than for two. The result must be as deep as the
+    data, so that one tap meets each position; no tap may meet none; and all extents are known.
+    """
+    if len(site.axes) != SUMMED_RANK or site.op != "Conv" or site.group > 1:
+        return
+    depth, axes = site.axes[0], tuple(map(keep_axis, site.axes))
+    if None in (*site.planned, *site.output) or depth.length is None or site.quantization:
+        return
+    before, behind = depth.pad_begin, depth.dilation * (depth.kernel - 1) - depth.pad_begin
+    is_same = depth.stride == 1 and behind == depth.pad_end
+    is_met = 0 <= min(before, behind) <= max(before, behind) < depth.length
+    if depth.kernel > 1 and is_same and is_met and before % depth.dilation == 0:
+        regrouping = regroup(site.grouping, site.grouping)
+        assert not isinstance(regrouping, Refusal)
+        fold = ConvFold(axes=axes, regrouping=regrouping, summed=True)
+        form = legal_form(site, options, fold, "depth", 1, SUMMED)
+        if isinstance(form, Reformulation):
+            yield form
 
 
 def _too_short(site: LinearSite, split: Split) -> Refusal | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.fold.packed_layout import PackedLayout
-from widthfold_onnx.fold.packing import Step
+from widthfold_onnx.fold.packing import Move, Step
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.match.site import LinearSite
@@ -56,7 +56,7 @@ class Reformulation:
         rests: per axis of the data the number that must divide its extent if it is open.
         merged: axes of the data that make up the positions of a product.
         folding: the Reshapes and Transposes of the data.
-        unfolding: those of the result.
+        unfolding: those of the result, and the sum of what its taps give.
         ends: the layouts of input and output.
     """
 
@@ -75,7 +75,7 @@ class Reformulation:
     rests: tuple[int, ...]
     merged: int = 1
     folding: tuple[Step, ...]
-    unfolding: tuple[Step, ...]
+    unfolding: tuple[Move, ...]
     ends: Ends
 
     def became(self, inputs: int, outputs: int) -> str:
@@ -97,7 +97,7 @@ def bytes_growth(site: LinearSite, fold: ConvFold, in_shape: Dims, out_shape: Di
     """Return the bytes of input, weight and output, after / before."""
     weight = math.prod(site.weight_shape)
     before = elements(site.planned) + weight + elements(site.output)
-    after = elements(in_shape) + weight * fold.weight_growth() + elements(out_shape)
+    after = elements(in_shape) + weight * fold.weight_growth() + elements(out_shape) * fold.sums
     return after / before
 
 

@@ -46,7 +46,7 @@ def legal_form(
     problem = _integers_problem(site, shapes)
     if problem is None and not options.mix_samples and not site.is_finite:
         why = moves.mixes_samples(site, fold, merged)
-        problem = Refusal(Code.MIXES_SAMPLES, f"{why} (--mix-samples allows it)") if why else None
+        problem = Refusal(Code.MIXES_SAMPLES, why) if why else None
     problem = problem or _spread_problem(site, options, fold)
     if problem is not None:
         return problem

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from widthfold_onnx.fold.conv import ConvFold
-from widthfold_onnx.fold.packing import Packing, pack
+from widthfold_onnx.fold.packing import Packing, Reshape, ShiftedSum, Transpose, pack
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
@@ -58,6 +58,8 @@ def form(
     """Return the form of a fold; see `rows.form`."""
     if site.is_dequantized and fold.group > 1:
         fold = replace(fold, tile_major=False)  # no layout describes tile-major groups
+    if fold.summed:
+        return _summed(site, fold, label, factor, kind)
     (in_shape, out_shape), logical = shapes, (site.planned, site.output)
     before, after = (
         _packed(fold, _kept(site, shape, fold, assumed=assumed), output=output)
@@ -91,6 +93,40 @@ def form(
         folding=before.steps(tile_major=last),
         unfolding=after.steps(tile_major=last, inverse=True),
         ends=_ends(site, fold, shapes, before.shape, after.shape),
+    )
+
+
+def _summed(site: LinearSite, fold: ConvFold, label: str, factor: int, kind: str) -> Reformulation:
+    """Return the form that computes [N*D, C, H, W], and adds what the taps of the depth give."""
+    shape, out = site.planned, site.output  # all known (`enumeration.summed_taps`)
+    batch, inputs, positions, *plane = shape
+    depth, outputs = fold.axes[0], site.channels[1]
+    shifts = tuple(k * depth.dilation - depth.pad_begin for k in range(depth.kernel))
+    swap = (0, 2, 1, 3, 4)  # channels and depth
+    parted = (batch, positions, outputs * fold.sums, *out[3:])
+    return Reformulation(
+        fold=fold,
+        axis=label,
+        factor=factor,
+        kind=kind,
+        is_view=False,
+        in_shape=shape,
+        out_shape=out,
+        flops_ratio=fold.flops_growth(),
+        bytes_ratio=bytes_growth(site, fold, shape, out),
+        stated=shape,
+        folded=frozenset((0, 2)),
+        rests=(1,) * len(shape),
+        folding=(
+            Transpose(swap, shape),
+            Reshape(5, (elements((batch, positions)), inputs, *plane), (False,) * 4),
+        ),
+        unfolding=(
+            Reshape(4, parted, (False,) * 5),
+            ShiftedSum(shifts, outputs),
+            Transpose(swap, (batch, positions, outputs, *out[3:])),
+        ),
+        ends=Ends(site.data_index, None, None, shape, out),
     )
 
 

@@ -146,6 +146,12 @@ class LinearSite(Site):
         return (per_group, out // self.group) if self.is_product else (per_group * self.group, out)
 
     @property
+    def group_channels(self) -> tuple[int, int]:
+        """Input and output channels of one group, or of one matrix."""
+        inputs, outputs = self.channels
+        return self.channels if self.is_product else (inputs // self.group, outputs // self.group)
+
+    @property
     def grouping(self) -> Grouping:
         """Its channels and groups."""
         return Grouping(*self.channels, self.group)

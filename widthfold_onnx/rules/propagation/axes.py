@@ -12,6 +12,7 @@ import numpy as np
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.fold.packing import Reshape, Step
+from widthfold_onnx.model.graph.document import Attributes
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.propagation.op import Op, PackedOp, pointwise
@@ -134,15 +135,29 @@ def along(op: Op) -> PackedOp | Refusal:
     if isinstance(result, Refusal):
         return result
     (shape,) = result.shapes
-    if op.layout.rank(len(shape)) != len(shape):
+    function = ALONG[op.node.op_type]
+    lift = op.layout.rank(len(shape)) - len(shape)
+    if lift and (lift < 0 or function is not _pool):
         return Refusal(Code.OTHER_RANK, "it names axes by number, and the packed tensor has others")
-    changed = ALONG[op.node.op_type](op, shape)
+    changed = function(op, shape)
     if isinstance(changed, Refusal):
         return changed
     if op.layout.involved(len(shape)) & changed.keys():
         return Refusal(Code.ALONG_FOLDED_AXIS, f"it acts along the axes {sorted(changed)}")
     after = tuple(changed.get(axis, extent) for axis, extent in enumerate(shape))
-    return PackedOp((after,), _sizes(op, after))
+    return PackedOp((after,), _sizes(op, after), _lifted(op, lift) if lift else {})
+
+
+def _lifted(op: Op, lift: int) -> Attributes:
+    """Return the attributes of a pool with axes of extent 1 before its own."""
+    result: dict[str, list[int]] = {}
+    for name in ("kernel_shape", "strides", "dilations"):
+        if numbers := list(op.node.attributes.get_ints(name, [])):
+            result[name] = [1] * lift + numbers
+    if pads := list(op.node.attributes.get_ints("pads", [])):
+        begins, ends = pads[: len(pads) // 2], pads[len(pads) // 2 :]
+        result["pads"] = [0] * lift + begins + [0] * lift + ends
+    return result
 
 
 def _sizes(op: Op, after: Dims) -> Mapping[int, Array]:

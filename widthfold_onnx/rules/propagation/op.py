@@ -9,7 +9,7 @@ import numpy as np
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.fold.packed_layout import PackedLayout
-from widthfold_onnx.model.graph.document import Document, Node
+from widthfold_onnx.model.graph.document import Attributes, Document, Node
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.domain import operator_of
 from widthfold_onnx.operators import OPERATORS
@@ -64,10 +64,12 @@ class PackedOp:
         shapes: logical extents of every output.
         constants: new numbers for inputs, by index; packed tensors replace the data, and all other
             inputs stay.
+        attributes: new attributes, by name; all others stay.
     """
 
     shapes: tuple[Dims, ...]
     constants: Mapping[int, Array] = field(default_factory=dict)
+    attributes: Attributes = field(default_factory=dict)
 
 
 def pointwise(op: Op) -> PackedOp | Refusal:

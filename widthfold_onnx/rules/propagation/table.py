@@ -32,7 +32,9 @@ UNARY = frozenset(
     }
 )
 """Ops of one input; each element of the output depends on the same element of the input."""
-BROADCASTING = frozenset({"Add", "Div", "Max", "Min", "Mul", "PRelu", "Pow", "Sub"})
+BROADCASTING = frozenset(
+    {"Add", "Div", "Less", "Max", "Min", "Mul", "PRelu", "Pow", "Sub", "Where"}
+)
 """Ops of several inputs that are broadcast; each output element depends on the same elements."""
 
 

@@ -18,7 +18,6 @@ from dataclasses import replace
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.proof.call import FLOATS, Call
@@ -28,18 +27,16 @@ from widthfold_onnx.evidence.proof.operators.functions import FUNCTIONS
 from widthfold_onnx.evidence.proof.operators.moves import MOVES, move
 from widthfold_onnx.evidence.proof.operators.polynomials import INVERSES, POLYNOMIALS
 from widthfold_onnx.evidence.proof.operators.quantization import QUANTIZATION, dequantized
-from widthfold_onnx.evidence.proof.reference import run_reference
 from widthfold_onnx.evidence.proof.values import (
     ROUNDED,
     Elements,
     Known,
     Opaque,
-    Shape,
     UnevaluableError,
     Value,
 )
 from widthfold_onnx.model.proto.domain import is_default
-from widthfold_onnx.model.shapes.inference import infer_node
+from widthfold_onnx.model.proto.reference import run_reference
 
 OPERATORS: Mapping[str, Callable[[Call], list[Value] | None]] = {
     **FUNCTIONS,
@@ -153,12 +150,12 @@ def unknown(call: Call, *more: str) -> list[Value]:
     inputs = [
         None if i in zero and _is_zero(value) else value for i, value in enumerate(call.inputs)
     ]
-    shapes, call = _shapes(call), replace(call, inputs=inputs)
+    call = replace(call, inputs=inputs)
     read = [b"" if value is None else value.digest() for value in inputs]
     while read and not read[-1]:
         read.pop()
     results: list[Value] = []
-    for i, shape in enumerate(shapes):
+    for i, shape in enumerate(call.shapes):
         key = call.key(i, read, *more, version=call.version)
         results.append(Opaque(key) if shape is None else Elements(variables(key_of(key), shape)))
     return results
@@ -166,37 +163,6 @@ def unknown(call: Call, *more: str) -> list[Value]:
 
 def _is_zero(value: Value | None) -> bool:
     return isinstance(value, Known | Elements) and not any(draw.any() for draw in value.draws)
-
-
-def _shapes(call: Call) -> list[Shape | None]:
-    """Infer the extents of the outputs from what the node is given, as far as they are not known.
-
-    Inference over a whole model loses them behind a Reshape to extents that are computed.
-    """
-    node = call.node
-    if None not in call.shapes or not call.version or any(a.HasField("g") for a in node.attribute):
-        return list(call.shapes)
-    types, data = {}, {}
-    for name, value in zip(node.input, call.inputs, strict=False):
-        if isinstance(value, Known | Elements):
-            kind = value.kind or onnx.TensorProto.FLOAT
-            types[name] = helper.make_tensor_type_proto(kind, value.shape)
-        if isinstance(value, Known) and value.array.dtype == np.int64:
-            data[name] = numpy_helper.from_array(value.array, name)
-    if any(name and name not in types for name in node.input):
-        return list(call.shapes)
-    found = infer_node(node, call.opset, types, data)
-    return [
-        _dims(found.get(name)) if shape is None else shape
-        for name, shape in zip(node.output, call.shapes, strict=True)
-    ]
-
-
-def _dims(kind: onnx.TypeProto | None) -> Shape | None:
-    if kind is None or not kind.tensor_type.HasField("shape"):
-        return None
-    dims = kind.tensor_type.shape.dim
-    return tuple(d.dim_value for d in dims) if all(d.HasField("dim_value") for d in dims) else None
 
 
 def _extents(call: Call) -> Known:
@@ -217,7 +183,10 @@ def _of_constants(call: Call) -> list[Value] | None:
         arrays = [dequantized(call)]
     else:
         given = [value.array if isinstance(value, Known) else None for value in call.inputs]
-        arrays = run_reference(call.node, given, call.opset)
+        try:
+            arrays = run_reference(call.node, given, call.opset)
+        except ValueError as error:
+            raise UnevaluableError(f"it {error}") from error
     if arrays is None:
         return None
     read = [value for value in call.inputs if isinstance(value, Known)]

@@ -40,7 +40,7 @@ def each(compute: Callable[..., Array], *given: Tensor, widens: bool = False) ->
 
     def computed(prime: int, arrays: Sequence[Array]) -> Array:
         result = compute(*(a if widens else widened(a) for a in arrays), prime)
-        return result.astype(np.float32)
+        return result.astype(np.float32, copy=False)
 
     drawn = [*zip(*(value.draws for value in given), strict=True)]
     if max(math.prod(value.shape) for value in given) < _SMALL:

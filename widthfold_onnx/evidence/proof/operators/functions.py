@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.evidence.proof.call import Call, common
+from widthfold_onnx.evidence.proof.call import FLOATS, Call, common
 from widthfold_onnx.evidence.proof.field import PRIMES, Draws, fingerprints, function, key_of
 from widthfold_onnx.evidence.proof.geometry import windows
-from widthfold_onnx.evidence.proof.operators.arithmetic import applied, plus
+from widthfold_onnx.evidence.proof.operators.arithmetic import applied, plus, times
 from widthfold_onnx.evidence.proof.operators.polynomials import (
     axes_of,
     convolved,
@@ -25,10 +26,10 @@ ELEMENTWISE = frozenset(
     {
         *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseNot"),
         *("Ceil", "Celu", "Clip", "Cos", "Cosh", "Elu", "Erf", "Exp", "Floor", "Gelu", "Greater"),
-        *("GreaterOrEqual", "HardSigmoid", "HardSwish", "IsInf", "IsNaN", "LeakyRelu", "Less"),
-        *("LessOrEqual", "Log", "Mish", "Mod", "Not", "PRelu", "Pow", "Relu"),
+        *("GreaterOrEqual", "HardSigmoid", "HardSwish", "IsInf", "IsNaN"),
+        *("LessOrEqual", "Log", "Mish", "Mod", "Not", "Pow", "Relu"),
         *("Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign"),
-        *("Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Where"),
+        *("Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu"),
     }
 )
 COMMUTATIVE = frozenset(
@@ -42,6 +43,8 @@ REDUCTIONS = frozenset(
         *("ReduceProd", "ReduceSumSquare"),
     }
 )
+
+_ZERO, _ONE = Known(np.array(0.0)), Known(np.array(1.0))
 
 _SAME = {
     **dict.fromkeys(("Max", "MaxPool", "GlobalMaxPool", "ReduceMax"), "max"),
@@ -66,6 +69,60 @@ def _commutative(call: Call) -> list[Value] | None:
             return [Known(decided)]
     total = sum(fingerprints(0, [value.draws], shape) for value in call.tensors)
     return [_of_multiset(call, np.asarray(total), call.tensors)]
+
+
+def _less(call: Call) -> list[Value] | None:
+    if call.kind(0) not in FLOATS:
+        return _elementwise(call)
+    return [_is_less(call.tensor(0), call.tensor(1))] if call.broadcasts() else None
+
+
+def _is_less(first: Tensor, second: Tensor) -> Elements:
+    return applied(key_of("less"), [first, second])
+
+
+def _where(call: Call) -> list[Value]:
+    return [_chosen(*(call.tensor(i) for i in range(3)))]
+
+
+def _chosen(condition: Tensor, one: Tensor, other: Tensor) -> Elements:
+    return applied(key_of("where"), [condition, one, other])
+
+
+def _prelu(call: Call) -> list[Value] | None:
+    if call.kind(0) not in FLOATS:
+        return _elementwise(call)
+    return [_leaky(call.tensor(0), call.tensor(1))] if call.broadcasts() else None
+
+
+def _leaky_relu(call: Call) -> list[Value]:
+    return [_leaky(call.tensor(0), Known(np.array(call.attributes["alpha"])))]
+
+
+def _leaky(data: Tensor, slope: Tensor) -> Elements:
+    """Multiply negative elements by a slope, and all others by 1."""
+    return times(data, _chosen(_is_less(data, _ZERO), slope, _ONE))
+
+
+def _extremum(call: Call) -> list[Value] | None:
+    """Return Max and Min of anything; of x and slope * x they are `_leaky` for certain slopes.
+
+    If 0 < slope <= 1, the product is not above a positive x, and not below a negative one. If
+    1 <= slope, it is the other way round.
+    """
+    if call.broadcasts() and len(call.tensors) == 2 and call.kind(0) in FLOATS:
+        for data, scaled in (call.tensors, reversed(call.tensors)):
+            slope = scaled.factor if isinstance(scaled, Elements) else None
+            if slope is not None and _is_between(call.node.op_type, slope.array):
+                with suppress(UnevaluableError):  # the product was moved, and fits no longer
+                    if times(data, slope).digest() == scaled.digest():
+                        return [_leaky(data, slope)]
+    return _commutative(call)
+
+
+def _is_between(op_type: str, slope: Array) -> bool:
+    between = (slope > 0) & (slope <= 1) if op_type == "Max" else slope >= 1
+    return bool((between & np.isfinite(slope)).all())
 
 
 def _decides(op_type: str, array: Array) -> bool:
@@ -174,6 +231,12 @@ FUNCTIONS: Mapping[str, Callable[[Call], list[Value] | None]] = {
     **dict.fromkeys(sorted(REDUCTIONS), _reduction),
     "com.microsoft.FusedConv": _fused_conv,
     "GlobalMaxPool": _global_max_pool,
+    "LeakyRelu": _leaky_relu,
+    "Less": _less,
+    "Max": _extremum,
     "MaxPool": _max_pool,
+    "Min": _extremum,
+    "PRelu": _prelu,
     "Resize": _resize,
+    "Where": _where,
 }

@@ -11,8 +11,8 @@ from onnx import helper
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.proof.call import Call
 from widthfold_onnx.evidence.proof.field import PRIMES
-from widthfold_onnx.evidence.proof.reference import run_reference
 from widthfold_onnx.evidence.proof.values import Elements, Known, Tensor, Value
+from widthfold_onnx.model.proto.reference import run_reference
 
 MOVES: Mapping[str, tuple[int, ...] | None] = {
     **dict.fromkeys(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -115,7 +116,11 @@ def _sub(call: Call) -> list[Value] | None:
 
 
 def _mul(call: Call) -> list[Value] | None:
-    return [times(call.tensor(0), call.tensor(1))] if call.broadcasts() else None
+    if not call.broadcasts():
+        return None
+    known = (value for value in call.tensors if isinstance(value, Known))
+    product = times(call.tensor(0), call.tensor(1))
+    return [replace(product, factor=next(known, None))]
 
 
 def _div(call: Call) -> list[Value] | None:

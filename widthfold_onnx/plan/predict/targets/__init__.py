@@ -19,6 +19,9 @@ from widthfold_onnx.text import quoted
 
 SUFFIX = ".toml"
 
+_NO_RANK = 99
+"""More spatial axes than any Conv has."""
+
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A device as the cost model sees it.
@@ -81,6 +84,10 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ValueError("a rate is not above 0, or a share is above 1")
         if set(self.source) != {*numbers, "rate"} or not all(self.source.values()):
             raise ValueError("a number has no source, or a source no number")
+
+    def without_blocked_kernels(self) -> Target:
+        """Return the target at a level of the runtime that does not use its blocked kernels."""
+        return msgspec.structs.replace(self, blocked_rank=_NO_RANK) if self.blocked_rank else self
 
 
 def names() -> list[str]:

@@ -1,4 +1,4 @@
-"""Runs one node on arrays by onnx's reference implementation, for the whole proof."""
+"""Runs one node on arrays by onnx's reference implementation: constants, extents and proofs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.evidence.proof.values import UnevaluableError
 from widthfold_onnx.model.proto.domain import domain_name
 
 CACHED = 1024
@@ -23,7 +22,7 @@ def run_reference(
     """Run a node; None where the reference implementation does not know the operator.
 
     Raises:
-        UnevaluableError: it fails on these inputs.
+        ValueError: it fails on these inputs.
     """
     message = onnx.NodeProto()
     message.CopyFrom(node)
@@ -43,7 +42,7 @@ def run_reference(
     except Exception as error:
         # The reference implementation raises any error of numpy on inputs that do not fit.
         shapes = ", ".join(str(list(np.shape(a))) for a in inputs if a is not None)
-        raise UnevaluableError(f"it fails on {shapes}") from error
+        raise ValueError(f"fails on inputs of {shapes}") from error
     if not all(isinstance(result, np.ndarray | np.generic) for result in results):
         return None
     return [np.asarray(result) for result in results]

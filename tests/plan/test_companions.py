@@ -1,0 +1,128 @@
+"""Which companions the search takes, given how fast the whole model is with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+from tests.cli.tool import build, save
+from tests.plan import world
+from tests.plan.world import World, doubled, enter, folded
+from widthfold_onnx import optimize
+from widthfold_onnx.options import Companion, Effort, FoldOptions, Provider, SearchOptions
+from widthfold_onnx.results import OptimizeReport
+
+NET = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[1,1,4,32] x) => (float[1,1,4,32] y)
+<float[2,1,1,3] w1, float[1,2,1,3] w2, float[1] s = {0.25}>
+{
+    [first] a = Conv <pads = [0,1,0,1]> (x, w1)
+    [prelu] b = PRelu (a, s)
+    [second] y = Conv <pads = [0,1,0,1]> (b, w2)
+}"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return save(build(NET), tmp_path / "model.onnx")
+
+
+def changed(model: Path) -> frozenset[str]:
+    """Names of what was folded or exchanged."""
+    nodes = onnx.load(model).graph.node
+    return folded(model) | {node.name for node in nodes if node.op_type == "LeakyRelu"}
+
+
+def found(
+    model: Path, monkeypatch: pytest.MonkeyPatch, saved: dict[str, float], **changes: object
+) -> tuple[OptimizeReport, World]:
+    """The report of a run in which parts of the model save so many of its ten seconds."""
+    monkeypatch.setattr(world, "folded", changed)
+    store = model.with_name("store.sqlite")
+    given = {"store": store, "provider": Provider.CPU, "effort": Effort.THOROUGH}
+    search = SearchOptions(**given, **changes.pop("search", {}))
+    here = enter(monkeypatch, World(doubled, saved))
+    out = model.with_name("out.onnx")
+    return optimize(model, out, FoldOptions(**changes), None, search), here
+
+
+@pytest.mark.parametrize(
+    ("saved", "kept"),
+    [
+        ({"first": 1.0, "prelu": 2.0, "second": 1.0}, {"first", "prelu", "second"}),
+        ({"first": 1.0, "prelu": -0.1, "second": 1.0}, {"first", "second"}),
+        ({"first": -0.5, "prelu": 2.0, "second": -0.5}, {"prelu"}),
+        ({"first": -2.0, "prelu": 2.0, "second": 1.0}, {"prelu", "second"}),
+        ({"first": -1.0, "prelu": 0.0, "second": -1.0}, set()),
+    ],
+)
+def test_each_is_taken_for_what_it_saves(
+    model: Path, monkeypatch: pytest.MonkeyPatch, saved: dict[str, float], kept: set[str]
+) -> None:
+    report, here = found(model, monkeypatch, saved)
+    assert changed(model.with_name("out.onnx")) == kept
+    assert here.compared[0] == (frozenset(), {"prelu"})
+    (companion,) = report.companions
+    assert companion.gain is not None
+    assert companion.gain.ratio == pytest.approx(10 / (10 - saved["prelu"]))
+    assert companion.status == ("exchanged" if "prelu" in kept else "kept")
+    assert companion.reason == ("" if "prelu" in kept else "not surely faster")
+    counts = report.summary
+    assert (counts.exchanged, counts.folded) == ("prelu" in kept, len(kept - {"prelu"}))
+    assert counts.changes == bool(kept)
+
+
+def test_a_second_run_measures_nothing_and_writes_the_same(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = {"first": 1.0, "prelu": 2.0, "second": 1.0}
+    first, _ = found(model, monkeypatch, saved)
+    content = model.with_name("out.onnx").read_bytes()
+    for search in ({}, {"measure": False}):
+        again, here = found(model, monkeypatch, saved, search=search)
+        assert not here.compared
+        assert model.with_name("out.onnx").read_bytes() == content
+        assert again.companions == first.companions
+
+
+def test_unmeasured_none_is_taken(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report, here = found(model, monkeypatch, {}, search={"measure": False, "target": "cpu-avx2"})
+    (companion,) = report.companions
+    assert (companion.status, companion.reason, here.compared) == ("kept", "not measured", [])
+
+
+def test_none_is_tried_where_none_is_wanted(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = {"first": 1.0, "prelu": 2.0, "second": 1.0}
+    report, _ = found(model, monkeypatch, saved, companions=(Companion.NONE,))
+    assert report.companions == []
+    assert changed(model.with_name("out.onnx")) == {"first", "second"}
+
+
+def test_one_that_does_not_run_is_not_taken(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report, _ = found(model, monkeypatch, {"first": 1.0, "prelu": float("nan"), "second": 1.0})
+    (companion,) = report.companions
+    assert (companion.status, companion.gain) == ("kept", None)
+    assert changed(model.with_name("out.onnx")) == {"first", "second"}
+
+
+def test_frozen_weights_are_judged_with_all_else(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The original has its weights as inputs in every comparison."""
+    proto = onnx.load(model)
+    for tensor in proto.graph.initializer:
+        port = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        proto.graph.input.append(port)
+    save(proto, model)
+    saved = {"first": 1.0, "prelu": 2.0, "second": 1.0}
+    report, here = found(model, monkeypatch, saved)
+    assert (report.summary.changes, report.companions[0].status) == (False, "refused")
+    assert not here.compared
+    report, here = found(model, monkeypatch, saved, freeze_weights=True)
+    assert here.compared[0] == (frozenset(), {"prelu"})
+    assert (report.summary.frozen, report.summary.folded, report.summary.exchanged) == (3, 2, 1)
+    out = onnx.load(model.with_name("out.onnx"))
+    assert [value.name for value in out.graph.input] == ["x"]

@@ -1,0 +1,41 @@
+"""Take weights out of the inputs of a model, so that no caller can replace them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import onnx
+
+OVERRIDABLE_SINCE = 4
+"""IR version from which an initializer that is also an input is a default value."""
+
+
+def overridable(model: onnx.ModelProto) -> set[str]:
+    """Return the initializers that a caller may replace."""
+    if model.ir_version < OVERRIDABLE_SINCE:
+        return set()
+    graph = model.graph
+    held = {item.name for item in graph.initializer}
+    held |= {item.values.name for item in graph.sparse_initializer}
+    return held & {value.name for value in graph.input}
+
+
+def frozen(model: onnx.ModelProto, kept: Collection[str] = ()) -> onnx.ModelProto:
+    """Return a model whose initializers are no inputs: itself if none is.
+
+    ONNX Runtime treats a weight that is an input as data: it neither packs it nor fuses anything
+    with it.
+
+    Args:
+        model: the model; it stays as it is.
+        kept: names of inputs that stay.
+    """
+    gone = overridable(model) - set(kept)
+    if not gone:
+        return model
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    inputs = [value for value in copy.graph.input if value.name not in gone]
+    del copy.graph.input[:]
+    copy.graph.input.extend(inputs)
+    return copy

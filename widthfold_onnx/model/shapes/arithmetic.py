@@ -1,0 +1,152 @@
+"""Computes numbers that follow from constants and extents, by onnx's reference implementation.
+
+An element that is not known stays so: where elements only move, places are moved in their stead;
+an element that is computed is known if all that it is computed from are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.model.proto.reference import run_reference
+from widthfold_onnx.model.shapes.fact import Fact
+
+MOVES: Mapping[str, tuple[int, ...] | None] = {
+    **dict.fromkeys(
+        (
+            *("Compress", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity"),
+            *("Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
+        ),
+        (0,),
+    ),
+    "Concat": None,
+    "ScatterElements": (0, 2),
+    "ScatterND": (0, 2),
+    "Where": (1, 2),
+}
+"""Which inputs hold the elements that are moved, None for all; the others say where to."""
+
+ELEMENTWISE = frozenset(
+    {
+        *("Abs", "Add", "And", "Cast", "Ceil", "Div", "Equal", "Floor", "Greater"),
+        *("GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mod", "Mul", "Neg", "Not", "Or"),
+        *("Sign", "Sqrt", "Sub", "Where", "Xor"),
+    }
+)
+"""Operators that compute each element of the elements in its place, rounding once if at all."""
+
+OF_INTEGERS = frozenset(
+    {
+        *("ArgMax", "ArgMin", "ConstantOfShape", "CumSum", "NonZero", "Pad", "Range", "ReduceMax"),
+        *("ReduceMin", "ReduceProd", "ReduceSum", "Sum", "Trilu"),
+    }
+)
+"""Operators that are computed where all they read is known and whole; floats they would add in an
+order of their own."""
+
+LARGEST_CAST = 2.0**53
+"""Floats from here on are not cast to whole numbers: a runtime may return any."""
+
+EVALUATED = frozenset({*MOVES, *ELEMENTWISE, *OF_INTEGERS})
+
+BROADCASTING = 7
+"""Operator set since which elementwise operators broadcast as numpy does."""
+
+MOST_UNKNOWN = 128
+"""Most elements of a tensor of which none is known, among others that are: pads of rank 64."""
+
+
+def computed(node: onnx.NodeProto, opset: int, inputs: Sequence[Fact | None]) -> list[Array]:
+    """Compute what a node returns, as far as that follows from the numbers that are known.
+
+    Args:
+        node: of an operator of `EVALUATED` of the default domain.
+        opset: of the default domain.
+        inputs: by position; None where one is left out.
+
+    Returns:
+        The outputs, with None for elements that are not known; [] if nothing is known of them.
+    """
+    name = node.op_type
+    if name in ELEMENTWISE and opset < BROADCASTING and len(inputs) > 1:
+        return []
+    try:
+        if all(fact is None or fact.is_whole for fact in inputs):
+            return _of_all(node, opset, [None if f is None else f.numbers for f in inputs])
+        places = MOVES.get(name, ())
+        moved = [places is None or i in places for i in range(len(inputs))]
+        if all(moves or f is None or f.is_whole for f, moves in zip(inputs, moved, strict=True)):
+            return [] if _reduces(node) else _move(node, opset, inputs, moved)
+        return _of_some(node, opset, inputs) if name in ELEMENTWISE else []
+    except (LookupError, ValueError):  # it lacks an input, or they do not fit
+        return []
+
+
+def _reduces(node: onnx.NodeProto) -> bool:
+    return any(a.name == "reduction" and a.s not in (b"", b"none") for a in node.attribute)
+
+
+def _of_all(node: onnx.NodeProto, opset: int, given: Sequence[Array | None]) -> list[Array]:
+    """Compute a node on numbers; [] where a runtime may return others, or end."""
+    arrays = [array for array in given if array is not None]
+    has_floats = any(array.dtype.kind == "f" for array in arrays)
+    if node.op_type in OF_INTEGERS and has_floats:
+        return []
+    if node.op_type in ("Div", "Mod") and not has_floats and not arrays[1].all():
+        return []
+    if node.op_type == "Cast" and has_floats:
+        is_small = np.abs(arrays[0].astype(np.float64)) < LARGEST_CAST
+        return (run_reference(node, given, opset) or []) if is_small.all() else []
+    return run_reference(node, given, opset) or []
+
+
+def _move(
+    node: onnx.NodeProto, opset: int, inputs: Sequence[Fact | None], moved: Sequence[bool]
+) -> list[Array]:
+    """Move the places of elements instead of the elements."""
+    elements: list[object] = []
+    arrays = []
+    for fact, moves in zip(inputs, moved, strict=True):
+        if fact is None or not moves:
+            arrays.append(None if fact is None else fact.numbers)
+            continue
+        listed = _listed(fact)
+        if listed is None:
+            return []
+        places = np.arange(len(elements), len(elements) + len(listed))
+        arrays.append(places.reshape([n or 0 for n in fact.dims or ()]))
+        elements += listed
+    results = run_reference(node, arrays, opset) or []
+    return [np.array([elements[i] for i in p.ravel()], object).reshape(p.shape) for p in results]
+
+
+def _listed(fact: Fact) -> list[object] | None:
+    """Return the elements of a tensor, also if none is known but there are few."""
+    if fact.numbers is not None:
+        return list(fact.numbers.ravel().tolist())
+    size = fact.size
+    return None if size is None or size > MOST_UNKNOWN else [None] * size
+
+
+def _of_some(node: onnx.NodeProto, opset: int, inputs: Sequence[Fact | None]) -> list[Array]:
+    """Compute the elements that follow; one in place of those that are not known."""
+    filled: list[Array | None] = []
+    open_places = []
+    for fact in inputs:
+        if fact is None or fact.numbers is None:
+            return []
+        is_open = np.array([n is None for n in fact.numbers.ravel()]).reshape(fact.numbers.shape)
+        kind = helper.tensor_dtype_to_np_dtype(fact.kind)
+        filled.append(np.where(is_open, 1, fact.numbers).astype(kind))
+        open_places.append(is_open)
+    results = _of_all(node, opset, filled)
+    for i, result in enumerate(results):
+        results[i] = result.astype(object)
+        for is_open in open_places:
+            results[i][np.broadcast_to(is_open, result.shape)] = None
+    return results

@@ -1,0 +1,265 @@
+"""Finds what is known of every value: nodes one after the other, numbers where they follow.
+
+What a node returns has the type that inference gives it (`inference`), and numbers where those of
+its inputs are known (`arithmetic`). Declarations add what neither knows, and replace nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import ChainMap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from widthfold_onnx.model.proto.constant_folding import LITERALS
+from widthfold_onnx.model.proto.domain import domain_name, is_default
+from widthfold_onnx.model.proto.functions import FunctionKey, call_key, function_key
+from widthfold_onnx.model.proto.scope import NameScope, bodies_of, function_scope, graph_scope
+from widthfold_onnx.model.proto.walk import body_path, subgraphs
+from widthfold_onnx.model.shapes.arithmetic import EVALUATED, computed
+from widthfold_onnx.model.shapes.extents import told_rank
+from widthfold_onnx.model.shapes.fact import LARGEST, Fact, declared, either, of_tensor, of_type
+from widthfold_onnx.model.shapes.inference import infer_node
+from widthfold_onnx.model.shapes.loops import loop, scan
+
+MOST_ELEMENTS = 1 << 22
+"""Elements that all evaluated nodes may read and write together."""
+
+NODE_ELEMENTS = 1 << 8
+"""Elements that take the time that the evaluation of a node takes by itself."""
+
+MOST_REPEATED = 100_000
+"""Nodes of bodies and functions that are visited again, all together."""
+
+MOST_CALLS = 32
+"""Depth of functions that call each other."""
+
+LOOPING_SCAN = 9
+"""Operator set since which a Scan has no batches of its own."""
+
+UNKNOWN = Fact()
+
+Facts = Mapping[str, Fact]
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """The place of a graph in its model, and what is known there.
+
+    Attributes:
+        path: of the graph; None in a function, which is at each of its calls.
+        opsets: version of the operator set by domain.
+        facts: what is known of the values that it sees.
+        is_repeated: whether a loop is around it, where declared extents may be those of one turn.
+        calls: how many functions are around it.
+        attributes: what the call of a function says.
+    """
+
+    path: str | None
+    opsets: Mapping[str, int]
+    facts: ChainMap[str, Fact] = field(default_factory=ChainMap)
+    is_repeated: bool = False
+    calls: int = 0
+    attributes: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
+
+
+class Evaluation:
+    """Visits all nodes of a model, and keeps what is known of their values.
+
+    Args:
+        proto: a checked model.
+        given: what is known of the inputs of its main graph.
+
+    Attributes:
+        facts: by path of the graph and name; a graph sees the values of those around it.
+    """
+
+    def __init__(self, proto: onnx.ModelProto, given: Facts) -> None:
+        self.facts: dict[str, Facts] = {}
+        self._functions = {function_key(function): function for function in proto.functions}
+        self._scopes: dict[FunctionKey, NameScope] = {}
+        self._owners: dict[str, NameScope] = {}
+        self._visited: set[int] = set()
+        self._elements, self._repeated = MOST_ELEMENTS, MOST_REPEATED
+        self._graph(graph_scope(proto.graph), given, _Frame("", _opsets(proto.opset_import)))
+        if self._repeated < 0:  # bodies were left before they were steady
+            self.facts = {"": self.facts[""]}
+
+    def _graph(self, scope: NameScope, given: Facts, around: _Frame) -> Facts:
+        """Return what is known of the values of a graph or function, and of those around it."""
+        if id(scope) in self._visited:
+            self._repeated -= len(scope.nodes)
+            if self._repeated < 0:
+                return {}
+        self._visited.add(id(scope))
+        graph = scope.graph or onnx.GraphProto()  # a function declares nothing
+        said = _declared(graph, is_repeated=around.is_repeated)
+        facts = {**_stored(graph, said), **given}
+        frame = replace(around, facts=around.facts.new_child(facts))
+        if frame.path is not None:
+            owner = self._owners.setdefault(frame.path, scope)
+            # Nodes without outputs and names share a path; of their bodies nothing is said.
+            self.facts[frame.path] = frame.facts if owner is scope else {}
+        for index, node in enumerate(scope.nodes):
+            if (rank := told_rank(node, frame.facts)) is not None:
+                data = frame.facts.get(node.input[0], UNKNOWN)
+                facts[node.input[0]] = replace(data, dims=(None,) * rank)
+            results = self._node(node, scope.inner.get(index, ()), frame)
+            for i, name in enumerate(node.output):
+                fact = results[i] if i < len(results) else UNKNOWN
+                facts[name] = declared(fact, said[name]) if name in said else fact
+        return frame.facts
+
+    def _node(
+        self, node: onnx.NodeProto, inner: Sequence[NameScope], frame: _Frame
+    ) -> Sequence[Fact]:
+        """Return what is known of the outputs of a node."""
+        if frame.calls:
+            node = _bound(node, frame.attributes)
+        inputs = [frame.facts.get(name, UNKNOWN) if name else None for name in node.input]
+        if self._functions and call_key(node) in self._functions:
+            return self._call(node, frame, inputs)
+        if subgraphs(node):
+            facts = [fact or UNKNOWN for fact in inputs]
+            return self._with_bodies(node, inner, frame, facts)
+        if is_default(node, "Constant") and (constant := _constant(node)) is not None:
+            return [constant]
+        if is_default(node, "Shape", "Size") and inputs:
+            return [_measured(node, inputs[0] or UNKNOWN)]
+        made = infer_node(node, frame.opsets, inputs)
+        if is_default(node, *EVALUATED) and any(f and f.numbers is not None for f in inputs):
+            read = sum(f.numbers.size for f in inputs if f and f.numbers is not None)
+            results = (
+                computed(node, frame.opsets.get("", 1), inputs) if self._pays(made, read) else []
+            )
+            if len(results) == len(made) and all(map(Fact.fits, made, results)):
+                return [fact.having(numbers) for fact, numbers in zip(made, results, strict=True)]
+        return made
+
+    def _pays(self, made: Sequence[Fact], read: int) -> bool:
+        """Check whether there is room to compute results, and take it."""
+        # What inference leaves open of what is known depends on elements, which are all read.
+        sizes = [math.prod(read if n is None else n for n in f.dims or ()) for f in made]
+        cost = read + sum(sizes) + NODE_ELEMENTS
+        is_typed = all(f.dims is not None and f.kind for f in made)
+        if not is_typed or max(sizes, default=0) > LARGEST["i"] or cost > self._elements:
+            return False
+        self._elements -= cost
+        return True
+
+    def _call(
+        self, node: onnx.NodeProto, frame: _Frame, inputs: Sequence[Fact | None]
+    ) -> Sequence[Fact]:
+        """Return what is known of the results of a function."""
+        if frame.calls >= MOST_CALLS:
+            return []
+        key = call_key(node)
+        function = self._functions[key]
+        if key not in self._scopes:
+            self._scopes[key] = function_scope(function)
+        said = {entry.name: entry for entry in (*function.attribute_proto, *node.attribute)}
+        opsets = _opsets(function.opset_import)
+        inside = _Frame(None, opsets, calls=frame.calls + 1, attributes=said)
+        given = {name: f for name, f in zip(function.input, inputs, strict=False) if f}
+        facts = self._graph(self._scopes[key], given, inside)
+        return [facts.get(name, UNKNOWN) for name in function.output]
+
+    def _with_bodies(
+        self,
+        node: onnx.NodeProto,
+        inner: Sequence[NameScope],
+        frame: _Frame,
+        inputs: Sequence[Fact],
+    ) -> Sequence[Fact]:
+        """Return what is known of the outputs of a node that holds graphs."""
+        is_if = is_default(node, "If")
+        results: dict[str, list[Fact]] = {}
+        for attribute, index, scope in bodies_of(node, inner):
+            path = None if frame.path is None else body_path(frame.path, node, attribute, index)
+            inside = replace(frame, path=path, is_repeated=frame.is_repeated or not is_if)
+            body = partial(self._body, scope, inside)
+            if is_default(node, "Loop"):
+                return loop(body, inputs)
+            if is_default(node, "Scan") and frame.opsets.get("", 1) >= LOOPING_SCAN:
+                return scan(body, node, inputs)
+            results[attribute] = body([])
+        if not is_if or results.keys() != {"then_branch", "else_branch"} or not inputs:
+            return []
+        if inputs[0].is_whole and inputs[0].numbers is not None:
+            return results["then_branch" if inputs[0].numbers.any() else "else_branch"]
+        return [either(*pair) for pair in zip(*results.values(), strict=False)]
+
+    def _body(self, scope: NameScope, frame: _Frame, given: Sequence[Fact]) -> list[Fact]:
+        """Return what is known of the outputs of a graph by what is known of its inputs."""
+        assert scope.graph is not None
+        named = {v.name: f for v, f in zip(scope.graph.input, given, strict=False)}
+        found = self._graph(scope, named, frame)
+        return [found.get(value.name, UNKNOWN) for value in scope.graph.output]
+
+
+def _declared(graph: onnx.GraphProto, *, is_repeated: bool) -> dict[str, Fact]:
+    """Return what a graph declares of its values."""
+    said = {}
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        fact = of_type(value.type)
+        said[value.name] = Fact(fact.kind) if is_repeated else fact
+    return said
+
+
+def _stored(graph: onnx.GraphProto, said: Facts) -> dict[str, Fact]:
+    """Return what is known of the inputs and constants of a graph by itself."""
+    facts = {value.name: said[value.name] for value in graph.input}
+    facts |= {tensor.name: of_tensor(tensor) for tensor in graph.initializer}
+    for sparse in graph.sparse_initializer:
+        facts[sparse.values.name] = Fact(sparse.values.data_type, tuple(sparse.dims))
+    return facts
+
+
+def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
+    return {domain_name(entry.domain): entry.version for entry in imports}
+
+
+def _bound(node: onnx.NodeProto, said: Mapping[str, onnx.AttributeProto]) -> onnx.NodeProto:
+    """Return a node of a function with the attributes that stand for those of the call."""
+    if not any(entry.ref_attr_name for entry in node.attribute):
+        return node
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    del copy.attribute[:]
+    for entry in node.attribute:
+        if not entry.ref_attr_name:
+            copy.attribute.append(entry)
+        elif entry.ref_attr_name in said:
+            copy.attribute.append(said[entry.ref_attr_name])
+            copy.attribute[-1].name = entry.name
+    return copy
+
+
+def _constant(node: onnx.NodeProto) -> Fact | None:
+    """Return what is known of a Constant that holds a tensor or numbers."""
+    for entry in node.attribute:
+        if entry.name == "value":
+            return of_tensor(entry.t)
+        if entry.name in LITERALS:
+            literal = np.array(helper.get_attribute_value(entry), LITERALS[entry.name])
+            return Fact(helper.np_dtype_to_tensor_dtype(literal.dtype)).having(literal)
+    return None
+
+
+def _measured(node: onnx.NodeProto, fact: Fact) -> Fact:
+    """Return what is known of the result of a Shape or Size."""
+    numbers = Fact(TensorProto.INT64, () if node.op_type == "Size" else (None,))
+    if fact.dims is None:
+        return numbers
+    # Indices count as those of a slice do (ONNX operator text, Shape-15).
+    bounds = {entry.name: entry.i for entry in node.attribute}
+    dims = fact.dims[bounds.get("start", 0) : bounds.get("end", len(fact.dims))]
+    if node.op_type == "Shape":
+        return replace(numbers, dims=(len(dims),)).having(np.array(dims, object))
+    sizes = [n for n in dims if n is not None]
+    return numbers if len(sizes) < len(dims) else numbers.having(np.array(math.prod(sizes)))

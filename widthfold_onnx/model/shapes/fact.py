@@ -1,0 +1,116 @@
+"""Holds what is known of a value: its type, and its numbers where no input changes them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import onnx
+from onnx import helper, numpy_helper
+
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.model.proto.dims import Dims, dims_of_type
+from widthfold_onnx.model.proto.external import is_external
+
+LARGEST = {"b": 1 << 16, "i": 1 << 16, "u": 1 << 16, "f": 1 << 10}
+"""Most elements that are kept, by the kind of a numpy type; larger floats are weights."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Fact:
+    """Type and numbers of a value, as far as they are known.
+
+    Attributes:
+        kind: the element type of a tensor; 0 if unknown.
+        dims: the extents of a tensor; None if not even the rank is known.
+        other: the serialized type of what is no tensor.
+        numbers: the elements of a tensor, if known; None for those that are not, in an array of
+            objects.
+    """
+
+    kind: int = 0
+    dims: Dims | None = None
+    other: bytes = b""
+    numbers: Array | None = None
+
+    @property
+    def type(self) -> tuple[int, Dims | None, bytes]:
+        """The type alone, in a form that can be compared."""
+        return self.kind, self.dims, self.other
+
+    @property
+    def is_whole(self) -> bool:
+        """Check whether all elements are known."""
+        return self.numbers is not None and self.numbers.dtype != object
+
+    def typed(self) -> Fact:
+        """Return the fact without the numbers."""
+        return Fact(*self.type)
+
+    def proto(self) -> onnx.TypeProto:
+        """Return the type as a message."""
+        if self.other:
+            kind = onnx.TypeProto.FromString(self.other)
+        else:
+            kind = helper.make_tensor_type_proto(self.kind, self.dims)
+        assert isinstance(kind, onnx.TypeProto)
+        return kind
+
+    @property
+    def size(self) -> int | None:
+        """Number of elements of a tensor; None if it is not known."""
+        sizes = [n for n in self.dims or () if n is not None]
+        return None if self.dims is None or len(sizes) < len(self.dims) else math.prod(sizes)
+
+    def fits(self, numbers: Array) -> bool:
+        """Check whether a tensor of this type can have these elements."""
+        if self.dims is None or len(self.dims) != numbers.ndim:
+            return False
+        is_typed = numbers.dtype in (object, helper.tensor_dtype_to_np_dtype(self.kind))
+        pairs = zip(self.dims, numbers.shape, strict=True)
+        return is_typed and all(extent in (None, size) for extent, size in pairs)
+
+    def having(self, numbers: Array) -> Fact:
+        """Return the fact with numbers, if they are few enough to be kept."""
+        if numbers.dtype == object:
+            listed = numbers.ravel().tolist()
+            if None not in listed:
+                numbers = numbers.astype(helper.tensor_dtype_to_np_dtype(self.kind))
+            elif len(listed) > LARGEST["i"] or not any(n is not None for n in listed):
+                return self
+        elif numbers.size > LARGEST.get(numbers.dtype.kind, 0):
+            return self
+        return replace(self, dims=numbers.shape, numbers=numbers)
+
+
+def of_type(kind: onnx.TypeProto) -> Fact:
+    """Return the fact that a value has a type."""
+    if kind.WhichOneof("value") in ("tensor_type", None):
+        return Fact(kind.tensor_type.elem_type, dims_of_type(kind))
+    return Fact(other=kind.SerializeToString())
+
+
+def of_tensor(tensor: onnx.TensorProto) -> Fact:
+    """Return the fact that a value is a stored tensor."""
+    fact = Fact(tensor.data_type, tuple(tensor.dims))
+    is_text = tensor.data_type == onnx.TensorProto.STRING
+    if is_text or is_external(tensor) or math.prod(tensor.dims) > max(LARGEST.values()):
+        return fact
+    return fact.having(numpy_helper.to_array(tensor))
+
+
+def either(one: Fact, other: Fact) -> Fact:
+    """Return what holds of a value of which one of two facts is true."""
+    dims = None
+    if one.dims is not None and other.dims is not None and len(one.dims) == len(other.dims):
+        dims = tuple(a if a == b else None for a, b in zip(one.dims, other.dims, strict=True))
+    kind = one.kind if one.kind == other.kind else 0
+    return Fact(kind, dims, one.other if one.other == other.other else b"")
+
+
+def declared(fact: Fact, said: Fact) -> Fact:
+    """Return a fact with what a declaration adds to it; where they differ, the fact is true."""
+    dims = said.dims if fact.dims is None else fact.dims
+    if dims and said.dims and len(dims) == len(said.dims):
+        dims = tuple(b if a is None else a for a, b in zip(dims, said.dims, strict=True))
+    return replace(fact, kind=fact.kind or said.kind, dims=dims, other=fact.other or said.other)

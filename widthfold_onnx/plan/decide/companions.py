@@ -1,0 +1,85 @@
+"""Prepare a model for its folds as it was asked for, and say what became of companions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+import onnx
+
+from widthfold_onnx.model.proto.frozen import frozen
+from widthfold_onnx.options import Companion, FoldOptions
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.results import CompanionReport, Gain, Stop
+from widthfold_onnx.rewrite.exchange import Match, exchanged
+from widthfold_onnx.rules.companions.table import COMPANIONS
+
+
+def prepared(
+    proto: onnx.ModelProto, folder: Path | None, options: FoldOptions
+) -> tuple[onnx.ModelProto, list[CompanionReport]]:
+    """Return a model with the companions and frozen weights that were asked for at a fixed factor.
+
+    It is `proto` itself if nothing changes.
+    """
+    result, matches = exchanged(_frozen(proto, options), folder, options.exchanges)
+    return result, companion_reports(matches, options.exchanges, "")
+
+
+def _frozen(proto: onnx.ModelProto, options: FoldOptions) -> onnx.ModelProto:
+    return frozen(proto) if options.freeze_weights else proto
+
+
+def possible_companions(
+    proto: onnx.ModelProto, folder: Path | None, options: FoldOptions
+) -> list[CompanionReport]:
+    """Return what companions do that were asked for, and what all others could do."""
+    matches = exchanged(_frozen(proto, options), folder, COMPANIONS.keys())[1]
+    return companion_reports(matches, options.exchanges, "left alone unless --companion names it")
+
+
+def companion_reports(
+    matches: Sequence[Match],
+    done: Collection[Companion],
+    why: str,
+    gains: Mapping[Companion, Gain] | None = None,
+) -> list[CompanionReport]:
+    """Return one report for each companion that matches a node.
+
+    Args:
+        matches: what they match.
+        done: those that were exchanged.
+        why: why others were not, where that was not measured.
+        gains: measured gains.
+    """
+    return [
+        _report(
+            name,
+            [match for match in matches if match.companion is name],
+            is_done=name in done,
+            why=why,
+            gain=(gains or {}).get(name),
+        )
+        for name in dict.fromkeys(match.companion for match in matches)
+    ]
+
+
+def _report(
+    name: Companion, matches: Sequence[Match], *, is_done: bool, why: str, gain: Gain | None
+) -> CompanionReport:
+    equal = [(m.node, m.became) for m in matches if not isinstance(m.became, Refusal)]
+    if gain is not None:
+        why = "not surely faster"
+    return CompanionReport(
+        name=name.value,
+        status="refused" if not equal else "exchanged" if is_done else "kept",
+        nodes=[node for node, _ in equal],
+        became=list(dict.fromkeys(", ".join(became) for _, became in equal)),
+        refused=[
+            Stop(node=match.node, op=match.op, code=match.became.code, reason=match.became.reason)
+            for match in matches
+            if isinstance(match.became, Refusal)
+        ],
+        reason="" if is_done or not equal else why,
+        gain=gain,
+    )

@@ -1,0 +1,133 @@
+"""Put companions in the place of the nodes that they match, before anything is folded."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.model.graph.document import Document, Graph, Node, Value, graph_of
+from widthfold_onnx.model.graph.messages import Scope
+from widthfold_onnx.model.proto.domain import operator_of
+from widthfold_onnx.model.proto.walk import all_nodes
+from widthfold_onnx.options import Companion
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rewrite.chain import base_name, take_over
+from widthfold_onnx.rewrite.record import ORIGIN_KEY, carries_folds
+from widthfold_onnx.rules.companions.companion import Step
+from widthfold_onnx.rules.companions.table import COMPANIONS
+
+
+@dataclass(frozen=True)
+class Match:
+    """A node that a companion matches.
+
+    Attributes:
+        companion: its name.
+        node: name of the node.
+        op: its operator type.
+        became: operators of the nodes that are equal to it, or why there are none.
+    """
+
+    companion: Companion
+    node: str
+    op: str
+    became: tuple[str, ...] | Refusal
+
+
+def exchanged(
+    proto: onnx.ModelProto, folder: Path | None, names: Collection[Companion]
+) -> tuple[onnx.ModelProto, list[Match]]:
+    """Return a model with companions, and what became of every node that they match.
+
+    Args:
+        proto: a checked model; it stays as it is, and is returned if nothing is exchanged or it
+            carries folds.
+        folder: where its external data lies.
+        names: the companions.
+    """
+    operators = {("", op): name for name in names for op in COMPANIONS[name].op_types}
+    nodes = (node for graph in (proto.graph, *proto.functions) for node in all_nodes(graph.node))
+    if not any(operator_of(node) in operators for node in nodes) or carries_folds(proto):
+        return proto, []
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    inlined = [operator for operator, name in operators.items() if COMPANIONS[name].inlines]
+    document = Document(copy, folder, inlined)
+    matches: list[Match] = []
+    found: dict[Node, tuple[Step, ...]] = {}
+    for scope, node in document.nodes(operators):
+        name = operators[operator_of(node)]
+        steps = _steps(document, scope, node, name)
+        if steps is None:
+            continue
+        if not isinstance(steps, Refusal):
+            found[node] = steps
+        shown = node.name or f"{node.op_type} -> {node.outputs[0].name}"
+        became = steps if isinstance(steps, Refusal) else tuple(step.op_type for step in steps)
+        matches.append(Match(name, shown, node.op_type, became))
+    return _carried_out(document, found) if found else proto, matches
+
+
+def _steps(
+    document: Document, scope: Scope, node: Node, name: Companion
+) -> tuple[Step, ...] | Refusal | None:
+    if scope.proto is None and not COMPANIONS[name].inlines:
+        return None
+    if scope.proto is None:
+        return Refusal(
+            Code.IN_FUNCTION, f"the function cannot be inlined: {document.why_not_inlined}"
+        )
+    if node.device_configurations:
+        return Refusal(Code.SHARDED, "the node is configured to run on several devices")
+    return COMPANIONS[name].equal(document, node)
+
+
+class _Making:
+    """Makes the nodes of steps; equal constants of a graph are added once."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._constants: dict[tuple[Graph, str, int, bytes], Value] = {}
+
+    def nodes(self, node: Node, steps: Sequence[Step]) -> list[Node]:
+        """Make the nodes that replace a node; the last one has its name."""
+        made: list[Node] = []
+        for step in steps:
+            new = self._document.node(
+                step.op_type,
+                [self._input(item, made, graph_of(node)) for item in step.inputs],
+                step.attributes,
+                name=f"{base_name(node)}/{step.op_type.lower()}",
+                metadata={ORIGIN_KEY: node.outputs[0].name or ""},
+            )
+            made.append(new)
+        take_over(node, made[-1])
+        return made
+
+    def _input(self, item: Value | int | Array, made: Sequence[Node], graph: Graph) -> Value:
+        if isinstance(item, Value):
+            return item
+        if isinstance(item, int):
+            return made[item].outputs[0]
+        key = graph, item.dtype.str, item.ndim, item.tobytes()
+        if key not in self._constants:
+            name = f"widthfold/{item.item()}"
+            self._constants[key] = self._document.add_constant(item, name, graph)
+        return self._constants[key]
+
+
+def _carried_out(document: Document, found: Mapping[Node, tuple[Step, ...]]) -> onnx.ModelProto:
+    """Put new nodes in the place of those that were found; the document is consumed."""
+    making = _Making(document)
+    chains = defaultdict[Graph, dict[Node, list[Node]]](dict)
+    for node, steps in found.items():
+        chains[graph_of(node)][node] = making.nodes(node, steps)
+    for graph, nodes in chains.items():
+        values = {node.outputs[0]: made[-1].outputs[0] for node, made in nodes.items()}
+        document.replace(graph, nodes, values, ())
+    return document.finish()

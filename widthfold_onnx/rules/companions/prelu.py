@@ -1,0 +1,91 @@
+"""Write PRelu, which ONNX Runtime computes slowly, as ops that it computes fast.
+
+PRelu returns x where x >= 0, and slope * x where x < 0.
+
+Matches: a PRelu of floats whose slopes are constant.
+Rewrites: to LeakyRelu(x) if there is one slope: runtimes compute it in the Conv before it.
+    Else to Max(x, slope * x) if all slopes are above 0 up to 1, to Min(x, slope * x) if all are at
+    least 1. Any others: to x * Where(x < 0, slope, 1).
+Exact: bit for bit, for all x. LeakyRelu is defined alike, for a slope that its float32 holds.
+    Max and Min: the product is rounded as in the PRelu. Rounding keeps order: with slopes up to 1
+    it is not above a positive x, nor below a negative one. It overflows only for slopes above 1,
+    to an Inf of the sign of x, and Min returns a positive x instead. It has the sign of x, so both
+    are the same zero. Inf times a slope above 0 is that Inf, and NaN stays NaN. With a slope of 0,
+    Max(x, 0 * x) of Inf would be NaN, and with one below 0, Max(0, -0) has either sign.
+    Where: the factor is 1 for NaN and for both zeros, and x * 1 is x. Subnormal slopes count as 0,
+    which they are where subnormals are flushed. The product of a negative x may be -0: kernels of
+    ONNX Runtime for a PRelu of double, and some of float16, return +0 there.
+Refuses: slopes that may give the result other extents than the data. A slope of -0 among others:
+    ONNX Runtime's Where returns 0 for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.model.graph.document import Document, Node, Value, graph_of
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rules.companions.companion import Step
+
+MIN_OPSET = 7
+"""Since then slopes are broadcast as those of a Mul."""
+
+WHERE = 9
+"""Where exists since then."""
+
+FLOATS = ("FLOAT", "FLOAT16", "DOUBLE")
+
+
+def prelu(document: Document, node: Node) -> tuple[Step, ...] | Refusal:
+    """Return the nodes that are equal to a PRelu."""
+    data, slope = node.inputs
+    assert data is not None and slope is not None
+    if document.opset < MIN_OPSET:
+        return Refusal(Code.OPSET_TOO_OLD, f"opset {document.opset} is below {MIN_OPSET}")
+    constant = document.constant(slope)
+    if isinstance(constant, Refusal):
+        return replace(constant, reason=f"the slope {constant.reason}")
+    if constant.dtype not in FLOATS:
+        return Refusal(Code.DTYPE_UNSUPPORTED, f"the slope is {constant.dtype}")
+    problem = _misfit(document, node, data, constant.shape)
+    return problem or _steps(document, data, slope, document.read(constant))
+
+
+def _misfit(document: Document, node: Node, data: Value, slope: tuple[int, ...]) -> Refusal | None:
+    """Refuse slopes that may give the result other extents than the data."""
+    dims = document.shapes.get(document.path_of(graph_of(node)), data.name or "")
+    if dims is None:
+        return Refusal(Code.UNKNOWN_SHAPE, "the rank of the input is not known") if slope else None
+    pairs = zip(reversed(dims), reversed(slope), strict=False)
+    if len(slope) <= len(dims) and all(n in (1, extent) for extent, n in pairs):
+        return None
+    return Refusal(Code.INCONSISTENT_SHAPES, f"slopes {list(slope)} for an input {list(dims)}")
+
+
+def _steps(
+    document: Document, data: Value, slope: Value, slopes: Array
+) -> tuple[Step, ...] | Refusal:
+    least, most = float(slopes.min(initial=np.inf)), float(slopes.max(initial=-np.inf))
+    with np.errstate(over="ignore"):
+        is_held = float(np.float32(least)) == least
+    if is_held and np.unique(slopes.view(f"u{slopes.itemsize}")).size == 1:
+        return (Step("LeakyRelu", (data,), {"alpha": least}),)
+    product = Step("Mul", (data, slope))
+    if np.finfo(slopes.dtype).tiny <= least <= most <= 1:
+        return product, Step("Max", (data, 0))
+    if 1 <= least <= most < np.inf:
+        return product, Step("Min", (data, 0))
+    if document.opset < WHERE:
+        return Refusal(
+            Code.OPSET_TOO_OLD,
+            f"slopes from {least:g} to {most:g} at opset {document.opset}, below {WHERE}",
+        )
+    if (np.signbit(slopes) & (slopes == 0)).any():
+        return Refusal(Code.INEXACT, "one of the slopes is -0, and Where may return 0 for it")
+    # Of the rank of the slopes: ONNX Runtime broadcasts a lone number slowly along extents of 1.
+    zero, one = (np.full((1,) * slopes.ndim, number, slopes.dtype) for number in (0, 1))
+    is_negative, factor = Step("Less", (data, zero)), Step("Where", (0, slope, one))
+    return is_negative, factor, Step("Mul", (data, 1))

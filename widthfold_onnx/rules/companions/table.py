@@ -1,0 +1,15 @@
+"""List the companions by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from widthfold_onnx.options import Companion
+from widthfold_onnx.rules.companions.companion import Rule
+from widthfold_onnx.rules.companions.prelu import prelu
+from widthfold_onnx.rules.companions.scalar import scalar
+
+COMPANIONS: Mapping[Companion, Rule] = {
+    Companion.PRELU: Rule(("PRelu",), prelu),
+    Companion.SCALAR: Rule(("Add", "Div", "Mul", "Sub"), scalar, inlines=False),
+}
