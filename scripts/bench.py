@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Fold models in every way, time them in pairs, and write a table, a plot and all numbers.
 
-usage: bench.py [--suite suite] [--budget 20] [--search 150] [--store PATH] [--out DIR]
+usage: bench.py [--suite suite] [--budget 20] [--search SECONDS] [--store PATH] [--out DIR]
                 [--readme] [MODEL ...]
        bench.py --report [--suite suite] [--out DIR] [--readme]
 
@@ -95,9 +95,9 @@ def measure(model: Path, search: SearchOptions, budget: float) -> tuple[Row, lis
             try:
                 report = optimize(model, out, options, search_options=search)
                 row = msgspec.structs.replace(row, layers=len(report.sites))
-                folded = report.summary.folded
-                wrong = folded and report.written is None
-                cell = timed(model, out, None if wrong else folded, timing)
+                changed = report.summary.folded + report.summary.exchanged
+                wrong = changed and report.written is None
+                cell = timed(model, out, None if wrong else changed, timing)
             except WidthfoldError as error:
                 cell, report = Cell(note=str(error)), None
             row.cells[name] = cell
@@ -116,15 +116,15 @@ def measure(model: Path, search: SearchOptions, budget: float) -> tuple[Row, lis
     return row, ranks
 
 
-def timed(model: Path, out: Path, folded: int | None, options: VerifyOptions) -> Cell:
-    """A model of which so many layers were changed, against the original; None: it is wrong."""
-    if not folded:
-        return Cell(note="did not pass" if folded is None else "as it is")
+def timed(model: Path, out: Path, changed: int | None, options: VerifyOptions) -> Cell:
+    """A model of which so many nodes were changed, against the original; None: it is wrong."""
+    if not changed:
+        return Cell(note="did not pass" if changed is None else "as it is")
     timing = verify(model, out, options).timing
     if timing is None:
-        return Cell(folded=folded, note="not timed")
+        return Cell(folded=changed, note="not timed")
     return Cell(
-        folded=folded,
+        folded=changed,
         original_ms=timing.original.median_ms,
         ms=timing.rewritten.median_ms,
         ratio=timing.speedup,
@@ -170,7 +170,7 @@ def main() -> None:
     parser.add_argument("models", nargs="*", type=Path)
     parser.add_argument("--suite", choices=SUITES, default="suite")
     parser.add_argument("--budget", type=float, default=20.0, help="seconds per timing")
-    parser.add_argument("--search", type=float, default=150.0, help="seconds of auto per model")
+    parser.add_argument("--search", type=float, help="seconds of auto for layers; default: its own")
     parser.add_argument("--store", type=Path, help="measurements to start from and to keep")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks")
     parser.add_argument("--readme", action="store_true", help="put the table into README.md")

@@ -1,4 +1,4 @@
-"""What `make_models.py` makes: each model as ONNX text, and one sentence."""
+"""Holds what `make_models.py` makes: each model as ONNX text, and one sentence."""
 
 from __future__ import annotations
 

@@ -46,14 +46,14 @@ def _model(stage: Stage, path: Path, *, nhwc: bool) -> dict[str, Any]:
     report = _widthfold(stage, "optimize", path, out, *search)
     if "error" in report:
         return report
-    found = report["search"]
+    found, counts = report["search"], report["summary"]
     row: dict[str, Any] = {
         "convs": len(report["sites"]),
-        "folded": report["summary"]["folded"],
+        "folded": counts["folded"],
         "layers": found["layers"],
         "left": found["left"],
     }
-    if report["written"] is None or not row["folded"]:
+    if report["written"] is None or not counts["folded"] + counts["exchanged"]:
         return row
     report = _widthfold(stage, "verify", path, out, "--time-budget", seconds)
     if "error" in report:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -20,7 +21,7 @@ from widthfold_onnx.plan.predict.cost import conv_seconds, layer_seconds
 from widthfold_onnx.plan.predict.targets import Target, names, target
 from widthfold_onnx.plan.predict.work import Work
 from widthfold_onnx.plan.workload.layers import Layers
-from widthfold_onnx.plan.workload.workloads import Workload
+from widthfold_onnx.plan.workload.workloads import ALIKE, Workload
 
 CPU = target("cpu-avx512")
 MARGIN = 1.25
@@ -128,7 +129,7 @@ def test_short_rows_are_moved_one_by_one_though_no_reshape_told_their_length() -
 def test_the_most_promising_forms_come_first() -> None:
     layer = workload([1, 1, 512, 512], [1, 1, 1, 31], same(1, 31))
     seconds = [form.predicted for form in layer.forms]
-    assert seconds == sorted(seconds)
+    assert all(first <= ALIKE * second for first, second in pairwise(seconds))
     assert seconds[0] < layer.predicted
 
 

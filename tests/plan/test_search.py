@@ -196,7 +196,7 @@ def test_what_was_not_measured_in_time_is_not_called_known(model: Path) -> None:
     report = found(model, time_budget=1e-6)
     assert (report.search.measured, report.search.left) == (1, 3)  # the original at its levels
     said = wording.search(report.search)
-    assert "1 measurement taken, 3 layers left to measure; no layer gains" in said
+    assert "1 measurement taken, 3 layers left to measure; no layer that was measured gains" in said
 
 
 def two_then_four(form, times: float = 1.0) -> tuple[float, float] | str:
@@ -221,6 +221,21 @@ def test_layers_agree_where_the_whole_model_was_never_timed(
     report = found(model, measure=False)
     assert {(site.status, site.factor) for site in report.sites} == {("folded", 4)}
     assert report.search.whole is None
+
+
+def test_only_the_last_trial_is_against_the_original(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No form pays alone, by 4 it does between packed tensors: that is no quick trial's to say."""
+
+    def alone(layer, form):
+        inside = 5 if layer.get("inside") and form["factor"] == 4 else 0.5
+        return two_then_four(form, inside)
+
+    world = enter(monkeypatch, World(alone, ALL))
+    assert found(model).summary.folded > 0
+    against = [b for (base, _), b in zip(world.compared, world.budgets, strict=True) if not base]
+    assert against == [SPENDING[Effort.THOROUGH].final]
 
 
 def test_a_choice_that_was_timed_is_not_left_for_one_that_was_not(
@@ -255,7 +270,9 @@ def test_layers_race_where_the_original_is_fast_and_the_best_level_is_named(
     assert {Level.ALL, Level.EXTENDED} == set(world.at)
     assert len(world.raced) == 2 * 6
     assert (report.search.original_setting, report.search.folded_setting) == ("all", "all")
-    assert wording.search(report.search).endswith("; fastest at level all, the original at all")
+    assert wording.search(report.search).endswith(
+        "; deploy it at level all (the original is fastest at all)"
+    )
     only = enter(monkeypatch, World(doubled, ALL, levels=0.9 / CLOSE))
     model.with_name("store.sqlite").unlink()
     found(model)

@@ -17,6 +17,7 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, Provider
 from widthfold_onnx.plan.measure import successive_halving
 from widthfold_onnx.plan.measure.successive_halving import (
+    FIRST_PAIRS,
     FIRST_SHARE,
     FORM_SECONDS,
     HOPELESS,
@@ -130,11 +131,16 @@ def test_what_is_hopeless_is_not_run_again(raced) -> None:
     said, track = raced({"own": 1.0, **forms})
     for form in ("bad", "behind"):
         ran = results(said)[form]
-        assert (ran.pairs, track.runs[form]) == (1, 2)  # once to warm up
+        assert (ran.pairs, track.runs[form]) == (FIRST_PAIRS, 1 + FIRST_PAIRS)  # once to warm up
         assert ran.ratio == pytest.approx(1 / forms[form])
-        assert ran.low < ran.ratio < ran.high, "one pair is not sure of anything"
-    assert results(said)["meh"].pairs > 1
-    assert results(said)["near"].pairs > 1
+    assert results(said)["meh"].pairs > FIRST_PAIRS
+    assert results(said)["near"].pairs > FIRST_PAIRS
+
+
+def test_a_form_is_not_hopeless_for_one_slow_run(raced) -> None:
+    said, _ = raced({"own": 1.0, "good": lambda run: 50.0 if run == 2 else 0.5, "next": 0.9})
+    found = results(said)
+    assert found["good"].pairs == found["next"].pairs == RUNGS[-1].pairs
 
 
 def test_a_hiccup_later_on_does_not_undo_what_was_measured(raced) -> None:
@@ -191,6 +197,13 @@ def test_the_share_of_time_ends_a_race_and_nothing_is_left_out(raced) -> None:
     one = 2 * (1 + RUNGS[0].pairs)  # once to warm up
     assert FIRST_SHARE * 100 <= 10 + len(ran) * one <= FIRST_SHARE * 100 + one
     assert track.now <= (100 + 2 * (RUNGS[-1].pairs + 1)) * MILLI
+
+
+def test_the_first_form_runs_whatever_the_time(raced) -> None:
+    said, _ = raced({"own": 1.0, "first": 0.5, "second": 0.5}, budget=0.0)
+    found = results(said)
+    assert found["first"].pairs == RUNGS[0].pairs
+    assert (found["second"].pairs, found["second"].reason) == (0, NO_TIME)
 
 
 def test_a_layer_gets_time_by_the_runs_that_it_needs() -> None:

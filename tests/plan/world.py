@@ -64,6 +64,7 @@ class World:
         self.levels = levels
         self.advice = ""
         self.raced: list[str] = []
+        self.budgets: list[float] = []
         self.at: list[Level] = []
         self.compared: list[tuple[frozenset[str], frozenset[str]]] = []
 
@@ -101,6 +102,7 @@ class World:
     def _contest(self, base: Path, other: Path, options, shapes) -> Timed:
         sides = folded(base), folded(other)
         self.compared.append(sides)
+        self.budgets.append(options.time_budget)
         before, after = (WHOLE - sum(self.saved[name] for name in side) for side in sides)
         if math.isnan(before + after):
             raise UnverifiedError("the child process died of SIGSEGV")

@@ -129,6 +129,24 @@ def test_figures_that_cannot_be_read_are_named_in_one_line(
         bench.publish(tmp_path, "architectures")
 
 
+def test_a_model_with_companions_alone_is_timed(
+    bench: ModuleType, report: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def optimize(*args: object, **more: object) -> SimpleNamespace:
+        counts = SimpleNamespace(folded=0, exchanged=3)
+        return SimpleNamespace(sites=[1], summary=counts, written="out.onnx", search=None)
+
+    def timed(model: Path, out: Path, changed: int | None, options: object):
+        return report.Cell(note="faster", folded=changed)
+
+    monkeypatch.setattr(bench, "optimize", optimize)
+    monkeypatch.setattr(bench, "timed", timed)
+    monkeypatch.setattr(bench, "pad_channels", lambda *args: 0)
+    monkeypatch.setattr(bench, "against_openvino", lambda *args: report.NOT_RUN)
+    row, _ = bench.measure(Path("pnet.onnx"), bench.SearchOptions(), 1.0)
+    assert (row.cells["auto"].folded, row.cells["auto"].note) == (3, "faster")
+
+
 def test_a_suite_runs_at_each_number_of_threads_and_is_kept_after_every_model(
     bench: ModuleType,
     monkeypatch: pytest.MonkeyPatch,

@@ -74,9 +74,11 @@ def test_whole_models_go_through_the_command_line(
     timing = {"rewritten": side, "original": {"median_ms": 4.0}, "speedup": 2.0, "low": 1.9}
     timing |= {"high": 2.1, "control": 0.01, "verdict": "faster", "pairs": 40}
     reports = {
-        "optimize": {"sites": [1] * 9, "summary": {"folded": 2}, "search": search, "written": "y"},
+        "optimize": {"sites": [1] * 9, "search": search, "written": "y"},
         "verify": {"timing": timing},
     }
+    counts = {"folded": 2, "exchanged": 0}
+    reports["optimize"]["summary"] = counts
     calls: list[tuple[Any, ...]] = []
 
     def widthfold(inner: Any, command: str, *arguments: Any) -> dict[str, Any]:
@@ -91,8 +93,14 @@ def test_whole_models_go_through_the_command_line(
     assert (first["ratio"], first["folded"], first["convs"], first["left"]) == (2.0, 2, 9, 1)
     assert [call[0] for call in calls] == ["optimize", "verify"] * 2
     assert ["prefer_nhwc=1" in call for call in calls] == [False, False, True, False]
+    for exchanged, commands in ((1, ["optimize", "verify"]), (0, ["optimize"])):
+        calls.clear()
+        counts |= {"folded": 0, "exchanged": exchanged}
+        stage.results.known = lambda *part, **fields: None
+        wholes.run_models(stage, [Path("m.onnx")])
+        assert [call[0] for call in calls] == commands * 2
+    counts["folded"] = 2
     reports["verify"] = {"error": "verify ended with 1: differs"}
-    stage.results.known = lambda *part, **fields: None
     wholes.run_models(stage, [Path("m.onnx")])
     assert rows_of(tmp_path, "models")[-1]["error"] == "verify ended with 1: differs"
 

@@ -56,7 +56,7 @@ class OneLineErrors(click.Group):
     cls=OneLineErrors,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done; 1 a check failed; 2 usage; 3 invalid or unsupported model; "
-    "4 could not verify; 5 nothing folded under --require-fold; 70 internal error of widthfold; "
+    "4 could not verify; 5 nothing changed under --require-fold; 70 internal error of widthfold; "
     "130 interrupted.",
 )
 @click.version_option(package_name="widthfold-onnx", prog_name="widthfold")

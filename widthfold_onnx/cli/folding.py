@@ -58,8 +58,8 @@ FORM = click.option(
     default="fold",
     show_default=True,
     help="fold: as --factor says. strides: fold the strides of every layer and nothing else, "
-    "without measuring: a ConvTranspose becomes a Conv with a pixel shuffle behind it, any other "
-    "Conv reads its input in depth.",
+    "without measuring: a ConvTranspose becomes a Conv and a pixel shuffle, any other Conv a pixel "
+    "unshuffle and a Conv of stride 1.",
 )
 OPTIONS = (
     click.option(
@@ -154,9 +154,9 @@ CHANGES = (
         "companions",
         type=Word(Companion),
         multiple=True,
-        help="Also exchange ops for equal ones that run faster: prelu (PRelu), scalar (arithmetic "
-        "with one number). Without it auto measures all of them, and --factor N exchanges none; "
-        "none: no companion. May be given several times.",
+        help="Exchange ops for equal ones that run faster: prelu (PRelu), scalar (arithmetic with "
+        "one number), or none. May be given several times. Default: --factor auto measures all of "
+        "them; a number and --form strides exchange none.",
     ),
     click.option(
         "--freeze-weights",

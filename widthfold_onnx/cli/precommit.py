@@ -27,9 +27,9 @@ def precommit_command(models: tuple[Path, ...], fold: FoldOptions) -> None:
 
     found = []
     for model in models:
-        summary = optimize(model, None, fold, None).summary
-        if summary.changes:
-            found.append(f"{quoted(str(model))}: {changes(summary)}")
+        counts = optimize(model, None, fold, None).summary
+        if counts.changes:
+            found.append(f"{quoted(str(model))}: {changes(counts)}")
     if found:
         leave("; ".join(found), CheckFailedError.exit_code)
 

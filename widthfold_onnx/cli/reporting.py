@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from widthfold_onnx.cli.common import Word
-from widthfold_onnx.reports import SUFFIXES, Format
+from widthfold_onnx.reports import Format
 
 if TYPE_CHECKING:
     from widthfold_onnx.reports.formats import Destinations
@@ -70,7 +70,8 @@ def report_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Path(path_type=Path, dir_okay=False),
             multiple=True,
             metavar="FILE",
-            help=f"Write a report, too; the suffix chooses its form: {', '.join(SUFFIXES)}.",
+            help="Write a report, too; the suffix chooses its form: .json, .md (not of tune), "
+            ".xml or .html (of verify alone).",
         ),
         click.option(
             "--format",

@@ -81,7 +81,7 @@ class ConvFold:
     @property
     def window(self) -> tuple[FoldedAxis, ...]:
         """The axes of the folded Conv's kernel, without those that are lifted."""
-        return self.axes[self.summed :]
+        return self.axes[1:] if self.summed else self.axes
 
     @property
     def in_layout(self) -> ConvLayout:

@@ -33,7 +33,7 @@ class Layout(StrEnum):
 
 
 class Form(StrEnum):
-    """What is asked for where nothing is measured.
+    """Name the forms that are asked for where nothing is measured.
 
     FOLD takes the cheapest fold by the factor. STRIDES folds the strides of a layer and nothing
     else: the output of a ConvTranspose, the input of any other Conv.
@@ -95,8 +95,8 @@ class FoldOptions:
         nodes: glob patterns; if any, only sites whose node name matches one are folded.
         skip: glob patterns of node names to leave alone.
         input_shapes: dimensions assumed for planning; the model's interface keeps its symbols.
-        companions: those to exchange; if none is named, all are measured, or none is exchanged
-            where nothing is measured.
+        companions: those to exchange or to measure; if none is named, all are measured, and none is
+            exchanged where nothing is measured (a factor, or form strides).
         freeze_weights: take weights that are also inputs out of the inputs, which changes the
             interface.
     """
@@ -120,7 +120,7 @@ class FoldOptions:
 
     @property
     def exchanges(self) -> tuple[Companion, ...]:
-        """The companions to exchange where nothing is measured, or to measure."""
+        """The companions to exchange where nothing is measured, or else to measure."""
         named = self.companions or (() if self.fixed else tuple(Companion))
         every = (Companion(name) for name in dict.fromkeys(named))
         return tuple(name for name in every if name is not Companion.NONE)

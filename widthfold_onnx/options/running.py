@@ -28,7 +28,7 @@ class Provider(StrEnum):
 
 
 class Effort(StrEnum):
-    """How much a search measures before it decides (`plan.measure.effort`)."""
+    """Say how much a search measures before it decides (`plan.measure.effort`)."""
 
     QUICK = "quick"
     DEFAULT = "default"

@@ -140,14 +140,17 @@ def companion(found: CompanionReport) -> str:
 
 def changes(counts: OptimizeSummary) -> str:
     """Say what would be changed."""
-    others = f", {counts.exchanged} exchanged" if counts.exchanged else ""
-    others += f", {counted(counts.frozen, 'weight')} frozen" if counts.frozen else ""
-    return f"{counted(counts.folded, 'node')} would be folded{others}"
+    parts = (
+        (counts.folded, "node", "folded"),
+        (counts.exchanged, "node", "exchanged"),
+        (counts.frozen, "weight", "frozen"),
+    )
+    return ", ".join(f"{counted(n, what)} would be {done}" for n, what, done in parts if n)
 
 
 def frozen(counts: OptimizeSummary) -> str:
     """Say that the interface has changed."""
-    return f"{counted(counts.frozen, 'weight')} taken out of the inputs, where callers replace them"
+    return f"{counted(counts.frozen, 'weight')} taken out of the inputs"
 
 
 _DONE = {"exchanged": "became", "kept": "could become"}
@@ -178,7 +181,9 @@ def search(report: SearchReport) -> str:
     if report.accepted and report.whole is None:
         return f"{said}; the whole model was not timed"
     if report.whole is None:
-        said += f"; no layer {'is sure to gain' if report.predicted else 'gains'}"
+        gains = "is sure to gain" if report.predicted else "gains"
+        some = "that was measured " if report.left and not report.predicted else ""
+        said += f"; no layer {some}{gains}"
         return f"{said}; {report.note}" if report.note else said
     if not report.whole.pairs:
         return f"{said}; folded, the whole model did not run"
@@ -187,8 +192,8 @@ def search(report: SearchReport) -> str:
     else:
         said += f"; the whole model ran at {gain(report.whole)} of the original's best"
     if report.folded_setting:
-        best = f"{report.folded_setting}, the original at {report.original_setting}"
-        said += f"; fastest at level {best}"
+        said += f"; deploy it at level {report.folded_setting}"
+        said += f" (the original is fastest at {report.original_setting})"
     return f"{said}; {report.note}" if report.note else said
 
 

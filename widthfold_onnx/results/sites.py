@@ -117,7 +117,7 @@ class OptimizeSummary(Result, kw_only=True, frozen=True):
 
     @property
     def changes(self) -> bool:
-        """Whether the result is another model than the original."""
+        """Check whether the result is another model than the original."""
         return self.folded + self.exchanged + self.frozen > 0
 
 

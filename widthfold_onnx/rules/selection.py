@@ -26,12 +26,11 @@ def reformulate(site: LinearSite, options: FoldOptions, factor: int) -> Reformul
     outcomes = list(candidates(site, options, factor))
     legal = [r for _, r in outcomes if isinstance(r, Reformulation)]
     if legal:
-        strides = factor == STRIDES_ALONE  # folded along one axis or several: the more the better
         return min(
             legal,
             key=lambda form: (
                 _guarded_extent(site, form, options),
-                -form.axis.count("+") if strides else 0,
+                -len(form.folded) if factor == STRIDES_ALONE else 0,
                 *cost(form),
             ),
         )
@@ -54,8 +53,8 @@ def _guarded_extent(site: LinearSite, form: Reformulation, options: FoldOptions)
 def unfit(site: LinearSite, options: FoldOptions) -> Refusal | None:
     """Refuse a site that is wide enough, unless a lift may help, or whose weight holds NaN or Inf.
 
-    Such a weight turns padding into NaN, and kernels of a runtime differ in which products with
-    padding they form, as do a Conv and its fold.
+    NaN and Inf turn padding into NaN, and kernels of a runtime differ in which products with it
+    they form, as do a Conv and its fold.
     """
     wide = None if is_of_one_axis(site) else is_wide(site, options)
     if wide is not None or site.has_finite_weight:
@@ -77,9 +76,10 @@ def is_wide(site: LinearSite, options: FoldOptions) -> Refusal | None:
 
 
 def is_of_one_axis(site: LinearSite) -> bool:
-    """Check whether it is a Conv of floats along one axis, which no kernel for two axes runs yet.
+    """Check whether it is a Conv of floats along one axis.
 
-    A lift makes it one of two, which has nothing to do with its width.
+    A lift gives it another one, and so the runtime's blocked kernels, which are for two axes. That
+    may pay at any width.
     """
     return not site.is_product and len(site.axes) == 1 and site.quantization is None
 

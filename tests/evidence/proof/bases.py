@@ -187,6 +187,7 @@ def right_fold(name: str) -> tuple[onnx.ModelProto, onnx.ModelProto]:
     onnx.checker.check_model(model, full_check=True)
     options = FoldOptions(
         factor=base.factor,
+        mix_samples=True,
         ragged=base.ragged,
         guard_shapes=base.guard,
         max_flops_growth=1e9,

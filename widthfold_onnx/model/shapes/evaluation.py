@@ -49,7 +49,7 @@ Facts = Mapping[str, Fact]
 
 @dataclass(frozen=True)
 class _Frame:
-    """Where a graph stands.
+    """The place of a graph in its model, and what is known there.
 
     Attributes:
         path: of the graph; None in a function, which is at each of its calls.
@@ -69,7 +69,7 @@ class _Frame:
 
 
 class Evaluation:
-    """What is known of the values of a model.
+    """Visits all nodes of a model, and keeps what is known of their values.
 
     Args:
         proto: a checked model.

@@ -1,4 +1,4 @@
-"""What is known of a value: its type, and its numbers where no input of the model changes them."""
+"""Holds what is known of a value: its type, and its numbers where no input changes them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LARGEST = {"b": 1 << 16, "i": 1 << 16, "u": 1 << 16, "f": 1 << 10}
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Fact:
-    """What is known of a value.
+    """Type and numbers of a value, as far as they are known.
 
     Attributes:
         kind: the element type of a tensor; 0 if unknown.
@@ -35,7 +35,7 @@ class Fact:
 
     @property
     def type(self) -> tuple[int, Dims | None, bytes]:
-        """What is known without the numbers."""
+        """The type alone, in a form that can be compared."""
         return self.kind, self.dims, self.other
 
     @property
@@ -58,7 +58,7 @@ class Fact:
 
     @property
     def size(self) -> int | None:
-        """How many elements a tensor has; None if that is not known."""
+        """Number of elements of a tensor; None if it is not known."""
         sizes = [n for n in self.dims or () if n is not None]
         return None if self.dims is None or len(sizes) < len(self.dims) else math.prod(sizes)
 

@@ -2,8 +2,8 @@
 
 The numbers were chosen so that `default` ends within a minute for models of 50 ms a run. Of 90
 layers of eight models, alone and inside regions, that gain at all, the fastest form, or one within
-5 % of it, was among the first 12 of those ordered by prediction for 87, and among the first 42 for
-all; the first 4 missed it for 13.
+5 % of it, was among the first 12 of `plan.workload.workloads.in_order` for 89, and among the first
+24 for all; the first 4 missed it for 18.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ class Spending:
 
     Attributes:
         forms: the most forms of a layer that race, the most promising ones.
-        more: the same for layers that may save much of the model's time (`level_search.MUCH`).
         rungs: how often they run.
         layers: seconds in which all layers race.
         least: layers are left out that together cannot gain this share of the model's time.
@@ -32,7 +31,6 @@ class Spending:
     """
 
     forms: int
-    more: int
     rungs: tuple[Rung, ...]
     layers: float
     least: float
@@ -44,7 +42,6 @@ class Spending:
 SPENDING = {
     Effort.QUICK: Spending(
         forms=4,
-        more=4,
         rungs=(Rung(sys.maxsize, 2),),
         layers=5.0,
         least=SMALLEST_DIFFERENCE - 1,
@@ -54,7 +51,6 @@ SPENDING = {
     ),
     Effort.DEFAULT: Spending(
         forms=12,
-        more=48,
         rungs=(Rung(sys.maxsize, 2), Rung(6, 8), Rung(2, 24)),
         layers=15.0,
         least=SMALLEST_DIFFERENCE - 1,
@@ -64,7 +60,6 @@ SPENDING = {
     ),
     Effort.THOROUGH: Spending(
         forms=sys.maxsize,
-        more=sys.maxsize,
         rungs=RUNGS,
         layers=150.0,
         least=0.0,

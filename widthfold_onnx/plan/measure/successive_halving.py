@@ -42,8 +42,12 @@ class Rung(NamedTuple):
 RUNGS = (Rung(sys.maxsize, 4), Rung(6, 10), Rung(2, 40))
 
 HOPELESS = 2.0
-"""A form is not run again if it is this many times slower in its first pair than the layer as it
+"""A form is not run again if it is this many times slower in its first pairs than the layer as it
 is, or than the best form so far."""
+
+FIRST_PAIRS = 2
+"""One pair does not tell: what else the machine did at that moment made the fastest form of a layer
+three times as slow."""
 
 FORM_SECONDS = 10.0
 """Seconds after which a form gets no more pairs than the first rung has."""
@@ -61,7 +65,7 @@ OPENING = 0.005
 """Seconds that opening a form takes, by run of its first pairs."""
 
 FIRST_SHARE = 0.7
-"""Share of a layer's time after which no further form starts."""
+"""Share of a layer's time after which no further form starts; the first one always does."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +158,7 @@ def _race(
     usual = float(np.median(own))
     yield Ran(workload.subject, "", 1.0, 1.0, 1.0, usual, len(own))
     times: dict[str, Times] = {}
+    hopeless: set[str] = set()
 
     def late(share: float) -> bool:
         return time.perf_counter() - start > share * seconds
@@ -169,10 +174,12 @@ def _race(
             if key in times:
                 found = _pairs(track.clock, original, form, pairs)
             else:
-                found = _pairs(track.clock, original, form, 1)
+                found = _pairs(track.clock, original, form, FIRST_PAIRS)
                 best = max((_ratio(*pair) for pair in times.values()), default=1.0)
-                if found[1][0] * max(best, 1.0) <= HOPELESS * found[0][0] and pairs > 1:
-                    more = _pairs(track.clock, original, form, pairs - 1, warm=True)
+                if HOPELESS * _ratio(*found) < max(best, 1.0):
+                    hopeless.add(key)
+                elif pairs > FIRST_PAIRS:
+                    more = _pairs(track.clock, original, form, pairs - FIRST_PAIRS, warm=True)
                     found = (
                         np.concatenate([found[0], more[0]]),
                         np.concatenate([found[1], more[1]]),
@@ -185,21 +192,19 @@ def _race(
     for form in workload.forms:
         if out_of_reach(form.macs, usual, peak):
             why = OUT_OF_REACH
-        elif late(FIRST_SHARE):
+        elif times and late(FIRST_SHARE):
             why = NO_TIME
         else:
             why = run(form.key, first.pairs)
         if why:
             yield Ran(workload.subject, form.key, 0.0, 0.0, 0.0, 0.0, 0, why)
     for rung in later:
-        running = [key for key, (base, _) in times.items() if len(base) > 1]
+        running = [key for key in times if key not in hopeless]
         for key in sorted(running, key=lambda key: -_ratio(*times[key]))[: rung.forms]:
             if not late(1.0):
                 run(key, rung.pairs)
     for key, (base, form_times) in times.items():
         middle, low, high = map(math.exp, interval(np.log(base / form_times)))
-        if len(base) == 1:
-            low, high = middle / HOPELESS, middle * HOPELESS
         median = float(np.median(form_times))
         yield Ran(workload.subject, key, middle, low, high, median, len(base))
 
@@ -216,7 +221,8 @@ def out_of_reach(macs: float, usual: float, peak: float) -> bool:
 
 
 def _ratio(base: Array, form: Array) -> float:
-    return float(np.median(base / form))
+    """Return the ratio of the shortest times: whatever disturbs one of a few runs prolongs it."""
+    return float(base.min() / form.min())
 
 
 def _pairs(clock: Clock, original: Run, form: Run, rounds: int, *, warm: bool = False) -> Times:

@@ -76,7 +76,7 @@ class Work:
             channels=channels,
             group=fold.new_group,
             taps=math.prod(fold.kernel),
-            rank=self.rank + fold.lift - fold.summed,
+            rank=len(fold.kernel),
             inputs=_extended(form.in_shape, shape),
             outputs=_extended(form.out_shape, out_shape) * fold.sums,
             transposed=False,

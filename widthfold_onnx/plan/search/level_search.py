@@ -21,9 +21,6 @@ from widthfold_onnx.progress import Progress
 HOPE = 2.0
 """How much faster than predicted the best form of a layer may be: of 80 layers two exceeded it."""
 
-MUCH = 0.2
-"""More forms race of a layer that may save this share of the model's time."""
-
 
 @dataclass(frozen=True)
 class LevelSearch:
@@ -53,14 +50,12 @@ class LevelSearch:
     def promising(self) -> list[Workload]:
         """Return the layers to race, those first that can gain most; those inside regions last."""
         kept = [s for s in reversed(self._least_first()) if s not in self.slight()]
-        much = MUCH * (self.seconds or sum(map(self._limit, kept)))
-        few, many = self.spending.forms, self.spending.more
-        alone = [
-            self.layers.workloads[subject].cut_to(many if self._limit(subject) > much else few)
+        return [
+            every[subject].cut_to(self.spending.forms)
+            for every in (self.layers.workloads, self.layers.inside)
             for subject in kept
+            if subject in every
         ]
-        between = [self.layers.inside[s].cut_to(few) for s in kept if s in self.layers.inside]
-        return alone + between
 
     def slight(self) -> set[str]:
         """Return the layers that together cannot move the model by more than noise."""

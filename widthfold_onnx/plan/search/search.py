@@ -288,8 +288,8 @@ class Search:
         known = level.bench.known
         foreseen = {s: key for s, key in chosen.items() if known(s, AS_IS) is None}
         agreed = {**foreseen, **assign(level.layers, known)}
-        if agreed == chosen or not self._spending.trial:
-            return agreed
+        if agreed == chosen or not chosen or not self._spending.trial:
+            return agreed  # only the last trial, which takes longer, is against the original
         self._say(Step(f"timing the whole model with {len(agreed)} layers that agree"))
         trial = trials.compare(chosen, agreed, self._spending.trial)
         if trial is None:

@@ -6,6 +6,7 @@ are one workload.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -28,6 +29,9 @@ from widthfold_onnx.plan.workload.extract import excerpt, fused_behind
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite, Site
+
+ALIKE = 1.15
+"""Predictions that differ by less do not tell which form is faster."""
 
 
 class Form(NamedTuple):
@@ -134,9 +138,24 @@ def cut(
             form_key(site, form), macs * form.flops_ratio, seconds, ends.reads, ends.returns
         )
 
-    ordered = tuple(sorted(map(known, forms), key=lambda form: (form.predicted, form.key)))
+    ordered = in_order([(known(form), form.kind.count("+")) for form in forms])
     subject = _subject(site, shape, proto.graph, len(behind))
     return Workload(subject, proto.SerializeToString(), ordered, macs, layer_seconds(work, target))
+
+
+def in_order(forms: Sequence[tuple[Form, int]]) -> tuple[Form, ...]:
+    """Return forms, the most promising first: of those predicted alike the ones of fewest steps.
+
+    Args:
+        forms: each with the number of steps that it combines.
+    """
+    best = min(form.predicted for form, _ in forms)
+
+    def rank(item: tuple[Form, int]) -> tuple[int, int, float, str]:
+        form, steps = item
+        return int(math.log(form.predicted / best, ALIKE)), steps, form.predicted, form.key
+
+    return tuple(form for form, _ in sorted(forms, key=rank))
 
 
 def only_site(document: Document) -> LinearSite | Refusal:

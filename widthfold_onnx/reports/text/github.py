@@ -49,6 +49,8 @@ def render(report: VerifyReport | OptimizeReport, file: Path) -> str:
     last = f"{report.summary.folded} of {found} folded"
     for companion in report.companions:
         last += f"; {wording.companion(companion)}"
+    if report.summary.frozen:
+        last += f"; {wording.frozen(report.summary)}"
     if report.search is not None:
         last += f"; {wording.search(report.search)}"
     return lines + _last(last)

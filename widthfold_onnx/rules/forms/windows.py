@@ -98,12 +98,12 @@ def form(
 
 def _summed(site: LinearSite, fold: ConvFold, label: str, factor: int, kind: str) -> Reformulation:
     """Return the form that computes [N*D, C, H, W], and adds what the taps of the depth give."""
-    shape, out = site.planned, site.output
-    samples = None if shape[0] is None or shape[2] is None else shape[0] * shape[2]
+    shape, out = site.planned, site.output  # all known (`enumeration.summed_taps`)
+    batch, inputs, positions, *plane = shape
     depth, outputs = fold.axes[0], site.channels[1]
-    order, kept = (0, 2, 1, 3, 4), (False,) * 5
     shifts = tuple(k * depth.dilation - depth.pad_begin for k in range(depth.kernel))
-    parted = (*shape[:1], *shape[2:3], outputs * fold.sums, *out[3:])
+    swap = (0, 2, 1, 3, 4)  # channels and depth
+    parted = (batch, positions, outputs * fold.sums, *out[3:])
     return Reformulation(
         fold=fold,
         axis=label,
@@ -118,13 +118,13 @@ def _summed(site: LinearSite, fold: ConvFold, label: str, factor: int, kind: str
         folded=frozenset((0, 2)),
         rests=(1,) * len(shape),
         folding=(
-            Transpose(order, shape),
-            Reshape(len(shape), (samples, *shape[1:2], *shape[3:]), kept[1:]),
+            Transpose(swap, shape),
+            Reshape(5, (elements((batch, positions)), inputs, *plane), (False,) * 4),
         ),
         unfolding=(
-            Reshape(len(shape) - 1, parted, kept),
+            Reshape(4, parted, (False,) * 5),
             ShiftedSum(shifts, outputs),
-            Transpose(order, (*parted[:2], outputs, *parted[3:])),
+            Transpose(swap, (batch, positions, outputs, *out[3:])),
         ),
         ends=Ends(site.data_index, None, None, shape, out),
     )

@@ -4,9 +4,9 @@ A graph does not say which axis is its batch. The first axis of every input of t
 more axes is taken for one, so rows of a matrix that is an input are samples.
 
 Data of more than two axes has its samples on the first one; but on the second, if that is as long
-as a batch and the first is not (time before samples, as in recurrent layers). On the first axis of
-a matrix may be samples if their number is open, or several rows per sample if it is a multiple of a
-batch; on the second one as above, as a Transpose leaves them.
+as a batch and the first is not (time before samples, as in recurrent layers). The rows of a matrix
+may be samples if their number is open; if it is a multiple of a batch, each sample may have several
+rows. Its columns may be samples as a second axis may: a Transpose puts them there.
 """
 
 from __future__ import annotations

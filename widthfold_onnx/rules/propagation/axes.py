@@ -145,21 +145,18 @@ def along(op: Op) -> PackedOp | Refusal:
     if op.layout.involved(len(shape)) & changed.keys():
         return Refusal(Code.ALONG_FOLDED_AXIS, f"it acts along the axes {sorted(changed)}")
     after = tuple(changed.get(axis, extent) for axis, extent in enumerate(shape))
-    return PackedOp((after,), _sizes(op, after), _lifted(op, lift))
+    return PackedOp((after,), _sizes(op, after), _lifted(op, lift) if lift else {})
 
 
 def _lifted(op: Op, lift: int) -> Attributes:
     """Return the attributes of a pool with axes of extent 1 before its own."""
-    fills = {"kernel_shape": 1, "strides": 1, "dilations": 1, "pads": 0} if lift else {}
     result: dict[str, list[int]] = {}
-    for name, fill in fills.items():
-        numbers = list(op.node.attributes.get_ints(name, []))
-        parts = 2 if name == "pads" else 1  # begins, then ends
-        size = len(numbers) // parts
-        if numbers:
-            result[name] = [
-                n for i in range(parts) for n in [fill] * lift + numbers[i * size :][:size]
-            ]
+    for name in ("kernel_shape", "strides", "dilations"):
+        if numbers := list(op.node.attributes.get_ints(name, [])):
+            result[name] = [1] * lift + numbers
+    if pads := list(op.node.attributes.get_ints("pads", [])):
+        begins, ends = pads[: len(pads) // 2], pads[len(pads) // 2 :]
+        result["pads"] = [0] * lift + begins + [0] * lift + ends
     return result
 
 
