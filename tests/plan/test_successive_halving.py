@@ -199,6 +199,13 @@ def test_the_share_of_time_ends_a_race_and_nothing_is_left_out(raced) -> None:
     assert track.now <= (100 + 2 * (RUNGS[-1].pairs + 1)) * MILLI
 
 
+def test_the_first_form_runs_whatever_the_time(raced) -> None:
+    said, _ = raced({"own": 1.0, "first": 0.5, "second": 0.5}, budget=0.0)
+    found = results(said)
+    assert found["first"].pairs == RUNGS[0].pairs
+    assert (found["second"].pairs, found["second"].reason) == (0, NO_TIME)
+
+
 def test_a_layer_gets_time_by_the_runs_that_it_needs() -> None:
     """The second layer has ten times as many models to run, so the first may not take half."""
     few, many = workload("few", *"ab"), workload("many", *map(str, range(29)))

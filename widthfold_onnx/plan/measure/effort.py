@@ -1,4 +1,4 @@
-"""What each effort of the search spends.
+"""Define what each effort of the search spends.
 
 The numbers were chosen so that `default` ends within a minute for models of 50 ms a run. Of 90
 layers of eight models, alone and inside regions, that gain at all, the fastest form, or one within
@@ -18,7 +18,7 @@ from widthfold_onnx.runtime.clock import SMALLEST_DIFFERENCE
 
 @dataclass(frozen=True, kw_only=True)
 class Spending:
-    """What one effort spends.
+    """Seconds, forms and runs that one effort spends.
 
     Attributes:
         forms: the most forms of a layer that race, the most promising ones.

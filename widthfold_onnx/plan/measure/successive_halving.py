@@ -65,7 +65,7 @@ OPENING = 0.005
 """Seconds that opening a form takes, by run of its first pairs."""
 
 FIRST_SHARE = 0.7
-"""Share of a layer's time after which no further form starts."""
+"""Share of a layer's time after which no further form starts; the first one always does."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def _race(
     for form in workload.forms:
         if out_of_reach(form.macs, usual, peak):
             why = OUT_OF_REACH
-        elif late(FIRST_SHARE):
+        elif times and late(FIRST_SHARE):
             why = NO_TIME
         else:
             why = run(form.key, first.pairs)

@@ -106,15 +106,18 @@ class Search:
         self._asked: Choice = {FROZEN: ""} if freezes else {}
         self._matches = exchanged(self._proto(self._asked), loaded.folder, fold.exchanges)[1]
         self._companion_gains: dict[Companion, Gain] = {}
-        self._taken = self._companions()
-        self._layers = self._layers_at(Level.ALL)
-        self._levels = [self._level_search(Level.ALL, self._layers, None)]
+        self._taken: Choice = self._asked
+        self._layers = Layers()
+        self._levels: list[LevelSearch] = []
         self._accepted: Choice = {}
         self._original_setting = self._folded_setting = ""
         self._note = ""
 
     def run(self) -> SearchReport:
         """Measure, choose, try and decide."""
+        self._taken = self._companions()
+        self._layers = self._layers_at(Level.ALL)
+        self._levels = [self._level_search(Level.ALL, self._layers, None)]
         interrupted = False
         with tempfile.TemporaryDirectory() as folder:
             trials = self._trials(self._built, self._layers.places(), Path(folder))
@@ -176,7 +179,7 @@ class Search:
 
     @property
     def _gains(self) -> Gains:
-        """What is known of the forms, at the level that promises most."""
+        """Gains of the forms at the level that promises most."""
         return self._levels[0].gains
 
     def _find_levels(self, trials: Trials) -> None:
