@@ -180,7 +180,7 @@ def test_an_interrupt_while_measuring_writes_the_best_that_is_known(
     said = b"widthfold: interrupted; decided with what had been measured\n"
     assert (child.returncode, error) == (130, said)
     assert b"ended early" in printed
-    assert folded(out) == {"context", "bands", "head"}
+    assert folded(out) - {"onset"} == {"context", "bands", "head"}  # a form of onset may have run
     assert not Path(f"/proc/{worker}").exists()
 
 
