@@ -19,6 +19,7 @@ from widthfold_onnx.results import (
     RegionReport,
     SearchReport,
     SiteReport,
+    Throughput,
     Timing,
     VerifyReport,
 )
@@ -317,6 +318,16 @@ def baseline(saved: Baseline) -> str:
     return (
         f"{saved.verdict} beside {printable(saved.report)}, where it was {saved.speedup:.3f}: "
         f"now / then = {saved.ratio:.3f} [{saved.low:.3f}, {saved.high:.3f}]"
+    )
+
+
+def throughput(found: Throughput) -> str:
+    """Return the throughput of both models, and what it rests on."""
+    return (
+        f"{found.rewritten:.4g} runs per second in {found.streams} streams at once, the original "
+        f"{found.original:.4g}; rewritten / original = {found.ratio:.3f} "
+        f"[{found.low:.3f}, {found.high:.3f}], {counted(found.blocks, 'block')} each in "
+        f"{counted(found.processes, 'process')} (wall time)"
     )
 
 

@@ -24,7 +24,7 @@ from widthfold_onnx.results.sites import (
     Stop,
 )
 from widthfold_onnx.results.store import Entry, Key, Measurement, StoreReport
-from widthfold_onnx.results.timing import Baseline, NodeTime, Side, Timing
+from widthfold_onnx.results.timing import Baseline, NodeTime, Side, Throughput, Timing
 from widthfold_onnx.results.tune import TunedMachine, TunedModel, TuneReport
 
 __all__ = [
@@ -53,6 +53,7 @@ __all__ = [
     "SiteReport",
     "Stop",
     "StoreReport",
+    "Throughput",
     "Timing",
     "TuneReport",
     "TunedMachine",

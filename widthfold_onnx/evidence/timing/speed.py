@@ -18,10 +18,11 @@ from widthfold_onnx.evidence.timing.memory import file_bytes, peak_mib
 from widthfold_onnx.evidence.timing.placement import fallbacks, placement, remarks
 from widthfold_onnx.evidence.timing.profile import profile
 from widthfold_onnx.options import Shapes, VerifyOptions
-from widthfold_onnx.results import Side, Timing
+from widthfold_onnx.results import Side, Throughput, Timing
 from widthfold_onnx.runtime.clock import clock_name
 from widthfold_onnx.runtime.environment import cores, load_average
 from widthfold_onnx.runtime.paired_benchmark import Contest, contest, open_at
+from widthfold_onnx.runtime.streams import SHARE, throughput
 
 KEPT_SAMPLES = 500
 
@@ -60,8 +61,14 @@ def time_models(
     """
     say = report or (lambda line: None)
     busy = load_average() if load is None else min(load_average(), load)
-    found = contest(original, rewritten, options, shapes, report=report)
+    streamed = options.time_budget * SHARE if options.streams > 1 else 0.0
+    paired = dataclasses.replace(options, time_budget=options.time_budget - streamed)
+    found = contest(original, rewritten, paired, shapes, report=report)
     options, pairing = found.options, found.pairing
+    together: Throughput | None = None
+    if streamed:
+        say(f"timing: {options.streams} streams at once")
+        together = throughput(original, rewritten, found, streamed)
     sides = {}
     models = {"original": original, "rewritten": rewritten}
     for number, role in enumerate(models):
@@ -93,6 +100,7 @@ def time_models(
         rewritten=sides["rewritten"],
         verdict="inconclusive" if crowded and options.threads > 1 else pairing.verdict,
         note="; ".join(filter(None, notes)),
+        throughput=together,
     )
 
 

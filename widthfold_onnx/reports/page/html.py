@@ -74,6 +74,7 @@ def render(report: VerifyReport) -> str:
         inputs=wording.inputs,
         pairs=wording.pairs,
         baseline=wording.baseline,
+        throughput=wording.throughput,
         ulp=wording.ulp,
         provider=wording.provider(report.environment),
         pictures=pictures,
