@@ -11,6 +11,7 @@ from widthfold_onnx.results import (
     AxisPattern,
     Environment,
     FoldedNode,
+    Gpu,
     IntegerRun,
     NodeTime,
     OutputParity,
@@ -245,7 +246,9 @@ def hostile() -> VerifyReport:
         proof=replace(DIFFERENT, reason=HOSTILE, functions=[HOSTILE], extents=[{HOSTILE: [1]}]),
         integers=IntegerRun(verdict="different", reason=HOSTILE),
         folds=[replace(f, node=HOSTILE, channels=HOSTILE, fold=HOSTILE) for f in report.folds],
-        timing=replace(report.timing, original=before, note=HOSTILE, provider=HOSTILE),
+        timing=replace(
+            report.timing, original=before, note=HOSTILE, provider=HOSTILE, gpu=Gpu(name=HOSTILE)
+        ),
         reasons=[HOSTILE],
         environment=replace(report.environment, machine=HOSTILE, command=HOSTILE, provider=HOSTILE),
     )

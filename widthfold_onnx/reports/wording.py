@@ -331,6 +331,38 @@ def throughput(found: Throughput) -> str:
     )
 
 
+def gpu(timing: Timing) -> str:
+    """Return what is known of the GPU, or why nothing is; "" on the CPU."""
+    found = timing.gpu
+    if found is None:
+        return ""
+    if found.missing:
+        return found.missing
+    versions = {
+        "": found.name,
+        "driver ": found.driver,
+        "for CUDA up to ": found.driver_cuda,
+        "CUDA ": found.cuda,
+        "cuDNN ": found.cudnn,
+    }
+    said = [", ".join(f"{word}{value}" for word, value in versions.items() if value)]
+    if found.before is not None and found.after is not None:
+        clocks = (
+            f"{figure(found.before.sm_mhz, 4)} MHz before, {figure(found.after.sm_mhz, 4)} after"
+        )
+        memory = figure(found.after.memory_mhz, 5)
+        said.append(f"{clocks}, memory {memory} MHz")
+    low = [reasons for reasons in found.throttled if reasons]
+    if low:
+        names = ", ".join(sorted({name for reasons in low for name in reasons}))
+        processes = counted(len(found.throttled), "process")
+        said.append(f"throttled in {len(low)} of {processes}: {names}")
+    sides = (timing.original, timing.rewritten)
+    said.append(" and ".join(figure(side.gpu_mib, 5) for side in sides) + " MiB")
+    said.append(" and ".join(figure(side.gpu_mj, 4) for side in sides) + " mJ per run")
+    return "; ".join(said)
+
+
 def pairs(timing: Timing) -> str:
     """Return how many pairs were run, and where."""
     return (

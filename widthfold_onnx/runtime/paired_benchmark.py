@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
+from widthfold_onnx.results import GpuState
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.clock import (
     MIN_PROCESSES,
@@ -40,6 +41,7 @@ from widthfold_onnx.runtime.clock import (
     repeats,
 )
 from widthfold_onnx.runtime.inputs.rotation import INPUT_SETS, timed_inputs
+from widthfold_onnx.runtime.nvml import watched
 from widthfold_onnx.runtime.sessions.session import Level, Session, open_session, resolved
 
 CHOICE_SHARE = 0.15
@@ -120,17 +122,19 @@ class Choice:
 
 @dataclass(frozen=True)
 class Process:
-    """What one process measured; all are seconds, by original or rewritten and session.
+    """What one process measured; times are seconds, by original or rewritten and session.
 
     Attributes:
         runs: of every run, one more axis.
         loads: of opening the session, by the wall clock.
         firsts: of its first run.
+        gpu: states of the GPU during the runs, the first and the last one included.
     """
 
     runs: Times
     loads: Times
     firsts: Times
+    gpu: Sequence[GpuState] = ()
 
 
 @dataclass(frozen=True)
@@ -326,8 +330,9 @@ def time_sessions(
             loads[side, number] = (clock() - before) * 1e-9
             runs[side].append(rounds_of(session, feeds))
             firsts[side, number] = _seconds(runs[side][-1], 0, clock)
-    times = alternate([*runs[0], *runs[1]], each.runs, clock, seed=turn)
-    return Process(times.reshape(2, each.sessions, each.runs), loads, firsts)
+    with watched(options) as states:
+        times = alternate([*runs[0], *runs[1]], each.runs, clock, seed=turn)
+    return Process(times.reshape(2, each.sessions, each.runs), loads, firsts, states)
 
 
 def open_at(

@@ -75,6 +75,7 @@ def render(report: VerifyReport) -> str:
         pairs=wording.pairs,
         baseline=wording.baseline,
         throughput=wording.throughput,
+        gpu=wording.gpu,
         ulp=wording.ulp,
         provider=wording.provider(report.environment),
         pictures=pictures,
