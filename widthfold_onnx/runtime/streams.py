@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.results import Throughput
 from widthfold_onnx.runtime.child import isolated
@@ -38,7 +39,10 @@ SHARE = 0.5
 """Share of the time budget that streams take."""
 
 BLOCK_SECONDS = 0.1
-"""A stream begins no further run in a block after that; it has one at least."""
+"""A stream begins no further run in a block after that; it does one run at least."""
+
+FEWEST = 2
+"""Pairs of blocks in a process: in one of the two each model comes first."""
 
 Rates = npt.NDArray[np.float64]
 
@@ -68,8 +72,7 @@ def throughput(original: Path, rewritten: Path, found: Contest, seconds: float) 
             break
         processes.append(isolated(time_streams, *task, len(processes)))
         longest = max(longest, time.perf_counter() - began)
-    ratios = [np.median(np.log(rates[1] / rates[0])) for rates in processes]
-    ratio, low, high = map(math.exp, interval(np.reshape(ratios, (-1, 1, 1))))
+    ratio, low, high = map(math.exp, _ratio([np.log(new / old) for old, new in processes]))
     blocks = np.concatenate(processes, axis=1)
     return Throughput(
         streams=streams,
@@ -81,6 +84,20 @@ def throughput(original: Path, rewritten: Path, found: Contest, seconds: float) 
         blocks=blocks.shape[1],
         processes=len(processes),
     )
+
+
+def _ratio(logs: Sequence[Array]) -> tuple[float, float, float]:
+    """Return the mean over processes of the median of pairs of blocks, with its 95 % interval.
+
+    That is the interval of `clock.interval` or Student's t over all pairs, the wider one: few
+    blocks of wall time scatter more than medians of many runs, which `clock.interval` expects.
+    """
+    from scipy.special import stdtrit  # takes long to import, and most commands do not time
+
+    middle, low, high = interval(np.array([[[np.median(row)]] for row in logs]))
+    pairs = np.concatenate(logs)
+    half = float(stdtrit(len(pairs) - 1, 0.975) * pairs.std(ddof=1) / math.sqrt(len(pairs)))
+    return middle, min(low, middle - half), max(high, middle + half)
 
 
 def time_streams(
@@ -98,7 +115,7 @@ def time_streams(
         settings: of both.
         options: provider, its options, threads and streams are used.
         feeds: the input sets that take turns.
-        seconds: after which no further pair of blocks begins; there is one at least.
+        seconds: after which no further pair of blocks begins; there are two at least.
         turn: number of the process; it decides which model comes first.
 
     Returns:
@@ -116,7 +133,7 @@ def time_streams(
     with ThreadPoolExecutor(options.streams) as pool:
         for runs in sides:
             _rate(pool, runs, WARMUP_SECONDS)
-        while not pairs or time.perf_counter() < ends:
+        while len(pairs) < FEWEST or time.perf_counter() < ends:
             pair = [0.0, 0.0]
             for side in (0, 1) if (len(pairs) + turn) % 2 == 0 else (1, 0):
                 pair[side] = _rate(pool, sides[side], BLOCK_SECONDS)
