@@ -11,17 +11,21 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from widthfold_onnx.evidence.timing.gpu_cost import gpu_cost
 from widthfold_onnx.evidence.timing.memory import file_bytes, peak_mib
 from widthfold_onnx.evidence.timing.placement import fallbacks, placement, remarks
 from widthfold_onnx.evidence.timing.profile import profile
-from widthfold_onnx.options import Shapes, VerifyOptions
-from widthfold_onnx.results import Side, Timing
+from widthfold_onnx.options import Provider, Shapes, VerifyOptions
+from widthfold_onnx.results import Gpu, Side, Throughput, Timing
 from widthfold_onnx.runtime.clock import clock_name
 from widthfold_onnx.runtime.environment import cores, load_average
+from widthfold_onnx.runtime.nvml import Device
 from widthfold_onnx.runtime.paired_benchmark import Contest, contest, open_at
+from widthfold_onnx.runtime.streams import SHARE, throughput
 
 KEPT_SAMPLES = 500
 
@@ -60,8 +64,14 @@ def time_models(
     """
     say = report or (lambda line: None)
     busy = load_average() if load is None else min(load_average(), load)
-    found = contest(original, rewritten, options, shapes, report=report)
+    streamed = options.time_budget * SHARE if options.streams > 1 else 0.0
+    paired = dataclasses.replace(options, time_budget=options.time_budget - streamed)
+    found = contest(original, rewritten, paired, shapes, report=report)
     options, pairing = found.options, found.pairing
+    together: Throughput | None = None
+    if streamed:
+        say(f"timing: {options.streams} streams at once")
+        together = throughput(original, rewritten, found, streamed)
     sides = {}
     models = {"original": original, "rewritten": rewritten}
     for number, role in enumerate(models):
@@ -93,6 +103,8 @@ def time_models(
         rewritten=sides["rewritten"],
         verdict="inconclusive" if crowded and options.threads > 1 else pairing.verdict,
         note="; ".join(filter(None, notes)),
+        throughput=together,
+        gpu=_gpu(found),
     )
 
 
@@ -102,6 +114,9 @@ def _side(model: Path, number: int, found: Contest) -> Side:
     seconds = found.pairing.samples[:, number]
     chosen = dataclasses.replace(options, provider_options=setting.options)
     nodes = profile(partial(open_at, model, options, setting), feeds)
+    cost: tuple[float | None, float | None] = (None, None)
+    if Device(options).answers:
+        cost = gpu_cost(model, options, setting, feeds)
     return Side(
         level=str(setting),
         median_ms=_ms(np.median(seconds)),
@@ -116,6 +131,24 @@ def _side(model: Path, number: int, found: Contest) -> Side:
         providers=placement(nodes),
         fallbacks=fallbacks(nodes, options.provider),
         nodes=nodes,
+        gpu_mib=cost[0],
+        gpu_mj=cost[1],
+    )
+
+
+def _gpu(found: Contest) -> Gpu | None:
+    """Describe the GPU and its clocks during the paired timing; None on the CPU."""
+    if found.options.provider is Provider.CPU:
+        return None
+    states = [state for process in found.processes for state in process.gpu]
+    return msgspec.structs.replace(
+        Device(found.options).facts(),
+        before=states[0] if states else None,
+        after=states[-1] if states else None,
+        throttled=[
+            sorted({reason for state in process.gpu for reason in state.throttled})
+            for process in found.processes
+        ],
     )
 
 

@@ -74,6 +74,8 @@ def render(report: VerifyReport) -> str:
         inputs=wording.inputs,
         pairs=wording.pairs,
         baseline=wording.baseline,
+        throughput=wording.throughput,
+        gpu=wording.gpu,
         ulp=wording.ulp,
         provider=wording.provider(report.environment),
         pictures=pictures,
