@@ -164,12 +164,12 @@ class Stage:
             lambda _: other(),
             lambda _: copy(),
             budget=self.scale.trial_seconds,
-            clock=clock_of(self.provider, 1),
+            clock=clock_of(self.provider, 1, {}),
         )
 
     def seconds(self, run: Bound) -> npt.NDArray[np.float64]:
         """Return the seconds of single runs, after some to warm up."""
-        clock = clock_of(self.provider, 1)
+        clock = clock_of(self.provider, 1, {})
         start = time.perf_counter()
         times: list[int] = []
         while True:

@@ -103,7 +103,7 @@ def test_a_plan_writes_nothing(store: Path, out: Path) -> None:
     assert run.out.count("::warning ") == 3
     assert run.out.count("alone it ran at 2.00x [1.80, 2.20]") == 3
     last = run.out.splitlines()[-1]
-    assert last.startswith("widthfold: 3 of 4 Conv nodes folded; search: ")
+    assert last.startswith("widthfold: 3 of 4 Conv nodes folded; search on cpu: ")
     assert names(out.parent) == []
 
 
@@ -149,7 +149,7 @@ def test_a_terminal_gets_a_table_that_fits(store: Path, columns: int) -> None:
     shown = run.out.split("\x1b[?25h")[-1].splitlines()
     assert any("alone" in line for line in shown)
     assert sum("2.00x" in line for line in shown) >= 3
-    assert any("search: " in line for line in shown)
+    assert any("search on cpu: " in line for line in shown)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

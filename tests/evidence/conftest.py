@@ -33,7 +33,7 @@ def measured(monkeypatch, tmp_path):
         fakes = {
             "open_session": machine.open_session,
             "time": SimpleNamespace(perf_counter=machine.seconds),
-            "clock_of": lambda provider, threads: lambda: machine.now,
+            "clock_of": lambda *given: lambda: machine.now,
             "isolated": lambda function, *arguments: function(*arguments),
             "profile": lambda open_with, feeds: NODES,
             "resolved": lambda options: options,

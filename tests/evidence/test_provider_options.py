@@ -64,9 +64,9 @@ def opened(monkeypatch):
         last.update(chosen)
         return entries({}, folder)
 
-    def recording(provider, chosen, *, tf32):
+    def recording(provider, chosen, threads, *, tf32):
         seen.append((dict(chosen), dict(last), tf32))
-        return chain(provider, {}, tf32=tf32)
+        return chain(provider, {}, threads, tf32=tf32)
 
     monkeypatch.setattr(session_module, "entries", of_session)
     monkeypatch.setattr(session_module, "chain", recording)

@@ -20,7 +20,8 @@ from widthfold_onnx.errors import (
 )
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.child import isolated
-from widthfold_onnx.runtime.sessions.providers import NAMES, chain
+from widthfold_onnx.runtime.sessions.descriptions import described
+from widthfold_onnx.runtime.sessions.providers import chain
 
 ROOT = Path(__file__).parents[2]
 
@@ -96,7 +97,7 @@ def read_stdin():
 
 def kept_times(end, *, report):
     """Reports where TensorRT would keep the times of its kernels, with a file there."""
-    options = dict(chain(Provider.TENSORRT, {}, tf32=True))[NAMES[Provider.TENSORRT]]
+    options = dict(chain(Provider.TENSORRT, {}, 1, tf32=True))[described(Provider.TENSORRT).name]
     times = Path(options["trt_timing_cache_path"], "times")
     times.write_text("of kernels")
     report(str(times))

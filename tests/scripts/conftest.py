@@ -12,6 +12,7 @@ import pytest
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.sessions import session as session_module
 from widthfold_onnx.runtime.sessions.binding import Bound, place
+from widthfold_onnx.runtime.sessions.descriptions import described
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
@@ -29,14 +30,14 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
     seen: list[dict[str, str]] = []
     cpu = "CPUExecutionProvider"
 
-    def chain(provider: Provider, chosen: dict[str, str], *, tf32: bool) -> list[Any]:
+    def chain(provider: Provider, chosen: dict[str, str], threads: int, *, tf32: bool) -> list[Any]:
         if provider is Provider.CUDA:
             seen.append({**chosen, "tf32": str(int(tf32))})
         return [(cpu, {})]
 
     monkeypatch.setattr(session_module, "chain", chain)
     monkeypatch.setattr(session_module, "choose", lambda runtime, failures, provider: provider)
-    monkeypatch.setattr(session_module, "NAMES", dict.fromkeys(Provider, cpu))
+    monkeypatch.setattr(session_module, "described", lambda provider: described(Provider.CPU))
     monkeypatch.setattr(session_module, "place", lambda r, v, device: place(r, v, ("cpu", 0)))
     monkeypatch.setattr(
         session_module,

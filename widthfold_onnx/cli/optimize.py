@@ -21,7 +21,7 @@ from widthfold_onnx.cli.running import VerifyArguments, verify_arguments
 from widthfold_onnx.cli.searching import SearchArguments, search_arguments
 from widthfold_onnx.cli.sections import Sectioned
 from widthfold_onnx.errors import CheckFailedError, NothingFoldedError, UnverifiedError
-from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.options import FoldOptions, Provider
 
 if TYPE_CHECKING:
     from widthfold_onnx.results import VerifyReport
@@ -94,7 +94,7 @@ def optimize_command(
     timed = result.search is not None and result.search.whole is not None
     if result.written is not None and result.summary.changes and not timed:
         with printing():
-            say(f"not timed; to see if it pays: {_timing(model, out, fold)}", command=True)
+            say(f"not timed; to see if it pays: {_timing(model, out, fold, running)}", command=True)
     if result.search is not None and result.search.interrupted:
         leave("interrupted; decided with what had been measured", INTERRUPTED)
     if check and result.summary.changes:
@@ -111,9 +111,11 @@ def _leave_unwritten(verification: VerifyReport) -> NoReturn:
     leave(f"OUT is not written: {why}{hint}", error.exit_code)
 
 
-def _timing(model: Path, out: Path | None, fold: FoldOptions) -> str:
-    """Return the command that times the result at the shapes it was folded for."""
+def _timing(model: Path, out: Path | None, fold: FoldOptions, running: VerifyArguments) -> str:
+    """Return the command that times the result at the shapes and for the provider of the fold."""
     shapes = [f"{name}:{','.join(map(str, dims))}" for name, dims in fold.input_shapes.items()]
     words = ["widthfold", "verify", str(model), str(out)]
     words += ["--freeze-weights"] if fold.freeze_weights else []
+    words += ["--provider", running.provider] if running.provider is not Provider.AUTO else []
+    words += [word for given in running.provider_options for word in ("--provider-option", given)]
     return shlex.join([*words, *(word for shape in shapes for word in ("--input-shape", shape))])

@@ -79,13 +79,27 @@ class VerifyArguments:
         )
 
 
+class _ProviderWord(Word[Provider]):
+    """A known provider, or any other one as the runtime names it."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Provider:
+        """Return the provider; another word is refused with those that are known."""
+        try:
+            return Provider(value)
+        except ValueError:
+            return super().convert(value, param, ctx)
+
+
 PROVIDER = click.option(
     "--provider",
-    type=Word(Provider),
+    type=_ProviderWord(Provider),
     default="auto",
     show_default=True,
-    help="Execution provider; exit 4 if it cannot be used. auto: CUDA where that works, else "
-    "the CPU. Single nodes that run on another provider are named.",
+    help="Execution provider, or the runtime's name of any other one, NAMEExecutionProvider; exit "
+    "4 if it cannot be used. auto: CUDA where that works, else the CPU. Single nodes that run on "
+    "another provider are named.",
 )
 PROVIDER_OPTIONS = click.option(
     "--provider-option",

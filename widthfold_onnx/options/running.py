@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,14 +18,41 @@ MAX_SEEDS = 1000
 MAX_TRUTH_BUDGET = 1e6
 MAX_THREADS = 1024
 
+_RUNTIME_NAME = re.compile(r"(\w+)ExecutionProvider", re.ASCII)
+
 
 class Provider(StrEnum):
-    """Execution providers; AUTO is CUDA where the runtime offers it, else the CPU."""
+    """Execution providers; AUTO is CUDA where the runtime offers it, else the CPU.
+
+    Any other one has the name that the runtime gives it.
+
+    >>> Provider("CPUExecutionProvider"), Provider("FooExecutionProvider")
+    (<Provider.CPU: 'cpu'>, <Provider.FooExecutionProvider: 'FooExecutionProvider'>)
+    """
 
     AUTO = "auto"
     CPU = "cpu"
     CUDA = "cuda"
     TENSORRT = "tensorrt"
+    OPENVINO = "openvino"
+    MIGRAPHX = "migraphx"
+    DML = "dml"
+    COREML = "coreml"
+    QNN = "qnn"
+    WEBGPU = "webgpu"
+    XNNPACK = "xnnpack"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Provider | None:
+        """Return the provider with a name of the runtime."""
+        if not (isinstance(value, str) and (name := _RUNTIME_NAME.fullmatch(value))):
+            return None
+        for member in cls:
+            if member == name[1].lower():
+                return member
+        other = str.__new__(cls, value)
+        other._name_ = other._value_ = value
+        return other
 
 
 class Effort(StrEnum):

@@ -174,7 +174,8 @@ def search(report: SearchReport) -> str:
     known = taken if report.measured or report.left else "all measured before"
     if report.predicted:
         known = f"{counted(report.predicted, 'layer')} predicted for {report.target}, not measured"
-    said = f"search: {counted(report.forms, 'form')} of {counted(report.layers, 'layer')}, {known}"
+    tried = f"{counted(report.forms, 'form')} of {counted(report.layers, 'layer')}"
+    said = f"search on {report.provider}: {tried}, {known}"
     if report.measured and report.store_read_only:
         said += f" and {UNKEPT}"
     if report.interrupted:

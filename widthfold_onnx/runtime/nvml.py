@@ -12,9 +12,10 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.results import Gpu, GpuState
 from widthfold_onnx.runtime.environment import version
+from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.libraries import cudnn_version
 from widthfold_onnx.text import printable
 
@@ -41,7 +42,7 @@ class Device:
         self.missing = ""
         self._nvml: Any = None
         self._handle: Any = None
-        if options.provider is Provider.CPU:
+        if described(options.provider).device != "nvidia":
             return
         try:
             import pynvml

@@ -6,7 +6,8 @@ are fresh ones: where much was computed before, the session that was opened firs
 
 The runtime's highest level is not always its fastest: convolutions of few channels were seen to
 run up to nine times slower there than one level below. On CUDA the layout and the algorithm search
-change times more than a fold does. So every setting is tried first, on both models.
+change times more than a fold does. So every setting that the description of the provider names is
+tried first, on both models.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from widthfold_onnx.runtime.clock import (
 )
 from widthfold_onnx.runtime.inputs.rotation import INPUT_SETS, timed_inputs
 from widthfold_onnx.runtime.nvml import watched
+from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.session import Level, Session, open_session, resolved
 
 CHOICE_SHARE = 0.15
@@ -64,13 +66,6 @@ has only one, they are those of as many processes as an interval needs to be nar
 WORTH_SAYING = 1.1
 """Least gain of a setting that is reported."""
 
-SWEPT = {
-    "prefer_nhwc": ("0", "1"),
-    "cudnn_conv_algo_search": ("HEURISTIC", "EXHAUSTIVE"),
-    "fuse_conv_bias": ("0", "1"),
-}
-"""Options of CUDA whose fastest values depend on the model."""
-
 Feeds = Sequence[dict[str, Array]]
 Models = tuple[Path, Path]
 """Original and rewritten."""
@@ -89,14 +84,13 @@ class Setting:
 
 def settings_of(provider: Provider, chosen: Mapping[str, str]) -> list[Setting]:
     """Return the settings to choose from, the common one first; `chosen` options are fixed."""
-    if provider is Provider.CPU:
-        return [Setting(Level.ALL, chosen), Setting(Level.EXTENDED, chosen)]
-    if provider is Provider.TENSORRT:
-        return [Setting(Level.ALL, chosen)]
+    known = described(provider)
     swept = [
-        {**dict(zip(SWEPT, values, strict=True)), **chosen} for values in product(*SWEPT.values())
+        {**dict(zip(known.swept, values, strict=True)), **chosen}
+        for values in product(*known.swept.values())
     ]
-    return [Setting(Level.ALL, o) for i, o in enumerate(swept) if o not in swept[:i]]
+    kept = [options for number, options in enumerate(swept) if options not in swept[:number]]
+    return [Setting(level, options) for level in known.levels for options in kept]
 
 
 @dataclass(frozen=True)
@@ -258,7 +252,7 @@ def ratios_to(
     settings = settings_of(options.provider, options.provider_options)
     sessions = [open_at(base, options, setting) for setting in settings]
     feeds, _ = timed_inputs(sessions[0], shapes, options)
-    clock = clock_of(options.provider, options.threads)
+    clock = clock_of(options.provider, options.threads, options.provider_options)
     best = int(np.argmin(np.median(_choosing([sessions], feeds, options, clock), axis=0)))
     others = [open_at(model, options, settings[best]) for model in models]
     runs = [rounds_of(session, feeds) for session in (sessions[best], *others)]
@@ -272,19 +266,21 @@ def ratios_to(
 
 
 def ratio_of_levels(model: Path, options: VerifyOptions, shapes: Shapes) -> Timed:
-    """Time a model on the CPU at level ALL against itself at EXTENDED, in this process alone.
+    """Time a model at the one level of its provider against itself at the other, in this process.
 
     Raises:
         UnverifiedError: the model does not run.
     """
-    common, other = settings_of(Provider.CPU, options.provider_options)
+    common, other = settings_of(options.provider, options.provider_options)
     start = time.perf_counter()
     session = open_at(model, options, common)
     opening = time.perf_counter() - start
     feeds, _ = timed_inputs(session, shapes, options)
     run = rounds_of(session, feeds)
     run(0)
-    seconds = _seconds(run, 1, clock_of(options.provider, options.threads))
+    seconds = _seconds(
+        run, 1, clock_of(options.provider, options.threads, options.provider_options)
+    )
     each = repeats(seconds, opening, options.time_budget)
     process = time_sessions((model, model), (common, other), options, feeds, each, 0)
     pairing = Pairing.of(process.runs[np.newaxis])
@@ -320,7 +316,7 @@ def time_sessions(
     Raises:
         UnverifiedError: a model does not run.
     """
-    clock = clock_of(options.provider, options.threads)
+    clock = clock_of(options.provider, options.threads, options.provider_options)
     runs: tuple[list[Run], list[Run]] = ([], [])
     loads, firsts = np.zeros((2, 2, each.sessions))
     for number in range(each.sessions):
@@ -365,7 +361,7 @@ def _choose(
     start = time.perf_counter()
     sessions = [[open_at(model, options, setting) for setting in settings] for model in models]
     opening = (time.perf_counter() - start) / (2 * len(settings))
-    clock = clock_of(options.provider, options.threads)
+    clock = clock_of(options.provider, options.threads, options.provider_options)
     times = _choosing(sessions, feeds, options, clock)
     medians = np.median(times, axis=0)
     best = [int(np.argmin(row)) for row in medians]

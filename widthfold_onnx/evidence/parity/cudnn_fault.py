@@ -16,6 +16,7 @@ from widthfold_onnx.model.proto.walk import all_nodes
 from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.inputs.recorded import InputSet
+from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.libraries import cudnn_version
 from widthfold_onnx.runtime.sessions.session import Level
 
@@ -44,7 +45,7 @@ def original_is_off(
     Returns:
         Nothing where that fault cannot be the reason.
     """
-    version = cudnn_version() if options.provider is not Provider.CPU else SOUND
+    version = cudnn_version() if described(options.provider).device == "nvidia" else SOUND
     if version >= SOUND or not any(map(_holds_groups, models)):
         return []
     found = f"cuDNN {'.'.join(map(str, version)) or 'of unknown version'}"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from widthfold_onnx.options import Provider
 from widthfold_onnx.results import NodeTime, Side
-from widthfold_onnx.runtime.sessions.providers import NAMES
+from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.text import printable
 
 HEAVY = ("Conv", "MatMul", "Gemm")
@@ -27,7 +27,7 @@ def placement(nodes: Sequence[NodeTime]) -> dict[str, int]:
 
 def fallbacks(nodes: Sequence[NodeTime], provider: Provider) -> list[NodeTime]:
     """Return the nodes that did not run on the provider that was asked for."""
-    return [node for node in nodes if node.provider != NAMES[provider]]
+    return [node for node in nodes if node.provider != described(provider).name]
 
 
 def alarms(sides: dict[str, Side], provider: str) -> list[str]:

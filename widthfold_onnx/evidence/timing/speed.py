@@ -19,12 +19,13 @@ from widthfold_onnx.evidence.timing.gpu_cost import gpu_cost
 from widthfold_onnx.evidence.timing.memory import file_bytes, peak_mib
 from widthfold_onnx.evidence.timing.placement import fallbacks, placement, remarks
 from widthfold_onnx.evidence.timing.profile import profile
-from widthfold_onnx.options import Provider, Shapes, VerifyOptions
+from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.results import Gpu, Side, Throughput, Timing
 from widthfold_onnx.runtime.clock import clock_name
 from widthfold_onnx.runtime.environment import cores, load_average
 from widthfold_onnx.runtime.nvml import Device
 from widthfold_onnx.runtime.paired_benchmark import Contest, contest, open_at
+from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.streams import SHARE, throughput
 
 KEPT_SAMPLES = 500
@@ -87,7 +88,7 @@ def time_models(
     return Timing(
         provider=options.provider.value,
         threads=options.threads,
-        clock=clock_name(options.provider, options.threads),
+        clock=clock_name(options.provider, options.threads, options.provider_options),
         shapes={name: list(array.shape) for name, array in found.feeds[0].items()},
         pairs=pairing.pairs,
         processes=len(pairing.samples),
@@ -137,8 +138,8 @@ def _side(model: Path, number: int, found: Contest) -> Side:
 
 
 def _gpu(found: Contest) -> Gpu | None:
-    """Describe the GPU and its clocks during the paired timing; None on the CPU."""
-    if found.options.provider is Provider.CPU:
+    """Describe the GPU and its clocks during the paired timing; None if NVML knows none of it."""
+    if described(found.options.provider).device != "nvidia":
         return None
     states = [state for process in found.processes for state in process.gpu]
     return msgspec.structs.replace(

@@ -3,7 +3,7 @@
 A runtime that computes channels-last puts Transposes around every Conv and cancels those of the
 NHWC form. Around the Reshapes of the NCHW form it cannot cancel them, and they stay as copies. A
 runtime that computes NCHW is the reverse. ONNX Runtime computes channels-last on CUDA with
-`prefer_nhwc`, an option that no other provider takes.
+`prefer_nhwc`, and on some providers in any case.
 """
 
 from __future__ import annotations
@@ -11,23 +11,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from widthfold_onnx.options import FoldOptions, Layout
+from widthfold_onnx.options import FoldOptions, Layout, Provider
+from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.providers import OFF
 
 
-def decide_layout(fold: FoldOptions, provider_options: Mapping[str, str]) -> FoldOptions:
+def decide_layout(
+    fold: FoldOptions, provider: Provider, provider_options: Mapping[str, str]
+) -> FoldOptions:
     """Return the options with AUTO decided, unless forms are measured, where both layouts compete.
 
     Args:
         fold: the options.
+        provider: where the model will run; AUTO has the options of CUDA.
         provider_options: options of the provider, as the runtime names them.
 
-    >>> decide_layout(FoldOptions(factor=8), {}).layout
+    >>> decide_layout(FoldOptions(factor=8), Provider.CUDA, {}).layout
     <Layout.NCHW: 'nchw'>
-    >>> decide_layout(FoldOptions(factor=8), {"prefer_nhwc": "1"}).layout
+    >>> decide_layout(FoldOptions(factor=8), Provider.CUDA, {"prefer_nhwc": "1"}).layout
     <Layout.NHWC: 'nhwc'>
     """
     if fold.layout is not Layout.AUTO or fold.fixed is None:
         return fold
-    last = provider_options.get("prefer_nhwc", "0").lower() not in OFF
-    return replace(fold, layout=Layout.NHWC if last else Layout.NCHW)
+    known = described(Provider.CUDA if provider is Provider.AUTO else provider)
+    last = provider_options.get(known.channels_last, "0").lower() not in OFF
+    return replace(fold, layout=Layout.NHWC if last else known.layout)

@@ -23,6 +23,7 @@ from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.rules.forms.open_extents import EXTENTS
 from widthfold_onnx.runtime.child import isolated
+from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.session import Level
 
 AS_IS = "as-is"
@@ -266,6 +267,6 @@ class _Progress:
 
 def _memory(provider: Provider) -> int | None:
     """Return the bytes that a child may use; CUDA reserves far more address space than it uses."""
-    if provider is not Provider.CPU:
+    if described(provider).device != "cpu":
         return None
     return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * MEMORY_SHARE)

@@ -248,7 +248,7 @@ class _Runner:
 
     def __init__(self, setup: Setup, folder: Path) -> None:
         self.setup = setup
-        self.clock = clock_of(setup.provider, setup.threads)
+        self.clock = clock_of(setup.provider, setup.threads, dict(setup.provider_options))
         self._file = folder / "layer.onnx"
 
     def runner(self, model: bytes) -> Run:

@@ -28,7 +28,7 @@ from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.proto.frozen import frozen, overridable
 from widthfold_onnx.model.read.loader import LoadedModel
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import Companion, FoldOptions, Provider, SearchOptions
+from widthfold_onnx.options import Companion, FoldOptions, SearchOptions
 from widthfold_onnx.plan.decide.companions import companion_reports
 from widthfold_onnx.plan.decide.decisions import plan, rewriting
 from widthfold_onnx.plan.measure.bench import AS_IS, Bench
@@ -49,6 +49,7 @@ from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite
 from widthfold_onnx.rules.selection import unfit
 from widthfold_onnx.runtime.clock import judge
+from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.session import Level
 
 FROZEN = "frozen weights"
@@ -184,7 +185,7 @@ class Search:
 
     def _find_levels(self, trials: Trials) -> None:
         """Find the levels at which layers are to race."""
-        if self._options.provider is not Provider.CPU:
+        if Level.EXTENDED not in described(self._options.provider).levels:
             return
         self._say(Step("timing the original at the levels of the runtime"))
         timed = trials.levels(self._taken)

@@ -17,6 +17,7 @@ from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.dimensions import assumed_shapes
 from widthfold_onnx.runtime.running import running
+from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.ports import Port
 from widthfold_onnx.runtime.sessions.session import Level
 
@@ -89,9 +90,8 @@ def _chosen(options: SearchOptions, provider: Provider) -> Target | None:
     if options.target is None:
         return None
     aim = target(options.target)
-    if provider is not Provider.AUTO and (provider is Provider.CPU) != (
-        aim.provider is Provider.CPU
-    ):
+    on_cpu = described(provider).device == "cpu"
+    if provider is not Provider.AUTO and on_cpu != (aim.provider is Provider.CPU):
         raise UsageError(f"target {aim.name} is of provider {aim.provider}, not {provider}")
     return aim
 

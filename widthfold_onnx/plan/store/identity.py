@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 from collections.abc import Mapping
 from functools import cache
@@ -13,6 +14,7 @@ from widthfold_onnx.errors import InternalError
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.environment import cores, cpu_info, machine, version
 from widthfold_onnx.runtime.saturation import u8s8_error
+from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.session import Level, resolved, runtime_version
 
 _QUERY = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
@@ -20,9 +22,6 @@ _SECONDS = 20
 
 _STEPPING = ("cpu family", "model", "stepping")
 """Fields that tell processors apart to which a virtual machine gives the same name."""
-
-_CUDNN = ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
-_TENSORRT = ("tensorrt", "tensorrt-cu13", "tensorrt-cu12")
 
 
 def canonical(value: object) -> str:
@@ -88,10 +87,12 @@ def machine_identity(provider: Provider) -> str:
         "onnx": version("onnx"),
         "widthfold": version("widthfold-onnx"),
     }
-    if provider is not Provider.CPU:
-        found |= _gpus() | {"cudnn": version(*_CUDNN)}
-    if provider is Provider.TENSORRT:
-        found["tensorrt"] = version(*_TENSORRT)
+    known = described(provider)
+    if known.device == "nvidia":
+        found |= _gpus()
+    if known.device == "other":
+        found["host"] = platform.node()  # nothing tells its kind
+    found |= {name: version(*packages) for name, packages in known.packages.items()}
     return canonical(found)
 
 

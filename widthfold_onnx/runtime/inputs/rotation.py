@@ -13,6 +13,7 @@ from widthfold_onnx.runtime.environment import last_cache_bytes
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.inputs.recorded import stored_feeds
 from widthfold_onnx.runtime.inputs.sizes import find_shapes
+from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.session import Session
 
 INPUT_SETS = (4, 64)
@@ -64,6 +65,6 @@ def _stored(session: Session, options: VerifyOptions) -> list[dict[str, Array]]:
 
 def _count(feeds: Mapping[str, Array], provider: Provider) -> int:
     size = sum(array.nbytes for array in feeds.values())
-    cache = last_cache_bytes() if provider is Provider.CPU else GPU_CACHE
+    cache = last_cache_bytes() if described(provider).device == "cpu" else GPU_CACHE
     fewest, most = INPUT_SETS
     return min(max(fewest, cache // max(size, 1) + 1), most)

@@ -45,8 +45,10 @@ class Bound:
         self._how = None
         with guard():
             self._binding = session.io_binding()
-            for name, value in feeds.items():
-                self._binding.bind_ortvalue_input(name, place(runtime, value, device))
+            # On the CPU the runtime reads the buffers of the arrays themselves, and keeps none.
+            self._inputs = {name: place(runtime, value, device) for name, value in feeds.items()}
+            for name, value in self._inputs.items():
+                self._binding.bind_ortvalue_input(name, value)
             for name in outputs:
                 self._binding.bind_output(name, *device)
             if recording is not None:

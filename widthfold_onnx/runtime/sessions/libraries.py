@@ -11,18 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from widthfold_onnx.options import Provider
+from widthfold_onnx.runtime.sessions.descriptions import CUDNN, described
 from widthfold_onnx.text import printable
-
-_OWN = {
-    Provider.CUDA: "onnxruntime_providers_cuda",
-    Provider.TENSORRT: "onnxruntime_providers_tensorrt",
-}
-_CUDNN = "libcudnn.so.9"
-_OPENED_LATER = {
-    Provider.CUDA: (_CUDNN,),
-    Provider.TENSORRT: (_CUDNN,),
-}
-"""Libraries opened when a provider's first Conv runs, not when it is loaded (onnxruntime#29252)."""
 
 _TENSORRT = ("libnvinfer.so*", "libnvinfer_plugin.so*", "libnvonnxparser.so*")
 """In the order of their dependencies."""
@@ -53,16 +43,16 @@ def missing_library(runtime: Any, provider: Provider) -> str | None:
 
     Args:
         runtime: the module of ONNX Runtime.
-        provider: CUDA or TENSORRT.
+        provider: any one; of most no library is known.
     """
-    folder = Path(runtime.__file__).parent / "capi"
-    own = list(folder.glob(f"*{_OWN[provider]}.*"))
+    folder, known = Path(runtime.__file__).parent / "capi", described(provider)
+    own = list(folder.glob(f"*{known.library}.*")) if known.library else []
     try:
         for library in folder.glob("*onnxruntime_providers_shared.*"):
             ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
         for library in own:
             ctypes.CDLL(str(library))
-        for name in _OPENED_LATER[provider] if own and sys.platform == "linux" else ():
+        for name in known.opened_later if own and sys.platform == "linux" else ():
             ctypes.CDLL(name)
     except OSError as error:
         return printable(str(error).replace(f"{folder}/", ""))
@@ -72,7 +62,7 @@ def missing_library(runtime: Any, provider: Provider) -> str | None:
 def cudnn_version() -> tuple[int, ...]:
     """Return the version of cuDNN 9 that is loaded, or would be; () if none can be."""
     with contextlib.suppress(OSError, AttributeError):
-        ask = ctypes.CDLL(_CUDNN).cudnnGetVersion
+        ask = ctypes.CDLL(CUDNN).cudnnGetVersion
         ask.restype = ctypes.c_size_t
         number = int(ask())
         return number // 10000, number // 100 % 100, number % 100

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -23,28 +22,15 @@ from widthfold_onnx.errors import NoKernelError, UnverifiedError, UsageError
 from widthfold_onnx.model.proto.walk import all_tensors
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.sessions.binding import Bound, Placed, place
+from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.failures import words
+from widthfold_onnx.runtime.sessions.level import Level as Level
 from widthfold_onnx.runtime.sessions.ports import arrays_of, port_of
-from widthfold_onnx.runtime.sessions.providers import (
-    FATAL,
-    NAMES,
-    OFF,
-    chain,
-    check_options,
-    choose,
-)
+from widthfold_onnx.runtime.sessions.providers import FATAL, OFF, chain, check_options, choose
 from widthfold_onnx.runtime.sessions.session_options import check_entries, entries
 from widthfold_onnx.text import printable
 
 Feeds = Mapping[str, Array]
-
-
-class Level(StrEnum):
-    """The level of the runtime's own optimizations."""
-
-    DISABLED = "disabled"
-    EXTENDED = "extended"
-    ALL = "all"
 
 
 class Session:
@@ -54,8 +40,8 @@ class Session:
         self, session: Any, provider: Provider, label: str, chosen: Mapping[str, str]
     ) -> None:
         self._session = session
-        kind = "cpu" if provider is Provider.CPU else "cuda"
-        self._device = (kind, int(chosen.get("device_id", 0)))
+        on_cuda = described(provider).device == "nvidia"
+        self._device = ("cuda", int(chosen.get("device_id", 0))) if on_cuda else ("cpu", 0)
         self._captures = chosen.get("enable_cuda_graph", "0").lower() not in OFF
         self._recordings = 0
         self._label = label
@@ -189,16 +175,16 @@ def open_session(
         session = runtime.InferenceSession(
             model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model),
             _options(level, threads, entries(session_options, folder), profile, optimized),
-            providers=chain(used, provider_options, tf32=tf32),
+            providers=chain(used, provider_options, threads, tf32=tf32),
             enable_fallback=0,
         )
     except _failures() as error:
         missing = isinstance(error, runtime.capi.onnxruntime_pybind11_state.NotImplemented)
         kind = NoKernelError if missing else UnverifiedError
         raise kind(f"{label} does not load: {words(error, path)}") from error
-    first = session.get_providers()[0]
-    if first != NAMES[used]:
-        raise UnverifiedError(f"{label} runs on {first} although {NAMES[used]} was asked for")
+    first, wanted = session.get_providers()[0], described(used).name
+    if first != wanted:
+        raise UnverifiedError(f"{label} runs on {first} although {wanted} was asked for")
     return Session(session, used, label, provider_options)
 
 

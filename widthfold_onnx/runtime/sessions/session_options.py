@@ -15,8 +15,9 @@ from typing import Any
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Provider
+from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.failures import words
-from widthfold_onnx.runtime.sessions.providers import FATAL, NAMES, Failures, one_node
+from widthfold_onnx.runtime.sessions.providers import FATAL, Failures, one_node
 from widthfold_onnx.text import quoted
 
 FOLDER = "session.model_external_initializers_file_folder_path"
@@ -91,7 +92,7 @@ def check_entries(runtime: Any, failures: Failures, chosen: Mapping[str, str]) -
         options.log_severity_level = FATAL
         try:
             options.add_session_config_entry(name, value)
-            cpu = [NAMES[Provider.CPU]]
+            cpu = [described(Provider.CPU).name]
             runtime.InferenceSession(one_node(), options, providers=cpu, enable_fallback=0)
         except failures as error:
             given = quoted(f"{name}={value}")

@@ -15,6 +15,7 @@ import msgspec
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.environment import cpu_info
+from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.text import quoted
 
 SUFFIX = ".toml"
@@ -114,9 +115,9 @@ def usual(provider: Provider) -> str:
 
     Args:
         provider: where models run. For GPUs the result is the smallest known one, as the names
-            of devices are not looked up; AUTO counts as the CPU.
+            of devices are not looked up; AUTO, and what no target is known of, count as the CPU.
     """
-    if provider in (Provider.CUDA, Provider.TENSORRT):
-        return "a100"
+    if name := described(provider).target:
+        return name
     wide = any("avx512f" in flags.split() for flags in cpu_info("flags"))
     return "cpu-avx512" if wide else "cpu-avx2"

@@ -1,0 +1,143 @@
+"""What is known of providers, and how others are named."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import widthfold_onnx
+from tests.cli.tool import MODELS, widthfold
+from widthfold_onnx.options import FoldOptions, Layout, Provider
+from widthfold_onnx.plan.decide.layouts import decide_layout
+from widthfold_onnx.plan.predict.targets import names, target, usual
+from widthfold_onnx.runtime.clock import clock_name
+from widthfold_onnx.runtime.paired_benchmark import settings_of
+from widthfold_onnx.runtime.sessions.descriptions import DESCRIPTIONS, Description, described
+from widthfold_onnx.runtime.sessions.providers import chain
+from widthfold_onnx.runtime.sessions.session import Level
+
+OTHER = Provider("FooExecutionProvider")
+COMPARED = re.compile(r"(?:is|is not|==|!=|in \()\s*Provider\.(?!AUTO)")
+PACKAGE = Path(widthfold_onnx.__file__).parent
+ABOUT_ONE = {
+    "evidence/eight_bits/exact_kernels.py",  # its own kernels of bytes
+    "plan/search/search_context.py",  # the kind of a target, not of a provider
+    "runtime/sessions/providers.py",  # it runs everything, so it is not tried
+}
+"""Files that may tell the CPU's provider from all others."""
+
+
+def test_every_provider_is_described_under_its_name() -> None:
+    assert set(DESCRIPTIONS) == set(Provider) - {Provider.AUTO}
+    for provider, known in DESCRIPTIONS.items():
+        assert Provider(known.name) is provider
+
+
+@pytest.mark.parametrize("provider", DESCRIPTIONS)
+def test_a_description_agrees_with_itself(provider: Provider) -> None:
+    known = described(provider)
+    assert {*known.exact, *known.swept} <= known.options.keys()
+    assert all(known.options[name] == values[0] for name, values in known.swept.items())
+    assert not {known.threads, known.folder} & known.options.keys()
+    assert known.channels_last in {"", *known.options}
+    assert known.target in {"", *names()}
+    if known.target:
+        assert described(target(known.target).provider).device == known.device
+    assert known.levels[0] is Level.ALL
+    assert [*known.fallbacks, provider].count(Provider.CPU) == 1
+    assert known.takes_options or not known.options
+
+
+def test_other_providers_are_called_what_the_runtime_calls_them() -> None:
+    assert OTHER == Provider("FooExecutionProvider") == "FooExecutionProvider"
+    assert hash(OTHER) == hash(Provider("FooExecutionProvider"))
+    assert OTHER not in list(Provider)
+    for same in (
+        pickle.loads(pickle.dumps(OTHER)),
+        copy.deepcopy(OTHER),
+        msgspec.json.decode(msgspec.json.encode(OTHER), type=Provider),
+    ):
+        assert (same, same.value, str(same)) == (OTHER, OTHER.value, str(OTHER))
+
+
+@pytest.mark.parametrize(
+    "name", ["foo", "ExecutionProvider", "a bExecutionProvider", "\x1bExecutionProvider", "", 7]
+)
+def test_other_words_are_no_providers(name: object) -> None:
+    with pytest.raises(ValueError, match="is not a valid Provider"):
+        Provider(name)
+
+
+def test_what_is_not_described_runs_with_defaults() -> None:
+    assert described(OTHER) == Description(name=OTHER)
+    assert chain(OTHER, {"a": "1"}, 4, tf32=False) == [
+        (OTHER, {"a": "1"}),
+        ("CPUExecutionProvider", {}),
+    ]
+    assert [str(setting) for setting in settings_of(OTHER, {})] == ["all"]
+    assert clock_name(OTHER, 1, {}) == "wall"
+    assert usual(OTHER) == usual(Provider.CPU)
+
+
+def test_openvino_has_threads_precision_and_levels() -> None:
+    (name, options), _ = chain(Provider.OPENVINO, {}, 3, tf32=True)
+    assert name == "OpenVINOExecutionProvider"
+    assert options == {"device_type": "CPU", "precision": "FP32", "num_of_threads": "3"}
+    own = chain(Provider.OPENVINO, {"num_of_threads": "8", "precision": "FP16"}, 3, tf32=False)
+    assert own[0][1] == {"device_type": "CPU", "precision": "FP16", "num_of_threads": "8"}
+    settings = settings_of(Provider.OPENVINO, {})
+    assert [setting.level for setting in settings] == [Level.ALL, Level.DISABLED]
+
+
+def test_the_clock_of_the_thread_counts_only_where_all_work_is_done_in_it() -> None:
+    for provider in (Provider.CPU, Provider.OPENVINO):
+        assert clock_name(provider, 1, {}) == "thread"
+        assert clock_name(provider, 2, {}) == "wall"
+    assert clock_name(Provider.OPENVINO, 1, {"device_type": "GPU"}) == "wall"
+    assert clock_name(Provider.CUDA, 1, {}) == "wall"
+
+
+@pytest.mark.parametrize(
+    ("provider", "layout"),
+    [(Provider.WEBGPU, "nhwc"), (Provider.XNNPACK, "nhwc"), (Provider.OPENVINO, "nchw")],
+)
+def test_a_fixed_factor_takes_the_layout_of_the_provider(provider: Provider, layout: str) -> None:
+    assert decide_layout(FoldOptions(factor=8), provider, {}).layout is Layout(layout)
+    chosen = FoldOptions(factor=8, layout=Layout.NCHW)
+    assert decide_layout(chosen, provider, {}).layout is Layout.NCHW
+
+
+def test_providers_are_told_apart_by_their_descriptions_alone() -> None:
+    files = {str(path.relative_to(PACKAGE)): path.read_text() for path in PACKAGE.rglob("*.py")}
+    assert {name for name, text in files.items() if COMPARED.search(text)} == ABOUT_ONE
+
+
+@pytest.mark.parametrize(
+    ("provider", "code", "said"),
+    [
+        ("FooExecutionProvider", 4, "has no FooExecutionProvider; it has "),
+        ("OpenVINOExecutionProvider", 4, "provider openvino cannot be used: this ONNX Runtime has"),
+        ("migraphx", 4, "no MIGraphXExecutionProvider; pip install 'onnxruntime-migraphx'"),
+        ("foo", 2, "'foo' is not one of 'auto', 'cpu', 'cuda', 'tensorrt', 'openvino'"),
+        ("a\x1bExecutionProvider", 2, "is not one of"),
+    ],
+)
+def test_one_that_cannot_be_used_is_one_line(provider: str, code: int, said: str) -> None:
+    if provider.startswith("OpenVINO") and "OpenVINOExecutionProvider" in _available():
+        pytest.skip("this runtime has OpenVINO")
+    model = MODELS / "paper_conv.onnx"
+    run = widthfold("verify", model, model, "--provider", provider)
+    assert run.code == code, run
+    assert said in run.err
+    assert run.err.count("\n") == 1
+
+
+def _available() -> list[str]:
+    import onnxruntime  # noqa: TID251 - the runtime itself says what it has
+
+    return list(onnxruntime.get_available_providers())

@@ -1,0 +1,169 @@
+"""Describes the execution providers: what is known of one is its entry in `DESCRIPTIONS`.
+
+A provider without an entry runs with what `Description` says by itself. What is written here of CPU
+and OpenVINO was measured; CUDA and TensorRT ran on devices of others; all else is taken from the
+documentation of the runtime (docs/providers.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from widthfold_onnx.options import Layout, Provider
+from widthfold_onnx.runtime.sessions.level import Level
+
+CUDNN = "libcudnn.so.9"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """A provider.
+
+    Attributes:
+        name: the runtime's name of it.
+        install: what pip installs it with; "" if nobody offers that.
+        device: what it runs on. NVML and the names of CUDA tell of "nvidia", flags and caches of
+            the processor of "cpu". To any "other" inputs are copied in every run.
+        fallbacks: providers that take the nodes that it does not take, in this order.
+        takes_options: False if it silently ignores them.
+        options: those set unless the caller chose others: all that affect times, so that none of
+            them depends on the defaults of a version.
+        exact: options set for comparisons of outputs, even against a chosen one.
+        captures: options that record the first run and replay it, whatever is fed later.
+        swept: options whose fastest values depend on the model, with the values to try.
+        threads: option that takes the number of threads; "" if it uses those of the session.
+        folder: option that takes a folder, which all sessions of a process share.
+        levels: those of the runtime that are worth a try, the one that is deployed first.
+        in_caller: one thread of it works in the thread that calls, whose processor time is then
+            the time of a run; False if not known, which takes wall time.
+        layout: the layout that it computes in.
+        channels_last: option that makes that NHWC.
+        target: the device that times are predicted for; "": that of the processor (`targets`).
+        library: its own shared library, without prefix and suffix.
+        opened_later: libraries opened when its first Conv runs, not when it is loaded
+            (onnxruntime#29252).
+        packages: Python packages whose versions decide how fast it is, by what they hold.
+    """
+
+    name: str
+    install: str = ""
+    device: Literal["cpu", "nvidia", "other"] = "other"
+    fallbacks: tuple[Provider, ...] = (Provider.CPU,)
+    takes_options: bool = True
+    options: Mapping[str, str] = field(default_factory=dict)
+    exact: Mapping[str, str] = field(default_factory=dict)
+    captures: frozenset[str] = frozenset()
+    swept: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    threads: str = ""
+    folder: str = ""
+    levels: tuple[Level, ...] = (Level.ALL,)
+    in_caller: bool = False
+    layout: Layout = Layout.NCHW
+    channels_last: str = ""
+    target: str = ""
+    library: str = ""
+    opened_later: tuple[str, ...] = ()
+    packages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+_CUDNN_PACKAGES = ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
+
+DESCRIPTIONS = {
+    Provider.CPU: Description(
+        name="CPUExecutionProvider",
+        install="widthfold-onnx[cpu]",
+        device="cpu",
+        fallbacks=(),
+        takes_options=False,
+        levels=(Level.ALL, Level.EXTENDED),
+        in_caller=True,
+    ),
+    Provider.CUDA: Description(
+        name="CUDAExecutionProvider",
+        install="widthfold-onnx[gpu]",
+        device="nvidia",
+        # The defaults of 1.31, but for the search: cuDNN's DEFAULT was measured at a tenth of the
+        # speed of its heuristic choice.
+        options={
+            "cudnn_conv_algo_search": "HEURISTIC",
+            "cudnn_conv_use_max_workspace": "1",
+            "enable_cuda_graph": "0",
+            "fuse_conv_bias": "0",
+            "prefer_nhwc": "0",
+            "use_tf32": "1",
+        },
+        exact={"use_tf32": "0"},
+        captures=frozenset({"enable_cuda_graph"}),
+        swept={
+            "prefer_nhwc": ("0", "1"),
+            "cudnn_conv_algo_search": ("HEURISTIC", "EXHAUSTIVE"),
+            "fuse_conv_bias": ("0", "1"),
+        },
+        channels_last="prefer_nhwc",
+        target="a100",
+        library="onnxruntime_providers_cuda",
+        opened_later=(CUDNN,),
+        packages={"cudnn": _CUDNN_PACKAGES},
+    ),
+    Provider.TENSORRT: Description(
+        name="TensorrtExecutionProvider",
+        install="widthfold-onnx[gpu]",
+        device="nvidia",
+        fallbacks=(Provider.CUDA, Provider.CPU),
+        # Two models are built alike only if they share the times of its kernels.
+        options={"trt_builder_optimization_level": "3", "trt_timing_cache_enable": "True"},
+        captures=frozenset({"trt_cuda_graph_enable"}),
+        folder="trt_timing_cache_path",
+        target="a100",
+        library="onnxruntime_providers_tensorrt",
+        opened_later=(CUDNN,),
+        packages={
+            "cudnn": _CUDNN_PACKAGES,
+            "tensorrt": ("tensorrt", "tensorrt-cu13", "tensorrt-cu12"),
+        },
+    ),
+    Provider.OPENVINO: Description(
+        name="OpenVINOExecutionProvider",
+        install="widthfold-onnx[openvino]",
+        device="cpu",
+        # By itself it computes float32 in bfloat16 on processors that have it.
+        options={"device_type": "CPU", "precision": "FP32"},
+        threads="num_of_threads",
+        # It optimizes itself, and advises to leave that to it.
+        levels=(Level.ALL, Level.DISABLED),
+        in_caller=True,
+        library="onnxruntime_providers_openvino",
+    ),
+    Provider.MIGRAPHX: Description(
+        name="MIGraphXExecutionProvider",
+        install="onnxruntime-migraphx",
+        options={"migraphx_fp16_enable": "0", "migraphx_exhaustive_tune": "0"},
+        library="onnxruntime_providers_migraphx",
+    ),
+    Provider.DML: Description(name="DmlExecutionProvider", install="onnxruntime-directml"),
+    Provider.COREML: Description(
+        name="CoreMLExecutionProvider",
+        install="widthfold-onnx[cpu]",
+        options={"ModelFormat": "MLProgram", "MLComputeUnits": "ALL"},
+    ),
+    Provider.QNN: Description(name="QNNExecutionProvider", install="onnxruntime-qnn"),
+    Provider.WEBGPU: Description(
+        name="WebGpuExecutionProvider",
+        options={"preferredLayout": "NHWC"},
+        captures=frozenset({"enableGraphCapture"}),
+        layout=Layout.NHWC,
+    ),
+    Provider.XNNPACK: Description(
+        name="XnnpackExecutionProvider",
+        device="cpu",
+        threads="intra_op_num_threads",
+        layout=Layout.NHWC,
+    ),
+}
+
+
+def described(provider: Provider) -> Description:
+    """Return the description of a provider, of which nothing but its name may be known."""
+    return DESCRIPTIONS.get(provider) or Description(name=provider)
