@@ -14,19 +14,25 @@ GIVEN = msgspec.to_builtins(target("cpu-avx512"))
 
 
 def test_the_targets_of_the_first_release_are_there() -> None:
-    assert names() == ["a100", "cpu-avx2", "cpu-avx512", "h100", "h200"]
+    assert names() == ["a100", "cpu-avx2", "cpu-avx512", "h100", "h200", "mi300x"]
 
 
 @pytest.mark.parametrize("name", names())
 def test_every_number_of_every_target_has_a_source(name: str) -> None:
     found = target(name)
     assert found.name == name
-    assert found.provider is (Provider.CPU if name.startswith("cpu") else Provider.CUDA)
+    others = {"mi300x": Provider.MIGRAPHX, "cpu-avx2": Provider.CPU, "cpu-avx512": Provider.CPU}
+    assert found.provider is others.get(name, Provider.CUDA)
     assert all(len(text) > 10 for text in found.source.values())
 
 
 def test_gpus_hold_the_figures_of_their_data_sheets() -> None:
-    sheets = {"a100": (312e12, 2.039e12), "h100": (989e12, 3.35e12), "h200": (989e12, 4.8e12)}
+    sheets = {
+        "a100": (312e12, 2.039e12),
+        "h100": (989e12, 3.35e12),
+        "h200": (989e12, 4.8e12),
+        "mi300x": (1307.4e12, 5.3e12),
+    }
     for name, (flops, bandwidth) in sheets.items():
         assert 2 * target(name).rate["FLOAT16"] == flops
         assert target(name).memory_bandwidth == bandwidth
@@ -69,4 +75,6 @@ def test_the_flags_of_the_processor_choose(
 ) -> None:
     monkeypatch.setattr(targets, "cpu_info", lambda wanted: iter([flags] if flags else []))
     assert usual(Provider.AUTO) == usual(Provider.CPU) == name
+    assert usual(Provider.OPENVINO) == name
     assert usual(Provider.CUDA) == "a100"
+    assert usual(Provider.MIGRAPHX) == "mi300x"

@@ -141,3 +141,13 @@ def _available() -> list[str]:
     import onnxruntime  # noqa: TID251 - the runtime itself says what it has
 
     return list(onnxruntime.get_available_providers())
+
+
+@pytest.mark.parametrize("provider", DESCRIPTIONS)
+def test_the_page_says_what_is_known(provider: Provider) -> None:
+    page = (PACKAGE.parent / "docs" / "providers.md").read_text(encoding="utf-8")
+    (line,) = (line for line in page.splitlines() if line.startswith(f"| `{provider}` |"))
+    known = described(provider)
+    given = [f"{name}={value}" for name, value in known.options.items()]
+    for text in (known.name, known.install, known.threads, *given, *known.swept):
+        assert text in line

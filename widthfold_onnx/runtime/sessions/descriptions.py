@@ -140,6 +140,7 @@ DESCRIPTIONS = {
         name="MIGraphXExecutionProvider",
         install="onnxruntime-migraphx",
         options={"migraphx_fp16_enable": "0", "migraphx_exhaustive_tune": "0"},
+        target="mi300x",
         library="onnxruntime_providers_migraphx",
     ),
     Provider.DML: Description(name="DmlExecutionProvider", install="onnxruntime-directml"),

