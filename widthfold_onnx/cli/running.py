@@ -97,9 +97,10 @@ PROVIDER = click.option(
     type=_ProviderWord(Provider),
     default="auto",
     show_default=True,
-    help="Execution provider, or the runtime's name of any other one, NAMEExecutionProvider; exit "
-    "4 if it cannot be used. auto: CUDA where that works, else the CPU. Single nodes that run on "
-    "another provider are named.",
+    metavar="NAME",
+    help=f"Execution provider: {', '.join(Provider)}, or any other one as the runtime names it, "
+    "...ExecutionProvider; exit 4 if it cannot be used. auto: CUDA where that works, else the CPU. "
+    "Single nodes that run on another provider are named.",
 )
 PROVIDER_OPTIONS = click.option(
     "--provider-option",
