@@ -17,7 +17,8 @@ import numpy.typing as npt
 from widthfold_onnx.evidence.timing.memory import file_bytes, peak_mib
 from widthfold_onnx.evidence.timing.placement import fallbacks, placement, remarks
 from widthfold_onnx.evidence.timing.profile import profile
-from widthfold_onnx.options import Shapes, VerifyOptions
+from widthfold_onnx.evidence.timing.roofline import Roofline
+from widthfold_onnx.options import Provider, Shapes, VerifyOptions
 from widthfold_onnx.results import Side, Timing
 from widthfold_onnx.runtime.clock import clock_name
 from widthfold_onnx.runtime.environment import cores, load_average
@@ -62,11 +63,12 @@ def time_models(
     busy = load_average() if load is None else min(load_average(), load)
     found = contest(original, rewritten, options, shapes, report=report)
     options, pairing = found.options, found.pairing
+    roofline = Roofline(options) if options.provider is Provider.CPU else None
     sides = {}
     models = {"original": original, "rewritten": rewritten}
     for number, role in enumerate(models):
         say(f"profile of {models[role].name}")
-        sides[role] = _side(models[role], number, found)
+        sides[role] = _side(models[role], number, found, roofline)
     crowded = busy + options.threads > cores()
     notes = [
         "" if found.made_up else "timed on the stored inputs",
@@ -79,6 +81,7 @@ def time_models(
         threads=options.threads,
         clock=clock_name(options.provider, options.threads),
         shapes={name: list(array.shape) for name, array in found.feeds[0].items()},
+        limits=roofline.limits() if roofline is not None else {},
         pairs=pairing.pairs,
         processes=len(pairing.samples),
         sessions=pairing.samples.shape[2],
@@ -96,12 +99,13 @@ def time_models(
     )
 
 
-def _side(model: Path, number: int, found: Contest) -> Side:
+def _side(model: Path, number: int, found: Contest, roofline: Roofline | None) -> Side:
     """Describe one model, timed at the setting that suits it best."""
     options, setting, feeds = found.options, found.choice.settings[number], found.feeds[0]
     seconds = found.pairing.samples[:, number]
     chosen = dataclasses.replace(options, provider_options=setting.options)
-    nodes = profile(partial(open_at, model, options, setting), feeds)
+    least = roofline.of(model, setting.level) if roofline is not None else None
+    nodes = profile(partial(open_at, model, options, setting), feeds, least)
     return Side(
         level=str(setting),
         median_ms=_ms(np.median(seconds)),
