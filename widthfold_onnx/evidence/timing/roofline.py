@@ -75,6 +75,7 @@ class Roofline:
             open_session,
             provider=options.provider,
             threads=options.threads,
+            tf32=True,
             provider_options=options.provider_options,
             session_options=options.session_options,
         )
