@@ -13,8 +13,10 @@ alternates with the original in one process, with a second copy of the original 
 each side at the better of the runtime's levels. The forms that auto measured at one thread are
 compared with their predictions (rank correlation).
 
-The folder --out (benchmarks/) gets <suite>.json after every model, then <suite>.md and <suite>.svg,
-which --report makes again of the numbers; --readme puts the table of `suite` into README.md.
+The folder --out (benchmarks/) gets <suite>.json after every model, and history.jsonl a line with
+commit, machine and versions; then <suite>.md, <suite>.svg and history.svg, the course of each model
+over commits, which --report makes again of the numbers. --readme puts the table of `suite` into
+README.md.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from pathlib import Path
 
 import msgspec
 from architectures import NETS, OUT
+from bench_history import Commit, append, draw_history, history
 from bench_openvino import against_openvino
 from bench_pad import pad_channels
 from bench_report import Cell, Ranks, Row, Suite, draw, read, table
@@ -194,6 +197,7 @@ def main() -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Measure all models; what was found so far is in the file after each one."""
     models, threads = SUITES[arguments.suite]
+    code = Commit.of(ROOT)
     before, rows, layers = Before(), [], []
     arguments.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -207,11 +211,12 @@ def run(arguments: argparse.Namespace) -> None:
             suite = Suite(rows=rows, ranks=ranked(layers), environment=msgspec.to_builtins(where))
             path = arguments.out / f"{arguments.suite}.json"
             path.write_bytes(msgspec.json.format(msgspec.json.encode(suite)))
+            append(arguments.out, code, where, row)
             print(table([row])[-1], flush=True)
 
 
 def publish(out: Path, name: str) -> str:
-    """Write table and picture of the numbers in a folder; returns the table.
+    """Write table and pictures of the numbers in a folder; returns the table.
 
     Raises:
         UsageError: there are none that this code reads.
@@ -220,6 +225,8 @@ def publish(out: Path, name: str) -> str:
     text = suite.markdown()
     (out / f"{name}.md").write_text(text)
     draw(suite, out / f"{name}.svg")
+    if entries := history(out):
+        draw_history(entries, out / "history.svg")
     return text
 
 

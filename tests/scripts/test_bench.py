@@ -175,6 +175,11 @@ def test_a_suite_runs_at_each_number_of_threads_and_is_kept_after_every_model(
     assert text in capsys.readouterr().out
     assert (tmp_path / "architectures.svg").exists()
     assert list(bench.read(kept).ranks.layers) == ["one at 1", "two at 1"]
+    names = ["one", "one, 2 threads", "two", "two, 2 threads"]
+    assert [str(entry.row) for entry in bench.history(tmp_path)] == names
+    bench.main()  # a second run adds to what was there
+    assert [str(entry.row) for entry in bench.history(tmp_path)] == 2 * names
+    assert "<!-- two, 2 threads -->" in (tmp_path / "history.svg").read_text()
 
 
 def test_the_readme_shows_no_other_suite(
