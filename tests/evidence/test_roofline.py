@@ -67,7 +67,8 @@ def test_bytes_are_what_a_node_reads_and_writes():
 @pytest.fixture
 def planted(monkeypatch):
     """A machine that copies a byte in 2 s where 100 are copied, in 1 s in smaller copies."""
-    monkeypatch.setattr(roofline_module, "copies", lambda shortest: {10: 1.0, 100: 0.5})
+    monkeypatch.setattr(roofline_module, "COPIES", [10, 100])
+    monkeypatch.setattr(roofline_module, "copied", lambda shortest, size: {10: 1.0, 100: 0.5}[size])
     monkeypatch.setattr(roofline_module, "operations", lambda shortest, dtype: 1 / (1 + dtype))
     return Roofline(CPU)
 
@@ -93,7 +94,7 @@ def test_the_longer_one_of_both_times_is_the_least(planted, monkeypatch):
 @pytest.mark.parametrize("name", ["pitch_cnn", "quantized_cnn", "pointwise_mlp"])
 def test_a_model_and_its_fold_have_the_same_work(tmp_path, monkeypatch, name, level):
     """The runtime pads channels, packs weights and renames nodes; a fold adds zeros."""
-    monkeypatch.setattr(roofline_module, "copies", lambda shortest: {1: 1e30})
+    monkeypatch.setattr(roofline_module, "copied", lambda shortest, size: 1e30)
     monkeypatch.setattr(roofline_module, "operations", lambda shortest, dtype: 2.0)
     folded = tmp_path / "folded.onnx"
     optimize(MODELS / f"{name}.onnx", folded, FoldOptions(factor=4))
@@ -158,16 +159,20 @@ def test_speeds_are_those_of_the_shortest_runs():
 
     assert ceilings.operations(seconds) == 2 * 512**3 / 1e-3
     assert ceilings.operations(seconds, TensorProto.UINT8) == 2 * 512**3 / 1e-4
-    found = ceilings.copies(seconds)
-    assert list(found) == sorted(found)
-    assert list(found.values()) == pytest.approx([1e10] * len(found), rel=0.01)
+    for size in roofline_module.COPIES:
+        assert ceilings.copied(seconds, size) == pytest.approx(1e10, rel=0.01)
 
 
 def test_the_speeds_of_this_machine_are_named():
     found = Roofline(CPU)
+    assert found.limits() == {}
+    least = found.of(MODELS / "pitch_cnn.onnx", Level.ALL)
+    for length in (2**20, 3):
+        least("any", details("Relu", [(length,)], [(length,)]))
     for dtype in (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT8):
         assert ceilings.operations(found._shortest, dtype) > 0
     found.operations["float"] = 1e9
-    first, *_, last = found.limits()
-    assert (first, last) == ("bytes of a copy of 256 KiB", "operations on float")
+    first, second, last = found.limits()
+    assert (first, second) == ("bytes of a copy of 256 KiB", "bytes of a copy of 4096 KiB")
+    assert last == "operations on float"
     assert min(found.limits().values()) > 0

@@ -16,8 +16,6 @@ Shortest = Callable[[onnx.ModelProto], float]
 RUNS = 15
 
 _EXTENT = 512
-_COPIES = [2**exponent for exponent in range(18, 27, 2)]
-"""Bytes read and written: those of the first caches up to those of main memory."""
 
 
 def operations(shortest: Shortest, dtype: int = TensorProto.FLOAT) -> float:
@@ -36,15 +34,15 @@ def operations(shortest: Shortest, dtype: int = TensorProto.FLOAT) -> float:
     return 2 * _EXTENT**3 / shortest(product)
 
 
-def copies(shortest: Shortest) -> dict[int, float]:
-    """Return the bytes per second of copies by their bytes read and written, smallest first."""
+def copied(shortest: Shortest, size: int) -> float:
+    """Return the bytes per second of a copy that reads and writes so many bytes."""
 
     def seconds(size: int) -> float:
         float32 = TensorProto.FLOAT
         return shortest(_model("Relu", [float32], float32, [size // 8]))
 
     launch = seconds(8)
-    return {size: size / max(seconds(size) - launch, 1e-9) for size in _COPIES}
+    return size / max(seconds(size) - launch, 1e-9)
 
 
 def _model(op: str, kinds: Sequence[int], made: int, dims: list[int]) -> onnx.ModelProto:

@@ -23,7 +23,7 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.proto.walk import all_graphs
 from widthfold_onnx.options import VerifyOptions
-from widthfold_onnx.runtime.ceilings import RUNS, copies, operations
+from widthfold_onnx.runtime.ceilings import RUNS, copied, operations
 from widthfold_onnx.runtime.clock import clock_of
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.sessions.session import Level, open_session
@@ -48,6 +48,9 @@ TYPES = {
 
 COUNTED = ("float", "double", "int8", "uint8")
 """Those for which matrix products are measured."""
+
+COPIES = [2**exponent for exponent in range(18, 27, 2)]
+"""Bytes of the copies that are measured: those of the first caches up to those of memory."""
 
 WEIGHTS = {
     **dict.fromkeys(("Conv", "FusedConv", "NhwcFusedConv", "ConvTranspose", "ConvInteger"), 1),
@@ -80,7 +83,7 @@ class Roofline:
             session_options=options.session_options,
         )
         self._clock = clock_of(options.provider, options.threads)
-        self.copies = copies(self._shortest)
+        self.copies: dict[int, float] = {}
         self.operations: dict[str, float] = {}
 
     def of(self, model: Path, level: Level) -> Least:
@@ -89,17 +92,20 @@ class Roofline:
         return lambda name, details: self._least(weights, name, details)
 
     def limits(self) -> dict[str, float]:
-        """Return what was measured, per second, by name."""
-        speeds = {f"bytes of a copy of {size >> 10} KiB": v for size, v in self.copies.items()}
+        """Return what was measured for the nodes so far, per second, by name."""
+        copies = sorted(self.copies.items())
+        speeds = {f"bytes of a copy of {size >> 10} KiB": speed for size, speed in copies}
         return speeds | {f"operations on {dtype}": v for dtype, v in self.operations.items()}
 
     def _least(self, weights: Weights, name: str, details: Mapping[str, Any]) -> float | None:
         op, size = details["op_name"], moved(details)
         if size is None or op in UNKNOWN:
             return None
-        # Nothing is copied faster because it is larger, so none of these speeds is too low.
-        speed = next((v for most, v in reversed(self.copies.items()) if most <= size), None)
-        seconds = size / (speed or max(self.copies.values()))
+        # Nothing is copied faster because it is larger, so the speed is not too low.
+        copy = max((each for each in COPIES if each <= size), default=COPIES[0])
+        if copy not in self.copies:
+            self.copies[copy] = copied(self._shortest, copy)
+        seconds = size / self.copies[copy]
         if op not in WEIGHTS:
             return seconds
         dtype = next(iter(details["input_type_shape"][0]))
