@@ -11,11 +11,13 @@ from widthfold_onnx.results import (
     AxisPattern,
     Environment,
     FoldedNode,
+    Gpu,
     IntegerRun,
     NodeTime,
     OutputParity,
     Proof,
     Side,
+    Throughput,
     Timing,
     VerifyReport,
     WorstElement,
@@ -143,6 +145,16 @@ def timing() -> Timing:
         original=side(1.94, layers, 1),
         rewritten=side(1.14, [*layers[:9], "widthfold/reshape_1", "widthfold/reshape_2"], 2),
         verdict="faster",
+        throughput=Throughput(
+            streams=3,
+            original=1432.5,
+            rewritten=2291.25,
+            ratio=1.5995,
+            low=1.52,
+            high=1.68,
+            blocks=16,
+            processes=4,
+        ),
     )
 
 
@@ -235,7 +247,9 @@ def hostile() -> VerifyReport:
         proof=replace(DIFFERENT, reason=HOSTILE, functions=[HOSTILE], extents=[{HOSTILE: [1]}]),
         integers=IntegerRun(verdict="different", reason=HOSTILE),
         folds=[replace(f, node=HOSTILE, channels=HOSTILE, fold=HOSTILE) for f in report.folds],
-        timing=replace(report.timing, original=before, note=HOSTILE, provider=HOSTILE),
+        timing=replace(
+            report.timing, original=before, note=HOSTILE, provider=HOSTILE, gpu=Gpu(name=HOSTILE)
+        ),
         reasons=[HOSTILE],
         environment=replace(report.environment, machine=HOSTILE, command=HOSTILE, provider=HOSTILE),
     )

@@ -30,6 +30,7 @@ def test_speed_memory_and_size_are_there() -> None:
     text = render(passing())
     for part in ("**faster**: 1.702x, 95 % [1.691, 1.713]", "p99 ms", "peak MiB", "KiB"):
         assert part in text
+    assert "\n\nThroughput: 2291 runs per second in 3 streams at once, the original" in text
 
 
 def test_nodes_are_compared_with_the_limits_of_the_machine_where_these_are_known() -> None:

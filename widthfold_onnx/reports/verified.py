@@ -109,6 +109,10 @@ def _show_timing(timing: Timing) -> None:
     if timing.limits:
         say(wording.limits(timing))
     say(f"time: {wording.speed(timing)}")
+    if gpu := wording.gpu(timing):
+        say(f"gpu: {gpu}")
+    if timing.throughput is not None:
+        say(f"throughput: {wording.throughput(timing.throughput)}")
 
 
 def _node(node: NodeTime | None, side: Side) -> list[str]:

@@ -11,18 +11,22 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from widthfold_onnx.evidence.timing.gpu_cost import gpu_cost
 from widthfold_onnx.evidence.timing.memory import file_bytes, peak_mib
 from widthfold_onnx.evidence.timing.placement import fallbacks, placement, remarks
 from widthfold_onnx.evidence.timing.profile import profile
 from widthfold_onnx.evidence.timing.roofline import Roofline
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
-from widthfold_onnx.results import Side, Timing
+from widthfold_onnx.results import Gpu, Side, Throughput, Timing
 from widthfold_onnx.runtime.clock import clock_name
 from widthfold_onnx.runtime.environment import cores, load_average
+from widthfold_onnx.runtime.nvml import Device
 from widthfold_onnx.runtime.paired_benchmark import Contest, contest, open_at
+from widthfold_onnx.runtime.streams import SHARE, throughput
 
 KEPT_SAMPLES = 500
 
@@ -61,8 +65,14 @@ def time_models(
     """
     say = report or (lambda line: None)
     busy = load_average() if load is None else min(load_average(), load)
-    found = contest(original, rewritten, options, shapes, report=report)
+    streamed = options.time_budget * SHARE if options.streams > 1 else 0.0
+    paired = dataclasses.replace(options, time_budget=options.time_budget - streamed)
+    found = contest(original, rewritten, paired, shapes, report=report)
     options, pairing = found.options, found.pairing
+    together: Throughput | None = None
+    if streamed:
+        say(f"timing: {options.streams} streams at once")
+        together = throughput(original, rewritten, found, streamed)
     roofline = Roofline(options) if options.provider is Provider.CPU else None
     sides = {}
     models = {"original": original, "rewritten": rewritten}
@@ -96,6 +106,8 @@ def time_models(
         rewritten=sides["rewritten"],
         verdict="inconclusive" if crowded and options.threads > 1 else pairing.verdict,
         note="; ".join(filter(None, notes)),
+        throughput=together,
+        gpu=_gpu(found),
     )
 
 
@@ -106,6 +118,9 @@ def _side(model: Path, number: int, found: Contest, roofline: Roofline | None) -
     chosen = dataclasses.replace(options, provider_options=setting.options)
     least = roofline.of(model, setting.level) if roofline is not None else None
     nodes = profile(partial(open_at, model, options, setting), feeds, least)
+    cost: tuple[float | None, float | None] = (None, None)
+    if Device(options).answers:
+        cost = gpu_cost(model, options, setting, feeds)
     return Side(
         level=str(setting),
         median_ms=_ms(np.median(seconds)),
@@ -120,6 +135,24 @@ def _side(model: Path, number: int, found: Contest, roofline: Roofline | None) -
         providers=placement(nodes),
         fallbacks=fallbacks(nodes, options.provider),
         nodes=nodes,
+        gpu_mib=cost[0],
+        gpu_mj=cost[1],
+    )
+
+
+def _gpu(found: Contest) -> Gpu | None:
+    """Describe the GPU and its clocks during the paired timing; None on the CPU."""
+    if found.options.provider is Provider.CPU:
+        return None
+    states = [state for process in found.processes for state in process.gpu]
+    return msgspec.structs.replace(
+        Device(found.options).facts(),
+        before=states[0] if states else None,
+        after=states[-1] if states else None,
+        throttled=[
+            sorted({reason for state in process.gpu for reason in state.throttled})
+            for process in found.processes
+        ],
     )
 
 

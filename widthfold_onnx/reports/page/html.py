@@ -77,6 +77,8 @@ def render(report: VerifyReport) -> str:
         reached=wording.reached,
         limits=wording.limits,
         baseline=wording.baseline,
+        throughput=wording.throughput,
+        gpu=wording.gpu,
         ulp=wording.ulp,
         provider=wording.provider(report.environment),
         pictures=pictures,

@@ -124,6 +124,10 @@ class _Page:
         shapes = wording.inputs(timing).removeprefix(", inputs ")
         head += f", inputs {code(shapes, 200)}" if shapes else ""
         note = f"\n\n{code(timing.note, 300)}" if timing.note else ""
+        if gpu := wording.gpu(timing):
+            note += f"\n\nGPU: {code(gpu, 500)}"
+        if timing.throughput is not None:
+            note += f"\n\nThroughput: {wording.throughput(timing.throughput)}"
         if timing.baseline is not None:
             note += f"\n\n{code(wording.baseline(timing.baseline), 500)}"
         return f"{head}{note}\n\n{_grid(['', 'original', 'rewritten'], rows)}"
