@@ -15,8 +15,8 @@ compared with their predictions (rank correlation).
 
 The folder --out (benchmarks/) gets <suite>.json after every model, and history.jsonl a line with
 commit, machine and versions; then <suite>.md, <suite>.svg and history.svg, the course of each model
-over commits, which --report makes again of the numbers. --readme puts the table of `suite` into
-README.md.
+over commits, which --report makes again of the numbers. --readme puts the rows of `suite` that auto
+makes faster into README.md.
 """
 
 from __future__ import annotations
@@ -184,14 +184,14 @@ def main() -> None:
     if not arguments.report:
         run(arguments)
     try:
-        text = publish(arguments.out, arguments.suite)
+        suite = publish(arguments.out, arguments.suite)
     except UsageError as error:
         sys.exit(f"bench: {error}")
-    print(text)
+    print(suite.markdown())
     if arguments.readme:
         readme = ROOT / "README.md"
         head, _, rest = readme.read_text().partition(BEGIN)
-        readme.write_text(f"{head}{BEGIN}\n{text}{END}{rest.partition(END)[2]}")
+        readme.write_text(f"{head}{BEGIN}\n{suite.summary()}{END}{rest.partition(END)[2]}")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -215,19 +215,18 @@ def run(arguments: argparse.Namespace) -> None:
             print(table([row])[-1], flush=True)
 
 
-def publish(out: Path, name: str) -> str:
-    """Write table and pictures of the numbers in a folder; returns the table.
+def publish(out: Path, name: str) -> Suite:
+    """Write table and pictures of the numbers in a folder; returns the numbers.
 
     Raises:
         UsageError: there are none that this code reads.
     """
     suite = read(out / f"{name}.json")
-    text = suite.markdown()
-    (out / f"{name}.md").write_text(text)
+    (out / f"{name}.md").write_text(suite.markdown())
     draw(suite, out / f"{name}.svg")
     if entries := history(out):
         draw_history(entries, out / "history.svg")
-    return text
+    return suite
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __str__(self) -> str:
         if self.ratio is None:
-            return self.note.replace("|", "/")[:60]
+            return self.note.partition(":")[0].replace("|", "/")[:60]
         return f"{self.ratio:.2f}x [{self.low:.2f}, {self.high:.2f}]"
 
 
@@ -79,6 +79,13 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True):
     ranks: Ranks | None
     environment: dict[str, Any] | None
     schema: str = "widthfold.bench/1"
+
+    def summary(self) -> str:
+        """The table of the models that auto made faster, and how many it left as they are."""
+        gain = [row for row in self.rows if row.cells.get("auto", NOT_RUN).ratio is not None]
+        shown = msgspec.structs.replace(self, rows=gain, ranks=None).markdown()
+        left = len(self.rows) - len(gain)
+        return f"{shown}Left as they are, for want of a gain: {left} more.\n" if left else shown
 
     def markdown(self) -> str:
         """The table, and below it where it was made and how well predictions agree."""

@@ -43,10 +43,22 @@ def test_a_line_per_model_with_intervals_or_the_reason(report: ModuleType) -> No
     text = suite(report).markdown()
     row = (
         "| chain | 4 | 2.000 | as it is | 2.00x [1.90, 2.10] | 0.50x [0.40, 2.10] "
-        "| does not run: a / b | 1.01 |"
+        "| does not run | 1.01 |"
     )
     assert row in text.splitlines()
     assert "rank correlation 0.80, within 2 layers 0.70 in the mean" in text
+
+
+def test_the_readme_shows_the_models_that_gain(report: ModuleType) -> None:
+    one = suite(report)
+    kept = report.Row(model="kept", layers=2, cells={"auto": report.Cell(note="as it is")})
+    found = msgspec.structs.replace(one, rows=[*one.rows, kept])
+    lines = found.summary().splitlines()
+    assert [
+        line for line in lines if "chain" in line or "kept" in line
+    ] == one.markdown().splitlines()[2:3]
+    assert lines[-1] == "Left as they are, for want of a gain: 1 more."
+    assert "Left as they are" not in one.summary()
 
 
 def test_the_picture_and_the_numbers_are_the_same_every_time(
