@@ -22,7 +22,7 @@ from widthfold_onnx.plan.decide.companions import prepared
 from widthfold_onnx.plan.decide.decisions import Decision, plan, rewriting
 from widthfold_onnx.plan.decide.hints import Hints
 from widthfold_onnx.plan.decide.layouts import decide_layout
-from widthfold_onnx.plan.search.search import Search
+from widthfold_onnx.plan.search.search import search
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.results import OptimizeReport, OptimizeSummary, SiteReport
@@ -78,13 +78,12 @@ def planned_of(
     found, inputs = None, overridable(loaded.proto)
     if options.fixed is None:
         with Store(search_options.store) as store:
-            search = Search(loaded, options, search_options, store, on_progress)
-            found = search.run()
-            document, companions = search.document(), search.companions()
-            decisions = plan(document, options, search.choose)
+            found = search(loaded, options, search_options, store, on_progress)
+            document, companions = found.document, found.companions
+            decisions = plan(document, options, found.choose)
             hints = Hints(document, options)
             sites = [
-                one.report(options, hints.of(one), search.gain(one.linear)) for one in decisions
+                one.report(options, hints.of(one), found.gain(one.linear)) for one in decisions
             ]
     else:
         proto, companions = prepared(loaded.proto, loaded.folder, options)
@@ -107,7 +106,7 @@ def planned_of(
             exchanged=sum(len(c.nodes) for c in companions if c.status == "exchanged"),
             frozen=len(inputs - overridable(document.proto)),
         ),
-        search=found,
+        search=None if found is None else found.report,
         written=None,
         verification=None,
     )

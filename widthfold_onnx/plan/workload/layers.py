@@ -57,7 +57,11 @@ class Layers:
         known: dict[object, list[Reformulation]] = {}
         nodes: dict[Node, str] = {}
         for _, site in read_sites(document, options):
-            if isinstance(site, Refusal) or unfit(site, options):
+            if isinstance(site, Refusal):
+                continue
+            problem = unfit(site, options)
+            if problem is not None:
+                subjects[_place(site)] = problem
                 continue
             geometry = (
                 *(site.op, site.static, site.planned, site.weight_shape, site.geometry),
