@@ -19,7 +19,7 @@ from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.legality import legal_form
 from widthfold_onnx.rules.forms.regrouped import groupings
 from widthfold_onnx.rules.match.site import LinearSite
-from widthfold_onnx.rules.selection import is_wide
+from widthfold_onnx.rules.selection import width_problem
 
 MAX_WHOLE = 64
 """Largest number of positions of an axis that may become channels as a whole."""
@@ -135,7 +135,7 @@ def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation
         return
     options = replace(options, ragged=True)
     extents = site.positions
-    if is_wide(site, options) is not None:
+    if width_problem(site, options) is not None:
         lifted = forms(site, options, (1,) * len(extents), lift=1)
         yield from (form for _, form in lifted if isinstance(form, Reformulation))
         return

@@ -19,7 +19,7 @@ from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.open_extents import unguardable
 from widthfold_onnx.rules.match.site import LinearSite, Site
-from widthfold_onnx.rules.selection import reformulate, unfit
+from widthfold_onnx.rules.selection import reformulate, site_problem
 
 Place = tuple[str, str]
 """Scope path and first output of a node."""
@@ -59,7 +59,7 @@ class Layers:
         for _, site in read_sites(document, options):
             if isinstance(site, Refusal):
                 continue
-            problem = unfit(site, options)
+            problem = site_problem(site, options)
             if problem is not None:
                 subjects[_place(site)] = problem
                 continue
