@@ -15,7 +15,7 @@ from widthfold_onnx.plan.store.identity import canonical
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.forms import rows
 from widthfold_onnx.rules.forms.enumeration import candidates, forms, splits, summed_taps
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import Candidate, Reformulation
 from widthfold_onnx.rules.forms.legality import legal_form
 from widthfold_onnx.rules.forms.regrouped import groupings
 from widthfold_onnx.rules.match.site import LinearSite
@@ -93,8 +93,7 @@ def form_of(site: LinearSite, text: str, options: FoldOptions) -> Reformulation 
     """
     key = msgspec.json.decode(text, type=FormKey)
     if site.is_product:
-        fold = rows.fold_of(site, key.factor)
-        return legal_form(site, options, fold, key.axis, key.factor, key.kind, key.merged)
+        return legal_form(site, options, rows.candidate(site, key.factor, key.merged))
     regrouping = regroup(site.grouping, Grouping(*key.channels, key.group))
     if isinstance(regrouping, Refusal):
         return regrouping
@@ -120,7 +119,8 @@ def form_of(site: LinearSite, text: str, options: FoldOptions) -> Reformulation 
         summed=key.summed,
     )
     options = replace(options, ragged=True)
-    return legal_form(site, options, fold, key.axis, key.factor, key.kind)
+    candidate = Candidate(fold=fold, axis=key.axis, factor=key.factor, kind=key.kind)
+    return legal_form(site, options, candidate)
 
 
 def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation]:
