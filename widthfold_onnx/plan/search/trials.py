@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 import numpy as np
 import onnx
 
@@ -207,15 +208,10 @@ class Trials:
 
 def _measurement(timed: Timed) -> Measurement:
     pairing = timed.pairing
-    return Measurement(
-        status="ok",
-        ratio=pairing.ratio,
-        low=pairing.low,
-        high=pairing.high,
-        seconds=float(np.median(pairing.samples[:, 1])),
-        rounds=pairing.pairs,
-        reason="",
-        taken=now(),
+    seconds = float(np.median(pairing.samples[:, 1]))
+    found = Ratio(pairing.ratio, pairing.low, pairing.high, seconds, pairing.pairs)
+    return msgspec.structs.replace(
+        _measured(found),
         control=pairing.control,
         note=timed.advice,
         original_setting=timed.original_setting,
@@ -224,16 +220,7 @@ def _measurement(timed: Timed) -> Measurement:
 
 
 def _measured(found: Ratio) -> Measurement:
-    return Measurement(
-        status="ok",
-        ratio=found.ratio,
-        low=found.low,
-        high=found.high,
-        seconds=found.seconds,
-        rounds=found.rounds,
-        reason="",
-        taken=now(),
-    )
+    return Measurement(status="ok", reason="", taken=now(), **found._asdict())
 
 
 def _candidate(base: Choice, other: Choice) -> str:
