@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import onnx
 
 from widthfold_onnx.model.graph.document import Document
@@ -113,16 +114,15 @@ class _Search:
         matches = self._exchanged(asked, self.fold.exchanges)[1]
         bench = self.bench_at(Level.ALL)
         taken, gains = self._companions(asked, matches, self._trials(Layers(), bench))
-        layers = self._layers(taken, self.context.target)
-        trials = self._trials(layers, bench)
-        levels = [self._level(layers, bench, None)]
-        original, interrupted = None, False
+        first = self._level(taken, bench, self.context.target)
+        trials = self._trials(first.layers, bench)
+        original, levels, interrupted = None, [first], False
         try:
-            if layers.workloads and self.options.provider is Provider.CPU:
+            if first.layers.workloads and self.options.provider is Provider.CPU:
                 self.say(Step("timing the original at the levels of the runtime"))
                 original = trials.levels(taken)
             if original is not None and original.status == "ok":
-                levels = self._levels(taken, layers, bench, original)
+                levels = self._levels(taken, first, original)
             if self.options.measure:
                 self._race(levels)
         except KeyboardInterrupt:
@@ -138,32 +138,51 @@ class _Search:
             self.say(Step("timing the whole model"))
             final = trials.compare(ORIGINAL, chosen, self._spending.final)
         accepted = chosen if final is None or is_faster(final) else ORIGINAL
-        last = original if final is None else final
-        best = [level.gains.best(subject) for subject in layers.workloads]
+        report = self._report(levels, level, original, interrupted=interrupted)
+        if final is not None:
+            report = msgspec.structs.replace(
+                report,
+                whole=gain_of(final),
+                note=final.note,
+                original_setting=final.original_setting,
+                folded_setting=final.setting if is_faster(final) else "",
+            )
         return Found(
             document=self._document(accepted),
             fold=self.fold,
             accepted=accepted,
             level=level,
             companions=companion_reports(matches, accepted.companions, "not measured", gains),
-            report=SearchReport(
-                provider=self.options.provider.value,
-                threads=self.options.threads,
-                target=self.context.target.name,
-                shapes={name: list(dims) for name, dims in self.context.shapes.items()},
-                layers=len(layers.workloads),
-                forms=sum(len(workload.forms) for workload in layers.workloads.values()),
-                measured=sum(at.bench.measured for at in levels),
-                left=len(self._left(layers, levels)),
-                predicted=sum(b is not None and b[1].predicted for b in best),
-                interrupted=interrupted,
-                store_read_only=bench.read_only,
-                whole=None if final is None else gain_of(final),
-                accepted=accepted != ORIGINAL,
-                note="" if last is None else last.note,
-                original_setting=_fastest(original) if final is None else final.original_setting,
-                folded_setting="" if final is None or accepted == ORIGINAL else final.setting,
-            ),
+            report=msgspec.structs.replace(report, accepted=accepted != ORIGINAL),
+        )
+
+    def _report(
+        self,
+        levels: Sequence[LevelSearch],
+        best: LevelSearch,
+        original: Measurement | None,
+        *,
+        interrupted: bool,
+    ) -> SearchReport:
+        """Report what was measured, without what the last trial shows."""
+        workloads = best.layers.workloads
+        known = [best.gains.best(subject) for subject in workloads]
+        return SearchReport(
+            provider=self.options.provider.value,
+            threads=self.options.threads,
+            target=self.context.target.name,
+            shapes={name: list(dims) for name, dims in self.context.shapes.items()},
+            layers=len(workloads),
+            forms=sum(len(workload.forms) for workload in workloads.values()),
+            measured=sum(at.bench.measured for at in levels),
+            left=len(self._left(levels)),
+            predicted=sum(found is not None and found[1].predicted for found in known),
+            interrupted=interrupted,
+            store_read_only=best.bench.read_only,
+            whole=None,
+            accepted=False,
+            note="" if original is None else original.note,
+            original_setting=_fastest(original),
         )
 
     @property
@@ -188,18 +207,20 @@ class _Search:
         return taken, gains
 
     def _levels(
-        self, taken: Choice, layers: Layers, bench: Bench, original: Measurement
+        self, taken: Choice, first: LevelSearch, original: Measurement
     ) -> list[LevelSearch]:
         """Return the levels at which layers are to race, given the times of the original."""
-        levels = [self._level(layers, bench, original.seconds * original.ratio)]
+        levels = [replace(first, seconds=original.seconds * original.ratio)]
         if CLOSE * original.ratio > 1:
-            extended = self._layers(taken, self.context.target.without_blocked_kernels())
-            levels.append(self._level(extended, self.bench_at(Level.EXTENDED), original.seconds))
+            aim = self.context.target.without_blocked_kernels()
+            extended = self._level(taken, self.bench_at(Level.EXTENDED), aim)
+            levels.append(replace(extended, seconds=original.seconds))
         return levels
 
-    def _level(self, layers: Layers, bench: Bench, seconds: float | None) -> LevelSearch:
+    def _level(self, taken: Choice, bench: Bench, target: Target) -> LevelSearch:
+        layers = Layers.of(self._document(taken), self.fold, self.context.shapes, target)
         gains = Gains(layers, bench, predict=not self.options.measure)
-        return LevelSearch(layers, bench, gains, self._spending, seconds)
+        return LevelSearch(layers, bench, gains, self._spending)
 
     def _race(self, levels: Sequence[LevelSearch]) -> None:
         """Race the layers, at each level in an equal share of the time."""
@@ -208,15 +229,12 @@ class _Search:
             now = time.monotonic()
             level.measure(now + (end - now) / (len(levels) - done), self.say)
 
-    def _left(self, layers: Layers, levels: Sequence[LevelSearch]) -> set[str]:
+    def _left(self, levels: Sequence[LevelSearch]) -> set[str]:
         """Return the subjects of the layers that still lack a measurement."""
         if not self.options.measure:
             return set()
         missing = [workload for at in levels for workload in at.bench.missing(at.promising())]
-        return layers.behind(missing)
-
-    def _layers(self, choice: Choice, target: Target) -> Layers:
-        return Layers.of(self._document(choice), self.fold, self.context.shapes, target)
+        return levels[0].layers.behind(missing)
 
     def _trials(self, layers: Layers, bench: Bench) -> Trials:
         """Time whole models in which layers take their forms."""
