@@ -43,12 +43,13 @@ from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import Provider, SearchOptions, Shapes
+from widthfold_onnx.options import Companion, Provider, SearchOptions, Shapes
 from widthfold_onnx.plan.predict.targets import target
 from widthfold_onnx.plan.store.identity import machine_identity, setting_identity
 from widthfold_onnx.plan.store.store import Key, Store
 from widthfold_onnx.plan.workload.layers import Layers
-from widthfold_onnx.results import SearchReport
+from widthfold_onnx.results import OptimizeReport, SearchReport
+from widthfold_onnx.rewrite.exchange import exchanged
 from widthfold_onnx.runtime.environment import Before, environment
 from widthfold_onnx.runtime.sessions.session import Level
 
@@ -105,7 +106,7 @@ def measure(model: Path, search: SearchOptions, budget: float) -> tuple[Row, lis
                 cell, report = Cell(note=str(error)), None
             row.cells[name] = cell
             if report is not None and report.search is not None:
-                ranks = list(compared(model, report.search, search))
+                ranks = compared(model, report, report.search, search)
         out = Path(folder) / "padded.onnx"
         rivals: dict[str, Callable[[], Cell]] = {
             "channel pad": lambda: timed(model, out, pad_channels(model, out, shapes), timing),
@@ -138,13 +139,16 @@ def timed(model: Path, out: Path, changed: int | None, options: VerifyOptions) -
     )
 
 
-def compared(model: Path, found: SearchReport, search: SearchOptions) -> list[Compared]:
-    """Predictions beside what the store holds of the layers of a model."""
+def compared(
+    model: Path, report: OptimizeReport, found: SearchReport, search: SearchOptions
+) -> list[Compared]:
+    """Predictions beside what the store holds of the layers of a model, with its companions."""
+    done = [Companion(it.name) for it in report.companions if it.status == "exchanged"]
+    proto, _ = exchanged(load(model).proto, model.parent, done)
     shapes = {name: tuple(dims) for name, dims in found.shapes.items()}
     fold = FoldOptions(input_shapes=SHAPES.get(model.stem, {}))
-    layers = Layers.of(
-        Document(load(model).proto, model.parent, OPERATORS), fold, shapes, target(found.target)
-    )
+    document = Document(proto, model.parent, OPERATORS)
+    layers = Layers.of(document, fold, shapes, target(found.target))
     provider = Provider(found.provider)
     setting = setting_identity(provider, {}, {}, Level.ALL, search.threads)
     machine = machine_identity(provider)

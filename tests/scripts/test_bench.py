@@ -11,6 +11,8 @@ from types import ModuleType, SimpleNamespace
 import msgspec
 import pytest
 
+from tests.cli.tool import build, save
+from tests.plan import test_companions
 from widthfold_onnx.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -157,6 +159,18 @@ def test_a_model_with_companions_alone_is_timed(
     monkeypatch.setattr(bench, "against_openvino", lambda *args: report.NOT_RUN)
     row, _ = bench.measure(Path("pnet.onnx"), bench.SearchOptions(), 1.0)
     assert (row.cells["auto"].folded, row.cells["auto"].note) == (3, "faster")
+
+
+def test_layers_are_compared_as_they_are_beside_companions(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    model = save(build(test_companions.NET), tmp_path / "model.onnx")
+    saved = {"first": 1.0, "prelu": 2.0, "second": 1.0}
+    report, _ = test_companions.found(model, monkeypatch, saved)
+    search = bench.SearchOptions(store=model.with_name("store.sqlite"))
+    layers = bench.compared(model, report, report.search, search)
+    assert len(layers) == report.search.layers == 2
+    assert "LeakyRelu" in layers[0].subject
 
 
 def test_a_suite_runs_at_each_number_of_threads_and_is_kept_after_every_model(
