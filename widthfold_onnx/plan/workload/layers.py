@@ -24,6 +24,9 @@ from widthfold_onnx.rules.selection import reformulate, site_problem
 Place = tuple[str, str]
 """Scope path and first output of a node."""
 
+ELSEWHERE = Refusal(Code.NO_GAIN, "layers were measured in the model with companions only")
+"""Of a site whose node has another name there, as companions inline functions."""
+
 
 @dataclass(frozen=True)
 class Layers:
@@ -80,8 +83,8 @@ class Layers:
         return cls(workloads, subjects, between, inside(workloads, between))
 
     def subject(self, site: LinearSite) -> str | Refusal:
-        """Return the subject of a site, or why it cannot be measured."""
-        return self.subjects[_place(site)]
+        """Return the subject of a site, or why it was not measured."""
+        return self.subjects.get(_place(site), ELSEWHERE)
 
     def places(self) -> list[Place]:
         """Return every site that can be measured."""
