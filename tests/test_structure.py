@@ -15,7 +15,7 @@ LARGEST_FOLDER = 14
 ORDER = (
     ("arrays", "errors", "progress", "refusal", "text"),
     ("options", "results"),
-    ("fold", "model"),
+    ("algebra", "model"),
     ("operators",),
     ("rules", "runtime"),
     ("rewrite",),
