@@ -21,9 +21,10 @@ ORDER = (
     ("rewrite",),
     ("evidence", "plan"),
     ("planning",),
-    ("delivery", "interop", "saturating_forms", "survey"),
+    ("delivery", "saturating_forms", "survey"),
     ("pipeline", "reports"),
-    ("cli",),
+    ("cli", "interop"),
+    ("passes",),
 )
 """Parts of the package, lowest first; a part imports those before its row, and itself."""
 
