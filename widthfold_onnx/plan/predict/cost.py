@@ -40,6 +40,10 @@ STRIDED_PASSES = 3
 """Extra passes for columns gathered at a stride: 0.20 to 0.25 ns more per 4-byte number than at
 stride 1 (nine Convs of rank 1 against three, ONNX Runtime 1.31.1, AVX-512)."""
 
+COLUMN_TILE = 128
+"""Columns for which a weight is read once: a Conv multiplies it from the left, so that it is not
+packed (MLAS_SGEMM_STRIDEN in mlas/lib/mlasi.h). A weight on the right is read once in all."""
+
 SHORT_RUN = 16
 """A Transpose on the CPU moves runs shorter than this element by element."""
 
@@ -60,6 +64,8 @@ def conv_seconds(work: Work, target: Target) -> float:
         kernel = max(macs / rate, _pass(work, target, work.inputs + work.outputs + weights))
         passes = target.column_passes + STRIDED_PASSES * work.strided
         staged = work.columns * work.itemsize * passes / target.cache_bandwidth
+        if weights * work.itemsize > target.cache:
+            staged += math.ceil(positions / COLUMN_TILE) * _pass(work, target, weights)
         return kernel + staged + target.launch
     if depthwise:
         macs = positions * _up(outputs, target.lanes) * work.taps
