@@ -9,8 +9,8 @@ cores) computes whole tiles of output channels and keeps its tensors padded to b
 copies the input into blocks, unless it may be read as it is, and the output out of them. A
 *lowered* one (the CPU at any other rank, groups that fit no block, ConvTranspose, and all kernels
 of 8-bit integers) multiplies columns (im2col, col2im): nothing is padded, but staging writes and
-reads every column. A product of matrices on the CPU is read as it is and computes whole tiles of
-output channels.
+reads every column, and a weight that the cache does not hold is read again and again. A product of
+matrices on the CPU is read as it is and computes whole tiles of output channels.
 
 Everything is in seconds and bytes of one run, one core or one GPU, with the runtime's own
 optimizations at their highest level. The predictions leave out fusions across layers, algorithms
@@ -41,8 +41,8 @@ STRIDED_PASSES = 3
 stride 1 (nine Convs of rank 1 against three, ONNX Runtime 1.31.1, AVX-512)."""
 
 COLUMN_TILE = 128
-"""Columns for which a weight is read once: a Conv multiplies it from the left, so that it is not
-packed (MLAS_SGEMM_STRIDEN in mlas/lib/mlasi.h). A weight on the right is read once in all."""
+"""Columns for which a weight on the left of its columns is read once (MLAS_SGEMM_STRIDEN in
+mlas/lib/mlasi.h); that of a product, on the right, is packed and read once in all."""
 
 SHORT_RUN = 16
 """A Transpose on the CPU moves runs shorter than this element by element."""
