@@ -54,7 +54,7 @@ class ShiftedSum:
     """[N, D, K*O, ...] as [N, D', O, ...]: adds the channels k*O + o, extended as pads[k] say."""
 
     pads: Sequence[tuple[int, int]]
-    """Positions of the second axis that each tap gets before and behind; it loses negative ones."""
+    """Positions of the second axis that each k gets before and behind; it loses negative ones."""
 
     channels: int
     rank: int
@@ -199,16 +199,16 @@ def pack(
 
 def pack_positions(shape: Sequence[int | None], tile: int) -> tuple[Packing, Packing]:
     """Describe [N, C, L, ...] as [N * L/tile, tile*C, ...], and with N and L/tile as two axes."""
-    n, c, length, *plane = shape
+    n, c, length, *extents = shape
     rest = None if length is None else length // tile
-    atoms: dict[str, int | None] = {"n": n, "c": c, "rest": rest, "tile": tile}
-    atoms |= {f"plane{i}": extent for i, extent in enumerate(plane)}
-    others = tuple((name,) for name in list(atoms)[4:])
-    pieces = (("n",), ("c",), *_cut(atoms, ("rest", "tile")), *others)
+    plane = [f"plane{i}" for i in range(len(extents))]
+    atoms = {"n": n, "c": c, "rest": rest, "tile": tile, **dict(zip(plane, extents, strict=True))}
+    others = tuple((name,) for name in plane)
+    cut = (("n",), ("c",), *_cut(atoms, ("rest", "tile")), *others)
     path = (
         (("n",), ("c",), ("rest", "tile"), *others),
-        pieces,
-        _ordered(atoms, pieces, "n", "rest", "tile", "c", *list(atoms)[4:]),
+        cut,
+        _ordered(atoms, cut, "n", "rest", "tile", "c", *plane),
         (("n",), ("rest",), ("tile", "c"), *others),
         (("n", "rest"), ("tile", "c"), *others),
     )
