@@ -56,7 +56,7 @@ def conv_seconds(work: Work, target: Target) -> float:
     depthwise = group > 1 and inputs == outputs == group
     positions = work.positions
     weights = outputs * (inputs // group) * work.taps
-    if not work.rank and target.blocked_rank:
+    if not work.rank and target.blocked_rank != 0:
         macs = positions * _up(outputs, target.lanes) * (inputs + ROW_OVERHEAD)
         return max(macs / rate, _pass(work, target, work.inputs + work.outputs)) + target.launch
     if not _is_blocked(work, target):

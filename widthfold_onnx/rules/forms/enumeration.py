@@ -26,7 +26,7 @@ from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.options import STRIDES_ALONE, AxisName, FoldOptions, Layout
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms import rows
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import Candidate, Reformulation
 from widthfold_onnx.rules.forms.legality import legal_form
 from widthfold_onnx.rules.forms.regrouped import words
 from widthfold_onnx.rules.match.site import LinearSite, axis_names
@@ -58,9 +58,8 @@ def candidates(site: LinearSite, options: FoldOptions, factor: int) -> Iterator[
         return
     if site.is_product:
         if options.axis is AxisName.AUTO:
-            fold, merged = rows.fold_of(site, factor), rows.fewest(site, options, factor)
-            label, kind = rows.name(site), "blocked" if site.left else "interleaved"
-            yield label, legal_form(site, options, fold, label, factor, kind, merged)
+            candidate = rows.candidate(site, factor, rows.fewest(site, options, factor))
+            yield candidate.axis, legal_form(site, options, candidate)
         return
     tile_major = options.layout is Layout.NHWC
     for split in splits(options.axis, factor, len(site.axes)):
@@ -121,12 +120,10 @@ def forms(
                 lift=lift,
                 regrouping=regrouping,
             )
-            yield (
-                label,
-                legal_form(
-                    site, options, fold, folded or "rank", factor, "+".join(kind) or "mirrored"
-                ),
+            candidate = Candidate(
+                fold=fold, axis=folded or "rank", factor=factor, kind="+".join(kind) or "mirrored"
             )
+            yield label, legal_form(site, options, candidate)
 
 
 def _of_strides(site: LinearSite, options: FoldOptions) -> Iterator[Outcome]:
@@ -164,7 +161,8 @@ def summed_taps(site: LinearSite, options: FoldOptions) -> Iterator[Reformulatio
         positions = -(-first.length // taps.in_tile)
         is_met = all(positions + min(a, 0) + min(b, 0) > 0 for a, b in fold.shifts)
         if is_met and (site.bias is None or fold.whole is not None):
-            form = legal_form(site, options, fold, axis_names(rank)[2], 1, SUMMED)
+            candidate = Candidate(fold=fold, axis=axis_names(rank)[2], factor=1, kind=SUMMED)
+            form = legal_form(site, options, candidate)
             if isinstance(form, Reformulation):
                 yield form
 

@@ -9,15 +9,15 @@ from widthfold_onnx.fold.packing import Packing, Reshape, ShiftedSum, pack, pack
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.forms.form import Ends, Reformulation, bytes_growth, elements
+from widthfold_onnx.rules.forms.form import Candidate, Ends, Reformulation, bytes_growth, elements
 from widthfold_onnx.rules.match.site import LinearSite, axis_names
 
 
 def extended(
-    site: LinearSite, options: FoldOptions, fold: ConvFold, merged: int
+    site: LinearSite, options: FoldOptions, candidate: Candidate
 ) -> tuple[Dims, Dims] | Refusal:
     """Return the extents of input and output that the fold needs, or why it cannot have them."""
-    names = axis_names(len(site.axes))
+    fold, names = candidate.fold, axis_names(len(site.axes))
     for axis, tiles in enumerate(fold.in_layout.factors):
         open_ = tiles > 1 and site.planned[axis] is None
         if open_ and not (options.guard_shapes and site.quantization is None):
@@ -38,28 +38,25 @@ def extended(
     return in_shape, out_shape
 
 
-def mixes_samples(site: LinearSite, fold: ConvFold, merged: int) -> str:
+def mixes_samples(site: LinearSite, candidate: Candidate) -> str:
     """Say why a NaN of one sample may reach others; see `rows.mixes_samples`."""
-    return "one dense group lets a NaN of one sample reach others" if fold.dense else ""
+    return "one dense group lets a NaN of one sample reach others" if candidate.fold.dense else ""
 
 
 def form(
     site: LinearSite,
     options: FoldOptions,
-    fold: ConvFold,
-    label: str,
-    factor: int,
-    kind: str,
+    candidate: Candidate,
     shapes: tuple[Dims, Dims],
-    merged: int,
     *,
     assumed: bool,
 ) -> Reformulation:
     """Return the form of a fold; see `rows.form`."""
+    fold = candidate.fold
     if site.is_dequantized and fold.group > 1:
         fold = replace(fold, tile_major=False)  # no layout describes tile-major groups
     if fold.summed:
-        return _summed(site, fold, label, factor, kind, shapes)
+        return _summed(site, candidate, shapes)
     (in_shape, out_shape), logical = shapes, (site.planned, site.output)
     before, after = (
         _packed(fold, _kept(site, shape, fold, assumed=assumed), output=output)
@@ -73,10 +70,7 @@ def form(
     produced = (out_shape[0], 1, *out_shape[2:])
     multiplied = (site.positions[0], 1, *site.positions[1:])
     return Reformulation(
-        fold=fold,
-        axis=label,
-        factor=factor,
-        kind=kind,
+        **vars(replace(candidate, fold=fold)),
         is_view=views and shapes == logical,
         channels_last=last,
         in_shape=in_shape,
@@ -96,19 +90,13 @@ def form(
     )
 
 
-def _summed(
-    site: LinearSite,
-    fold: ConvFold,
-    label: str,
-    factor: int,
-    kind: str,
-    shapes: tuple[Dims, Dims],
-) -> Reformulation:
+def _summed(site: LinearSite, candidate: Candidate, shapes: tuple[Dims, Dims]) -> Reformulation:
     """Return the form that computes each position as a sample, and adds what its taps give.
 
     All extents are known (`enumeration.summed_taps`).
     """
-    (in_shape, out_shape), first = shapes, fold.axes[0]
+    fold, (in_shape, out_shape) = candidate.fold, shapes
+    first = fold.axes[0]
     before, _ = pack_positions(in_shape, first.in_tile)
     _, after = pack_positions(out_shape, first.out_tile)
     batch, positions = in_shape[0], elements(in_shape[2:3]) // first.in_tile
@@ -116,10 +104,7 @@ def _summed(
     parted = (batch, positions, channels, *out_shape[3:])
     produced = elements((batch, positions * first.out_tile, *out_shape[3:]))
     return Reformulation(
-        fold=fold,
-        axis=label,
-        factor=factor,
-        kind=kind,
+        **vars(candidate),
         is_view=False,
         in_shape=in_shape,
         out_shape=out_shape,
