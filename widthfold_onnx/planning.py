@@ -133,7 +133,7 @@ def fold_model(
         folder: where its external data lies.
 
     Returns:
-        The folded model, equal to `proto` if nothing is changed, and the outcome of every site.
+        The folded model, `proto` itself if nothing is changed, and the outcome of every site.
 
     Raises:
         UsageError: an option that does not fit.
@@ -142,11 +142,12 @@ def fold_model(
     if options.fixed is None:
         raise UsageError("fold_model runs nothing, so it takes a factor, or form strides")
     check_model(proto, folder)
+    exchanged, _ = prepared(proto, folder, options)
     copy = onnx.ModelProto()
-    copy.CopyFrom(prepared(proto, folder, options)[0])
+    copy.CopyFrom(exchanged)
     document = Document(copy, folder, OPERATORS)
     choose = partial(reformulate, options=options, factor=options.fixed)
     decisions, sites = _decided(document, options, choose)
     if not any(site.status == "folded" for site in sites):
-        return copy, sites
+        return exchanged, sites
     return rewriting(document, decisions, options).carry_out(), sites

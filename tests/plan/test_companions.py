@@ -83,8 +83,8 @@ def test_a_second_run_measures_nothing_and_writes_the_same(
     saved = {"first": 1.0, "prelu": 2.0, "second": 1.0}
     first, _ = found(model, monkeypatch, saved)
     content = model.with_name("out.onnx").read_bytes()
-    for search in ({}, {"measure": False}):
-        again, here = found(model, monkeypatch, saved, search=search)
+    for given in ({}, {"measure": False}):
+        again, here = found(model, monkeypatch, saved, given=search)
         assert not here.compared
         assert model.with_name("out.onnx").read_bytes() == content
         assert again.companions == first.companions

@@ -22,7 +22,7 @@ FACTORS = (2, 4, 8, 16, 32)
 
 
 class Layout(StrEnum):
-    """The emitted form: which copies the runtime can cancel (docstring of `fold.packing`).
+    """The emitted form: which copies the runtime can cancel (docstring of `algebra.packing`).
 
     AUTO measures both; where the factor is fixed it follows the provider (`plan.decide.layouts`).
     """

@@ -21,7 +21,7 @@ from tests.evidence.mutants.products import (
     weight_at,
 )
 from widthfold_onnx import FoldOptions, fold_model
-from widthfold_onnx.fold.row_layout import RowLayout
+from widthfold_onnx.algebra.row_layout import RowLayout
 from widthfold_onnx.rules.forms import rows
 from widthfold_onnx.rules.forms.form import Candidate
 from widthfold_onnx.rules.forms.rows import candidate

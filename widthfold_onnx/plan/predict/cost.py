@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from widthfold_onnx.fold.packing import Move, Transpose
+from widthfold_onnx.algebra.packing import Move, Transpose
 from widthfold_onnx.plan.predict.targets import Target
 from widthfold_onnx.plan.predict.work import Work
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import msgspec
 
-from widthfold_onnx.fold.axis import fold_axis, keep_axis
-from widthfold_onnx.fold.channels import Grouping, regroup
-from widthfold_onnx.fold.conv import ConvFold
+from widthfold_onnx.algebra.axis import fold_axis, keep_axis
+from widthfold_onnx.algebra.channels import Grouping, regroup
+from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.options import FACTORS, AxisName, FoldOptions, Layout
 from widthfold_onnx.plan.store.identity import canonical
 from widthfold_onnx.refusal import Refusal

@@ -19,10 +19,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from widthfold_onnx.fold.axis import fold_axis, keep_axis
-from widthfold_onnx.fold.channels import Grouping, regroup
-from widthfold_onnx.fold.conv import ConvFold
-from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
+from widthfold_onnx.algebra.axis import fold_axis, keep_axis
+from widthfold_onnx.algebra.channels import Grouping, regroup
+from widthfold_onnx.algebra.conv import ConvFold
+from widthfold_onnx.algebra.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.options import STRIDES_ALONE, AxisName, FoldOptions, Layout
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms import rows

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from widthfold_onnx.fold.conv import ConvFold
-from widthfold_onnx.fold.packed_layout import PackedLayout
-from widthfold_onnx.fold.packing import Move, Step
+from widthfold_onnx.algebra.conv import ConvFold
+from widthfold_onnx.algebra.packed_layout import PackedLayout
+from widthfold_onnx.algebra.packing import Move, Step
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.match.site import LinearSite

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from widthfold_onnx.fold.conv import ConvFold
+from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code, Refusal

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from widthfold_onnx.fold.conv import ConvFold
-from widthfold_onnx.fold.packing import Packing, Reshape, ShiftedSum, pack, pack_positions
+from widthfold_onnx.algebra.conv import ConvFold
+from widthfold_onnx.algebra.packing import Packing, Reshape, ShiftedSum, pack, pack_positions
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal

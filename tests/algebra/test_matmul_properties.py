@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fold.test_conv_properties import run
+from tests.algebra.test_conv_properties import run
 from tests.oracle import gemm, matmul
-from widthfold_onnx.fold.axis import fold_axis
-from widthfold_onnx.fold.conv import ConvFold, fold_weight
-from widthfold_onnx.fold.conv_axis import ConvAxis
-from widthfold_onnx.fold.packing import Reshape
-from widthfold_onnx.fold.row_layout import RowLayout
+from widthfold_onnx.algebra.axis import fold_axis
+from widthfold_onnx.algebra.conv import ConvFold, fold_weight
+from widthfold_onnx.algebra.conv_axis import ConvAxis
+from widthfold_onnx.algebra.packing import Reshape
+from widthfold_onnx.algebra.row_layout import RowLayout
 from widthfold_onnx.model.graph.library import ir
 from widthfold_onnx.operators.matmul import GEMM
 from widthfold_onnx.rules.forms.rows import candidate, folding, unfolding
