@@ -84,7 +84,7 @@ def test_a_second_run_measures_nothing_and_writes_the_same(
     first, _ = found(model, monkeypatch, saved)
     content = model.with_name("out.onnx").read_bytes()
     for given in ({}, {"measure": False}):
-        again, here = found(model, monkeypatch, saved, given=search)
+        again, here = found(model, monkeypatch, saved, search=given)
         assert not here.compared
         assert model.with_name("out.onnx").read_bytes() == content
         assert again.companions == first.companions
