@@ -75,7 +75,7 @@ class Workload:
     inside: bool = False
 
     def cut_to(self, forms: int, also: str | None = None) -> Workload:
-        """Return the same layer with its most promising forms; the one with the key `also` first."""
+        """Return the layer with its most promising forms, and first the one with the key `also`."""
         first = tuple(form for form in self.forms if form.key == also)
         others = tuple(form for form in self.forms if form.key != also)
         return replace(self, forms=first + others[:forms])
