@@ -21,7 +21,7 @@ ORDER = (
     ("rewrite",),
     ("evidence", "plan"),
     ("planning",),
-    ("delivery", "interop", "saturating_forms", "survey"),
+    ("delivery", "interop", "mlir", "saturating_forms", "survey"),
     ("pipeline", "reports"),
     ("cli",),
 )
