@@ -30,7 +30,9 @@ LARGEST_EXTENT = 1 << 40
 SECTIONS = {
     "Start with": "factor input-shape provider threads check",
     "Which layers": "nodes skip max-channels max-flops-growth max-bytes-growth",
-    "How they are folded": "form axis layout ragged guard-shapes mix-samples nonfinite companion",
+    "How they are folded": (
+        "form axis layout ragged guard-shapes mix-samples nonfinite companion groups"
+    ),
     "How models run": "provider-option session-option inputs seeds",
     "What is measured": "effort time-budget no-timing store target no-measure jobs dask",
     "What has to hold": (

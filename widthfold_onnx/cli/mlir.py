@@ -36,6 +36,12 @@ from widthfold_onnx.options import AxisName, FoldOptions
     is_flag=True,
     help="Allow folds of a product's rows, which may be samples: a NaN of one can reach others.",
 )
+@click.option(
+    "--groups",
+    is_flag=True,
+    help="Make groups of a folded weight that is block-diagonal: there are no more multiply-adds "
+    "than before, but no matrices to multiply either.",
+)
 def mlir_command(
     source: Path,
     out: Path,
@@ -44,6 +50,7 @@ def mlir_command(
     skip: tuple[str, ...],
     axis: AxisName | int,
     mix_samples: bool,
+    groups: bool,
 ) -> None:
     """Fold the linalg layers of SOURCE, MLIR or an ONNX model, and write MLIR to OUT.
 
@@ -55,4 +62,4 @@ def mlir_command(
     from widthfold_onnx.reports.text.terminal import show_sites
 
     options = FoldOptions(factor=factor, nodes=nodes, skip=skip, axis=axis, mix_samples=mix_samples)
-    show_sites(fold_file(source, out, options), f"wrote {out.name}")
+    show_sites(fold_file(source, out, options, groups=groups), f"wrote {out.name}")

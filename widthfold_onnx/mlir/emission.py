@@ -78,14 +78,23 @@ class Folded:
         }
 
 
-def replace_layer(layer: Layer, site: LinearSite, form: Reformulation) -> None:
-    """Replace a layer by the folded operation between its moves."""
+def replace_layer(
+    layer: Layer, site: LinearSite, form: Reformulation, *, groups: bool = False
+) -> None:
+    """Replace a layer by the folded operation between its moves.
+
+    Args:
+        layer: the operation.
+        site: how it was read.
+        form: the form to put in its place.
+        groups: make groups of a weight that is block-diagonal.
+    """
     op, block = layer.op, layer.op.block
     start, end = shape_of(layer.data), shape_of(op.result)
     folding = (*to_canonical(layer.axes[0], start), *form.folding)
     back = cast("tuple[Step, ...]", form.unfolding)  # no form of a factor adds results of taps
     unfolding = (*back, *inverted(end, to_canonical(result_axes(layer.axes[0]), end)))
-    folded = _folded(layer, site, form.fold, after(start, folding))
+    folded = _folded(layer, site, form.fold, after(start, folding), groups=groups)
     opening = inverted(folded.data, to_canonical(folded.axes[0], folded.data, folded.lifted))
     closing = to_canonical(folded.axes[1], folded.result, folded.lifted)
     with mlir.ir.InsertionPoint(op), op.location:
@@ -104,18 +113,20 @@ def replace_layer(layer: Layer, site: LinearSite, form: Reformulation) -> None:
             other.operation.erase()
 
 
-def _folded(layer: Layer, site: LinearSite, fold: ConvFold, packed: Dims) -> Folded:
+def _folded(
+    layer: Layer, site: LinearSite, fold: ConvFold, packed: Dims, *, groups: bool
+) -> Folded:
     """Return the operation for data of the extents [N, C, *spatial], or of a product's."""
     weight = site.folded_weight(site.stored(), fold)
     if layer.kind == MATMUL:
         axis = 1 if layer.right else 0
         result = tuple(weight.shape[i] if i == axis else e for i, e in enumerate(packed))
         return Folded(MATMUL, ("", ""), packed, weight, result, {axis: weight.shape[axis]}, 0, {})
-    # A block-diagonal weight becomes groups: linalg's kernels do not skip structural zeros.
-    grouping = Grouping(weight.shape[1] * fold.new_group, weight.shape[0], fold.new_group)
-    finest = replace(grouping, group=most_groups(weight, grouping))
-    weight = regroup_weight(weight, Regrouping(grouping, finest))
-    group, rank = finest.group, len(packed) - 2
+    group, rank = fold.new_group, len(packed) - 2
+    if groups:
+        known = Grouping(weight.shape[1] * group, weight.shape[0], group)
+        group = most_groups(weight, known)
+        weight = regroup_weight(weight, Regrouping(known, replace(known, group=group)))
     outputs, inputs = weight.shape[0] // group, weight.shape[1]
     lifted = 2 - rank if group > 1 else 0
     is_depthwise = group > 1 and inputs == outputs == 1

@@ -19,13 +19,16 @@ from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.text import printable
 
 
-def fold_file(source: Path, out: Path, options: FoldOptions) -> list[SiteReport]:
+def fold_file(
+    source: Path, out: Path, options: FoldOptions, *, groups: bool = False
+) -> list[SiteReport]:
     """Fold the layers of a module in the form that is the cheapest on paper.
 
     Args:
         source: MLIR as text or bytecode if its name ends in .mlir or .mlirbc, else an ONNX model.
         out: where the module goes, as text.
         options: which layers, how far; a factor must be given.
+        groups: make groups of a folded weight that is block-diagonal.
 
     Returns:
         The outcome of every layer.
@@ -37,14 +40,16 @@ def fold_file(source: Path, out: Path, options: FoldOptions) -> list[SiteReport]
     check_target(out, [source])
     with reading(source.name):
         text = source.read_bytes() if source.suffix in (".mlir", ".mlirbc") else _imported(source)
-    folded, sites = fold_module(text, options)
+    folded, sites = fold_module(text, options, groups=groups)
     with temporary(out) as file, writing(out):
         file.path.write_text(folded)
         file.publish()
     return sites
 
 
-def fold_module(module: bytes | str, options: FoldOptions) -> tuple[str, list[SiteReport]]:
+def fold_module(
+    module: bytes | str, options: FoldOptions, *, groups: bool = False
+) -> tuple[str, list[SiteReport]]:
     """Fold the layers of a module; see `fold_file`.
 
     Returns:
@@ -61,7 +66,7 @@ def fold_module(module: bytes | str, options: FoldOptions) -> tuple[str, list[Si
         decisions = decide(layers, options) if layers else []
         for layer, decision in zip(layers, decisions, strict=True):
             if isinstance(decision.outcome, Reformulation) and decision.linear is not None:
-                replace_layer(layer, decision.linear, decision.outcome)
+                replace_layer(layer, decision.linear, decision.outcome, groups=groups)
         parsed.operation.verify()
         return str(parsed), [decision.report(options, "") for decision in decisions]
 

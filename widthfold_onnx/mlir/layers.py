@@ -212,7 +212,8 @@ def _attributes(layer: Layer) -> Iterator[tuple[str, Any]]:
     if layer.kind == MATMUL:
         return
     for name in ("strides", "dilations"):
-        yield name, np.array(layer.op.attributes[name]).tolist()
+        if name in layer.op.attributes:
+            yield name, np.array(layer.op.attributes[name]).tolist()
     if layer.pads:
         yield "pads", [pad for ends in zip(*layer.pads, strict=True) for pad in ends]
     data = dict(zip(layer.axes[0], shape_of(layer.data), strict=True))
