@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 from iree import compiler, runtime
 from iree.compiler import ir
+from onnx import numpy_helper
 
 from widthfold_onnx.mlir.layers import CONVOLUTIONS
 
@@ -104,6 +107,16 @@ def module(
     body = "\n".join(f"  {line}" for line in lines if line)
     head = f"func.func @layer(%x: {tensor(data)}) -> {result}"
     return f"{head} {{\n{body}\n  return %y : {result}\n}}\n"
+
+
+def of_integers(path: Path) -> onnx.ModelProto:
+    """A model with small whole numbers for its weights, so that its sums are exact."""
+    model, generator = onnx.load(path), np.random.default_rng(0)
+    for tensor in model.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.FLOAT:
+            numbers = generator.integers(-3, 4, tuple(tensor.dims)).astype(np.float32)
+            tensor.CopyFrom(numpy_helper.from_array(numbers, tensor.name))
+    return model
 
 
 def dense(numbers: Array) -> str:

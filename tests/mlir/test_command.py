@@ -10,7 +10,6 @@ import onnx
 import onnxruntime as ort  # noqa: TID251 - another implementation of what is compared
 import pytest
 from click.testing import CliRunner, Result
-from onnx import numpy_helper
 
 from widthfold_onnx.cli import main
 
@@ -28,19 +27,6 @@ def command(*words: object) -> Result:
     return CliRunner().invoke(main, ["mlir", *map(str, words)])
 
 
-def of_integers(name: str, out: Path) -> onnx.ModelProto:
-    """A model with small whole numbers for its weights."""
-    model = onnx.load(MODELS / name)
-    generator = np.random.default_rng(0)
-    for tensor in model.graph.initializer:
-        array = numpy_helper.to_array(tensor)
-        if array.dtype == np.float32:
-            numbers = generator.integers(-3, 4, array.shape).astype(np.float32)
-            tensor.CopyFrom(numpy_helper.from_array(numbers, tensor.name))
-    onnx.save(model, out)
-    return model
-
-
 @pytest.mark.parametrize(
     ("name", "folded"),
     [("paper_conv.onnx", 1), ("chain.onnx", 4), ("dynamic_batch.onnx", 1), ("luma_sr.onnx", 3)],
@@ -49,7 +35,8 @@ def test_an_onnx_model_is_imported_and_folded(
     build: ModuleType, tmp_path: Path, name: str, folded: int
 ) -> None:
     path, out = tmp_path / name, tmp_path / "out.mlir"
-    model = of_integers(name, path)
+    model = build.of_integers(MODELS / name)
+    onnx.save(model, path)
     run = command(path, out, "--factor", 8)
     assert run.exit_code == 0, run.output
     assert f"{folded} of {folded} Conv layers folded; wrote out.mlir" in run.output
