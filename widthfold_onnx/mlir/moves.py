@@ -53,7 +53,7 @@ def moved(value: Any, steps: Sequence[Step]) -> Any:
     """Emit moves; of Transposes, and of Reshapes, that meet only one is left."""
     order, shape = tuple(range(value.type.rank)), shape_of(value)
     for step in steps:
-        if isinstance(step, Transpose):
+        if isinstance(step, Transpose) and not _is_view(shape, step.order):
             if shape != tuple(shape_of(value)[i] for i in order):
                 value = _reshaped(_transposed(value, order), shape)
                 order = tuple(range(len(shape)))
@@ -62,12 +62,16 @@ def moved(value: Any, steps: Sequence[Step]) -> Any:
     return _reshaped(_transposed(value, order), shape)
 
 
+def _is_view(shape: Dims, order: Sequence[int]) -> bool:
+    """Check whether a Transpose moves axes of extent 1 only, so that a Reshape does the same."""
+    moving = [i for i in order if shape[i] != 1]
+    return moving == sorted(moving)
+
+
 def _transposed(value: Any, order: Sequence[int]) -> Any:
-    """Transpose a tensor; that is a view if only axes of extent 1 change their place."""
     shape = shape_of(value)
     there = tuple(shape[i] for i in order)
-    moving = [i for i in order if shape[i] != 1]
-    if moving == sorted(moving):
+    if _is_view(shape, order):
         return _reshaped(value, there)
     result = empty(there, value.type.element_type, value)
     return mlir.linalg.transpose(value, outs=[result], permutation=list(order)).results[0]
