@@ -71,6 +71,21 @@ def test_a_required_speed_becomes_the_exit_code(pair: tuple[Path, Path], tmp_pat
         )
 
 
+def test_streams_are_counted_where_asked_for(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    quick = ("--seeds", 1, "--time-budget", 0.5, "--report", report)
+    run = widthfold("verify", *pair, *quick, "--streams", 3)
+    assert run.code == 0, run
+    found = verify_report(report)["timing"]["throughput"]
+    assert found["streams"] == 3
+    assert found["low"] < found["ratio"] < found["high"]
+    assert min(found["original"], found["rewritten"], found["blocks"]) > 0
+    assert f"rewritten / original = {found['ratio']:.3f} [" in run.out.partition("throughput: ")[2]
+    run = widthfold("verify", *pair, *quick)
+    assert verify_report(report)["timing"]["throughput"] is None
+    assert "throughput" not in run.out
+
+
 def test_a_model_that_only_stored_inputs_run_is_timed_on_those(
     pair: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.evidence.machine import NODES, Machine
+from tests.evidence.machine import NODES, Limits, Machine
 from widthfold_onnx.evidence.timing import speed
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.options import Provider, VerifyOptions
@@ -18,7 +18,16 @@ def measured(monkeypatch, tmp_path):
         path.write_bytes(b"")
 
     def measure(
-        costs, *, load=0.0, before=None, cores=2, same_file=False, first=None, cache=0, **options
+        costs,
+        *,
+        provider=Provider.CPU,
+        load=0.0,
+        before=None,
+        cores=2,
+        same_file=False,
+        first=None,
+        cache=0,
+        **options,
     ):
         machine = Machine(costs, first)
         fakes = {
@@ -26,7 +35,9 @@ def measured(monkeypatch, tmp_path):
             "time": SimpleNamespace(perf_counter=machine.seconds),
             "clock_of": lambda provider, threads: lambda: machine.now,
             "isolated": lambda function, *arguments: function(*arguments),
-            "profile": lambda open_with, feeds: NODES,
+            "profile": lambda open_with, feeds, least: NODES,
+            "Roofline": Limits,
+            "resolved": lambda options: options,
             "peak_mib": lambda *arguments: 12.34,
             "file_bytes": lambda model: 5 if model.name == "a.onnx" else 6,
             "load_average": lambda: load,
@@ -38,7 +49,7 @@ def measured(monkeypatch, tmp_path):
                     monkeypatch.setattr(module, name, fake)
         monkeypatch.setattr(rotation, "last_cache_bytes", lambda: cache)
         pair = (paths[0], paths[0]) if same_file else paths
-        options = VerifyOptions(provider=Provider.CPU, **options)
+        options = VerifyOptions(provider=provider, **options)
         return time_models(*pair, options, {"x": (1, 256)}, load=before), machine
 
     return measure

@@ -1,9 +1,12 @@
 """What is said of two models that were timed on a machine of our own."""
 
+import sys
+
 import numpy as np
 import pytest
 
 from tests.evidence.machine import NODES, costs
+from tests.runtime.fake_nvml import FakeNvml
 from widthfold_onnx.evidence.timing import speed
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.options import Provider, VerifyOptions
@@ -93,6 +96,26 @@ def test_runs_beyond_the_fences_of_their_session_are_outliers():
     runs[0, 1, 5] *= 1.5
     runs[1, 0, 7] /= 1.5
     assert speed.outliers(runs) == 2
+
+
+def test_the_gpu_of_a_timing_is_described(measured, monkeypatch):
+    fake = FakeNvml(reasons=4)
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    monkeypatch.setattr(speed, "gpu_cost", lambda model, *rest: (900.0, 12.5))
+    timing, _ = measured(costs(10, 90, 8, 90), provider=Provider.CUDA, time_budget=100)
+    assert timing.gpu is not None
+    assert (timing.gpu.name, timing.gpu.missing) == ("Fake GPU", "")
+    assert timing.gpu.before.sm_mhz > timing.gpu.after.sm_mhz
+    assert timing.gpu.throttled == [["SwPowerCap"]] * timing.processes
+    assert (timing.rewritten.gpu_mib, timing.rewritten.gpu_mj) == (900.0, 12.5)
+
+
+def test_a_gpu_that_nobody_can_ask_is_said_to_be_unknown(measured, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    timing, _ = measured(costs(10, 90, 8, 90), provider=Provider.CUDA, time_budget=100)
+    assert timing.gpu.missing.startswith("nvidia-ml-py is missing")
+    assert timing.gpu.before is timing.original.gpu_mib is None
+    assert measured(costs(10, 90, 8, 90), time_budget=100)[0].gpu is None
 
 
 def test_progress_names_both_models(measured, monkeypatch, tmp_path):

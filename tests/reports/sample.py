@@ -5,17 +5,19 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from widthfold_onnx.fold.axis import fold_axis
-from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
+from widthfold_onnx.algebra.axis import fold_axis
+from widthfold_onnx.algebra.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.results import (
     AxisPattern,
     Environment,
     FoldedNode,
+    Gpu,
     IntegerRun,
     NodeTime,
     OutputParity,
     Proof,
     Side,
+    Throughput,
     Timing,
     VerifyReport,
     WorstElement,
@@ -117,7 +119,7 @@ def side(median: float, names: list[str], seed: int) -> Side:
         providers={"CPUExecutionProvider": len(names)},
         fallbacks=[],
         nodes=[
-            NodeTime(name=n, op="Conv", provider="CPUExecutionProvider", us=t)
+            NodeTime(name=n, op="Conv", provider="CPUExecutionProvider", us=t, reached=2 / t)
             for n, t in zip(names, times, strict=True)
         ],
     )
@@ -139,9 +141,20 @@ def timing() -> Timing:
         converged=True,
         crowded=False,
         same_level=1.68,
+        limits={"bytes of a copy of 256 KiB": 7.34e10, "operations on float": 1.5e11},
         original=side(1.94, layers, 1),
         rewritten=side(1.14, [*layers[:9], "widthfold/reshape_1", "widthfold/reshape_2"], 2),
         verdict="faster",
+        throughput=Throughput(
+            streams=3,
+            original=1432.5,
+            rewritten=2291.25,
+            ratio=1.5995,
+            low=1.52,
+            high=1.68,
+            blocks=16,
+            processes=4,
+        ),
     )
 
 
@@ -234,7 +247,9 @@ def hostile() -> VerifyReport:
         proof=replace(DIFFERENT, reason=HOSTILE, functions=[HOSTILE], extents=[{HOSTILE: [1]}]),
         integers=IntegerRun(verdict="different", reason=HOSTILE),
         folds=[replace(f, node=HOSTILE, channels=HOSTILE, fold=HOSTILE) for f in report.folds],
-        timing=replace(report.timing, original=before, note=HOSTILE, provider=HOSTILE),
+        timing=replace(
+            report.timing, original=before, note=HOSTILE, provider=HOSTILE, gpu=Gpu(name=HOSTILE)
+        ),
         reasons=[HOSTILE],
         environment=replace(report.environment, machine=HOSTILE, command=HOSTILE, provider=HOSTILE),
     )

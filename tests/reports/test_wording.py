@@ -8,13 +8,13 @@ from xml.etree import ElementTree
 import pytest
 from msgspec.structs import replace
 
-from tests.reports.sample import DIFFERENT, EQUAL, NOT_PROVABLE, SKIPPED, output, passing
+from tests.reports.sample import DIFFERENT, EQUAL, NOT_PROVABLE, SKIPPED, output, passing, timing
 from widthfold_onnx.evidence.parity.comparison import UNSTEADY
 from widthfold_onnx.reports import wording
 from widthfold_onnx.reports.data import junit
 from widthfold_onnx.reports.page import plots
 from widthfold_onnx.reports.text import github
-from widthfold_onnx.results import IntegerRun, Proof
+from widthfold_onnx.results import Gpu, GpuState, IntegerRun, Proof
 
 
 def test_an_output_that_fails_within_the_tolerance_is_too_far_from_the_truth() -> None:
@@ -89,6 +89,29 @@ def test_the_run_on_integers_is_said() -> None:
         assert (reason in github.render(failed, Path("m")).splitlines()[0]) == (
             verdict == "different"
         )
+
+
+def test_the_gpu_is_one_line() -> None:
+    assert wording.gpu(timing()) == ""
+    missing = Gpu(missing="nvidia-ml-py is missing")
+    assert wording.gpu(replace(timing(), gpu=missing)) == missing.missing
+    known = Gpu(
+        name="NVIDIA H200",
+        driver="580.65",
+        driver_cuda="13.0",
+        cuda="12.9.79",
+        cudnn="9.14.0",
+        before=GpuState(sm_mhz=1980, memory_mhz=3201),
+        after=GpuState(sm_mhz=1755, memory_mhz=3201, throttled=["SwPowerCap"]),
+        throttled=[[], ["SwPowerCap"], [], ["HwSlowdown", "SwPowerCap"]],
+    )
+    old = replace(timing().original, gpu_mib=512.0, gpu_mj=12.14)
+    assert wording.gpu(replace(timing(), gpu=known, original=old)) == (
+        "NVIDIA H200, driver 580.65, for CUDA up to 13.0, CUDA 12.9.79, cuDNN 9.14.0; "
+        "1980 MHz before, 1755 after, memory 3201 MHz; "
+        "throttled in 2 of 4 processes: HwSlowdown, SwPowerCap; "
+        "512 and - MiB; 12.14 and - mJ per run"
+    )
 
 
 def test_one_input_set_is_no_plural() -> None:

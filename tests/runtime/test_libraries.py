@@ -80,3 +80,16 @@ def test_the_first_library_that_lacks_is_named(tmp_path, loaded):
     loaded.there.remove("libonnxruntime_providers_cuda.so")
     lacking = "libonnxruntime_providers_cuda.so: cannot open shared object file"
     assert libraries.missing_library(found, Provider.CUDA) == lacking
+
+
+def test_the_version_of_cudnn_is_that_of_its_library(loaded, monkeypatch):
+    assert libraries.cudnn_version() == ()
+
+    class Library:
+        def __init__(self, name):
+            self.cudnnGetVersion = type("Ask", (), {"__call__": lambda self: 92405})()
+
+    monkeypatch.setattr(ctypes, "CDLL", Library)
+    assert libraries.cudnn_version() == (9, 24, 5)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
+    assert libraries.cudnn_version() == ()

@@ -54,6 +54,15 @@ if TYPE_CHECKING:
     help="Threads of one operator (intra-op) while timing.",
 )
 @click.option(
+    "--streams",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Count the runs per second of N sessions of each model at once, too; takes half of "
+    "--time-budget. 1 leaves it out.",
+)
+@click.option(
     "--time-budget",
     type=click.FloatRange(min=0, min_open=True),
     default=10.0,
@@ -90,6 +99,7 @@ def verify_command(
     input_shapes: tuple[tuple[str, tuple[int, ...]], ...],
     truth_budget: float,
     threads: int,
+    streams: int,
     time_budget: float,
     no_timing: bool,
     baseline: Path | None,
@@ -112,6 +122,7 @@ def verify_command(
         thorough=True,
         truth_budget=truth_budget,
         threads=threads,
+        streams=streams,
         time_budget=0.0 if no_timing else time_budget,
         baseline=baseline,
         fail_under=fail_under,

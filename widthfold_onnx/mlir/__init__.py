@@ -5,6 +5,6 @@
     emission   the folded operation and its moves take the place of the layer
     files      an MLIR or ONNX file is folded into an MLIR file
 
-Which forms are legal, which one is taken, its moves and its weight come from `fold`, `rules` and
+Which forms are legal, which one is taken, its moves and its weight come from `algebra`, `rules` and
 `plan`, as for an ONNX model. Only the command line imports it.
 """

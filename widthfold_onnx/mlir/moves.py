@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
+from widthfold_onnx.algebra.packing import Reshape, Step, Transpose
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.fold.packing import Reshape, Step, Transpose
 from widthfold_onnx.mlir import library as mlir
 from widthfold_onnx.model.proto.dims import Dims
 

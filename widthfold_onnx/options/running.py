@@ -71,6 +71,8 @@ class VerifyOptions:
             otherwise normal numbers only.
         timing: time both models in alternating pairs.
         threads: intra-op threads of the timed sessions.
+        streams: how many sessions of each model also run at once, for their throughput; 1 leaves
+            that out.
         time_budget: seconds that timing may take.
         baseline: JSON report of an earlier `verify`; `fail_under` then judges the speed-up / that.
         fail_under: least original / rewritten; the verdict is fail where the speed-up is below it
@@ -94,6 +96,7 @@ class VerifyOptions:
     thorough: bool = True
     timing: bool = True
     threads: int = 1
+    streams: int = 1
     time_budget: float = 10.0
     baseline: Path | None = None
     fail_under: float | None = None
@@ -102,6 +105,10 @@ class VerifyOptions:
         if self.seeds > MAX_SEEDS:
             raise UsageError(f"seeds is {self.seeds}; at most {MAX_SEEDS} are compared")
         _check_threads(self.threads)
+        if not 1 <= self.streams <= MAX_THREADS:
+            raise UsageError(f"streams is {self.streams}; it must lie in 1..{MAX_THREADS}")
+        if self.streams > 1 and not self.timing:
+            raise UsageError("streams are timed, and the timing is switched off")
         if not 0 <= self.truth_budget <= MAX_TRUTH_BUDGET:
             raise UsageError(
                 f"truth-budget is {self.truth_budget}; it must lie in 0..{MAX_TRUTH_BUDGET:.0f} s"

@@ -13,12 +13,14 @@ from widthfold_onnx.results import (
     Gain,
     InspectSite,
     IntegerRun,
+    NodeTime,
     OptimizeSummary,
     OutputParity,
     Proof,
     RegionReport,
     SearchReport,
     SiteReport,
+    Throughput,
     Timing,
     VerifyReport,
 )
@@ -27,6 +29,9 @@ from widthfold_onnx.text import printable
 _EPSILON = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 2**-23, "float64": 2**-52}
 _SHAPES = 120
 """Characters of the shapes that were timed."""
+
+SLOWEST = 8
+"""Nodes of each model whose times are shown."""
 
 UNKEPT = "not kept, because the store may only be read"
 
@@ -88,6 +93,23 @@ def short(name: str, limit: int) -> str:
     if len(shown) <= limit:
         return shown
     return f"{shown[: limit // 2 - 1]}…{shown[-(limit // 2) :]}"
+
+
+def slowest(timing: Timing) -> list[tuple[str, NodeTime]]:
+    """Return the slowest nodes of both models, each with the name of its model."""
+    sides = (("original", timing.original), ("rewritten", timing.rewritten))
+    return [(name, node) for name, side in sides for node in side.nodes[:SLOWEST]]
+
+
+def reached(node: NodeTime) -> str:
+    """Format how near a node comes to what the machine can do, "" if that is not known."""
+    return "" if node.reached is None else f"{node.reached:.0%}"
+
+
+def limits(timing: Timing) -> str:
+    """Return what the machine can do, "" if it was not measured."""
+    found = ", ".join(f"{rate / 1e9:.3g} G {what}" for what, rate in timing.limits.items())
+    return f"limits, per second: {found}" if found else ""
 
 
 def provider(environment: Environment) -> str:
@@ -318,6 +340,48 @@ def baseline(saved: Baseline) -> str:
         f"{saved.verdict} beside {printable(saved.report)}, where it was {saved.speedup:.3f}: "
         f"now / then = {saved.ratio:.3f} [{saved.low:.3f}, {saved.high:.3f}]"
     )
+
+
+def throughput(found: Throughput) -> str:
+    """Return the throughput of both models, and what it rests on."""
+    return (
+        f"{found.rewritten:.4g} runs per second in {found.streams} streams at once, the original "
+        f"{found.original:.4g}; rewritten / original = {found.ratio:.3f} "
+        f"[{found.low:.3f}, {found.high:.3f}], {counted(found.blocks, 'block')} each in "
+        f"{counted(found.processes, 'process')} (wall time)"
+    )
+
+
+def gpu(timing: Timing) -> str:
+    """Return what is known of the GPU, or why nothing is; "" on the CPU."""
+    found = timing.gpu
+    if found is None:
+        return ""
+    if found.missing:
+        return found.missing
+    versions = {
+        "": found.name,
+        "driver ": found.driver,
+        "for CUDA up to ": found.driver_cuda,
+        "CUDA ": found.cuda,
+        "cuDNN ": found.cudnn,
+    }
+    said = [", ".join(f"{word}{value}" for word, value in versions.items() if value)]
+    if found.before is not None and found.after is not None:
+        clocks = (
+            f"{figure(found.before.sm_mhz, 4)} MHz before, {figure(found.after.sm_mhz, 4)} after"
+        )
+        memory = figure(found.after.memory_mhz, 5)
+        said.append(f"{clocks}, memory {memory} MHz")
+    low = [reasons for reasons in found.throttled if reasons]
+    if low:
+        names = ", ".join(sorted({name for reasons in low for name in reasons}))
+        processes = counted(len(found.throttled), "process")
+        said.append(f"throttled in {len(low)} of {processes}: {names}")
+    sides = (timing.original, timing.rewritten)
+    said.append(" and ".join(figure(side.gpu_mib, 5) for side in sides) + " MiB")
+    said.append(" and ".join(figure(side.gpu_mj, 4) for side in sides) + " mJ per run")
+    return "; ".join(said)
 
 
 def pairs(timing: Timing) -> str:

@@ -24,7 +24,15 @@ from widthfold_onnx.results.sites import (
     Stop,
 )
 from widthfold_onnx.results.store import Entry, Key, Measurement, StoreReport
-from widthfold_onnx.results.timing import Baseline, NodeTime, Side, Timing
+from widthfold_onnx.results.timing import (
+    Baseline,
+    Gpu,
+    GpuState,
+    NodeTime,
+    Side,
+    Throughput,
+    Timing,
+)
 from widthfold_onnx.results.tune import TunedMachine, TunedModel, TuneReport
 
 __all__ = [
@@ -36,6 +44,8 @@ __all__ = [
     "Environment",
     "FoldedNode",
     "Gain",
+    "Gpu",
+    "GpuState",
     "InspectReport",
     "InspectSite",
     "IntegerRun",
@@ -53,6 +63,7 @@ __all__ = [
     "SiteReport",
     "Stop",
     "StoreReport",
+    "Throughput",
     "Timing",
     "TuneReport",
     "TunedMachine",

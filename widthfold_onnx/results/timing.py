@@ -10,12 +10,19 @@ from widthfold_onnx.results.base import Result
 
 
 class NodeTime(Result, kw_only=True, frozen=True):
-    """One node of the runtime's optimized graph in a profile; `us` is the mean of a run."""
+    """One node of the runtime's optimized graph in a profile.
+
+    Attributes:
+        us: the mean of a run.
+        reached: the least time of its work on this machine, `Timing.limits`, / `us`; None where the
+            work is not known, or too short.
+    """
 
     name: str
     op: str
     provider: str
     us: float
+    reached: float | None = None
 
 
 class Side(Result, kw_only=True, frozen=True):
@@ -32,6 +39,9 @@ class Side(Result, kw_only=True, frozen=True):
         first_ms: time of a session's first run, the median of all.
         file_bytes: size of the model file, external data included.
         peak_mib: peak resident memory of a process that loads the model and runs it once.
+        gpu_mib: memory of the GPU that a process took which only runs the model; None on the CPU,
+            or where the GPU does not tell.
+        gpu_mj: energy of the GPU in one run, in mJ, with what it takes when idle; None likewise.
         providers: how many nodes ran on which provider.
         fallbacks: the nodes that did not run on the provider that was asked for.
         nodes: every node of the optimized graph that ran, slowest first; one with a body without
@@ -51,11 +61,53 @@ class Side(Result, kw_only=True, frozen=True):
     providers: dict[str, int]
     fallbacks: list[NodeTime]
     nodes: list[NodeTime]
+    gpu_mib: float | None = None
+    gpu_mj: float | None = None
 
     @property
     def runs_ms(self) -> list[float]:
         """The samples of all sessions."""
         return [ms for process in self.samples_ms for session in process for ms in session]
+
+
+class GpuState(Result, kw_only=True, frozen=True):
+    """A GPU at one moment; None where it does not tell.
+
+    Attributes:
+        sm_mhz: clock of the multiprocessors.
+        memory_mhz: clock of the memory.
+        throttled: why clocks are lower than they could be, as NVML names it.
+    """
+
+    sm_mhz: int | None = None
+    memory_mhz: int | None = None
+    throttled: list[str] = msgspec.field(default_factory=list)
+
+
+class Gpu(Result, kw_only=True, frozen=True):
+    """The GPU of a timing, "" and None where it does not tell.
+
+    Attributes:
+        driver: its version.
+        driver_cuda: the newest CUDA that the driver supports.
+        cuda: version of the CUDA runtime, if it is a Python package.
+        cudnn: version of the library that is loaded.
+        before: clocks before the first run that counts.
+        after: clocks behind the last one.
+        throttled: by process, the reasons for low clocks that were seen during its runs, so that
+            the samples of that process were taken while throttled.
+        missing: why nothing of all this is known, "" if it is.
+    """
+
+    name: str = ""
+    driver: str = ""
+    driver_cuda: str = ""
+    cuda: str = ""
+    cudnn: str = ""
+    before: GpuState | None = None
+    after: GpuState | None = None
+    throttled: list[list[str]] = msgspec.field(default_factory=list)
+    missing: str = ""
 
 
 class Baseline(Result, kw_only=True, frozen=True):
@@ -80,6 +132,31 @@ class Baseline(Result, kw_only=True, frozen=True):
     verdict: Literal["faster", "slower", "no difference", "inconclusive"] | None = None
 
 
+class Throughput(Result, kw_only=True, frozen=True):
+    """Runs per second of several streams at once, by the wall clock; it is part of no verdict.
+
+    Attributes:
+        streams: how many; each is a thread with a session of its own.
+        original: runs per second of all streams together, the median of the blocks.
+        rewritten: the same.
+        ratio: rewritten / original, so above 1 is faster: exp of the mean over processes of the
+            median log ratio of blocks.
+        low: lower end of the 95 % interval of `ratio`, which covers other processes.
+        high: upper end.
+        blocks: how many each model had, in all.
+        processes: in how many processes.
+    """
+
+    streams: int
+    original: float
+    rewritten: float
+    ratio: float
+    low: float
+    high: float
+    blocks: int
+    processes: int
+
+
 class Timing(Result, kw_only=True, frozen=True):
     """Paired timing of both models; `speedup` is original / rewritten, so above 1 is faster.
 
@@ -90,6 +167,7 @@ class Timing(Result, kw_only=True, frozen=True):
         low: lower end of the 95 % interval of `speedup`, which covers other processes and sessions.
         high: upper end.
         shapes: of the inputs that both models were timed on.
+        limits: what this machine was measured to do at most, by name; per second. Only on the CPU.
         control: deviation from 1 of the sessions of the original against each other, in the same
             run.
         same_level: speed-up with both models at the level ALL.
@@ -100,6 +178,8 @@ class Timing(Result, kw_only=True, frozen=True):
         crowded: the machine was too busy to leave a core to every thread.
         verdict: faster or slower beyond the control, no difference, or inconclusive.
         note: what limits the verdict, "" if nothing.
+        throughput: of several streams at once, None if only one was asked for.
+        gpu: the device, None on the CPU.
         baseline: the speed-up beside a saved one, None if none was given.
         fail_under: the speed-up that was asked for, or `baseline.ratio` where there is a baseline;
             None if none was.
@@ -124,6 +204,9 @@ class Timing(Result, kw_only=True, frozen=True):
     verdict: Literal["faster", "slower", "no difference", "inconclusive"]
     note: str = ""
     shapes: dict[str, list[int]] = msgspec.field(default_factory=dict)
+    limits: dict[str, float] = msgspec.field(default_factory=dict)
+    throughput: Throughput | None = None
+    gpu: Gpu | None = None
     baseline: Baseline | None = None
     fail_under: float | None = None
     fail_under_verdict: Literal["pass", "fail", "unverified"] = "pass"

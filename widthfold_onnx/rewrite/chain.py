@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx
 
-from widthfold_onnx.fold.packing import Move, Reshape, ShiftedSum, pixel_shuffle
+from widthfold_onnx.algebra.packing import Move, Reshape, ShiftedSum, pixel_shuffle
 from widthfold_onnx.model.graph.document import Attributes, Document, Node, Value, graph_of
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.record import ORIGIN_KEY

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from widthfold_onnx.fold.conv import ConvFold
-from widthfold_onnx.fold.conv_axis import FoldedAxis
+from widthfold_onnx.algebra.conv import ConvFold
+from widthfold_onnx.algebra.conv_axis import FoldedAxis
 from widthfold_onnx.results import AxisPattern
 from widthfold_onnx.rewrite.record import MOST_TAPS, FoldRecord
 from widthfold_onnx.rules.forms.form import Reformulation

@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
+from widthfold_onnx.results import GpuState
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.clock import (
     MIN_PROCESSES,
@@ -40,6 +41,7 @@ from widthfold_onnx.runtime.clock import (
     repeats,
 )
 from widthfold_onnx.runtime.inputs.rotation import INPUT_SETS, timed_inputs
+from widthfold_onnx.runtime.nvml import watched
 from widthfold_onnx.runtime.sessions.session import Level, Session, open_session, resolved
 
 CHOICE_SHARE = 0.15
@@ -120,17 +122,19 @@ class Choice:
 
 @dataclass(frozen=True)
 class Process:
-    """What one process measured; all are seconds, by original or rewritten and session.
+    """What one process measured; times are seconds, by original or rewritten and session.
 
     Attributes:
         runs: of every run, one more axis.
         loads: of opening the session, by the wall clock.
         firsts: of its first run.
+        gpu: states of the GPU during the runs, the first and the last one included.
     """
 
     runs: Times
     loads: Times
     firsts: Times
+    gpu: Sequence[GpuState] = ()
 
 
 @dataclass(frozen=True)
@@ -257,7 +261,7 @@ def ratios_to(
     clock = clock_of(options.provider, options.threads)
     best = int(np.argmin(np.median(_choosing([sessions], feeds, options, clock), axis=0)))
     others = [open_at(model, options, settings[best]) for model in models]
-    runs = [_rounds(session, feeds) for session in (sessions[best], *others)]
+    runs = [rounds_of(session, feeds) for session in (sessions[best], *others)]
     times = _in_turn(runs, clock, options.time_budget, math.inf)
     own = times[:, 0]
     found = []
@@ -278,7 +282,7 @@ def ratio_of_levels(model: Path, options: VerifyOptions, shapes: Shapes) -> Time
     session = open_at(model, options, common)
     opening = time.perf_counter() - start
     feeds, _ = timed_inputs(session, shapes, options)
-    run = _rounds(session, feeds)
+    run = rounds_of(session, feeds)
     run(0)
     seconds = _seconds(run, 1, clock_of(options.provider, options.threads))
     each = repeats(seconds, opening, options.time_budget)
@@ -324,10 +328,11 @@ def time_sessions(
             before = clock()
             session = open_at(models[side], options, settings[side])
             loads[side, number] = (clock() - before) * 1e-9
-            runs[side].append(_rounds(session, feeds))
+            runs[side].append(rounds_of(session, feeds))
             firsts[side, number] = _seconds(runs[side][-1], 0, clock)
-    times = alternate([*runs[0], *runs[1]], each.runs, clock, seed=turn)
-    return Process(times.reshape(2, each.sessions, each.runs), loads, firsts)
+    with watched(options) as states:
+        times = alternate([*runs[0], *runs[1]], each.runs, clock, seed=turn)
+    return Process(times.reshape(2, each.sessions, each.runs), loads, firsts, states)
 
 
 def open_at(
@@ -381,7 +386,7 @@ def _choosing(
     sessions: Sequence[Sequence[Session]], feeds: Feeds, options: VerifyOptions, clock: Clock
 ) -> npt.NDArray[np.float64]:
     """Time all settings of models in turn, to choose; return seconds [round, model, setting]."""
-    runs = [_rounds(session, feeds) for row in sessions for session in row]
+    runs = [rounds_of(session, feeds) for row in sessions for session in row]
     times = _in_turn(runs, clock, options.time_budget * CHOICE_SHARE, CHOICE_SECONDS)
     return times.reshape(-1, len(sessions), len(sessions[0]))
 
@@ -424,6 +429,7 @@ def _seconds(run: Run, count: int, clock: Clock) -> float:
     return (clock() - before) * 1e-9
 
 
-def _rounds(session: Session, feeds: Feeds) -> Run:
+def rounds_of(session: Session, feeds: Feeds) -> Run:
+    """Return a call that runs a session once, on one input set after the other."""
     calls = [session.bound(item) for item in feeds]
     return lambda count: calls[count % len(calls)]()

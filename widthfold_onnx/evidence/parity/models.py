@@ -22,6 +22,7 @@ from widthfold_onnx.evidence.parity.comparison import (
     merged,
     stored_differences,
 )
+from widthfold_onnx.evidence.parity.cudnn_fault import original_is_off
 from widthfold_onnx.evidence.parity.float64_reference import true_outputs
 from widthfold_onnx.evidence.parity.interface import interface_differences
 from widthfold_onnx.evidence.parity.optimized_level import deployed_cells, in_float64, stepped
@@ -148,6 +149,9 @@ def _judged(
         worse, told = as_deployed(models, options, sets, exact, judge.unsteady, report)
         failures += worse
         limits += told
+    if failures:
+        runs = [expected, *([ends.original] if ends.original else [])]
+        failures += original_is_off(models, options, sets, runs, judge.unsteady, report)
     rows = merged(plain)
     doubts = unsteady_of(reference)
     if meaningless(rows):

@@ -11,17 +11,22 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from widthfold_onnx.evidence.timing.gpu_cost import gpu_cost
 from widthfold_onnx.evidence.timing.memory import file_bytes, peak_mib
 from widthfold_onnx.evidence.timing.placement import fallbacks, placement, remarks
 from widthfold_onnx.evidence.timing.profile import profile
-from widthfold_onnx.options import Shapes, VerifyOptions
-from widthfold_onnx.results import Side, Timing
+from widthfold_onnx.evidence.timing.roofline import Roofline
+from widthfold_onnx.options import Provider, Shapes, VerifyOptions
+from widthfold_onnx.results import Gpu, Side, Throughput, Timing
 from widthfold_onnx.runtime.clock import clock_name
 from widthfold_onnx.runtime.environment import cores, load_average
+from widthfold_onnx.runtime.nvml import Device
 from widthfold_onnx.runtime.paired_benchmark import Contest, contest, open_at
+from widthfold_onnx.runtime.streams import SHARE, throughput
 
 KEPT_SAMPLES = 500
 
@@ -60,13 +65,20 @@ def time_models(
     """
     say = report or (lambda line: None)
     busy = load_average() if load is None else min(load_average(), load)
-    found = contest(original, rewritten, options, shapes, report=report)
+    streamed = options.time_budget * SHARE if options.streams > 1 else 0.0
+    paired = dataclasses.replace(options, time_budget=options.time_budget - streamed)
+    found = contest(original, rewritten, paired, shapes, report=report)
     options, pairing = found.options, found.pairing
+    together: Throughput | None = None
+    if streamed:
+        say(f"timing: {options.streams} streams at once")
+        together = throughput(original, rewritten, found, streamed)
+    roofline = Roofline(options) if options.provider is Provider.CPU else None
     sides = {}
     models = {"original": original, "rewritten": rewritten}
     for number, role in enumerate(models):
         say(f"profile of {models[role].name}")
-        sides[role] = _side(models[role], number, found)
+        sides[role] = _side(models[role], number, found, roofline)
     crowded = busy + options.threads > cores()
     notes = [
         "" if found.made_up else "timed on the stored inputs",
@@ -79,6 +91,7 @@ def time_models(
         threads=options.threads,
         clock=clock_name(options.provider, options.threads),
         shapes={name: list(array.shape) for name, array in found.feeds[0].items()},
+        limits=roofline.limits() if roofline is not None else {},
         pairs=pairing.pairs,
         processes=len(pairing.samples),
         sessions=pairing.samples.shape[2],
@@ -93,15 +106,21 @@ def time_models(
         rewritten=sides["rewritten"],
         verdict="inconclusive" if crowded and options.threads > 1 else pairing.verdict,
         note="; ".join(filter(None, notes)),
+        throughput=together,
+        gpu=_gpu(found),
     )
 
 
-def _side(model: Path, number: int, found: Contest) -> Side:
+def _side(model: Path, number: int, found: Contest, roofline: Roofline | None) -> Side:
     """Describe one model, timed at the setting that suits it best."""
     options, setting, feeds = found.options, found.choice.settings[number], found.feeds[0]
     seconds = found.pairing.samples[:, number]
     chosen = dataclasses.replace(options, provider_options=setting.options)
-    nodes = profile(partial(open_at, model, options, setting), feeds)
+    least = roofline.of(model, setting.level) if roofline is not None else None
+    nodes = profile(partial(open_at, model, options, setting), feeds, least)
+    cost: tuple[float | None, float | None] = (None, None)
+    if Device(options).answers:
+        cost = gpu_cost(model, options, setting, feeds)
     return Side(
         level=str(setting),
         median_ms=_ms(np.median(seconds)),
@@ -116,6 +135,24 @@ def _side(model: Path, number: int, found: Contest) -> Side:
         providers=placement(nodes),
         fallbacks=fallbacks(nodes, options.provider),
         nodes=nodes,
+        gpu_mib=cost[0],
+        gpu_mj=cost[1],
+    )
+
+
+def _gpu(found: Contest) -> Gpu | None:
+    """Describe the GPU and its clocks during the paired timing; None on the CPU."""
+    if found.options.provider is Provider.CPU:
+        return None
+    states = [state for process in found.processes for state in process.gpu]
+    return msgspec.structs.replace(
+        Device(found.options).facts(),
+        before=states[0] if states else None,
+        after=states[-1] if states else None,
+        throttled=[
+            sorted({reason for state in process.gpu for reason in state.throttled})
+            for process in found.processes
+        ],
     )
 
 

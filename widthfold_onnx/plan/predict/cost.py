@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from widthfold_onnx.fold.packing import Move, Transpose
+from widthfold_onnx.algebra.packing import Move, Transpose
 from widthfold_onnx.plan.predict.targets import Target
 from widthfold_onnx.plan.predict.work import Work
 
@@ -52,7 +52,7 @@ def conv_seconds(work: Work, target: Target) -> float:
     depthwise = group > 1 and inputs == outputs == group
     positions = work.positions
     weights = outputs * (inputs // group) * work.taps
-    if not work.rank and target.blocked_rank:
+    if not work.rank and target.blocked_rank != 0:
         macs = positions * _up(outputs, target.lanes) * (inputs + ROW_OVERHEAD)
         return max(macs / rate, _pass(work, target, work.inputs + work.outputs)) + target.launch
     if not _is_blocked(work, target):

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from widthfold_onnx.fold.packed_layout import PackedLayout
+from widthfold_onnx.algebra.packed_layout import PackedLayout
 from widthfold_onnx.plan.measure.bench import AS_IS
 from widthfold_onnx.plan.store.store import Measurement
 from widthfold_onnx.plan.workload.layers import Layers

@@ -38,7 +38,7 @@ class LevelSearch:
     bench: Bench
     gains: Gains
     spending: Spending
-    seconds: float | None
+    seconds: float | None = None
 
     def measure(self, deadline: float, on_progress: Progress) -> None:
         """Measure the layers as they are, and race those that can move the model."""

@@ -7,14 +7,14 @@ are one workload.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import onnx
 from onnx import TensorProto
 
-from widthfold_onnx.fold.packed_layout import PackedLayout
+from widthfold_onnx.algebra.packed_layout import PackedLayout
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
@@ -76,9 +76,15 @@ class Workload:
         """Return the same layer with its most promising forms."""
         return replace(self, forms=self.forms[:forms])
 
-    def joined(self, other: Workload) -> Workload:
-        """Return the same layer with the forms of both."""
-        return replace(self, forms=tuple(dict.fromkeys((*self.forms, *other.forms))))
+
+def joined(workloads: Iterable[Workload]) -> dict[str, Workload]:
+    """Return workloads by subject: one of each, with the forms of all."""
+    found: dict[str, Workload] = {}
+    for workload in workloads:
+        like = found.setdefault(workload.subject, workload)
+        forms = dict.fromkeys((*like.forms, *workload.forms))
+        found[workload.subject] = replace(like, forms=tuple(forms))
+    return found
 
 
 def cut(

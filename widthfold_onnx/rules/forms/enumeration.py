@@ -19,14 +19,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from widthfold_onnx.fold.axis import fold_axis, keep_axis
-from widthfold_onnx.fold.channels import Grouping, regroup
-from widthfold_onnx.fold.conv import ConvFold
-from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
+from widthfold_onnx.algebra.axis import fold_axis, keep_axis
+from widthfold_onnx.algebra.channels import Grouping, regroup
+from widthfold_onnx.algebra.conv import ConvFold
+from widthfold_onnx.algebra.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.options import STRIDES_ALONE, AxisName, FoldOptions, Layout
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms import rows
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import Candidate, Reformulation
 from widthfold_onnx.rules.forms.legality import legal_form
 from widthfold_onnx.rules.forms.regrouped import words
 from widthfold_onnx.rules.match.site import LinearSite, axis_names
@@ -54,9 +54,8 @@ def candidates(site: LinearSite, options: FoldOptions, factor: int) -> Iterator[
         return
     if site.is_product:
         if options.axis is AxisName.AUTO:
-            fold, merged = rows.fold_of(site, factor), rows.fewest(site, options, factor)
-            label, kind = rows.name(site), "blocked" if site.left else "interleaved"
-            yield label, legal_form(site, options, fold, label, factor, kind, merged)
+            candidate = rows.candidate(site, factor, rows.fewest(site, options, factor))
+            yield candidate.axis, legal_form(site, options, candidate)
         return
     tile_major = options.layout is Layout.NHWC
     for split in splits(options.axis, factor, len(site.axes)):
@@ -117,12 +116,10 @@ def forms(
                 lift=lift,
                 regrouping=regrouping,
             )
-            yield (
-                label,
-                legal_form(
-                    site, options, fold, folded or "rank", factor, "+".join(kind) or "mirrored"
-                ),
+            candidate = Candidate(
+                fold=fold, axis=folded or "rank", factor=factor, kind="+".join(kind) or "mirrored"
             )
+            yield label, legal_form(site, options, candidate)
 
 
 def _of_strides(site: LinearSite, options: FoldOptions) -> Iterator[Outcome]:
@@ -153,7 +150,8 @@ def summed_taps(site: LinearSite, options: FoldOptions) -> Iterator[Reformulatio
         regrouping = regroup(site.grouping, site.grouping)
         assert not isinstance(regrouping, Refusal)
         fold = ConvFold(axes=axes, regrouping=regrouping, summed=True)
-        form = legal_form(site, options, fold, "depth", 1, SUMMED)
+        candidate = Candidate(fold=fold, axis="depth", factor=1, kind=SUMMED)
+        form = legal_form(site, options, candidate)
         if isinstance(form, Reformulation):
             yield form
 

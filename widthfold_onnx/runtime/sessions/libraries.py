@@ -17,9 +17,10 @@ _OWN = {
     Provider.CUDA: "onnxruntime_providers_cuda",
     Provider.TENSORRT: "onnxruntime_providers_tensorrt",
 }
+_CUDNN = "libcudnn.so.9"
 _OPENED_LATER = {
-    Provider.CUDA: ("libcudnn.so.9",),
-    Provider.TENSORRT: ("libcudnn.so.9",),
+    Provider.CUDA: (_CUDNN,),
+    Provider.TENSORRT: (_CUDNN,),
 }
 """Libraries opened when a provider's first Conv runs, not when it is loaded (onnxruntime#29252)."""
 
@@ -66,6 +67,16 @@ def missing_library(runtime: Any, provider: Provider) -> str | None:
     except OSError as error:
         return printable(str(error).replace(f"{folder}/", ""))
     return None
+
+
+def cudnn_version() -> tuple[int, ...]:
+    """Return the version of cuDNN 9 that is loaded, or would be; () if none can be."""
+    with contextlib.suppress(OSError, AttributeError):
+        ask = ctypes.CDLL(_CUDNN).cudnnGetVersion
+        ask.restype = ctypes.c_size_t
+        number = int(ask())
+        return number // 10000, number // 100 % 100, number % 100
+    return ()
 
 
 def _places(package: str) -> list[Path]:

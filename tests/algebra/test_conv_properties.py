@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.oracle import conv
-from widthfold_onnx.fold.axis import fold_axis, keep_axis
-from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
-from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
-from widthfold_onnx.fold.packing import Packing, Reshape, Step, pack
+from widthfold_onnx.algebra.axis import fold_axis, keep_axis
+from widthfold_onnx.algebra.conv import ConvFold, fold_per_channel, fold_weight
+from widthfold_onnx.algebra.conv_axis import ConvAxis, FoldedAxis
+from widthfold_onnx.algebra.packing import Packing, Reshape, Step, pack
 from widthfold_onnx.refusal import Refusal
 
 

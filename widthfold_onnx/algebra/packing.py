@@ -9,7 +9,7 @@ axis is cut no further than the fold needs, so that unknown extents mostly keep 
     NCHW form   cut - order as (n | b r c a.. | rest..) - merge
     NHWC form   to channels-last - cut - order as (n | rest.. | b r a.. c) - merge - to NCHW
 
-The NCHW form gives channel-major channels, the NHWC form tile-major ones (see `fold.conv`).
+The NCHW form gives channel-major channels, the NHWC form tile-major ones (see `algebra.conv`).
 In the NHWC form the two outer Transposes cancel against a channels-last runtime's own, and
 folding the last axis needs no other Transpose: one Reshape stands between them.
 """

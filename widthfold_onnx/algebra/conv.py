@@ -9,7 +9,7 @@ Both keep the channels of a group together, so every fold works inside `group`. 
 n = F*n' + b and makes F times as many groups with the same weights, W' = 1_F (x) W per group; as
 one dense group it is the block-diagonal I_F (x) W.
 
-The Conv is regrouped before it is folded (`fold.channels`: other groups, or more channels).
+The Conv is regrouped before it is folded (`algebra.channels`: other groups, or more channels).
 
 Structural zeros of a weight hold the number that stands for 0: in a quantized weight its zero
 point, which may differ per output channel.
@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from widthfold_onnx.algebra.channels import Regrouping, regroup_bias, regroup_weight
+from widthfold_onnx.algebra.conv_axis import FoldedAxis
+from widthfold_onnx.algebra.conv_layout import ConvLayout
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.fold.channels import Regrouping, regroup_bias, regroup_weight
-from widthfold_onnx.fold.conv_axis import FoldedAxis
-from widthfold_onnx.fold.conv_layout import ConvLayout
 
 
 @dataclass(frozen=True, kw_only=True)
