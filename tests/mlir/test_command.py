@@ -61,6 +61,28 @@ def test_other_targets_compile_it(build: ModuleType, tmp_path: Path, backend: st
     assert build.compiled(out.read_text(), backend, TARGETS[backend])
 
 
+def test_an_old_model_is_converted(tmp_path: Path) -> None:
+    """IREE has no lowering of a BatchNormalization before operator set 14."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 11]>'
+        "f (float[1, 1, 8, 8] x) => (float[1, 1, 8, 8] y)"
+        "<float[1, 1, 1, 1] w = {2.0}, float[1] s = {1.0}, float[1] b = {0.0}>"
+        "{ c = Conv(x, w) y = BatchNormalization(c, s, b, b, s) }"
+    )
+    onnx.save(model, tmp_path / "in.onnx")
+    run = command(tmp_path / "in.onnx", tmp_path / "out.mlir")
+    assert run.exit_code == 0, run.output
+    assert "1 of 1 Conv layers folded" in run.output
+
+
+def test_bytecode_is_read(build: ModuleType, tmp_path: Path) -> None:
+    text = build.module("conv_1d_ncw_fcw", [1, 1, 16], np.ones((2, 1, 1), np.float32))
+    with build.ir.Context(), (tmp_path / "in.mlirbc").open("wb") as file:
+        build.ir.Module.parse(text).operation.write_bytecode(file)
+    run = command(tmp_path / "in.mlirbc", tmp_path / "out.mlir")
+    assert "1 of 1 Conv layers folded" in run.output
+
+
 def test_a_layer_can_be_left_alone(build: ModuleType, tmp_path: Path) -> None:
     source, out = tmp_path / "in.mlir", tmp_path / "out.mlir"
     source.write_text(build.module("conv_1d_ncw_fcw", [1, 1, 16], np.ones((2, 1, 1), np.float32)))

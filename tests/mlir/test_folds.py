@@ -161,6 +161,19 @@ def test_products(build: ModuleType, right: bool) -> None:
     check(build, text, x, wanted + along, mix_samples=True)
 
 
+def test_halves_are_summed_in_floats_if_the_result_is_one(build: ModuleType) -> None:
+    kind = "conv_2d_nhwc_hwcf"
+    w, x = weight(kind), numbers(*shape(kind))
+    ends = {"pads": ((1, 1), (0, 1))}
+    text = build.module(kind, x.shape, w.astype(np.float16), sums="f32", **ends)
+    folded, (site,) = fold_module(text, FoldOptions(factor=4))
+    assert site.status == "folded"
+    wanted = onnx_conv(kind, x, w, pads=[1, 0, 1, 1])
+    for module in (text, folded):
+        _, result = build.loaded(build.compiled(module), x.astype(np.float16))
+        np.testing.assert_array_equal(result(), wanted)
+
+
 def test_the_papers_case_folds_to_views_alone(build: ModuleType) -> None:
     """Appendix A: B, H, W = 1, 32, 64, kernel 5 x 1, one channel, F = 8, channels last."""
     w, x, b = numbers(5, 1, 1, 1), numbers(1, 32, 64, 1), numbers(1)

@@ -60,6 +60,11 @@ def test_a_wide_layer(build: ModuleType) -> None:
     assert code == "already-wide"
 
 
+def test_a_weight_that_is_not_finite(build: ModuleType) -> None:
+    code, _ = refused(build.module(CONV, [1, 1, 8, 8], weight(1, 1, 1, 1) * np.nan))
+    assert code == "weight-not-finite"
+
+
 def test_a_constant_that_the_bindings_do_not_show(build: ModuleType) -> None:
     text = build.module(CONV, [1, 1, 8, 9], weight(1, 1, 1, 2))
     line = next(line for line in text.splitlines() if "%w =" in line)

@@ -18,6 +18,9 @@ from widthfold_onnx.results import SiteReport
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.text import printable
 
+OPSET = "17"
+"""Older models are converted to it: IREE has no lowering of some operators as they were."""
+
 
 def fold_file(
     source: Path, out: Path, options: FoldOptions, *, groups: bool = False
@@ -76,7 +79,7 @@ def _imported(model: Path) -> bytes:
     load(model)  # says what is wrong with a file that is none
     with tempfile.TemporaryDirectory() as folder:
         torch, linalg = Path(folder, "torch.mlir"), Path(folder, "linalg.mlir")
-        _run("import_onnx", str(model), "-o", str(torch))
+        _run("import_onnx", str(model), "--opset-version", OPSET, "-o", str(torch))
         options = ("--iree-input-type=onnx", "--compile-to=input")
         _run("scripts.iree_compile", str(torch), *options, "-o", str(linalg))
         return linalg.read_bytes()
