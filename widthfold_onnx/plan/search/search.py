@@ -202,7 +202,7 @@ class _Search:
             trial = trials.compare(taken, choice, seconds)
             if trial is not None and trial.status == "ok":
                 gains[name] = gain_of(trial)
-            if trial is not None and is_faster(trial):
+            if trial is not None and trial.low > 1:
                 taken = choice
         return taken, gains
 
