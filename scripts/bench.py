@@ -13,8 +13,10 @@ alternates with the original in one process, with a second copy of the original 
 each side at the better of the runtime's levels. The forms that auto measured at one thread are
 compared with their predictions (rank correlation).
 
-The folder --out (benchmarks/) gets <suite>.json after every model, then <suite>.md and <suite>.svg,
-which --report makes again of the numbers; --readme puts the table of `suite` into README.md.
+The folder --out (benchmarks/) gets <suite>.json after every model, and history.jsonl a line with
+commit, machine and versions; then <suite>.md, <suite>.svg and history.svg, the course of each model
+over commits, which --report makes again of the numbers. --readme puts the rows of `suite` that auto
+makes faster into README.md.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from pathlib import Path
 
 import msgspec
 from architectures import NETS, OUT
+from bench_history import Commit, append, draw_history, history
 from bench_openvino import against_openvino
 from bench_pad import pad_channels
 from bench_report import Cell, Ranks, Row, Suite, draw, read, table
@@ -40,12 +43,13 @@ from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import Provider, SearchOptions, Shapes
+from widthfold_onnx.options import Companion, Provider, SearchOptions, Shapes
 from widthfold_onnx.plan.predict.targets import target
 from widthfold_onnx.plan.store.identity import machine_identity, setting_identity
 from widthfold_onnx.plan.store.store import Key, Store
 from widthfold_onnx.plan.workload.layers import Layers
-from widthfold_onnx.results import SearchReport
+from widthfold_onnx.results import OptimizeReport, SearchReport
+from widthfold_onnx.rewrite.exchange import exchanged
 from widthfold_onnx.runtime.environment import Before, environment
 from widthfold_onnx.runtime.sessions.session import Level
 
@@ -102,7 +106,7 @@ def measure(model: Path, search: SearchOptions, budget: float) -> tuple[Row, lis
                 cell, report = Cell(note=str(error)), None
             row.cells[name] = cell
             if report is not None and report.search is not None:
-                ranks = list(compared(model, report.search, search))
+                ranks = compared(model, report, report.search, search)
         out = Path(folder) / "padded.onnx"
         rivals: dict[str, Callable[[], Cell]] = {
             "channel pad": lambda: timed(model, out, pad_channels(model, out, shapes), timing),
@@ -135,13 +139,16 @@ def timed(model: Path, out: Path, changed: int | None, options: VerifyOptions) -
     )
 
 
-def compared(model: Path, found: SearchReport, search: SearchOptions) -> list[Compared]:
-    """Predictions beside what the store holds of the layers of a model."""
+def compared(
+    model: Path, report: OptimizeReport, found: SearchReport, search: SearchOptions
+) -> list[Compared]:
+    """Predictions beside what the store holds of the layers of a model, with its companions."""
+    done = [Companion(it.name) for it in report.companions if it.status == "exchanged"]
+    proto, _ = exchanged(load(model).proto, model.parent, done)
     shapes = {name: tuple(dims) for name, dims in found.shapes.items()}
     fold = FoldOptions(input_shapes=SHAPES.get(model.stem, {}))
-    layers = Layers.of(
-        Document(load(model).proto, model.parent, OPERATORS), fold, shapes, target(found.target)
-    )
+    document = Document(proto, model.parent, OPERATORS)
+    layers = Layers.of(document, fold, shapes, target(found.target))
     provider = Provider(found.provider)
     setting = setting_identity(provider, {}, {}, Level.ALL, search.threads)
     machine = machine_identity(provider)
@@ -181,19 +188,20 @@ def main() -> None:
     if not arguments.report:
         run(arguments)
     try:
-        text = publish(arguments.out, arguments.suite)
+        suite = publish(arguments.out, arguments.suite)
     except UsageError as error:
         sys.exit(f"bench: {error}")
-    print(text)
+    print(suite.markdown())
     if arguments.readme:
         readme = ROOT / "README.md"
         head, _, rest = readme.read_text().partition(BEGIN)
-        readme.write_text(f"{head}{BEGIN}\n{text}{END}{rest.partition(END)[2]}")
+        readme.write_text(f"{head}{BEGIN}\n{suite.summary()}{END}{rest.partition(END)[2]}")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure all models; what was found so far is in the file after each one."""
     models, threads = SUITES[arguments.suite]
+    code = Commit.of(ROOT)
     before, rows, layers = Before(), [], []
     arguments.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -207,20 +215,22 @@ def run(arguments: argparse.Namespace) -> None:
             suite = Suite(rows=rows, ranks=ranked(layers), environment=msgspec.to_builtins(where))
             path = arguments.out / f"{arguments.suite}.json"
             path.write_bytes(msgspec.json.format(msgspec.json.encode(suite)))
+            append(arguments.out, code, where, row)
             print(table([row])[-1], flush=True)
 
 
-def publish(out: Path, name: str) -> str:
-    """Write table and picture of the numbers in a folder; returns the table.
+def publish(out: Path, name: str) -> Suite:
+    """Write table and pictures of the numbers in a folder; returns the numbers.
 
     Raises:
         UsageError: there are none that this code reads.
     """
     suite = read(out / f"{name}.json")
-    text = suite.markdown()
-    (out / f"{name}.md").write_text(text)
+    (out / f"{name}.md").write_text(suite.markdown())
     draw(suite, out / f"{name}.svg")
-    return text
+    if entries := history(out):
+        draw_history(entries, out / "history.svg")
+    return suite
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from widthfold_onnx import FoldOptions
-from widthfold_onnx.fold.channels import Grouping
+from widthfold_onnx.algebra.channels import Grouping
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.operators import OPERATORS

@@ -33,7 +33,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __str__(self) -> str:
         if self.ratio is None:
-            return self.note.replace("|", "/")[:60]
+            return self.note.partition(":")[0].replace("|", "/")[:60]
         return f"{self.ratio:.2f}x [{self.low:.2f}, {self.high:.2f}]"
 
 
@@ -79,6 +79,13 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True):
     ranks: Ranks | None
     environment: dict[str, Any] | None
     schema: str = "widthfold.bench/1"
+
+    def summary(self) -> str:
+        """The table of the models that auto made faster, and how many it left as they are."""
+        gain = [row for row in self.rows if row.cells.get("auto", NOT_RUN).ratio is not None]
+        shown = msgspec.structs.replace(self, rows=gain, ranks=None).markdown()
+        left = len(self.rows) - len(gain)
+        return f"{shown}Left as they are, for want of a gain: {left} more.\n" if left else shown
 
     def markdown(self) -> str:
         """The table, and below it where it was made and how well predictions agree."""
@@ -130,14 +137,33 @@ def table(rows: list[Row]) -> list[str]:
     return lines
 
 
-def draw(suite: Suite, path: Path) -> None:
-    """Speed-up over the original by model and column, with intervals, as SVG."""
+def pyplot() -> Any:
+    """The plotting library, which draws the same bytes every time."""
     import matplotlib as mpl
 
     mpl.use("svg")
     from matplotlib import pyplot as plt
 
     mpl.rcParams["svg.hashsalt"] = "widthfold"
+    return plt
+
+
+def lengths(cells: list[Cell]) -> tuple[list[float], list[list[float]]]:
+    """Ratios that are known, and how far their intervals reach below and above."""
+    known = [(cell.ratio or 0, cell.low or 0, cell.high or 0) for cell in cells]
+    below, above = [ratio - low for ratio, low, _ in known], [high - r for r, _, high in known]
+    return [ratio for ratio, _, _ in known], [below, above]
+
+
+def label_ratios(axes: Any, axis: Any) -> None:
+    """Make one axis, axes.xaxis or axes.yaxis, one of ratios."""
+    (axes.set_xscale if axis is axes.xaxis else axes.set_yscale)("log", base=2)
+    axis.set_major_formatter(lambda ratio, _: f"{ratio:g}x" if ratio >= 1 else f"1/{1 / ratio:g}x")
+
+
+def draw(suite: Suite, path: Path) -> None:
+    """Speed-up over the original by model and column, with intervals, as SVG."""
+    plt = pyplot()
     figure, axes = plt.subplots(figsize=(7, 1 + 0.45 * len(suite.rows)), layout="constrained")
     for offset, name in enumerate(COLUMNS):
         shown = [(i, row.cells.get(name, NOT_RUN)) for i, row in enumerate(suite.rows)]
@@ -145,22 +171,11 @@ def draw(suite: Suite, path: Path) -> None:
         points = [(i + place, cell) for i, cell in shown if cell.ratio is not None]
         if not points:
             continue  # a rival that is not installed has no place in the legend
-        axes.errorbar(
-            [cell.ratio or 0 for _, cell in points],
-            [at for at, _ in points],
-            xerr=[
-                [(cell.ratio or 0) - (cell.low or 0) for _, cell in points],
-                [(cell.high or 0) - (cell.ratio or 0) for _, cell in points],
-            ],
-            fmt="o",
-            markersize=4,
-            label=name,
-        )
+        ratios, reach = lengths([cell for _, cell in points])
+        heights = [at for at, _ in points]
+        axes.errorbar(ratios, heights, xerr=reach, fmt="o", markersize=4, label=name)
     axes.axvline(1, color="gray", linewidth=1)
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(
-        lambda ratio, _: f"{ratio:g}x" if ratio >= 1 else f"1/{1 / ratio:g}x"
-    )
+    label_ratios(axes, axes.xaxis)
     axes.set_yticks(range(len(suite.rows)), list(map(str, suite.rows)))
     axes.invert_yaxis()
     axes.set_xlabel("original / this (right of 1 is faster)")

@@ -15,8 +15,8 @@ from gpu.layers import AS_IS, Form, Layer, forms, paper, users
 from gpu.stage import FULL
 from gpu.tables import CLAIM, Section
 
-from widthfold_onnx.fold.axis import keep_axis
-from widthfold_onnx.fold.conv import ConvFold
+from widthfold_onnx.algebra.axis import keep_axis
+from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.plan.predict.cost import form_seconds, layer_seconds
 from widthfold_onnx.plan.predict.targets import Target, target
 from widthfold_onnx.plan.predict.work import Work

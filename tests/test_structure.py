@@ -15,15 +15,16 @@ LARGEST_FOLDER = 14
 ORDER = (
     ("arrays", "errors", "progress", "refusal", "text"),
     ("options", "results"),
-    ("fold", "model"),
+    ("algebra", "model"),
     ("operators",),
     ("rules", "runtime"),
     ("rewrite",),
     ("evidence", "plan"),
     ("planning",),
-    ("delivery", "interop", "saturating_forms", "survey"),
+    ("delivery", "mlir", "saturating_forms", "survey"),
     ("pipeline", "reports"),
-    ("cli",),
+    ("cli", "interop"),
+    ("passes",),
 )
 """Parts of the package, lowest first; a part imports those before its row, and itself."""
 

@@ -34,7 +34,7 @@ from widthfold_onnx.options import (
 )
 
 if TYPE_CHECKING:
-    from widthfold_onnx.interop import fold_graph
+    from widthfold_onnx.interop import fold, fold_graph, fold_ir
     from widthfold_onnx.pipeline import inspect, optimize, verify
     from widthfold_onnx.plan.search.tuning import tune
     from widthfold_onnx.planning import fold_model
@@ -52,7 +52,9 @@ _HOMES = {
     "SiteReport": "results",
     "TuneReport": "results",
     "VerifyReport": "results",
+    "fold": "interop",
     "fold_graph": "interop",
+    "fold_ir": "interop",
     "fold_model": "planning",
     "inspect": "pipeline",
     "optimize": "pipeline",
@@ -85,7 +87,9 @@ __all__ = [
     "VerifyOptions",
     "VerifyReport",
     "WidthfoldError",
+    "fold",
     "fold_graph",
+    "fold_ir",
     "fold_model",
     "inspect",
     "optimize",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -19,15 +19,16 @@ from widthfold_onnx.model.write.writer import copy_model
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.plan.decide.companions import prepared
-from widthfold_onnx.plan.decide.decisions import Decision, plan, rewriting
+from widthfold_onnx.plan.decide.decisions import Choose, Decision, plan, rewriting
 from widthfold_onnx.plan.decide.hints import Hints
 from widthfold_onnx.plan.decide.layouts import decide_layout
-from widthfold_onnx.plan.search.search import Search
+from widthfold_onnx.plan.search.search import search
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.progress import Progress, Step
-from widthfold_onnx.results import OptimizeReport, OptimizeSummary, SiteReport
+from widthfold_onnx.results import Gain, OptimizeReport, OptimizeSummary, SiteReport
 from widthfold_onnx.rewrite.region_report import region_reports
 from widthfold_onnx.rewrite.rewriting import Rewriting
+from widthfold_onnx.rules.match.site import LinearSite
 from widthfold_onnx.rules.selection import reformulate
 
 
@@ -78,18 +79,14 @@ def planned_of(
     found, inputs = None, overridable(loaded.proto)
     if options.fixed is None:
         with Store(search_options.store) as store:
-            search = Search(loaded, options, search_options, store, on_progress)
-            found = search.run()
-            document, companions = search.document(), search.companions()
-            decisions = plan(document, options, search.choose)
-            hints = Hints(document, options)
-            sites = [
-                one.report(options, hints.of(one), search.gain(one.linear)) for one in decisions
-            ]
+            found = search(loaded, options, search_options, store, on_progress)
+            document, companions = found.document, found.companions
+            decisions, sites = _decided(document, options, found.choose, found.gain)
     else:
         proto, companions = prepared(loaded.proto, loaded.folder, options)
         document = Document(proto, loaded.folder, OPERATORS)
-        decisions, sites = _at_factor(document, options, options.fixed)
+        choose = partial(reformulate, options=options, factor=options.fixed)
+        decisions, sites = _decided(document, options, choose)
     sites = [msgspec.structs.replace(s, reason=left.get(s.node, s.reason)) for s in sites]
     size = loaded.path.stat().st_size
     whole = rewriting(document, decisions, options)
@@ -107,21 +104,22 @@ def planned_of(
             exchanged=sum(len(c.nodes) for c in companions if c.status == "exchanged"),
             frozen=len(inputs - overridable(document.proto)),
         ),
-        search=found,
+        search=None if found is None else found.report,
         written=None,
         verification=None,
     )
     return Planned(loaded, options, whole, report)
 
 
-def _at_factor(
-    document: Document, options: FoldOptions, factor: int
+def _decided(
+    document: Document,
+    options: FoldOptions,
+    choose: Choose,
+    gain: Callable[[LinearSite | None], Gain | None] = lambda site: None,
 ) -> tuple[list[Decision], list[SiteReport]]:
-    """Return the decisions at a fixed factor, and their lines of the report."""
-    choose = functools.partial(reformulate, options=options, factor=factor)
-    decisions = plan(document, options, choose)
-    hints = Hints(document, options)
-    return decisions, [one.report(options, hints.of(one)) for one in decisions]
+    """Return the decisions on all sites, and their lines of the report."""
+    decisions, hints = plan(document, options, choose), Hints(document, options)
+    return decisions, [one.report(options, hints.of(one), gain(one.linear)) for one in decisions]
 
 
 def fold_model(
@@ -135,7 +133,7 @@ def fold_model(
         folder: where its external data lies.
 
     Returns:
-        The folded model, equal to `proto` if nothing is changed, and the outcome of every site.
+        The folded model, `proto` itself if nothing is changed, and the outcome of every site.
 
     Raises:
         UsageError: an option that does not fit.
@@ -144,10 +142,12 @@ def fold_model(
     if options.fixed is None:
         raise UsageError("fold_model runs nothing, so it takes a factor, or form strides")
     check_model(proto, folder)
+    exchanged, _ = prepared(proto, folder, options)
     copy = onnx.ModelProto()
-    copy.CopyFrom(prepared(proto, folder, options)[0])
+    copy.CopyFrom(exchanged)
     document = Document(copy, folder, OPERATORS)
-    decisions, sites = _at_factor(document, options, options.fixed)
+    choose = partial(reformulate, options=options, factor=options.fixed)
+    decisions, sites = _decided(document, options, choose)
     if not any(site.status == "folded" for site in sites):
-        return copy, sites
+        return exchanged, sites
     return rewriting(document, decisions, options).carry_out(), sites

@@ -10,7 +10,7 @@ from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.read.loader import LoadedModel
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.plan.decide.companions import possible_companions, prepared
+from widthfold_onnx.plan.decide.companions import other_companions, prepared
 from widthfold_onnx.plan.decide.decisions import KEPT, Decision, plan, planned_shapes, read_at
 from widthfold_onnx.plan.decide.hints import Hints
 from widthfold_onnx.refusal import Refusal
@@ -19,7 +19,7 @@ from widthfold_onnx.rewrite.record import FOLD_KEY, read_record
 from widthfold_onnx.rules.forms.enumeration import candidates
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite
-from widthfold_onnx.rules.selection import cost, furthest, is_wide, reformulate
+from widthfold_onnx.rules.selection import cost, furthest, reformulate, width_problem
 
 TILE = 8
 """Channels of one tensor-core tile in half precision (NVIDIA convolution guide)."""
@@ -35,8 +35,8 @@ def survey(loaded: LoadedModel, options: FoldOptions, factor: int) -> InspectRep
     Raises:
         UsageError: a node pattern matches no site, or an assumed input shape does not fit.
     """
-    companions = possible_companions(loaded.proto, loaded.folder, options)
-    proto, _ = prepared(loaded.proto, loaded.folder, options)
+    proto, companions = prepared(loaded.proto, loaded.folder, options)
+    companions += other_companions(proto, loaded.folder, options)
     document = Document(proto, loaded.folder, OPERATORS)
     return InspectReport(
         model=loaded.path.name,
@@ -96,7 +96,7 @@ def _describe(
             refusals=reasons,
         )
     inputs, outputs = linear.channels
-    wide = is_wide(linear, options)
+    wide = width_problem(linear, options)
     return InspectSite(
         **place,
         input_shape=_shown(linear.planned),

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from onnx import NodeProto, helper, numpy_helper
 
 from gpu.layers import Array, Form, Layer
-from widthfold_onnx.fold.conv import ConvFold, fold_weight
-from widthfold_onnx.fold.packing import Packing, Transpose, pack
+from widthfold_onnx.algebra.conv import ConvFold, fold_weight
+from widthfold_onnx.algebra.packing import Packing, Transpose, pack
 
 Port = tuple[str, npt.DTypeLike, Sequence[int] | None]
 """Name, type and shape of an input or an output; None leaves the shape to the runtime."""

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from widthfold_onnx.fold.axis import fold_axis, keep_axis
-from widthfold_onnx.fold.channels import Grouping, Regrouping
-from widthfold_onnx.fold.conv import ConvFold
-from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
+from widthfold_onnx.algebra.axis import fold_axis, keep_axis
+from widthfold_onnx.algebra.channels import Grouping, Regrouping
+from widthfold_onnx.algebra.conv import ConvFold
+from widthfold_onnx.algebra.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.refusal import Refusal
 
 ALIGN = 8
@@ -75,7 +75,7 @@ class Layer:
 
     @property
     def axes(self) -> tuple[ConvAxis, ...]:
-        """Geometry of the spatial axes, of a ConvTranspose as a Conv (`fold.axis`)."""
+        """Geometry of the spatial axes, of a ConvTranspose as a Conv (`algebra.axis`)."""
         found = []
         for length, k, (begin, end) in zip(self.extents[1:], self.kernel, self.ends, strict=True):
             if self.transposed:

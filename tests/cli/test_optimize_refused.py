@@ -125,6 +125,7 @@ def test_wrong_usage_is_one_line_and_exit_2(model: Path, out: Path) -> None:
         ((model, out, "--factor", 5000), "factor is 5000"),
         ((model, out, "--factor", "eight"), "'eight'"),
         ((model, out, "--factor", 8, "--axis", "depths"), "is none of auto, batch"),
+        ((model, out, "--companion", "none", "--companion", "prelu"), "none means that no other"),
         ((model, out, "--factor", 8, "--axis", "1"), "folds along 0, 2, 3 or 4"),
         ((model, out, "--factor", 8, "--axis", "²"), "is none of auto, batch"),
         ((model, out, "--factor", 8, "--axis", "9" * 5000), "is none of auto, batch"),

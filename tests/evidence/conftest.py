@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.evidence.machine import NODES, Machine
+from tests.evidence.machine import NODES, Limits, Machine
 from widthfold_onnx.evidence.timing import speed
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.options import Provider, VerifyOptions
@@ -35,7 +35,8 @@ def measured(monkeypatch, tmp_path):
             "time": SimpleNamespace(perf_counter=machine.seconds),
             "clock_of": lambda *given: lambda: machine.now,
             "isolated": lambda function, *arguments: function(*arguments),
-            "profile": lambda open_with, feeds: NODES,
+            "profile": lambda open_with, feeds, least: NODES,
+            "Roofline": Limits,
             "resolved": lambda options: options,
             "peak_mib": lambda *arguments: 12.34,
             "file_bytes": lambda model: 5 if model.name == "a.onnx" else 6,

@@ -54,12 +54,12 @@ class Profiled:
 
 @pytest.fixture
 def profiled(monkeypatch):
-    def run(seconds, *nodes):
+    def run(seconds, *nodes, least=None):
         session = Profiled(seconds, *nodes)
         monkeypatch.setattr(
             profile_module, "time", SimpleNamespace(perf_counter=lambda: session.now)
         )
-        return profile(session.open_with, {"x": 1}), session
+        return profile(session.open_with, {"x": 1}, least), session
 
     return run
 
@@ -145,6 +145,19 @@ def test_a_slow_model_is_profiled_in_fewer_runs(profiled, seconds, runs):
     )
     assert session.runs == WARM_RUNS + runs
     assert node.us == 9.0
+
+
+def test_a_node_is_compared_with_the_least_time_of_all_its_turns(profiled):
+    nodes = (
+        ("turns", "P", lambda run: [999] * 2 if run < WARM_RUNS else [10, 30]),
+        ("tiny", "P", steady(9)),
+        ("unknown", "P", steady(99)),
+    )
+    assert {node.reached for node in profiled(0.0, *nodes)[0]} == {None}
+    seconds = {"turns": 8e-6, "tiny": 1e-6, "unknown": None}
+    found, _ = profiled(0.0, *nodes, least=lambda name, said: seconds[name])
+    reached = {node.name: node.reached for node in found}
+    assert reached == {"turns": 0.4, "tiny": None, "unknown": None}
 
 
 def test_a_real_profile_names_nodes_operators_and_providers(tmp_path):

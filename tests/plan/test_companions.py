@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 
 import onnx
@@ -12,6 +13,7 @@ from tests.plan import world
 from tests.plan.world import World, doubled, enter, folded
 from widthfold_onnx import optimize
 from widthfold_onnx.options import Companion, Effort, FoldOptions, Provider, SearchOptions
+from widthfold_onnx.plan.search import search
 from widthfold_onnx.results import OptimizeReport
 
 NET = """
@@ -43,10 +45,10 @@ def found(
     monkeypatch.setattr(world, "folded", changed)
     store = model.with_name("store.sqlite")
     given = {"store": store, "provider": Provider.CPU, "effort": Effort.THOROUGH}
-    search = SearchOptions(**given, **changes.pop("search", {}))
+    options = SearchOptions(**given, **changes.pop("search", {}))
     here = enter(monkeypatch, World(doubled, saved))
     out = model.with_name("out.onnx")
-    return optimize(model, out, FoldOptions(**changes), None, search), here
+    return optimize(model, out, FoldOptions(**changes), None, options), here
 
 
 @pytest.mark.parametrize(
@@ -81,8 +83,8 @@ def test_a_second_run_measures_nothing_and_writes_the_same(
     saved = {"first": 1.0, "prelu": 2.0, "second": 1.0}
     first, _ = found(model, monkeypatch, saved)
     content = model.with_name("out.onnx").read_bytes()
-    for search in ({}, {"measure": False}):
-        again, here = found(model, monkeypatch, saved, search=search)
+    for given in ({}, {"measure": False}):
+        again, here = found(model, monkeypatch, saved, search=given)
         assert not here.compared
         assert model.with_name("out.onnx").read_bytes() == content
         assert again.companions == first.companions
@@ -126,3 +128,33 @@ def test_frozen_weights_are_judged_with_all_else(
     assert (report.summary.frozen, report.summary.folded, report.summary.exchanged) == (3, 2, 1)
     out = onnx.load(model.with_name("out.onnx"))
     assert [value.name for value in out.graph.input] == ["x"]
+
+
+IN_FUNCTIONS = """
+<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+g (float[1,1,4,32] x) => (float[1,1,4,32] y)
+<float[2,1,1,3] w1, float[1,2,1,3] w2, float[1] s = {0.25}>
+{
+    a = own.block (x, w1, s)
+    b = Conv <pads = [0,1,0,1]> (a, w2)
+    c = own.act (b, s)
+    d = own.block (c, w1, s)
+    y = Conv <pads = [0,1,0,1]> (d, w2)
+}
+<domain: "own", opset_import: ["" : 17]>
+block (x, w, s) => (z) { t = Conv <pads = [0,1,0,1]> (x, w)  z = PRelu (t, s) }
+<domain: "own", opset_import: ["" : 17]>
+act (x, s) => (z) { t = Neg (x)  z = PRelu (t, s) }"""
+
+
+def test_a_companion_that_renames_nodes_may_be_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It inlines act, too, so the second block's Conv has another name than in the original."""
+    model = save(build(IN_FUNCTIONS), tmp_path / "model.onnx")
+    monkeypatch.setattr(search, "is_faster", lambda trial: False)
+    report, _ = found(model, monkeypatch, defaultdict(lambda: 0.5))
+    assert (tmp_path / "out.onnx").read_bytes() == model.read_bytes()
+    assert [site.code for site in report.sites] == ["no-gain"] * 4
+    reasons = [site.reason for site in report.sites]
+    assert sum("in the model with companions only" in reason for reason in reasons) == 1

@@ -106,6 +106,21 @@ def test_no_target_falls_for_a_stem_or_a_wide_layer(case: str, name: str) -> Non
     assert max(found.values(), default=0.0) < MARGIN, found
 
 
+def test_a_product_reads_a_weight_once_that_a_conv_reads_again() -> None:
+    """Measured: an inverse STFT is 1.39 times as fast as a product, 1.17 times as a Conv."""
+    work = Work(
+        dtype="FLOAT",
+        itemsize=4,
+        channels=(2049, 4096),
+        group=1,
+        taps=1,
+        rank=0,
+        inputs=340 * 2049,
+        outputs=340 * 4096,
+    )
+    assert conv_seconds(replace(work, rank=1), CPU) > ALIKE * conv_seconds(work, CPU)
+
+
 def test_a_fold_that_moves_single_elements_is_predicted_to_lose() -> None:
     """Measured 1.36x for four columns and 0.35x for two rows by two columns."""
     found = gains(workload([16, 1, 64, 64], [4, 1, 3, 3], same(3, 3)))

@@ -12,7 +12,7 @@ from tests.cli.tool import build
 from tests.plan.tool import FOLD, conv, integers, layers, run, workload
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.plan.workload.build import reformed
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 
 BASE = {"shape": [1, 2, 6, 16], "weight": (3, 2, 3, 3), "pads": [1, 1, 1, 1]}
 SCALE = np.array([2.0, 1.0, 3.0])
@@ -114,7 +114,8 @@ def test_whatever_decides_over_the_time_is_in_the_subject() -> None:
 def test_what_is_left_alone_is_no_unit() -> None:
     assert layers(conv(**BASE), FoldOptions(skip=("conv",))).workloads == {}
     wide = layers(conv(**BASE), FoldOptions(max_channels=2))
-    assert (wide.workloads, wide.subjects) == ({}, {})
+    assert wide.workloads == {}
+    assert [subject.code for subject in wide.subjects.values()] == [Code.ALREADY_WIDE]
 
 
 def test_a_layer_of_one_position_has_no_form_and_says_so() -> None:

@@ -17,7 +17,8 @@ from widthfold_onnx.options import Effort, FoldOptions, Provider, SearchOptions
 from widthfold_onnx.plan.measure.effort import SPENDING
 from widthfold_onnx.plan.search import search_context
 from widthfold_onnx.plan.search.assign import SMALLEST_GAIN
-from widthfold_onnx.plan.search.search import CLOSE, SLIGHT
+from widthfold_onnx.plan.search.found import SLIGHT
+from widthfold_onnx.plan.search.search import CLOSE
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.reports import wording
 from widthfold_onnx.results import OptimizeReport

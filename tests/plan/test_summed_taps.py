@@ -1,4 +1,4 @@
-"""A 3-D Conv as a 2-D one, whose results for each tap of the depth are shifted and added."""
+"""A Conv without its first axis, whose results for each tap of the axis are shifted and added."""
 
 from __future__ import annotations
 
@@ -42,57 +42,81 @@ def rewritten(model: onnx.ModelProto) -> onnx.ModelProto:
     return Rewriting.of(document, [(site, form)], FOLD).carry_out()
 
 
+LONE = {"bias": False}  # no tap meets all positions of the result, so that none could add a bias
+
+
 @pytest.mark.parametrize(
-    ("shape", "weight", "attributes"),
+    ("model", "taps"),
     [
-        ([2, 3, 5, 4, 6], (4, 3, 3, 3, 3), SAME),
-        ([1, 1, 6, 5, 5], (2, 1, 2, 3, 1), {"pads": [0, 1, 0, 1, 0, 0], "strides": [1, 2, 1]}),
-        ([1, 2, 5, 4, 4], (3, 2, 5, 1, 1), {"pads": [4, 0, 0, 4, 0, 0], "dilations": [2, 1, 1]}),
-        ([1, 2, 4, 3, 3], (3, 2, 3, 1, 1), {"auto_pad": "SAME_UPPER"}),
+        (MODEL, 3),
+        (conv([1, 1, 6, 5, 5], (2, 1, 2, 3, 1), pads=[0, 1, 0, 1, 0, 0], strides=[1, 2, 1]), 2),
+        (conv([1, 2, 5, 4, 4], (3, 2, 5, 1, 1), pads=[4, 0, 0, 4, 0, 0], dilations=[2, 1, 1]), 5),
+        (conv([1, 2, 4, 3, 3], (3, 2, 3, 1, 1), auto_pad="SAME_UPPER"), 3),
+        (conv([1, 2, 5, 4, 4], (3, 2, 3, 3, 3)), 3),  # less deep
+        (conv([1, 2, 3, 4, 4], (3, 2, 3, 1, 1), pads=[2, 0, 0, 2, 0, 0], **LONE), 3),  # deeper
+        (conv([2, 3, 7, 4, 4], (3, 3, 5, 3, 3), strides=[2, 1, 2]), 3),
+        (conv([1, 2, 5, 4, 4], (2, 2, 3, 3, 3), op="ConvTranspose", **SAME), 3),
+        (conv([2, 5, 13], (3, 5, 7), pads=[3, 3]), 7),
+        (conv([2, 5, 13], (3, 5, 3), pads=[4, 0], dilations=[2]), 3),
+        (conv([2, 3, 55], (13, 3, 20), strides=[5]), 4),
+        (conv([2, 1, 53], (13, 1, 17), strides=[5], pads=[5, 6], **LONE), 4),
+        (conv([2, 7, 11], (7, 1, 20), strides=[5], op="ConvTranspose", **LONE), 4),
+        (conv([2, 7, 11], (7, 3, 10), strides=[5], op="ConvTranspose", **LONE), 2),
+        (conv([2, 3, 11], (3, 2, 7), strides=[3], pads=[2, 1], op="ConvTranspose", **LONE), 3),
+        (conv([1, 2, 9], (2, 3, 6), strides=[2], pads=[5, 5], op="ConvTranspose"), 4),
     ],
 )
-def test_it_is_the_layer(shape: list[int], weight: tuple[int, ...], attributes: dict) -> None:
-    model = conv(shape, weight, **attributes)
+def test_it_is_the_layer(model: onnx.ModelProto, taps: int) -> None:
     new = rewritten(model)
-    ops = [node.op_type for node in new.graph.node]
-    pads = ["Pad"] * weight[2]
-    assert ops[:4] == ["Transpose", "Reshape", "Conv", "Reshape"]
-    assert ops[4:] == [*pads, "Sum", "Transpose"]
+    (added,) = (node for node in new.graph.node if node.op_type == "Sum")
+    assert len(added.input) == taps
+    folded = next(node for node in new.graph.node if node.op_type in ("Conv", "Gemm"))
+    weight = next(t for t in new.graph.initializer if t.name == folded.input[1])
+    assert len(weight.dims) == len(model.graph.initializer[0].dims) - 1
     x = integers(model.SerializeToString())
-    np.testing.assert_array_equal(
-        run(new.SerializeToString(), x), run(model.SerializeToString(), x), strict=True
-    )
+    found = run(new.SerializeToString(), x)
+    np.testing.assert_array_equal(found, run(model.SerializeToString(), x), strict=True)
     assert_proved(model, new, 1)
 
 
+def test_the_ends_of_an_inverse_stft_are_views() -> None:
+    """Only its data is transposed; a result of one channel is what the rows of the product hold."""
+    model = conv([2, 7, 11], (7, 1, 20), strides=[5], op="ConvTranspose", **LONE)
+    ops = [node.op_type for node in rewritten(model).graph.node]
+    assert ops == ["Transpose", "Reshape", "Gemm", "Reshape", *["Pad"] * 4, "Sum", "Reshape"]
+
+
 @pytest.mark.parametrize("fault", ["shift", "channel", "bias"])
-def test_a_fault_is_found(fault: str) -> None:
-    new = rewritten(MODEL)
+@pytest.mark.parametrize("model", [MODEL, conv([2, 4, 13], (4, 4, 3), pads=[1, 1])])
+def test_a_fault_is_found(fault: str, model: onnx.ModelProto) -> None:
+    new = rewritten(model)
     tensors = {t.name: t for t in new.graph.initializer}
     if fault == "bias":
-        name = next(n for n in new.graph.node if n.op_type == "Conv").input[2]
+        name = next(n for n in new.graph.node if n.op_type in ("Conv", "Gemm")).input[2]
     else:
         name = [n for n in new.graph.node if n.op_type == "Pad"][2].input[1]
     numbers = numpy_helper.to_array(tensors[name]).copy()
     if fault == "bias":
         numbers = np.roll(numbers, 4)  # a tap that does not meet all positions
     else:
-        axis = 1 if fault == "shift" else 2
-        numbers[axis], numbers[axis + 5] = numbers[axis] + 1, numbers[axis + 5] - 1
+        axis, rank = 1 if fault == "shift" else 2, len(numbers) // 2
+        numbers[axis], numbers[axis + rank] = numbers[axis] + 1, numbers[axis + rank] - 1
     tensors[name].CopyFrom(numpy_helper.from_array(numbers, name))
-    assert proof(MODEL, new).verdict == "different"
+    assert proof(model, new).verdict == "different"
 
 
 @pytest.mark.parametrize(
     "model",
     [
-        conv([1, 2, 5, 4, 4], (3, 2, 3, 3, 3)),  # the result is less deep
         conv([1, 2, 5, 4, 4], (3, 2, 1, 3, 3)),  # one tap
-        conv([1, 2, 6, 4, 4], (3, 2, 3, 3, 3), pads=[1, 1, 1, 1, 1, 1], strides=[2, 1, 1]),
+        conv([2, 7, 11], (7, 3, 5), strides=[5], op="ConvTranspose"),  # one tap of five positions
+        conv([1, 2, 3, 4, 4], (3, 2, 3, 1, 1), pads=[2, 0, 0, 2, 0, 0]),  # no tap for the bias
         conv([1, 2, 6, 4, 4], (3, 2, 2, 1, 1), pads=[1, 0, 0, 1, 0, 0], dilations=[2, 1, 1]),
+        conv([2, 7, 11], (7, 1, 20), strides=[5], op="ConvTranspose"),
         conv([1, 2, 3, 4, 4], (3, 2, 3, 1, 1), pads=[3, 0, 0, 3, 0, 0], dilations=[3, 1, 1]),
         conv([1, 2, 5, 4, 4], (4, 1, 3, 3, 3), group=2, **SAME),
-        conv([1, 2, 5, 4, 4], (2, 2, 3, 3, 3), op="ConvTranspose", **SAME),
+        conv([1, 2, 3, 4, 4], (2, 2, 3, 3, 3), strides=[1, 2, 1], op="ConvTranspose", **LONE),
+        conv(["n", 5, 13], (3, 5, 7)),
         conv([1, 2, 5, 4], (3, 2, 3, 3), pads=[1, 1, 1, 1]),
     ],
 )
@@ -108,3 +132,10 @@ def test_it_has_no_structural_zeros_and_keeps_to_the_limits() -> None:
     assert 1 < form.bytes_ratio < 3  # the output is written once for each tap
     _, _, refused = summed(MODEL, FoldOptions(max_bytes_growth=1.1))
     assert refused is None
+
+
+def test_the_gemm_of_old_operator_sets_is_not_used() -> None:
+    model = conv([2, 5, 13], (3, 5, 7), pads=[3, 3])
+    model.opset_import[0].version = 10
+    _, _, form = summed(model)
+    assert form is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 
 import onnx
@@ -14,14 +14,15 @@ from tests.plan.races import bench
 from tests.plan.workers import sleeping
 from tests.plan.world import WHOLE, World, doubled, enter
 from widthfold_onnx.model.read.loader import load
-from widthfold_onnx.options import Provider, SearchOptions
+from widthfold_onnx.options import Companion, Provider, SearchOptions
 from widthfold_onnx.plan.search import trials
-from widthfold_onnx.plan.search.trials import Trials
+from widthfold_onnx.plan.search.trials import ORIGINAL, Choice, Trials
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.runtime.paired_benchmark import ratios_to
 
-A, B = {"layer": "form"}, {"layer": "form", "other": "form"}
+A = Choice(forms={"layer": "form"})
+B = Choice(forms={"layer": "form", "other": "form"})
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ class Builder:
     """Trials whose models say by the names of folded Convs what was chosen."""
 
     def __init__(self, model: Path, store: Store, **changes: object) -> None:
-        self.built: list[Mapping[str, str]] = []
+        self.built: list[Choice] = []
         self.bench = bench(store)
         folder = model.parent / "trials"
         folder.mkdir(exist_ok=True)
@@ -53,10 +54,10 @@ class Builder:
         }
         self.trials = Trials(**{**given, **changes})
 
-    def _build(self, choice: Mapping[str, str]) -> tuple[onnx.ModelProto, set[str]]:
+    def _build(self, choice: Choice) -> tuple[onnx.ModelProto, set[str]]:
         self.built.append(choice)
         proto = build()
-        for name in choice:
+        for name in choice.forms:
             node = proto.graph.node.add(op_type="Conv", name=name)
             node.metadata_props.add(key=FOLD_KEY)
         return proto, set()
@@ -71,8 +72,8 @@ def test_the_ratio_is_that_of_the_first_to_the_second(model: Path, world: World)
         assert (found.rounds, found.control, found.status) == (50, 0.005, "ok")
         assert found.low < found.ratio < found.high
         assert builder.trials.compare(B, A, 3.0).ratio == pytest.approx(1 / found.ratio)
-        assert builder.trials.compare({}, A, 3.0).ratio == pytest.approx(WHOLE / (WHOLE - 2))
-    assert world.compared == [({"layer"}, B.keys()), (B.keys(), {"layer"}), (set(), {"layer"})]
+        assert builder.trials.compare(ORIGINAL, A, 3.0).ratio == pytest.approx(WHOLE / (WHOLE - 2))
+    assert world.compared == [({"layer"}, {*B.forms}), ({*B.forms}, {"layer"}), (set(), {"layer"})]
 
 
 def test_the_original_is_compared_as_it_lies_there(
@@ -86,7 +87,7 @@ def test_the_original_is_compared_as_it_lies_there(
 
     monkeypatch.setattr("widthfold_onnx.plan.search.trials.isolated", spy)
     with Store(None) as store:
-        Builder(model, store).trials.compare({}, A, 3.0)
+        Builder(model, store).trials.compare(ORIGINAL, A, 3.0)
     assert seen == [model]
 
 
@@ -94,11 +95,11 @@ def test_nothing_is_built_or_compared_twice(model: Path, world: World) -> None:
     with Store(None) as store:
         builder = Builder(model, store)
         for _ in range(2):
-            for base, other in (({}, A), ({}, B), (A, B)):
+            for base, other in ((ORIGINAL, A), (ORIGINAL, B), (A, B)):
                 builder.trials.compare(base, other, 3.0)
         assert builder.built == [A, B]
         assert builder.bench.measured == len(world.compared) == 3
-        known = builder.trials.compare(A, dict(reversed(B.items())), 3.0)
+        known = builder.trials.compare(A, Choice(forms=dict(reversed(B.forms.items()))), 3.0)
         again = Builder(model, store)
         assert again.trials.compare(A, B, 3.0) == known
         assert (again.built, again.bench.measured, len(world.compared)) == ([], 0, 3)
@@ -116,11 +117,21 @@ def test_another_model_shape_or_selection_is_compared_again(model: Path, world: 
             ),
             1,
         ):
-            Builder(model, store, **changes).trials.compare({}, A, 3.0)
+            Builder(model, store, **changes).trials.compare(ORIGINAL, A, 3.0)
             assert len(world.compared) == number
         copy = save(build(), model.with_name("copy.onnx"))
-        Builder(model, store, loaded=load(copy)).trials.compare({}, A, 3.0)
+        Builder(model, store, loaded=load(copy)).trials.compare(ORIGINAL, A, 3.0)
         assert len(world.compared) == 4, "the name of a file does not count"
+
+
+def test_every_field_of_a_choice_makes_another_trial(model: Path, world: World) -> None:
+    changes = {"frozen": True, "companions": (Companion.PRELU,), "forms": A.forms}
+    assert changes.keys() == {field.name for field in fields(Choice)}
+    with Store(None) as store:
+        builder = Builder(model, store)
+        for name, value in changes.items():
+            builder.trials.compare(ORIGINAL, Choice(**{name: value}), 3.0)
+        assert len(world.compared) == len(builder.built) == len(changes)
 
 
 @pytest.mark.processes
@@ -129,7 +140,7 @@ def test_a_model_that_hangs_is_lost(model: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(trials, "PATIENCE", 1.0)
     with Store(None) as store:
         builder = Builder(model, store)
-        found = builder.trials.compare({}, A, 0.5)
+        found = builder.trials.compare(ORIGINAL, A, 0.5)
         assert (found.status, found.reason) == ("lost", "no result after 1.5 s; stopped")
 
 
@@ -146,8 +157,8 @@ def test_parts_of_a_choice_are_timed_in_turn_with_it(
         return world.isolated(function, base, *args, **more)
 
     monkeypatch.setattr(trials, "isolated", spy)
-    every = dict.fromkeys(names, "form")
-    parts = [{n: "form" for n in names if n != left} for left in names]
+    every = Choice(forms=dict.fromkeys(names, "form"))
+    parts = [Choice(forms={n: "form" for n in names if n != left}) for left in names]
     with Store(None) as store:
         builder = Builder(model, store)
         compared = builder.trials.compare(parts[0], every, 3.0)
@@ -164,5 +175,5 @@ def test_of_parts_that_do_not_run_nothing_is_known_but_that(
 ) -> None:
     enter(monkeypatch, World(doubled, {"layer": math.nan, "other": 1.0}))
     with Store(None) as store:
-        found = Builder(model, store).trials.without(B, [A, {"other": "form"}], 4.0)
+        found = Builder(model, store).trials.without(B, [A, Choice(forms={"other": "form"})], 4.0)
     assert [one.status for one in found] == ["lost", "lost"]

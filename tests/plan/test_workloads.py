@@ -53,6 +53,8 @@ LAYERS = {
         group=2,
         op="ConvTranspose",
     ),
+    "STFT": conv([1, 1, 52], (13, 1, 20), strides=[5]),
+    "inverse STFT": conv([2, 7, 11], (7, 1, 20), strides=[5], bias=False, op="ConvTranspose"),
     "mirrored": conv([1, 2, 6, 8], (2, 3, 3, 3), pads=[1, 1, 1, 1], op="ConvTranspose"),
     "depthwise": conv([1, 6, 5, 7], (6, 1, 3, 2), pads=[1, 0, 1, 1], group=6),
     "block-diagonal": conv([1, 6, 5, 8], (4, 6, 3, 3), pads=[1, 1, 1, 1], blocks=2),
@@ -130,6 +132,7 @@ def test_the_kinds_that_exist_are_tried() -> None:
     assert {"space-to-depth", "space-to-depth+space-to-depth"} <= kinds("strided")
     assert {"batch", "batch+lifted"} <= kinds("batch")
     assert "summed taps" in kinds("3-D") & kinds("3-D dilated")
+    assert "summed taps" in kinds("STFT") & kinds("inverse STFT")
     assert "blocked" in kinds("pointwise")
     assert {"sub-pixel", "sub-pixel+lifted", "interleaved+sub-pixel"} <= kinds("transposed")
     assert {"batch+sub-pixel", "whole"} <= kinds("transposed 1-D")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from widthfold_onnx.fold.axis import fold_axis
-from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
+from widthfold_onnx.algebra.axis import fold_axis
+from widthfold_onnx.algebra.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.results import (
     AxisPattern,
     Environment,
@@ -119,7 +119,7 @@ def side(median: float, names: list[str], seed: int) -> Side:
         providers={"CPUExecutionProvider": len(names)},
         fallbacks=[],
         nodes=[
-            NodeTime(name=n, op="Conv", provider="CPUExecutionProvider", us=t)
+            NodeTime(name=n, op="Conv", provider="CPUExecutionProvider", us=t, reached=2 / t)
             for n, t in zip(names, times, strict=True)
         ],
     )
@@ -141,6 +141,7 @@ def timing() -> Timing:
         converged=True,
         crowded=False,
         same_level=1.68,
+        limits={"bytes of a copy of 256 KiB": 7.34e10, "operations on float": 1.5e11},
         original=side(1.94, layers, 1),
         rewritten=side(1.14, [*layers[:9], "widthfold/reshape_1", "widthfold/reshape_2"], 2),
         verdict="faster",

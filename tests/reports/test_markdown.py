@@ -21,7 +21,7 @@ def test_the_verdict_is_the_first_line() -> None:
 def test_tables_have_as_many_cells_as_columns() -> None:
     for report in (passing(), failing(), hostile()):
         tables = re.findall(r"(?:^\|.*\n)+", render(report), re.MULTILINE)
-        assert len(tables) == 3
+        assert len(tables) == 4
         for table in tables:
             assert len({line.count("|") for line in table.splitlines()}) == 1
 
@@ -31,6 +31,18 @@ def test_speed_memory_and_size_are_there() -> None:
     for part in ("**faster**: 1.702x, 95 % [1.691, 1.713]", "p99 ms", "peak MiB", "KiB"):
         assert part in text
     assert "\n\nThroughput: 2291 runs per second in 3 streams at once, the original" in text
+
+
+def test_nodes_are_compared_with_the_limits_of_the_machine_where_these_are_known() -> None:
+    report = passing()
+    text = render(report)
+    assert "| slowest nodes | model | op | us | of limit |" in text
+    assert "| original | <code>Conv</code> | 256 | 1% |" in text
+    assert "limits, per second: 73.4 G bytes of a copy of 256 KiB, 150 G operations on fl" in text
+    assert report.timing is not None
+    elsewhere = render(replace(report, timing=replace(report.timing, limits={})))
+    assert "| slowest nodes | model | op | us |\n" in elsewhere
+    assert "limit" not in elsewhere
 
 
 def test_names_hold_no_sign_that_means_anything() -> None:

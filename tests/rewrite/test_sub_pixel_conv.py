@@ -17,9 +17,9 @@ from tests.rules.test_conv_transpose import transposed_model
 from tests.rules.test_selection import conv_model, site
 from tests.running import LEVELS, run
 from widthfold_onnx import AxisName, FoldOptions
-from widthfold_onnx.fold.axis import fold_axis
-from widthfold_onnx.fold.conv import ConvFold
-from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
+from widthfold_onnx.algebra.axis import fold_axis
+from widthfold_onnx.algebra.conv import ConvFold
+from widthfold_onnx.algebra.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.plan.decide.decisions import plan, rewriting

@@ -11,6 +11,8 @@ from types import ModuleType, SimpleNamespace
 import msgspec
 import pytest
 
+from tests.cli.tool import build, save
+from tests.plan import test_companions
 from widthfold_onnx.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,10 +45,22 @@ def test_a_line_per_model_with_intervals_or_the_reason(report: ModuleType) -> No
     text = suite(report).markdown()
     row = (
         "| chain | 4 | 2.000 | as it is | 2.00x [1.90, 2.10] | 0.50x [0.40, 2.10] "
-        "| does not run: a / b | 1.01 |"
+        "| does not run | 1.01 |"
     )
     assert row in text.splitlines()
     assert "rank correlation 0.80, within 2 layers 0.70 in the mean" in text
+
+
+def test_the_readme_shows_the_models_that_gain(report: ModuleType) -> None:
+    one = suite(report)
+    kept = report.Row(model="kept", layers=2, cells={"auto": report.Cell(note="as it is")})
+    found = msgspec.structs.replace(one, rows=[*one.rows, kept])
+    lines = found.summary().splitlines()
+    assert [
+        line for line in lines if "chain" in line or "kept" in line
+    ] == one.markdown().splitlines()[2:3]
+    assert lines[-1] == "Left as they are, for want of a gain: 1 more."
+    assert "Left as they are" not in one.summary()
 
 
 def test_the_picture_and_the_numbers_are_the_same_every_time(
@@ -147,6 +161,18 @@ def test_a_model_with_companions_alone_is_timed(
     assert (row.cells["auto"].folded, row.cells["auto"].note) == (3, "faster")
 
 
+def test_layers_are_compared_as_they_are_beside_companions(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    model = save(build(test_companions.NET), tmp_path / "model.onnx")
+    saved = {"first": 1.0, "prelu": 2.0, "second": 1.0}
+    report, _ = test_companions.found(model, monkeypatch, saved)
+    search = bench.SearchOptions(store=model.with_name("store.sqlite"))
+    layers = bench.compared(model, report, report.search, search)
+    assert len(layers) == report.search.layers == 2
+    assert "LeakyRelu" in layers[0].subject
+
+
 def test_a_suite_runs_at_each_number_of_threads_and_is_kept_after_every_model(
     bench: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
@@ -175,6 +201,11 @@ def test_a_suite_runs_at_each_number_of_threads_and_is_kept_after_every_model(
     assert text in capsys.readouterr().out
     assert (tmp_path / "architectures.svg").exists()
     assert list(bench.read(kept).ranks.layers) == ["one at 1", "two at 1"]
+    names = ["one", "one, 2 threads", "two", "two, 2 threads"]
+    assert [str(entry.row) for entry in bench.history(tmp_path)] == names
+    bench.main()  # a second run adds to what was there
+    assert [str(entry.row) for entry in bench.history(tmp_path)] == 2 * names
+    assert "<!-- two, 2 threads -->" in (tmp_path / "history.svg").read_text()
 
 
 def test_the_readme_shows_no_other_suite(

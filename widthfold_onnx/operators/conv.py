@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from widthfold_onnx.fold.conv import ConvFold
-from widthfold_onnx.fold.conv_axis import ConvAxis
+from widthfold_onnx.algebra.conv import ConvFold
+from widthfold_onnx.algebra.conv_axis import ConvAxis
 from widthfold_onnx.model.graph.document import Attributes, Node
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.operators.base import Inputs, Operator, integers

@@ -3,7 +3,7 @@
     y[j] = sum of W[k] * x[i] over all i, k with j = s*i + d*k - p
 
 Counted from the other end of the kernel, k' = K - 1 - k, that is s*i = j + d*k' - (d*(K - 1) - p):
-a Conv of stride 1, base dilation s and pads d*(K - 1) - p, its kernel mirrored (`fold.axis`).
+a Conv of stride 1, base dilation s and pads d*(K - 1) - p, its kernel mirrored (`algebra.axis`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from widthfold_onnx.algebra.conv_axis import ConvAxis
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.model.graph.document import Node
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.operators.base import integers

@@ -4,7 +4,7 @@
     weight on the left    Y = W X, X [.., C, L]   W is the weight [O, C, 1]
 
 On the right the tiles of a fold lie before the channels (tile-major), on the left behind them:
-so both ends are single Reshapes (`fold.row_layout`), and the folded weight is I_F (x) B or
+so both ends are single Reshapes (`algebra.row_layout`), and the folded weight is I_F (x) B or
 W (x) I_F. Leading axes of the weight are groups: one matrix per batch, each folded by itself. A
 weight is stored again as it was. Only a Gemm knows transA and transB, and C, which is a bias.
 """
@@ -15,9 +15,9 @@ import math
 from dataclasses import replace
 from functools import partial
 
+from widthfold_onnx.algebra.conv import ConvFold
+from widthfold_onnx.algebra.conv_axis import ConvAxis
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.fold.conv import ConvFold
-from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.model.graph.document import Attributes, Node
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.operators.base import Inputs, Operator, Positions

@@ -22,7 +22,7 @@ FACTORS = (2, 4, 8, 16, 32)
 
 
 class Layout(StrEnum):
-    """The emitted form: which copies the runtime can cancel (docstring of `fold.packing`).
+    """The emitted form: which copies the runtime can cancel (docstring of `algebra.packing`).
 
     AUTO measures both; where the factor is fixed it follows the provider (`plan.decide.layouts`).
     """
@@ -144,6 +144,8 @@ class FoldOptions:
         for name in self.companions:
             if name not in list(Companion):
                 raise UsageError(f"companion {name!r} is none of {', '.join(Companion)}")
+        if Companion.NONE in self.companions and len(set(self.companions)) > 1:
+            raise UsageError("companion none means that no other is wanted: name it alone")
         for name in ("max_flops_growth", "max_bytes_growth"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must be above 0")

@@ -7,11 +7,8 @@ import itertools
 from widthfold_onnx.reports import wording
 from widthfold_onnx.reports.text.console import printing, say, table
 from widthfold_onnx.reports.text.histogram import histogram
-from widthfold_onnx.reports.wording import figure, size
+from widthfold_onnx.reports.wording import SLOWEST, figure, size
 from widthfold_onnx.results import NodeTime, OutputParity, Side, Timing, VerifyReport
-
-SLOWEST = 8
-"""Nodes of each model that are shown."""
 
 _NODE = 40
 """Characters of their names."""
@@ -97,8 +94,8 @@ def _show_timing(timing: Timing) -> None:
     columns = [side.nodes[:SLOWEST] for _, side in sides]
     table(
         [
-            *("slowest nodes of the original", "op", "us", "fell back to"),
-            *("of the rewritten", "op ", "us ", "fell back to "),
+            *("slowest nodes of the original", "op", "us", "of limit", "fell back to"),
+            *("of the rewritten", "op ", "us ", "of limit ", "fell back to "),
         ],
         [
             [
@@ -109,6 +106,8 @@ def _show_timing(timing: Timing) -> None:
             for pair in itertools.zip_longest(*columns)
         ],
     )
+    if timing.limits:
+        say(wording.limits(timing))
     say(f"time: {wording.speed(timing)}")
     if gpu := wording.gpu(timing):
         say(f"gpu: {gpu}")
@@ -118,9 +117,10 @@ def _show_timing(timing: Timing) -> None:
 
 def _node(node: NodeTime | None, side: Side) -> list[str]:
     if node is None:
-        return ["", "", "", ""]
+        return ["", "", "", "", ""]
     where = node.provider if node in side.fallbacks else ""
-    return [wording.short(node.name, _NODE), node.op, f"{node.us:.0f}", where]
+    name = wording.short(node.name, _NODE)
+    return [name, node.op, f"{node.us:.0f}", wording.reached(node), where]
 
 
 def _output(row: OutputParity) -> list[str]:

@@ -13,6 +13,7 @@ from widthfold_onnx.results import (
     Gain,
     InspectSite,
     IntegerRun,
+    NodeTime,
     OptimizeSummary,
     OutputParity,
     Proof,
@@ -28,6 +29,9 @@ from widthfold_onnx.text import printable
 _EPSILON = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 2**-23, "float64": 2**-52}
 _SHAPES = 120
 """Characters of the shapes that were timed."""
+
+SLOWEST = 8
+"""Nodes of each model whose times are shown."""
 
 UNKEPT = "not kept, because the store may only be read"
 
@@ -89,6 +93,23 @@ def short(name: str, limit: int) -> str:
     if len(shown) <= limit:
         return shown
     return f"{shown[: limit // 2 - 1]}…{shown[-(limit // 2) :]}"
+
+
+def slowest(timing: Timing) -> list[tuple[str, NodeTime]]:
+    """Return the slowest nodes of both models, each with the name of its model."""
+    sides = (("original", timing.original), ("rewritten", timing.rewritten))
+    return [(name, node) for name, side in sides for node in side.nodes[:SLOWEST]]
+
+
+def reached(node: NodeTime) -> str:
+    """Format how near a node comes to what the machine can do, "" if that is not known."""
+    return "" if node.reached is None else f"{node.reached:.0%}"
+
+
+def limits(timing: Timing) -> str:
+    """Return what the machine can do, "" if it was not measured."""
+    found = ", ".join(f"{rate / 1e9:.3g} G {what}" for what, rate in timing.limits.items())
+    return f"limits, per second: {found}" if found else ""
 
 
 def provider(environment: Environment) -> str:

@@ -10,12 +10,19 @@ from widthfold_onnx.results.base import Result
 
 
 class NodeTime(Result, kw_only=True, frozen=True):
-    """One node of the runtime's optimized graph in a profile; `us` is the mean of a run."""
+    """One node of the runtime's optimized graph in a profile.
+
+    Attributes:
+        us: the mean of a run.
+        reached: the least time of its work on this machine, `Timing.limits`, / `us`; None where the
+            work is not known, or too short.
+    """
 
     name: str
     op: str
     provider: str
     us: float
+    reached: float | None = None
 
 
 class Side(Result, kw_only=True, frozen=True):
@@ -160,6 +167,7 @@ class Timing(Result, kw_only=True, frozen=True):
         low: lower end of the 95 % interval of `speedup`, which covers other processes and sessions.
         high: upper end.
         shapes: of the inputs that both models were timed on.
+        limits: what this machine was measured to do at most, by name; per second. Only on the CPU.
         control: deviation from 1 of the sessions of the original against each other, in the same
             run.
         same_level: speed-up with both models at the level ALL.
@@ -196,6 +204,7 @@ class Timing(Result, kw_only=True, frozen=True):
     verdict: Literal["faster", "slower", "no difference", "inconclusive"]
     note: str = ""
     shapes: dict[str, list[int]] = msgspec.field(default_factory=dict)
+    limits: dict[str, float] = msgspec.field(default_factory=dict)
     throughput: Throughput | None = None
     gpu: Gpu | None = None
     baseline: Baseline | None = None

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx
 
-from widthfold_onnx.fold.packing import Move, Reshape, ShiftedSum, pixel_shuffle
+from widthfold_onnx.algebra.packing import Move, Reshape, ShiftedSum, pixel_shuffle
 from widthfold_onnx.model.graph.document import Attributes, Document, Node, Value, graph_of
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.record import ORIGIN_KEY
@@ -66,11 +66,11 @@ class Chain:
 
     def _sum(self, step: ShiftedSum) -> None:
         """Append a Pad for each tap, which selects its channels and shifts them, and their Sum."""
-        start, taps = self.value, []
-        for k, shift in enumerate(step.shifts):
-            before, behind = k * step.channels, (len(step.shifts) - 1 - k) * step.channels
+        start, taps, others = self.value, [], [0] * (step.rank - 3)
+        for k, (before, behind) in enumerate(step.pads):
+            first, last = k * step.channels, (len(step.pads) - 1 - k) * step.channels
             self.value = start
-            self._pad([0, -shift, -before, 0, 0, 0, shift, -behind, 0, 0], "shift", {})
+            self._pad([0, before, -first, *others, 0, behind, -last, *others], "shift", {})
             taps.append(self.value)
         self.add("Sum", "sum", {}, {}, first=taps[:-1])
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from widthfold_onnx.fold.conv import ConvFold
-from widthfold_onnx.fold.conv_axis import FoldedAxis
+from widthfold_onnx.algebra.conv import ConvFold
+from widthfold_onnx.algebra.conv_axis import FoldedAxis
 from widthfold_onnx.results import AxisPattern
 from widthfold_onnx.rewrite.record import MOST_TAPS, FoldRecord
 from widthfold_onnx.rules.forms.form import Reformulation
@@ -80,11 +80,6 @@ def sentence(fold: ConvFold, axes: Sequence[AxisPattern]) -> str:
             f"{before.inputs} -> {before.outputs} channels (groups: {before.group}) became "
             f"{after.inputs} -> {after.outputs} (groups: {after.group})"
         )
-    if fold.summed:
-        parts.append(
-            f"the positions of the first axis became samples, and the results of its {fold.sums} "
-            "taps channels, which are shifted and added"
-        )
     for axis in axes:
         layout = "blocks" if axis.blocked else "neighbours"
         if axis.axis == "batch":
@@ -105,5 +100,10 @@ def sentence(fold: ConvFold, axes: Sequence[AxisPattern]) -> str:
         parts.append(
             f"along the {axis.axis}, {moved} became channels, and {axis.original_kernel} taps "
             f"a kernel of {axis.kernel} at stride {axis.stride}"
+        )
+    if fold.summed:
+        parts.append(
+            f"the positions of the first axis became samples, and the results of its {fold.sums} "
+            "taps channels, which are shifted and added"
         )
     return "; ".join(parts)

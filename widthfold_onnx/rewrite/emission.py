@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from widthfold_onnx.algebra.packed_layout import PackedLayout
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.fold.packed_layout import PackedLayout
 from widthfold_onnx.model.graph.document import Document, Graph, Node, Value
 from widthfold_onnx.model.graph.traversal import nodes_of
 from widthfold_onnx.rewrite.chain import Chain, base_name, take_over

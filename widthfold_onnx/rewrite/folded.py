@@ -48,11 +48,14 @@ def append_folded(
     inputs = [
         _input(chain, site, form, parameters, index) for index in range(len(site.node.inputs))
     ]
+    op, attributes = site.operator.folded or site.op, site.operator.attributes(site.node, form.fold)
+    if not form.fold.kernel:  # a Conv without axes
+        op, attributes = "Gemm", {"transB": 1}
     new = chain.add(
-        site.operator.folded or site.op,
+        op,
         "product" if site.is_product else "conv",
         {str(index): value for index, value in enumerate(inputs[site.data_index + 1 :])},
-        site.operator.attributes(site.node, form.fold),
+        attributes,
         metadata,
         first=inputs[: site.data_index],
         domain=operator_of(site.node)[0] if site.operator.folded is None else "",

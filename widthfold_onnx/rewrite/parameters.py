@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 
+from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.fold.conv import ConvFold
 from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Document, Value
 from widthfold_onnx.rules.match.parameter import Parameter, is_single

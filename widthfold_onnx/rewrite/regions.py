@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from widthfold_onnx.fold.packed_layout import PackedLayout
+from widthfold_onnx.algebra.packed_layout import PackedLayout
 from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Document, Node, Value
 from widthfold_onnx.model.graph.traversal import connected

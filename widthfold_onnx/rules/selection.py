@@ -20,7 +20,7 @@ def reformulate(site: LinearSite, options: FoldOptions, factor: int) -> Reformul
     move; one axis before several; the fewest multiply-adds; the fewest copies. Of forms that fold
     strides alone, that of the most axes.
     """
-    problem = is_wide(site, options) or unfit(site, options)
+    problem = width_problem(site, options) or site_problem(site, options)
     if problem is not None:
         return problem
     outcomes = list(candidates(site, options, factor))
@@ -50,19 +50,19 @@ def _guarded_extent(site: LinearSite, form: Reformulation, options: FoldOptions)
     return max((2 - min(axis, 1) for axis, e in needed.items() if e.modulus != EXACT), default=0)
 
 
-def unfit(site: LinearSite, options: FoldOptions) -> Refusal | None:
+def site_problem(site: LinearSite, options: FoldOptions) -> Refusal | None:
     """Refuse a site that is wide enough, unless a lift may help, or whose weight holds NaN or Inf.
 
     NaN and Inf turn padding into NaN, and kernels of a runtime differ in which products with it
     they form, as do a Conv and its fold.
     """
-    wide = None if is_of_one_axis(site) else is_wide(site, options)
+    wide = None if is_of_one_axis(site) else width_problem(site, options)
     if wide is not None or site.has_finite_weight:
         return wide
     return Refusal(Code.WEIGHT_NOT_FINITE, "the weight holds NaN or Inf")
 
 
-def is_wide(site: LinearSite, options: FoldOptions) -> Refusal | None:
+def width_problem(site: LinearSite, options: FoldOptions) -> Refusal | None:
     """Refuse a site whose input and output channels fill the lanes already, in every group."""
     inputs, outputs = site.group_channels
     if min(inputs, outputs) < options.max_channels:

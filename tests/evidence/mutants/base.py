@@ -11,7 +11,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from widthfold_onnx import AxisName, FoldOptions
-from widthfold_onnx.fold.channels import Grouping
+from widthfold_onnx.algebra.channels import Grouping
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.plan.decide.decisions import plan

@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.evidence.mutants.base import Base, fold
 from widthfold_onnx import AxisName, Layout
-from widthfold_onnx.fold.channels import Grouping
+from widthfold_onnx.algebra.channels import Grouping
 
 H, W, N = AxisName.HEIGHT, AxisName.WIDTH, AxisName.BATCH
 

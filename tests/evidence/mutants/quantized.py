@@ -15,7 +15,7 @@ from tests.evidence.mutants.algebra import Planted, code
 from tests.evidence.mutants.alter import flipped, regrouped, rolled, swapped
 from tests.rewrite.quantized import Case
 from widthfold_onnx import AxisName, FoldOptions, Layout, fold_model
-from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
+from widthfold_onnx.algebra.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.rules.match import site as site_module
 

@@ -21,10 +21,10 @@ from tests.evidence.mutants.products import (
     weight_at,
 )
 from widthfold_onnx import FoldOptions, fold_model
-from widthfold_onnx.fold.conv import ConvFold
-from widthfold_onnx.fold.row_layout import RowLayout
+from widthfold_onnx.algebra.row_layout import RowLayout
 from widthfold_onnx.rules.forms import rows
-from widthfold_onnx.rules.forms.rows import fold_of
+from widthfold_onnx.rules.forms.form import Candidate
+from widthfold_onnx.rules.forms.rows import candidate
 from widthfold_onnx.rules.match.site import LinearSite
 
 
@@ -257,10 +257,10 @@ def other_channels(layout: RowLayout, count: int) -> Array:
     return np.tile(tiles, layout.factor) if layout.left else np.repeat(tiles, layout.factor)
 
 
-def other_weight(site: LinearSite, factor: int) -> ConvFold:
+def other_weight(site: LinearSite, factor: int, merged: int) -> Candidate:
     """W (x) I for I (x) W, or the other way round."""
-    fold = fold_of(site, factor)
-    return replace(fold, tile_major=not fold.tile_major)
+    right = candidate(site, factor, merged)
+    return replace(right, fold=replace(right.fold, tile_major=not right.fold.tile_major))
 
 
 def merged_otherwise(right: RowLayout) -> RowLayout:
@@ -275,10 +275,10 @@ def other_side(right: RowLayout) -> RowLayout:
 def in_layout(alter: Callable[[RowLayout], RowLayout]) -> Planted:
     """Data and result are packed otherwise than the weight is folded."""
 
-    def wrong(site: LinearSite, factor: int, merged: int) -> RowLayout:
-        return alter(RowLayout(factor, site.left, merged))
+    def wrong(factor: int, left: bool, merged: int) -> RowLayout:
+        return alter(RowLayout(factor, left, merged))
 
-    return code((rows, "_layout"), by=wrong)
+    return code((rows, "RowLayout"), by=wrong)
 
 
 IN_CODE: dict[str, Planted] = {
@@ -287,7 +287,7 @@ IN_CODE: dict[str, Planted] = {
         (RowLayout, "channels"),
         by=lambda layout, count: np.arange(layout.factor * count) % count - 1,
     ),
-    "code.weight_of_the_other_side": code((rows, "fold_of"), by=other_weight),
+    "code.weight_of_the_other_side": code((rows, "candidate"), by=other_weight),
     "code.merged_otherwise": in_layout(merged_otherwise),
     "code.other_side": in_layout(other_side),
 }

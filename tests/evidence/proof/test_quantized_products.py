@@ -13,7 +13,7 @@ from tests.evidence.mutants.integers import FACTOR, Arrays, Fault, check_faults,
 from tests.evidence.mutants.judge import Judgement
 from tests.evidence.mutants.mutant import Mutant, check, check_right
 from tests.rewrite.quantized_products import INTEGER, LINEAR, QuantizedProduct
-from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
+from widthfold_onnx.algebra.conv import ConvFold, fold_per_channel, fold_weight
 
 BASES = {
     "integer": QuantizedProduct(shape=[6, 3], weight=[3, 5], zeros=((), (5,))),

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from widthfold_onnx.evidence.timing.roofline import Least
 from widthfold_onnx.results import NodeTime
 from widthfold_onnx.runtime.sessions.session import Feeds, Session
 
@@ -22,16 +23,22 @@ PROFILED_RUNS = 10
 PROFILED_SECONDS = 0.5
 """Fewer runs, though at least one, are profiled where ten would take longer."""
 
+SHORTEST = 10
+"""Microseconds below which no node is compared with its least time, as times are whole ones."""
+
 HOLDING = ("If", "Loop", "Scan")
 """Operators in whose time other nodes run."""
 
 
-def profile(open_with: Callable[[Path], Session], feeds: Feeds) -> list[NodeTime]:
+def profile(
+    open_with: Callable[[Path], Session], feeds: Feeds, least: Least | None = None
+) -> list[NodeTime]:
     """Profile a model.
 
     Args:
         open_with: opens the session with profiling into the given prefix.
         feeds: one input set.
+        least: says the least time of a node on this machine; None: no node is compared with it.
 
     Returns:
         All nodes of the optimized graph that ran, slowest first; time in microseconds per run.
@@ -51,23 +58,33 @@ def profile(open_with: Callable[[Path], Session], feeds: Feeds) -> list[NodeTime
             once()
             runs += 1
         events = json.loads(session.end_profile().read_bytes())
-    return sorted(_nodes(events, WARM_RUNS + runs), key=lambda node: (-node.us, node.name))
+    nodes = _nodes(events, WARM_RUNS + runs, least or (lambda name, details: None))
+    return sorted(nodes, key=lambda node: (-node.us, node.name))
 
 
-def _nodes(events: list[dict[str, Any]], runs: int) -> list[NodeTime]:
+def _nodes(events: list[dict[str, Any]], runs: int, least: Least) -> list[NodeTime]:
     """Return the mean time of every node over the runs after the warm ones; `runs` counts all."""
     times: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+    floors: dict[tuple[str, str, str], list[float | None]] = defaultdict(list)
     for event, duration in _own_times(events):
         details = event["args"]
         name = event["name"].removesuffix("_kernel_time")
-        times[name, details["op_name"], details["provider"]].append(duration)
+        key = name, details["op_name"], details["provider"]
+        times[key].append(duration)
+        floors[key].append(least(name, details))
     results = []
-    for (name, op, provider), durations in times.items():
+    for key, durations in times.items():
+        name, op, provider = key
         # A node of a loop body runs several times in a run: the sum of a run is what counts.
         per_run = max(len(durations) // runs, 1)
         kept = durations[WARM_RUNS * per_run :]
         mean = sum(kept) / max(len(kept) / per_run, 1)
-        results.append(NodeTime(name=name, op=op, provider=provider, us=round(mean, 2)))
+        floor = [seconds for seconds in floors[key][WARM_RUNS * per_run :] if seconds is not None]
+        known = len(floor) == len(kept) and mean >= SHORTEST
+        reached = round(sum(floor) * 1e6 / sum(kept), 4) if known else None
+        results.append(
+            NodeTime(name=name, op=op, provider=provider, us=round(mean, 2), reached=reached)
+        )
     return results
 
 

@@ -19,7 +19,8 @@ from widthfold_onnx.evidence.timing.gpu_cost import gpu_cost
 from widthfold_onnx.evidence.timing.memory import file_bytes, peak_mib
 from widthfold_onnx.evidence.timing.placement import fallbacks, placement, remarks
 from widthfold_onnx.evidence.timing.profile import profile
-from widthfold_onnx.options import Shapes, VerifyOptions
+from widthfold_onnx.evidence.timing.roofline import Roofline
+from widthfold_onnx.options import Provider, Shapes, VerifyOptions
 from widthfold_onnx.results import Gpu, Side, Throughput, Timing
 from widthfold_onnx.runtime.clock import clock_name
 from widthfold_onnx.runtime.environment import cores, load_average
@@ -73,11 +74,12 @@ def time_models(
     if streamed:
         say(f"timing: {options.streams} streams at once")
         together = throughput(original, rewritten, found, streamed)
+    roofline = Roofline(options) if options.provider is Provider.CPU else None
     sides = {}
     models = {"original": original, "rewritten": rewritten}
     for number, role in enumerate(models):
         say(f"profile of {models[role].name}")
-        sides[role] = _side(models[role], number, found)
+        sides[role] = _side(models[role], number, found, roofline)
     crowded = busy + options.threads > cores()
     notes = [
         "" if found.made_up else "timed on the stored inputs",
@@ -90,6 +92,7 @@ def time_models(
         threads=options.threads,
         clock=clock_name(options.provider, options.threads, options.provider_options),
         shapes={name: list(array.shape) for name, array in found.feeds[0].items()},
+        limits=roofline.limits() if roofline is not None else {},
         pairs=pairing.pairs,
         processes=len(pairing.samples),
         sessions=pairing.samples.shape[2],
@@ -109,12 +112,13 @@ def time_models(
     )
 
 
-def _side(model: Path, number: int, found: Contest) -> Side:
+def _side(model: Path, number: int, found: Contest, roofline: Roofline | None) -> Side:
     """Describe one model, timed at the setting that suits it best."""
     options, setting, feeds = found.options, found.choice.settings[number], found.feeds[0]
     seconds = found.pairing.samples[:, number]
     chosen = dataclasses.replace(options, provider_options=setting.options)
-    nodes = profile(partial(open_at, model, options, setting), feeds)
+    least = roofline.of(model, setting.level) if roofline is not None else None
+    nodes = profile(partial(open_at, model, options, setting), feeds, least)
     cost: tuple[float | None, float | None] = (None, None)
     if Device(options).answers:
         cost = gpu_cost(model, options, setting, feeds)

@@ -22,20 +22,18 @@ def prepared(
 
     It is `proto` itself if nothing changes.
     """
-    result, matches = exchanged(_frozen(proto, options), folder, options.exchanges)
+    proto = frozen(proto) if options.freeze_weights else proto
+    result, matches = exchanged(proto, folder, options.exchanges)
     return result, companion_reports(matches, options.exchanges, "")
 
 
-def _frozen(proto: onnx.ModelProto, options: FoldOptions) -> onnx.ModelProto:
-    return frozen(proto) if options.freeze_weights else proto
-
-
-def possible_companions(
+def other_companions(
     proto: onnx.ModelProto, folder: Path | None, options: FoldOptions
 ) -> list[CompanionReport]:
-    """Return what companions do that were asked for, and what all others could do."""
-    matches = exchanged(_frozen(proto, options), folder, COMPANIONS.keys())[1]
-    return companion_reports(matches, options.exchanges, "left alone unless --companion names it")
+    """Return what companions that were not asked for could do to a prepared model."""
+    others = [name for name in COMPANIONS if name not in options.exchanges]
+    matches = exchanged(proto, folder, others)[1]
+    return companion_reports(matches, (), "left alone unless --companion names it")
 
 
 def companion_reports(

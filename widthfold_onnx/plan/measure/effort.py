@@ -54,9 +54,9 @@ SPENDING = {
         rungs=(Rung(sys.maxsize, 2), Rung(6, 8), Rung(2, 24)),
         layers=15.0,
         least=SMALLEST_DIFFERENCE - 1,
-        trial=2.0,
+        trial=3.0,
         trials=4.0,
-        final=10.0,
+        final=8.0,
     ),
     Effort.THOROUGH: Spending(
         forms=sys.maxsize,

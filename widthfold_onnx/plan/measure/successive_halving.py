@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from onnx import TensorProto, helper
+import onnx
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
@@ -27,6 +27,7 @@ from widthfold_onnx.options import FoldOptions, Provider
 from widthfold_onnx.plan.workload.build import reformed
 from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.results.store import NO_SUCH_FORM, NO_TIME, OUT_OF_REACH
+from widthfold_onnx.runtime.ceilings import RUNS, operations
 from widthfold_onnx.runtime.clock import Clock, Run, clock_of, one_session
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.sessions.session import Level, open_session
@@ -54,9 +55,6 @@ FORM_SECONDS = 10.0
 
 PEAK_MARGIN = 1.5
 """How much faster than the best matrix product measured here a layer might compute."""
-
-PEAK_EXTENT = 512
-PEAK_RUNS = 15
 
 UNFAIR = 2.0
 """A layer may take this many times its part of the time left: most take less."""
@@ -273,11 +271,9 @@ class _Runner:
 
     def peak(self) -> float:
         """Return the floating-point operations per second of the best matrix product."""
-        n = PEAK_EXTENT
-        ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [n, n]) for name in "aby"]
-        node = helper.make_node("MatMul", ["a", "b"], ["y"])
-        graph = helper.make_graph([node], "peak", ports[:2], ports[2:])
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        return operations(self._shortest)
+
+    def _shortest(self, model: onnx.ModelProto) -> float:
         run = self.runner(model.SerializeToString())
-        times, _ = _pairs(self.clock, run, run, PEAK_RUNS)
-        return 2 * n**3 / float(times.min())
+        times, _ = _pairs(self.clock, run, run, RUNS)
+        return float(times.min())

@@ -9,8 +9,8 @@ cores) computes whole tiles of output channels and keeps its tensors padded to b
 copies the input into blocks, unless it may be read as it is, and the output out of them. A
 *lowered* one (the CPU at any other rank, groups that fit no block, ConvTranspose, and all kernels
 of 8-bit integers) multiplies columns (im2col, col2im): nothing is padded, but staging writes and
-reads every column. A product of matrices on the CPU is read as it is and computes whole tiles of
-output channels.
+reads every column, and a weight that the cache does not hold is read again and again. A product of
+matrices on the CPU is read as it is and computes whole tiles of output channels.
 
 Everything is in seconds and bytes of one run, one core or one GPU, with the runtime's own
 optimizations at their highest level. The predictions leave out fusions across layers, algorithms
@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from widthfold_onnx.fold.packing import Move, Transpose
+from widthfold_onnx.algebra.packing import Move, Transpose
 from widthfold_onnx.plan.predict.targets import Target
 from widthfold_onnx.plan.predict.work import Work
 
@@ -40,6 +40,10 @@ STRIDED_PASSES = 3
 """Extra passes for columns gathered at a stride: 0.20 to 0.25 ns more per 4-byte number than at
 stride 1 (nine Convs of rank 1 against three, ONNX Runtime 1.31.1, AVX-512)."""
 
+COLUMN_TILE = 128
+"""Columns for which a weight on the left of its columns is read once (MLAS_SGEMM_STRIDEN in
+mlas/lib/mlasi.h); that of a product, on the right, is packed and read once in all."""
+
 SHORT_RUN = 16
 """A Transpose on the CPU moves runs shorter than this element by element."""
 
@@ -52,7 +56,7 @@ def conv_seconds(work: Work, target: Target) -> float:
     depthwise = group > 1 and inputs == outputs == group
     positions = work.positions
     weights = outputs * (inputs // group) * work.taps
-    if not work.rank and target.blocked_rank:
+    if not work.rank and target.blocked_rank != 0:
         macs = positions * _up(outputs, target.lanes) * (inputs + ROW_OVERHEAD)
         return max(macs / rate, _pass(work, target, work.inputs + work.outputs)) + target.launch
     if not _is_blocked(work, target):
@@ -60,6 +64,8 @@ def conv_seconds(work: Work, target: Target) -> float:
         kernel = max(macs / rate, _pass(work, target, work.inputs + work.outputs + weights))
         passes = target.column_passes + STRIDED_PASSES * work.strided
         staged = work.columns * work.itemsize * passes / target.cache_bandwidth
+        if weights * work.itemsize > target.cache:
+            staged += math.ceil(positions / COLUMN_TILE) * _pass(work, target, weights)
         return kernel + staged + target.launch
     if depthwise:
         macs = positions * _up(outputs, target.lanes) * work.taps

@@ -17,13 +17,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from widthfold_onnx.fold.packed_layout import PackedLayout
+from widthfold_onnx.algebra.packed_layout import PackedLayout
 from widthfold_onnx.plan.measure.bench import AS_IS
 from widthfold_onnx.plan.store.store import Measurement
 from widthfold_onnx.plan.workload.layers import Layers
 from widthfold_onnx.plan.workload.layout_edges import Link
 from widthfold_onnx.plan.workload.packed_workload import inside_subject
-from widthfold_onnx.plan.workload.workloads import Workload
+from widthfold_onnx.plan.workload.workloads import Form, Workload
 
 SMALLEST_GAIN = 1.03
 """A layer takes another form only if the low end of the form's speed-up exceeds this.
@@ -34,6 +34,11 @@ It is more than `clock.SMALLEST_DIFFERENCE`: many forms race, and the best may b
 SOLVER_SECONDS = 10.0
 
 Known = Callable[[str, str], Measurement | None]
+"""Returns the measurement of (subject, candidate), if there is one."""
+
+Times = Callable[[Workload, Form | None, bool], float | None]
+"""Returns the seconds of a layer in a form, None as it is; True: between packed tensors. Or None if
+they are not known."""
 
 
 class Option(NamedTuple):
@@ -59,12 +64,40 @@ def assign(layers: Layers, known: Known) -> dict[str, str]:
 
     Args:
         layers: the layers of the model.
-        known: returns the measurement of (subject, candidate), if there is one.
+        known: their measurements; a layer without one stays as it is.
 
     Returns:
         Subject -> form, for layers that are not left as they are.
     """
-    options = {s: list(_options(workload, known)) for s, workload in layers.workloads.items()}
+
+    def seconds(workload: Workload, form: Form | None, packed: bool) -> float | None:
+        own = known(workload.subject, AS_IS)
+        if own is None or own.status != "ok" or form is None:
+            return None if own is None or own.status != "ok" else own.seconds
+        subject = inside_subject(workload.subject) if packed else workload.subject
+        found = known(subject, form.key)
+        # The low end, because noise makes one of many equally fast forms look the fastest.
+        return None if found is None or found.status != "ok" else own.seconds / found.low
+
+    return _least(layers, seconds)
+
+
+def foresee(layers: Layers) -> dict[str, str]:
+    """Choose the forms of least predicted cost, as `assign` does."""
+    shared = {s: set(workload.forms) for s, workload in layers.inside.items()}
+
+    def seconds(workload: Workload, form: Form | None, packed: bool) -> float | None:
+        if form is None:
+            return workload.predicted
+        if not packed:
+            return form.predicted
+        return form.packed if form in shared.get(workload.subject, ()) else None
+
+    return _least(layers, seconds)
+
+
+def _least(layers: Layers, times: Times) -> dict[str, str]:
+    options = {s: list(_options(workload, times)) for s, workload in layers.workloads.items()}
     program = _Program()
     chosen = {
         subject: [program.variable(layers.count(subject) * o.seconds, whole=True) for o in several]
@@ -83,24 +116,19 @@ def assign(layers: Layers, known: Known) -> dict[str, str]:
     }
 
 
-def _options(workload: Workload, known: Known) -> Iterator[Option]:
-    own = known(workload.subject, AS_IS)
-    if own is None or own.status != "ok":
-        yield Option(None, 0.0)  # a layer without a measurement stays as it is
+def _options(workload: Workload, times: Times) -> Iterator[Option]:
+    own = times(workload, None, False)
+    if own is None:
+        yield Option(None, 0.0)
         return
-    yield Option(None, own.seconds / SMALLEST_GAIN)
+    yield Option(None, own / SMALLEST_GAIN)
     for form in workload.forms:
-        alone = known(workload.subject, form.key)
-        if alone is None or alone.status != "ok":
-            continue
-        # The low ends, because noise makes one of many equally fast forms look the fastest.
-        seconds = own.seconds / alone.low
-        between = known(inside_subject(workload.subject), form.key)
-        if between is None or between.status != "ok":
-            yield Option(form.key, seconds)
-        else:
-            core = min(own.seconds / between.low, seconds)
-            yield Option(form.key, core, form.reads, form.returns, seconds - core)
+        alone, packed = (times(workload, form, is_packed) for is_packed in (False, True))
+        if alone is not None and packed is not None:
+            core = min(packed, alone)
+            yield Option(form.key, core, form.reads, form.returns, alone - core)
+        elif alone is not None:
+            yield Option(form.key, alone)
 
 
 def _join(

@@ -10,6 +10,7 @@ from widthfold_onnx.plan.store.store import Measurement
 from widthfold_onnx.plan.workload.layers import Layers
 from widthfold_onnx.plan.workload.workloads import Form, Workload
 from widthfold_onnx.results import Gain
+from widthfold_onnx.runtime.clock import judge
 
 PREDICTED_GAIN = 1.25
 """A form that was not measured is chosen if its predicted ratio is above this."""
@@ -74,6 +75,11 @@ def pays(gain: Gain) -> bool:
 def gain_of(measured: Measurement) -> Gain:
     """Return a measurement as a gain for reports."""
     return Gain(ratio=measured.ratio, low=measured.low, high=measured.high, pairs=measured.rounds)
+
+
+def is_faster(trial: Measurement) -> bool:
+    """Check whether a trial shows a gain beyond the noise."""
+    return judge(trial.low, trial.high, trial.control) == "faster"
 
 
 def _foreseen(workload: Workload, form: Form) -> Gain:

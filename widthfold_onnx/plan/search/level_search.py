@@ -1,7 +1,8 @@
 """Measure the layers of one model at one level of the runtime, and say what they promise it.
 
 Layers are measured as they are first. Those that cannot move the model by more than noise are left
-out; the others race in order of what they can gain, each with its most promising forms.
+out; the others race in order of what they can gain, each with its most promising forms: those
+predicted to be fastest alone, and the one in which it agrees with its neighbours at least cost.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import bisect
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from widthfold_onnx.plan.measure.bench import AS_IS, Bench
 from widthfold_onnx.plan.measure.effort import Spending
+from widthfold_onnx.plan.search.assign import foresee
 from widthfold_onnx.plan.search.gains import Gains, pays
 from widthfold_onnx.plan.workload.layers import Layers
 from widthfold_onnx.plan.workload.workloads import Workload
@@ -38,7 +41,7 @@ class LevelSearch:
     bench: Bench
     gains: Gains
     spending: Spending
-    seconds: float | None
+    seconds: float | None = None
 
     def measure(self, deadline: float, on_progress: Progress) -> None:
         """Measure the layers as they are, and race those that can move the model."""
@@ -47,11 +50,16 @@ class LevelSearch:
             self.bench.measure(alone, deadline, on_progress)
         self.bench.measure(self.promising(), deadline, on_progress)
 
+    @cached_property
+    def _foreseen(self) -> Mapping[str, str]:
+        """The forms of least predicted cost together: alone, forms of a region look slow."""
+        return foresee(self.layers)
+
     def promising(self) -> list[Workload]:
         """Return the layers to race, those first that can gain most; those inside regions last."""
         kept = [s for s in reversed(self._least_first()) if s not in self.slight()]
         return [
-            every[subject].cut_to(self.spending.forms)
+            every[subject].cut_to(self.spending.forms, self._foreseen.get(subject))
             for every in (self.layers.workloads, self.layers.inside)
             for subject in kept
             if subject in every

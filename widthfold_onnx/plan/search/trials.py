@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 import numpy as np
 import onnx
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.read.loader import LoadedModel
 from widthfold_onnx.model.write.writer import write_model
-from widthfold_onnx.options import SearchOptions, Shapes, VerifyOptions
+from widthfold_onnx.options import Companion, SearchOptions, Shapes, VerifyOptions
 from widthfold_onnx.plan.measure.bench import Bench
 from widthfold_onnx.plan.measure.measurements import lost, now, outdated
 from widthfold_onnx.plan.store.identity import canonical
@@ -40,9 +42,23 @@ AT_ONCE = 8
 
 Result = TypeVar("Result")
 
-Choice = Mapping[str, str]
-"""Subject of a layer -> its form; a layer that is not named stays as it is."""
 
+@dataclass(frozen=True)
+class Choice:
+    """What a search changes of a model.
+
+    Attributes:
+        frozen: whether weights that are also graph inputs are taken out of these.
+        companions: those that are exchanged.
+        forms: subject of a layer -> its form; a layer that is not named stays as it is.
+    """
+
+    frozen: bool = False
+    companions: tuple[Companion, ...] = ()
+    forms: Mapping[str, str] = field(default_factory=dict)
+
+
+ORIGINAL = Choice()
 
 Build = Callable[[Choice], tuple[onnx.ModelProto, set[str]]]
 """Returns the model of a choice, and the names of its tensors that go into external files."""
@@ -90,7 +106,7 @@ class Trials:
         """Time the model of `other` against that of `base`, each at its strongest setting.
 
         Args:
-            base: the choice that should be slower; {} is the original.
+            base: the choice that should be slower.
             other: the choice that should be faster.
             seconds: time that timing may take.
 
@@ -131,7 +147,7 @@ class Trials:
 
     def levels(self, choice: Choice) -> Measurement | None:
         """Time one model on the CPU: at level ALL / at level EXTENDED, as `compare` does."""
-        candidate = canonical({"of": choice, "than": Level.ALL, "is": Level.EXTENDED})
+        candidate = canonical({"of": asdict(choice), "than": Level.ALL, "is": Level.EXTENDED})
         return self._timed(ratio_of_levels, [choice], candidate, LEVEL_SECONDS)
 
     def known(self, base: Choice, other: Choice) -> Measurement | None:
@@ -175,9 +191,9 @@ class Trials:
         return isolated(function, *files, options, shapes, timeout=seconds + PATIENCE)
 
     def _file(self, choice: Choice) -> Path:
-        if not choice:
+        if choice == ORIGINAL:
             return self._loaded.path
-        path = self._folder / f"{_digest(canonical(choice).encode())}.onnx"
+        path = self._folder / f"{_digest(canonical(asdict(choice)).encode())}.onnx"
         if not path.exists():
             proto, external = self._build(choice)
             write_model(
@@ -192,15 +208,10 @@ class Trials:
 
 def _measurement(timed: Timed) -> Measurement:
     pairing = timed.pairing
-    return Measurement(
-        status="ok",
-        ratio=pairing.ratio,
-        low=pairing.low,
-        high=pairing.high,
-        seconds=float(np.median(pairing.samples[:, 1])),
-        rounds=pairing.pairs,
-        reason="",
-        taken=now(),
+    seconds = float(np.median(pairing.samples[:, 1]))
+    found = Ratio(pairing.ratio, pairing.low, pairing.high, seconds, pairing.pairs)
+    return msgspec.structs.replace(
+        _measured(found),
         control=pairing.control,
         note=timed.advice,
         original_setting=timed.original_setting,
@@ -209,20 +220,11 @@ def _measurement(timed: Timed) -> Measurement:
 
 
 def _measured(found: Ratio) -> Measurement:
-    return Measurement(
-        status="ok",
-        ratio=found.ratio,
-        low=found.low,
-        high=found.high,
-        seconds=found.seconds,
-        rounds=found.rounds,
-        reason="",
-        taken=now(),
-    )
+    return Measurement(status="ok", reason="", taken=now(), **found._asdict())
 
 
 def _candidate(base: Choice, other: Choice) -> str:
-    return canonical({"than": base, "is": other})
+    return canonical({"than": asdict(base), "is": asdict(other)})
 
 
 def _digest(content: bytes) -> str:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ from widthfold_onnx.plan.predict.targets import target, usual
 from widthfold_onnx.plan.store.identity import find_place
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.plan.workload.layers import Layers
-from widthfold_onnx.plan.workload.workloads import Workload
+from widthfold_onnx.plan.workload.workloads import Workload, joined
 from widthfold_onnx.progress import Progress, Step, silent
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import TunedMachine, TunedModel, TuneReport
@@ -74,20 +75,14 @@ def tune(
         for path in map(Path, models):
             on_progress(Step(f"reading {path.name}"))
             read.append((path.name, _layers(path, measuring.reads, fold_options)))
-        workloads: dict[str, Workload] = {}
-        for _, layers in read:
-            if isinstance(layers, Layers):
-                for workload in layers.in_order():
-                    like = workloads.get(workload.subject)
-                    workloads[workload.subject] = (
-                        workload if like is None else like.joined(workload)
-                    )
+        several = [layers.in_order() for _, layers in read if isinstance(layers, Layers)]
+        every = Layers(joined(chain.from_iterable(several))).in_order()
         spending = SPENDING[search_options.effort]
         seconds = search_options.time_budget or spending.layers * len(models)
         deadline = time.monotonic() + seconds
         interrupted = False
         try:
-            most = [workload.cut_to(spending.forms) for workload in Layers(workloads).in_order()]
+            most = [workload.cut_to(spending.forms) for workload in every]
             measuring.measure(most, deadline, on_progress)
         except KeyboardInterrupt:
             interrupted = True

@@ -7,19 +7,19 @@ from dataclasses import replace
 
 import msgspec
 
-from widthfold_onnx.fold.axis import fold_axis, keep_axis
-from widthfold_onnx.fold.channels import Grouping, regroup
-from widthfold_onnx.fold.conv import ConvFold
+from widthfold_onnx.algebra.axis import fold_axis, keep_axis
+from widthfold_onnx.algebra.channels import Grouping, regroup
+from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.options import FACTORS, AxisName, FoldOptions, Layout
 from widthfold_onnx.plan.store.identity import canonical
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.forms import rows
 from widthfold_onnx.rules.forms.enumeration import candidates, forms, splits, summed_taps
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import Candidate, Reformulation
 from widthfold_onnx.rules.forms.legality import legal_form
 from widthfold_onnx.rules.forms.regrouped import groupings
 from widthfold_onnx.rules.match.site import LinearSite
-from widthfold_onnx.rules.selection import is_wide
+from widthfold_onnx.rules.selection import width_problem
 
 MAX_WHOLE = 64
 """Largest number of positions of an axis that may become channels as a whole."""
@@ -93,8 +93,7 @@ def form_of(site: LinearSite, text: str, options: FoldOptions) -> Reformulation 
     """
     key = msgspec.json.decode(text, type=FormKey)
     if site.is_product:
-        fold = rows.fold_of(site, key.factor)
-        return legal_form(site, options, fold, key.axis, key.factor, key.kind, key.merged)
+        return legal_form(site, options, rows.candidate(site, key.factor, key.merged))
     regrouping = regroup(site.grouping, Grouping(*key.channels, key.group))
     if isinstance(regrouping, Refusal):
         return regrouping
@@ -120,7 +119,8 @@ def form_of(site: LinearSite, text: str, options: FoldOptions) -> Reformulation 
         summed=key.summed,
     )
     options = replace(options, ragged=True)
-    return legal_form(site, options, fold, key.axis, key.factor, key.kind)
+    candidate = Candidate(fold=fold, axis=key.axis, factor=key.factor, kind=key.kind)
+    return legal_form(site, options, candidate)
 
 
 def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation]:
@@ -135,7 +135,7 @@ def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation
         return
     options = replace(options, ragged=True)
     extents = site.positions
-    if is_wide(site, options) is not None:
+    if width_problem(site, options) is not None:
         lifted = forms(site, options, (1,) * len(extents), lift=1)
         yield from (form for _, form in lifted if isinstance(form, Reformulation))
         return

@@ -14,15 +14,18 @@ from widthfold_onnx.plan.predict.targets import Target
 from widthfold_onnx.plan.workload.candidates import every_form
 from widthfold_onnx.plan.workload.layout_edges import Link, links
 from widthfold_onnx.plan.workload.packed_workload import inside
-from widthfold_onnx.plan.workload.workloads import Workload, cut
+from widthfold_onnx.plan.workload.workloads import Workload, cut, joined
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.open_extents import unguardable
 from widthfold_onnx.rules.match.site import LinearSite, Site
-from widthfold_onnx.rules.selection import reformulate, unfit
+from widthfold_onnx.rules.selection import reformulate, site_problem
 
 Place = tuple[str, str]
 """Scope path and first output of a node."""
+
+ELSEWHERE = Refusal(Code.NO_GAIN, "layers were measured in the model with companions only")
+"""Of a site whose node has another name there, as companions inline functions."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +55,16 @@ class Layers:
             target: the device for which the forms are ordered.
         """
         measured = ShapeTable(document.proto, shapes)
-        workloads: dict[str, Workload] = {}
+        found: list[Workload] = []
         subjects: dict[Place, str | Refusal] = {}
         known: dict[object, list[Reformulation]] = {}
         nodes: dict[Node, str] = {}
         for _, site in read_sites(document, options):
-            if isinstance(site, Refusal) or unfit(site, options):
+            if isinstance(site, Refusal):
+                continue
+            problem = site_problem(site, options)
+            if problem is not None:
+                subjects[_place(site)] = problem
                 continue
             geometry = (
                 *(site.op, site.static, site.planned, site.weight_shape, site.geometry),
@@ -66,20 +73,18 @@ class Layers:
             if geometry not in known:
                 known[geometry] = list(every_form(site, options))
             workload = _workload(document, site, measured, known[geometry], options, target)
-            if isinstance(workload, Workload):
-                # Layers of one subject may differ in their legal forms if one has an open extent.
-                like = workloads.get(workload.subject)
-                workloads[workload.subject] = workload if like is None else like.joined(workload)
-                nodes[site.node] = workload.subject
-            subjects[_place(site)] = (
-                workload.subject if isinstance(workload, Workload) else workload
-            )
-        found = links(document, nodes)
-        return cls(workloads, subjects, found, inside(workloads, found))
+            if isinstance(workload, Refusal):
+                subjects[_place(site)] = workload
+                continue
+            found.append(workload)
+            subjects[_place(site)] = nodes[site.node] = workload.subject
+        # Layers of one subject may differ in their legal forms if one has an open extent.
+        workloads, between = joined(found), links(document, nodes)
+        return cls(workloads, subjects, between, inside(workloads, between))
 
     def subject(self, site: LinearSite) -> str | Refusal:
-        """Return the subject of a site, or why it cannot be measured."""
-        return self.subjects[_place(site)]
+        """Return the subject of a site, or why it was not measured."""
+        return self.subjects.get(_place(site), ELSEWHERE)
 
     def places(self) -> list[Place]:
         """Return every site that can be measured."""

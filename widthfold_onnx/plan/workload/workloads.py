@@ -7,20 +7,20 @@ are one workload.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import onnx
 from onnx import TensorProto
 
-from widthfold_onnx.fold.packed_layout import PackedLayout
+from widthfold_onnx.algebra.packed_layout import PackedLayout
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.plan.decide.decisions import read_at
-from widthfold_onnx.plan.predict.cost import form_seconds, layer_seconds
+from widthfold_onnx.plan.predict.cost import conv_seconds, form_seconds, layer_seconds
 from widthfold_onnx.plan.predict.targets import Target
 from widthfold_onnx.plan.predict.work import Work
 from widthfold_onnx.plan.store.identity import canonical
@@ -43,6 +43,7 @@ class Form(NamedTuple):
         predicted: seconds of one run (`plan.predict.cost`).
         reads: the layout in which it reads its input; None for the logical tensor.
         returns: the layout of its output.
+        packed: predicted seconds of one run between tensors in these layouts.
     """
 
     key: str
@@ -50,6 +51,7 @@ class Form(NamedTuple):
     predicted: float
     reads: PackedLayout | None = None
     returns: PackedLayout | None = None
+    packed: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -72,13 +74,21 @@ class Workload:
     predicted: float
     inside: bool = False
 
-    def cut_to(self, forms: int) -> Workload:
-        """Return the same layer with its most promising forms."""
-        return replace(self, forms=self.forms[:forms])
+    def cut_to(self, forms: int, also: str | None = None) -> Workload:
+        """Return the layer with its most promising forms, and first the one with the key `also`."""
+        first = tuple(form for form in self.forms if form.key == also)
+        others = tuple(form for form in self.forms if form.key != also)
+        return replace(self, forms=first + others[:forms])
 
-    def joined(self, other: Workload) -> Workload:
-        """Return the same layer with the forms of both."""
-        return replace(self, forms=tuple(dict.fromkeys((*self.forms, *other.forms))))
+
+def joined(workloads: Iterable[Workload]) -> dict[str, Workload]:
+    """Return workloads by subject: one of each, with the forms of all."""
+    found: dict[str, Workload] = {}
+    for workload in workloads:
+        like = found.setdefault(workload.subject, workload)
+        forms = dict.fromkeys((*like.forms, *workload.forms))
+        found[workload.subject] = replace(like, forms=tuple(forms))
+    return found
 
 
 def cut(
@@ -134,8 +144,9 @@ def cut(
         seconds = form_seconds(
             work, (form.folding, form.unfolding), work.folded(form, shape, output), alone, target
         )
+        packed = conv_seconds(work.folded(form, shape, output), target)
         return Form(
-            form_key(site, form), macs * form.flops_ratio, seconds, ends.reads, ends.returns
+            form_key(site, form), macs * form.flops_ratio, seconds, ends.reads, ends.returns, packed
         )
 
     ordered = in_order([(known(form), form.kind.count("+")) for form in forms])

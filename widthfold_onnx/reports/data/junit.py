@@ -10,7 +10,7 @@ from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
 from widthfold_onnx.reports import wording
 from widthfold_onnx.reports.files import signature
-from widthfold_onnx.results import IntegerRun, OutputParity, Proof, Timing, VerifyReport
+from widthfold_onnx.results import OutputParity, Timing, VerifyReport
 from widthfold_onnx.text import printable
 
 _LONGEST = 2000
@@ -23,9 +23,11 @@ def render(report: VerifyReport) -> str:
         suite.add_property(name, printable(value, _LONGEST))
     suite.add_testcases([_output(row) for row in report.outputs])
     if report.proof is not None:
-        suite.add_testcase(_proof(report.proof))
+        line = "; ".join(filter(None, (wording.proof(report.proof), report.proof.reason)))
+        suite.add_testcase(_judged("proof by evaluation", report.proof.verdict, line))
     if report.integers is not None:
-        suite.add_testcase(_integers(report.integers))
+        line = wording.integers(report.integers)
+        suite.add_testcase(_judged("new nodes on integers", report.integers.verdict, line))
     if report.timing is not None:
         suite.add_testcase(_timing(report.timing))
     suite.add_testcase(_verdict(report))
@@ -72,25 +74,13 @@ def _output(row: OutputParity) -> TestCase:
     return case
 
 
-def _proof(proof: Proof) -> TestCase:
-    """Return the case of the proof; an open proof is skipped here, the verdict's case judges it."""
-    case = TestCase("proof by evaluation", "proof", 0.0)
-    line = printable("; ".join(filter(None, (wording.proof(proof), proof.reason))), _LONGEST)
-    if proof.verdict == "different":
+def _judged(name: str, verdict: str, line: str) -> TestCase:
+    """Return the case of a proof or a run; an open one is skipped, the verdict's case judges it."""
+    case = TestCase(name, "proof", 0.0)
+    line = printable(line, _LONGEST)
+    if verdict == "different":
         case.result = [Failure(line, "different")]
-    elif proof.verdict == "equal":
-        case.system_out = line
-    else:
-        case.result = [Skipped(line)]
-    return case
-
-
-def _integers(run: IntegerRun) -> TestCase:
-    case = TestCase("new nodes on integers", "proof", 0.0)
-    line = printable(wording.integers(run), _LONGEST)
-    if run.verdict == "different":
-        case.result = [Failure(line, "different")]
-    elif run.verdict == "exact":
+    elif verdict in ("equal", "exact"):
         case.system_out = line
     else:
         case.result = [Skipped(line)]

@@ -75,6 +75,7 @@ class _Page:
             f"Proof: {code(wording.proof(report.proof), 400)}" if report.proof else "",
             f"Runtime: {code(wording.integers(report.integers), 300)}" if report.integers else "",
             self._timing(report.timing),
+            _slowest(report.timing) if report.timing else "",
             self._table(
                 "outputs",
                 ["output", "level", "max abs", "max rel", "allowed", "ULP", "passed", "note"],
@@ -213,6 +214,16 @@ class _Page:
 
 def _placement(side: Side) -> str:
     return ", ".join(f"{code(name)}: {count}" for name, count in side.providers.items())
+
+
+def _slowest(timing: Timing) -> str:
+    columns = 5 if timing.limits else 4
+    rows = [
+        [code(node.name), name, code(node.op), f"{node.us:.0f}", wording.reached(node)][:columns]
+        for name, node in wording.slowest(timing)
+    ]
+    head = ["slowest nodes", "model", "op", "us", "of limit"][:columns]
+    return f"{_grid(head, rows)}\n\n{wording.limits(timing)}" if rows else ""
 
 
 def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -7,9 +7,9 @@ Rewrites: batch folds (grouped, no structural zeros); axis folds, blocked, inter
     (sub-pixel), and at factor 1 of the input alone along strided axes (space-to-depth); all of
     them also lifted by one rank. Strided axes of a ConvTranspose that are not folded take their
     sub-pixel form, which is a form by itself at factor 1. Other groups and channels (`regrouped`)
-    are combined with the unfolded kernel, or with its sub-pixel form. A 3-D Conv as a 2-D one
-    whose results for each tap of the depth are added (`summed_taps`). Of a product of matrices
-    rows or columns are folded, with as few axes of batches as the factor needs.
+    are combined with the unfolded kernel, or with its sub-pixel form. A 3-D Conv as a 2-D one, or
+    a 1-D Conv as a product of matrices, whose results for each tap are added (`summed_taps`). Of a
+    product rows or columns are folded, with as few axes of batches as the factor needs.
 Refuses: forms that grow past the limits, mix samples, or spread Inf and NaN where that is refused.
 """
 
@@ -19,21 +19,25 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from widthfold_onnx.fold.axis import fold_axis, keep_axis
-from widthfold_onnx.fold.channels import Grouping, regroup
-from widthfold_onnx.fold.conv import ConvFold
-from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
+from widthfold_onnx.algebra.axis import fold_axis, keep_axis
+from widthfold_onnx.algebra.channels import Grouping, regroup
+from widthfold_onnx.algebra.conv import ConvFold
+from widthfold_onnx.algebra.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.options import STRIDES_ALONE, AxisName, FoldOptions, Layout
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms import rows
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import Candidate, Reformulation
 from widthfold_onnx.rules.forms.legality import legal_form
 from widthfold_onnx.rules.forms.regrouped import words
 from widthfold_onnx.rules.match.site import LinearSite, axis_names
 
 SUMMED = "summed taps"
-SUMMED_RANK = 3
-"""Spatial axes of a Conv of which the first may become samples."""
+SUMMED_RANKS = (1, 3)
+"""Spatial axes of a Conv of which the first may become samples: what is left is a product of
+matrices, or a Conv of two axes."""
+
+GEMM_OPSET = 11
+"""First operator set whose Gemm needs no C."""
 
 Split = tuple[int, ...]
 """Factor per axis: the batch first, then every spatial axis; their product is the factor."""
@@ -54,9 +58,8 @@ def candidates(site: LinearSite, options: FoldOptions, factor: int) -> Iterator[
         return
     if site.is_product:
         if options.axis is AxisName.AUTO:
-            fold, merged = rows.fold_of(site, factor), rows.fewest(site, options, factor)
-            label, kind = rows.name(site), "blocked" if site.left else "interleaved"
-            yield label, legal_form(site, options, fold, label, factor, kind, merged)
+            candidate = rows.candidate(site, factor, rows.fewest(site, options, factor))
+            yield candidate.axis, legal_form(site, options, candidate)
         return
     tile_major = options.layout is Layout.NHWC
     for split in splits(options.axis, factor, len(site.axes)):
@@ -117,12 +120,10 @@ def forms(
                 lift=lift,
                 regrouping=regrouping,
             )
-            yield (
-                label,
-                legal_form(
-                    site, options, fold, folded or "rank", factor, "+".join(kind) or "mirrored"
-                ),
+            candidate = Candidate(
+                fold=fold, axis=folded or "rank", factor=factor, kind="+".join(kind) or "mirrored"
             )
+            yield label, legal_form(site, options, candidate)
 
 
 def _of_strides(site: LinearSite, options: FoldOptions) -> Iterator[Outcome]:
@@ -136,26 +137,34 @@ def _of_strides(site: LinearSite, options: FoldOptions) -> Iterator[Outcome]:
 
 
 def summed_taps(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation]:
-    """Yield the form of a 3-D Conv as a 2-D one with output channels for each tap of the depth.
+    """Yield the forms of a Conv without its first axis: each tap has output channels of its own.
 
-    Runtimes have slower kernels for three axes than for two. The result must be as deep as the
-    data, so that one tap meets each position; no tap may meet none; and all extents are known.
+    Runtimes have slower kernels for three axes than for two, and multiply matrices faster than
+    they compute a Conv of one axis. Strides of the axis are folded. No tap may meet padding only,
+    one tap must meet every position of the result if there is a bias, and all extents are known.
     """
-    if len(site.axes) != SUMMED_RANK or site.op != "Conv" or site.group > 1:
+    rank, (first, *others) = len(site.axes), site.axes
+    fits = rank in SUMMED_RANKS and site.op in ("Conv", "ConvTranspose") and site.group == 1
+    if not fits or site.quantization or (rank == 1 and site.opset < GEMM_OPSET):
         return
-    depth, axes = site.axes[0], tuple(map(keep_axis, site.axes))
-    if None in (*site.planned, *site.output) or depth.length is None or site.quantization:
+    if first.length is None or None in (*site.planned, *site.output):
         return
-    before, behind = depth.pad_begin, depth.dilation * (depth.kernel - 1) - depth.pad_begin
-    is_same = depth.stride == 1 and behind == depth.pad_end
-    is_met = 0 <= min(before, behind) <= max(before, behind) < depth.length
-    if depth.kernel > 1 and is_same and is_met and before % depth.dilation == 0:
-        regrouping = regroup(site.grouping, site.grouping)
-        assert not isinstance(regrouping, Refusal)
-        fold = ConvFold(axes=axes, regrouping=regrouping, summed=True)
-        form = legal_form(site, options, fold, "depth", 1, SUMMED)
-        if isinstance(form, Reformulation):
-            yield form
+    if any(axis.base_dilation > 1 for axis in others):
+        return
+    regrouping = regroup(site.grouping, site.grouping)
+    assert not isinstance(regrouping, Refusal)
+    for _, taps in _forms(first, 1, one_sided=True):
+        if isinstance(taps, Refusal) or taps.stride > 1 or taps.kernel == 1:
+            continue
+        axes = (taps, *map(keep_axis, others))
+        fold = ConvFold(axes=axes, tile_major=taps.folded, regrouping=regrouping, summed=True)
+        positions = -(-first.length // taps.in_tile)
+        is_met = all(positions + min(a, 0) + min(b, 0) > 0 for a, b in fold.shifts)
+        if is_met and (site.bias is None or fold.whole is not None):
+            candidate = Candidate(fold=fold, axis=axis_names(rank)[2], factor=1, kind=SUMMED)
+            form = legal_form(site, options, candidate)
+            if isinstance(form, Reformulation):
+                yield form
 
 
 def _too_short(site: LinearSite, split: Split) -> Refusal | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from widthfold_onnx.fold.conv import ConvFold
-from widthfold_onnx.fold.packed_layout import PackedLayout
-from widthfold_onnx.fold.packing import Move, Step
+from widthfold_onnx.algebra.conv import ConvFold
+from widthfold_onnx.algebra.packed_layout import PackedLayout
+from widthfold_onnx.algebra.packing import Move, Step
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.match.site import LinearSite
@@ -36,8 +36,8 @@ class Ends:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Reformulation:
-    """A folded node with its moves, which replaces a site.
+class Candidate:
+    """A fold of a site, legal or not.
 
     Attributes:
         fold: how the weight is folded.
@@ -45,6 +45,21 @@ class Reformulation:
         factor: positions per original channel that became channels: of the output, or of the
             input where that is the coarser one (`ConvAxis.positions`).
         kind: how each axis is folded, joined by "+".
+        merged: axes of the data that make up the positions of a product.
+    """
+
+    fold: ConvFold
+    axis: str
+    factor: int
+    kind: str
+    merged: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Reformulation(Candidate):
+    """A folded node with its moves, which replaces a site.
+
+    Attributes:
         is_view: both ends are pure Reshapes, so that nothing is copied.
         channels_last: the moves lead through the NHWC form.
         in_shape: input extents after zero-extension.
@@ -54,16 +69,11 @@ class Reformulation:
         stated: extents of the data for which the form is right; None for any.
         folded: axes of the data of which positions become channels, in input or output.
         rests: per axis of the data the number that must divide its extent if it is open.
-        merged: axes of the data that make up the positions of a product.
         folding: the Reshapes and Transposes of the data.
         unfolding: those of the result, and the sum of what its taps give.
         ends: the layouts of input and output.
     """
 
-    fold: ConvFold
-    axis: str
-    factor: int
-    kind: str
     is_view: bool
     channels_last: bool = False
     in_shape: Dims
@@ -73,7 +83,6 @@ class Reformulation:
     stated: Dims
     folded: frozenset[int]
     rests: tuple[int, ...]
-    merged: int = 1
     folding: tuple[Step, ...]
     unfolding: tuple[Move, ...]
     ends: Ends

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 
-from widthfold_onnx.fold.conv import ConvFold
+from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms import rows, windows
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import Candidate, Reformulation
 from widthfold_onnx.rules.forms.open_extents import guard_problem, open_extents_problem
 from widthfold_onnx.rules.match.site import LinearSite
 
@@ -20,39 +20,23 @@ MAX_WEIGHT_BYTES = 256 << 20
 
 
 def legal_form(
-    site: LinearSite,
-    options: FoldOptions,
-    fold: ConvFold,
-    label: str,
-    factor: int,
-    kind: str,
-    merged: int = 1,
+    site: LinearSite, options: FoldOptions, candidate: Candidate
 ) -> Reformulation | Refusal:
-    """Return the form of a fold, or why it is not legal.
-
-    Args:
-        site: the site to fold.
-        options: policy and limits.
-        fold: the fold.
-        label: names of the folded axes.
-        factor: positions that become channels.
-        kind: how each axis is folded.
-        merged: axes that make up the positions of a product.
-    """
+    """Return the form of a fold, or why it is not legal under policy and limits."""
     moves = rows if site.is_product else windows
-    shapes = moves.extended(site, options, fold, merged)
+    shapes = moves.extended(site, options, candidate)
     if isinstance(shapes, Refusal):
         return shapes
     problem = _integers_problem(site, shapes)
     if problem is None and not options.mix_samples and not site.is_finite:
-        why = moves.mixes_samples(site, fold, merged)
+        why = moves.mixes_samples(site, candidate)
         problem = Refusal(Code.MIXES_SAMPLES, why) if why else None
-    problem = problem or _spread_problem(site, options, fold)
+    problem = problem or _spread_problem(site, options, candidate.fold)
     if problem is not None:
         return problem
     # With all assumed extents stated and tested, Reshapes have fewer to infer.
     for assumed in (False, True) if options.guard_shapes else (False,):
-        form = moves.form(site, options, fold, label, factor, kind, shapes, merged, assumed=assumed)
+        form = moves.form(site, options, candidate, shapes, assumed=assumed)
         problem = open_extents_problem(site, options, form)
         if problem is None:
             problem = _too_large(site, options, form) or guard_problem(site, form, options)

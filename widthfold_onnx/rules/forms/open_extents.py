@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from widthfold_onnx.fold.axis import fold_axis
-from widthfold_onnx.fold.packing import Reshape, pixel_shuffle
+from widthfold_onnx.algebra.axis import fold_axis
+from widthfold_onnx.algebra.packing import Reshape, pixel_shuffle
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.form import Reformulation

@@ -1,4 +1,4 @@
-"""List the other groups and channels that a Conv is tried with (`fold.channels`).
+"""List the other groups and channels that a Conv is tried with (`algebra.channels`).
 
 Rule: replaces it with a Conv of other groups, or with Pad - Conv of more channels - Slice.
 Requires: a LinearSite of floats; more groups only where the weight is zero between them.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from widthfold_onnx.fold.channels import Grouping
+from widthfold_onnx.algebra.channels import Grouping
 from widthfold_onnx.rules.match.site import LinearSite
 
 ALIGNMENTS = (4, 8, 16)

@@ -1,4 +1,4 @@
-"""Plan the moves of a product of matrices: its rows or columns are folded (`fold.row_layout`).
+"""Plan the moves of a product of matrices: its rows or columns are folded (`algebra.row_layout`).
 
 Axes of batches may be merged with the rows if one matrix serves all of them. Data that is stored
 transposed is transposed first, the one case in which elements move.
@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 
-from widthfold_onnx.fold.axis import fold_axis
-from widthfold_onnx.fold.conv import ConvFold
-from widthfold_onnx.fold.conv_axis import ConvAxis
-from widthfold_onnx.fold.packing import Reshape, Step, Transpose
-from widthfold_onnx.fold.row_layout import RowLayout
+from widthfold_onnx.algebra.axis import fold_axis
+from widthfold_onnx.algebra.conv import ConvFold
+from widthfold_onnx.algebra.conv_axis import ConvAxis
+from widthfold_onnx.algebra.packing import Reshape, Step, Transpose
+from widthfold_onnx.algebra.row_layout import RowLayout
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.forms.form import Ends, Reformulation, bytes_growth
+from widthfold_onnx.rules.forms.form import Candidate, Ends, Reformulation, bytes_growth
 from widthfold_onnx.rules.match.site import LinearSite
 
 
@@ -25,11 +25,17 @@ def name(site: LinearSite) -> str:
     return "columns" if site.left else "rows"
 
 
-def fold_of(site: LinearSite, factor: int) -> ConvFold:
+def candidate(site: LinearSite, factor: int, merged: int) -> Candidate:
     """Return the fold of a product: a Conv of kernel 1, every matrix a group."""
     axis = fold_axis(ConvAxis(length=None, kernel=1), factor, factor, blocked=site.left)
     assert not isinstance(axis, Refusal)
-    return ConvFold(axes=(axis,), group=site.group, tile_major=not site.left)
+    return Candidate(
+        fold=ConvFold(axes=(axis,), group=site.group, tile_major=not site.left),
+        axis=name(site),
+        factor=factor,
+        kind="blocked" if site.left else "interleaved",
+        merged=merged,
+    )
 
 
 def fewest(site: LinearSite, options: FoldOptions, factor: int) -> int:
@@ -41,11 +47,11 @@ def fewest(site: LinearSite, options: FoldOptions, factor: int) -> int:
 
 
 def extended(
-    site: LinearSite, options: FoldOptions, fold: ConvFold, merged: int
+    site: LinearSite, options: FoldOptions, candidate: Candidate
 ) -> tuple[Dims, Dims] | Refusal:
     """Return the extents of input and output, or why the factor does not divide them."""
-    factor, what = fold.in_factor, name(site)
-    if _positions(site, options, factor, merged) is not None:
+    factor, what = candidate.factor, name(site)
+    if _positions(site, options, factor, candidate.merged) is not None:
         return site.planned, site.output
     extents = site.planned[_span(site, _most(site))]
     shown = " x ".join("?" if e is None else str(e) for e in extents)
@@ -62,10 +68,10 @@ def extended(
     return Refusal(Code.FACTOR_DOES_NOT_DIVIDE, f"{count} {what} are not a multiple of {factor}")
 
 
-def mixes_samples(site: LinearSite, fold: ConvFold, merged: int) -> str:
+def mixes_samples(site: LinearSite, candidate: Candidate) -> str:
     """Say why a NaN of one sample may reach others: several come together in one position."""
     assert site.samples is not None
-    if not site.samples.mixed(site.planned, _span(site, merged), fold.in_factor):
+    if not site.samples.mixed(site.planned, _span(site, candidate.merged), candidate.factor):
         return ""
     return f"the {name(site)} may be samples of a batch, and a NaN of one would reach others"
 
@@ -73,12 +79,8 @@ def mixes_samples(site: LinearSite, fold: ConvFold, merged: int) -> str:
 def form(
     site: LinearSite,
     options: FoldOptions,
-    fold: ConvFold,
-    label: str,
-    factor: int,
-    kind: str,
+    candidate: Candidate,
     shapes: tuple[Dims, Dims],
-    merged: int,
     *,
     assumed: bool,
 ) -> Reformulation:
@@ -87,15 +89,12 @@ def form(
     Args:
         site: the site.
         options: whether extents are guarded.
-        fold: the fold.
-        label: names of the folded axes.
-        factor: positions that become channels.
-        kind: how each axis is folded.
+        candidate: the fold.
         shapes: extents of input and output, after extension.
-        merged: axes that make up the positions of a product.
         assumed: state the assumed extents of all axes, not of the folded ones only.
     """
-    span, layout = _span(site, merged), _layout(site, factor, merged)
+    factor, merged = candidate.factor, candidate.merged
+    span, layout = _span(site, merged), RowLayout(factor, site.left, merged)
     planned = _positions(site, options, factor, merged)
     assert planned is not None
     others = site.planned if assumed else site.static
@@ -106,28 +105,19 @@ def form(
     rest = factor // math.gcd(factor, math.prod(extent or 1 for extent in planned))
     folded = frozenset(range(span.start, span.stop))
     return Reformulation(
-        fold=fold,
-        axis=label,
-        factor=factor,
-        kind=kind,
+        **vars(candidate),
         is_view=all(isinstance(step, Reshape) for step in moves),
         in_shape=site.planned,
         out_shape=site.output,
-        flops_ratio=fold.flops_growth(),
-        bytes_ratio=bytes_growth(site, fold, *shapes),
+        flops_ratio=candidate.fold.flops_growth(),
+        bytes_ratio=bytes_growth(site, candidate.fold, *shapes),
         stated=shape,
         folded=folded,
         rests=tuple(rest if i in folded else 1 for i in range(len(shape))),
-        merged=merged,
         folding=moves,
         unfolding=unfolding(layout, site.result(shape), flat=site.flat),
         ends=_ends(site, layout, shape),
     )
-
-
-def _layout(site: LinearSite, factor: int, merged: int) -> RowLayout:
-    """Return the layout of data and result."""
-    return RowLayout(factor, site.left, merged)
 
 
 def _ends(site: LinearSite, layout: RowLayout, shape: Dims) -> Ends:

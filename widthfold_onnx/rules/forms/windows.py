@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from widthfold_onnx.fold.conv import ConvFold
-from widthfold_onnx.fold.packing import Packing, Reshape, ShiftedSum, Transpose, pack
+from widthfold_onnx.algebra.conv import ConvFold
+from widthfold_onnx.algebra.packing import Packing, Reshape, ShiftedSum, pack, pack_positions
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.forms.form import Ends, Reformulation, bytes_growth, elements
+from widthfold_onnx.rules.forms.form import Candidate, Ends, Reformulation, bytes_growth, elements
 from widthfold_onnx.rules.match.site import LinearSite, axis_names
 
 
 def extended(
-    site: LinearSite, options: FoldOptions, fold: ConvFold, merged: int
+    site: LinearSite, options: FoldOptions, candidate: Candidate
 ) -> tuple[Dims, Dims] | Refusal:
     """Return the extents of input and output that the fold needs, or why it cannot have them."""
-    names = axis_names(len(site.axes))
+    fold, names = candidate.fold, axis_names(len(site.axes))
     for axis, tiles in enumerate(fold.in_layout.factors):
         open_ = tiles > 1 and site.planned[axis] is None
         if open_ and not (options.guard_shapes and site.quantization is None):
@@ -38,28 +38,25 @@ def extended(
     return in_shape, out_shape
 
 
-def mixes_samples(site: LinearSite, fold: ConvFold, merged: int) -> str:
+def mixes_samples(site: LinearSite, candidate: Candidate) -> str:
     """Say why a NaN of one sample may reach others; see `rows.mixes_samples`."""
-    return "one dense group lets a NaN of one sample reach others" if fold.dense else ""
+    return "one dense group lets a NaN of one sample reach others" if candidate.fold.dense else ""
 
 
 def form(
     site: LinearSite,
     options: FoldOptions,
-    fold: ConvFold,
-    label: str,
-    factor: int,
-    kind: str,
+    candidate: Candidate,
     shapes: tuple[Dims, Dims],
-    merged: int,
     *,
     assumed: bool,
 ) -> Reformulation:
     """Return the form of a fold; see `rows.form`."""
+    fold = candidate.fold
     if site.is_dequantized and fold.group > 1:
         fold = replace(fold, tile_major=False)  # no layout describes tile-major groups
     if fold.summed:
-        return _summed(site, fold, label, factor, kind)
+        return _summed(site, candidate, shapes)
     (in_shape, out_shape), logical = shapes, (site.planned, site.output)
     before, after = (
         _packed(fold, _kept(site, shape, fold, assumed=assumed), output=output)
@@ -73,10 +70,7 @@ def form(
     produced = (out_shape[0], 1, *out_shape[2:])
     multiplied = (site.positions[0], 1, *site.positions[1:])
     return Reformulation(
-        fold=fold,
-        axis=label,
-        factor=factor,
-        kind=kind,
+        **vars(replace(candidate, fold=fold)),
         is_view=views and shapes == logical,
         channels_last=last,
         in_shape=in_shape,
@@ -96,37 +90,36 @@ def form(
     )
 
 
-def _summed(site: LinearSite, fold: ConvFold, label: str, factor: int, kind: str) -> Reformulation:
-    """Return the form that computes [N*D, C, H, W], and adds what the taps of the depth give."""
-    shape, out = site.planned, site.output  # all known (`enumeration.summed_taps`)
-    batch, inputs, positions, *plane = shape
-    depth, outputs = fold.axes[0], site.channels[1]
-    shifts = tuple(k * depth.dilation - depth.pad_begin for k in range(depth.kernel))
-    swap = (0, 2, 1, 3, 4)  # channels and depth
-    parted = (batch, positions, outputs * fold.sums, *out[3:])
+def _summed(site: LinearSite, candidate: Candidate, shapes: tuple[Dims, Dims]) -> Reformulation:
+    """Return the form that computes each position as a sample, and adds what its taps give.
+
+    All extents are known (`enumeration.summed_taps`).
+    """
+    fold, (in_shape, out_shape) = candidate.fold, shapes
+    first = fold.axes[0]
+    before, _ = pack_positions(in_shape, first.in_tile)
+    _, after = pack_positions(out_shape, first.out_tile)
+    batch, positions = in_shape[0], elements(in_shape[2:3]) // first.in_tile
+    channels = fold.channels(*site.channels)[1]
+    parted = (batch, positions, channels, *out_shape[3:])
+    produced = elements((batch, positions * first.out_tile, *out_shape[3:]))
     return Reformulation(
-        fold=fold,
-        axis=label,
-        factor=factor,
-        kind=kind,
+        **vars(candidate),
         is_view=False,
-        in_shape=shape,
-        out_shape=out,
-        flops_ratio=fold.flops_growth(),
-        bytes_ratio=bytes_growth(site, fold, shape, out),
-        stated=shape,
+        in_shape=in_shape,
+        out_shape=out_shape,
+        flops_ratio=fold.flops_growth(produced / elements(site.positions)),
+        bytes_ratio=bytes_growth(site, fold, in_shape, out_shape),
+        stated=site.planned,
         folded=frozenset((0, 2)),
-        rests=(1,) * len(shape),
-        folding=(
-            Transpose(swap, shape),
-            Reshape(5, (elements((batch, positions)), inputs, *plane), (False,) * 4),
-        ),
+        rests=(1,) * len(in_shape),
+        folding=before.steps(tile_major=False),
         unfolding=(
-            Reshape(4, parted, (False,) * 5),
-            ShiftedSum(shifts, outputs),
-            Transpose(swap, (batch, positions, outputs, *out[3:])),
+            Reshape(len(parted) - 1, parted, (False,) * len(parted)),
+            ShiftedSum(fold.shifts, channels // fold.sums, len(parted)),
+            *after.steps(tile_major=False, inverse=True),
         ),
-        ends=Ends(site.data_index, None, None, shape, out),
+        ends=Ends(site.data_index, None, None, in_shape, out_shape),
     )
 
 

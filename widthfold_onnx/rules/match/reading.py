@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from widthfold_onnx.algebra.conv_axis import ConvAxis
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.fold.conv_axis import ConvAxis
 from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Document, Node
 from widthfold_onnx.model.proto.dims import Dims

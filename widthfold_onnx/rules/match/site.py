@@ -9,11 +9,11 @@ from functools import cached_property
 
 import numpy as np
 
+from widthfold_onnx.algebra.channels import Grouping, most_groups
+from widthfold_onnx.algebra.conv import ConvFold, fold_per_channel, fold_weight
+from widthfold_onnx.algebra.conv_axis import ConvAxis
+from widthfold_onnx.algebra.row_layout import RowLayout
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.fold.channels import Grouping, most_groups
-from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
-from widthfold_onnx.fold.conv_axis import ConvAxis
-from widthfold_onnx.fold.row_layout import RowLayout
 from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Node, Value
 from widthfold_onnx.model.graph.messages import Scope

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from widthfold_onnx.algebra.conv_axis import ConvAxis
+from widthfold_onnx.algebra.packing import Reshape, Step
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.fold.conv_axis import ConvAxis
-from widthfold_onnx.fold.packing import Reshape, Step
 from widthfold_onnx.model.graph.document import Attributes
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.refusal import Code, Refusal

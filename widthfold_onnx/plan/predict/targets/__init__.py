@@ -20,9 +20,6 @@ from widthfold_onnx.text import quoted
 
 SUFFIX = ".toml"
 
-_NO_RANK = 99
-"""More spatial axes than any Conv has."""
-
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A device as the cost model sees it.
@@ -35,8 +32,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         depth: products of one output that a tile adds up, used or not.
         align: the blocked kernels pad the channels of their tensors to a multiple of this.
         direct_below: an input of fewer channels is read as it is, not copied into blocks first.
-        blocked_rank: spatial axes for which there are blocked kernels; 0: any. All else is
-            computed as a matrix product of columns (im2col).
+        blocked_rank: spatial axes for which there are blocked kernels; 0: any; None: there are no
+            such kernels. All else is computed as a matrix product of columns (im2col).
         rate: peak multiply-adds / s by element type of ONNX.
         efficiency: share of the peak that the kernels reach, above 0 to 1.
         memory_bandwidth: bytes / s.
@@ -59,7 +56,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     depth: int
     align: int
     direct_below: int
-    blocked_rank: int
+    blocked_rank: int | None
     rate: dict[str, float]
     efficiency: float
     memory_bandwidth: float
@@ -72,7 +69,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     source: dict[str, str]
 
     def __post_init__(self) -> None:
-        given = msgspec.structs.asdict(self)
+        given = msgspec.structs.asdict(self) | {"blocked_rank": self.blocked_rank or 0}
         numbers = {name: given[name] for name in given if isinstance(given[name], int | float)}
         may_be_zero = {"direct_below", "blocked_rank", "scatter"}
         if any(value < 0 or (value == 0 and n not in may_be_zero) for n, value in numbers.items()):
@@ -88,7 +85,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def without_blocked_kernels(self) -> Target:
         """Return the target at a level of the runtime that does not use its blocked kernels."""
-        return msgspec.structs.replace(self, blocked_rank=_NO_RANK) if self.blocked_rank else self
+        return msgspec.structs.replace(self, blocked_rank=None) if self.blocked_rank else self
 
 
 def names() -> list[str]:

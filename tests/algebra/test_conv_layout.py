@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from widthfold_onnx.fold.conv_layout import ConvLayout
-from widthfold_onnx.fold.packed_layout import applied
+from widthfold_onnx.algebra.conv_layout import ConvLayout
+from widthfold_onnx.algebra.packed_layout import applied
 
 CASES = [
     (ConvLayout(1, ((3, False),)), (2, 5, 21)),

@@ -9,7 +9,7 @@ Both keep the channels of a group together, so every fold works inside `group`. 
 n = F*n' + b and makes F times as many groups with the same weights, W' = 1_F (x) W per group; as
 one dense group it is the block-diagonal I_F (x) W.
 
-The Conv is regrouped before it is folded (`fold.channels`: other groups, or more channels).
+The Conv is regrouped before it is folded (`algebra.channels`: other groups, or more channels).
 
 Structural zeros of a weight hold the number that stands for 0: in a quantized weight its zero
 point, which may differ per output channel.
@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from widthfold_onnx.algebra.channels import Regrouping, regroup_bias, regroup_weight
+from widthfold_onnx.algebra.conv_axis import FoldedAxis
+from widthfold_onnx.algebra.conv_layout import ConvLayout
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.fold.channels import Regrouping, regroup_bias, regroup_weight
-from widthfold_onnx.fold.conv_axis import FoldedAxis
-from widthfold_onnx.fold.conv_layout import ConvLayout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +44,10 @@ class ConvFold:
         lift: axes of extent 1 put before the spatial ones ([N, C, H, W] as [N, C, 1, H, W]): no
             arithmetic changes, but a runtime picks another kernel for another rank.
         regrouping: the change from the original to the Conv that is folded.
-        summed: each tap of the first axis has output channels of its own, (k, c) in this order,
+        summed: each tap of the first axis has output channels of its own, (k, a, c) in this order,
             and a position of that axis is a sample. What the taps give is shifted and added behind
-            the Conv. No axis is folded, and there is one group.
+            the Conv, which has no such axis; without axes it is a product of matrices. Axes behind
+            the first are not folded, and there is one group.
     """
 
     axes: tuple[FoldedAxis, ...]
@@ -77,6 +78,19 @@ class ConvFold:
     def sums(self) -> int:
         """Number of results that are added for each output."""
         return self.axes[0].kernel if self.summed else 1
+
+    @property
+    def shifts(self) -> list[tuple[int, int]]:
+        """Positions by which the result of each tap is extended, before and behind, if positive."""
+        axis = self.axes[0]
+        before = [axis.pad_begin - k * axis.dilation for k in range(axis.kernel)]
+        behind = [axis.pad_end - k * axis.dilation for k in range(axis.kernel)]
+        return list(zip(before, reversed(behind), strict=True))
+
+    @property
+    def whole(self) -> int | None:
+        """The first tap that all positions of the result meet, and so add a bias; None if none."""
+        return next((k for k, pads in enumerate(self.shifts) if max(pads) <= 0), None)
 
     @property
     def window(self) -> tuple[FoldedAxis, ...]:
@@ -169,8 +183,6 @@ def fold_weight(weight: Array, fold: ConvFold, zero: npt.ArrayLike = 0) -> Array
     Returns:
         `fold.weight_shape(weight.shape)`, same dtype.
     """
-    if fold.summed:
-        return np.concatenate(np.moveaxis(weight, 2, 0))
     rank = len(fold.axes)
     zeros = np.broadcast_to(np.asarray(zero, weight.dtype), (len(weight), *(1,) * (rank + 1)))
     weight, zeros = regroup_weight(weight, fold.regrouping), zeros.ravel()
@@ -189,9 +201,9 @@ def fold_weight(weight: Array, fold: ConvFold, zero: npt.ArrayLike = 0) -> Array
     order = [0, *g, 1, *f, 2, *q] if fold.tile_major else [0, 1, *g, 2, *f, *q]
     inner = fold.in_factor // fold.batch * per_group
     grouped = placed.transpose(order).reshape(
-        out * fold.out_factor // fold.batch, inner, *fold.kernel
+        out * fold.out_factor // fold.batch, inner, fold.sums, *fold.kernel
     )
-    tiled = np.concatenate([grouped] * fold.batch)
+    tiled = np.concatenate([*np.moveaxis(grouped, 2, 0)] * fold.batch)
     if not fold.dense:
         return tiled
     return _densify(tiled, fold.group * fold.batch, fold_per_channel(zeros, fold))
@@ -205,20 +217,18 @@ def fold_per_channel(numbers: Array, fold: ConvFold) -> Array:
         fold: the fold.
 
     Returns:
-        [O * fold.out_factor], same dtype.
+        [O * fold.out_factor * fold.sums], same dtype.
     """
-    if fold.summed:  # a bias is added once, by the tap that all positions of the result meet
-        axis = fold.axes[0]
-        placed = np.zeros((axis.kernel, len(numbers)), numbers.dtype)
-        placed[axis.pad_begin // axis.dilation] = numbers
-        return placed.ravel()
     tiles = fold.out_factor // fold.batch
     per_group = regroup_bias(numbers, fold.regrouping).reshape(fold.group, -1)
     if fold.tile_major:
         repeated = np.tile(per_group, (1, tiles))
     else:
         repeated = np.repeat(per_group, tiles, axis=1)
-    return np.tile(repeated.ravel(), fold.batch)
+    taps = np.tile(repeated.ravel(), fold.batch * fold.sums)
+    if fold.summed:  # a bias is added once
+        taps.reshape(fold.sums, -1)[[k for k in range(fold.sums) if k != fold.whole]] = 0
+    return taps
 
 
 def _along(index: npt.NDArray[np.int64], axis: int, rank: int) -> npt.NDArray[np.int64]:

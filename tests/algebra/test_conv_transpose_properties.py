@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fold.test_conv_properties import by_fold, folds
+from tests.algebra.test_conv_properties import by_fold, folds
 from tests.oracle import conv_transpose
-from widthfold_onnx.fold.axis import fold_axis, keep_axis
-from widthfold_onnx.fold.conv import ConvFold, fold_weight
-from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
+from widthfold_onnx.algebra.axis import fold_axis, keep_axis
+from widthfold_onnx.algebra.conv import ConvFold, fold_weight
+from widthfold_onnx.algebra.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.refusal import Refusal
 
 
 def transposed(
     length: int, kernel: int, stride: int, dilation: int, pads: tuple[int, int], more: int
 ) -> ConvAxis:
-    """One axis of a ConvTranspose as the Conv that it is, by the identity of `fold.axis`."""
+    """One axis of a ConvTranspose as the Conv that it is, by the identity of `algebra.axis`."""
     reach = dilation * (kernel - 1)
     return ConvAxis(
         length=length,

@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from widthfold_onnx.fold.packed_layout import Dims, PackedLayout
-from widthfold_onnx.fold.packing import Reshape
+from widthfold_onnx.algebra.packed_layout import Dims, PackedLayout
+from widthfold_onnx.algebra.packing import Reshape
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.oracle import conv
-from widthfold_onnx.fold.axis import keep_axis
-from widthfold_onnx.fold.channels import (
+from widthfold_onnx.algebra.axis import keep_axis
+from widthfold_onnx.algebra.channels import (
     Grouping,
     Regrouping,
     most_groups,
@@ -19,8 +19,8 @@ from widthfold_onnx.fold.channels import (
     regroup_bias,
     regroup_weight,
 )
-from widthfold_onnx.fold.conv import ConvFold
-from widthfold_onnx.fold.conv_axis import ConvAxis
+from widthfold_onnx.algebra.conv import ConvFold
+from widthfold_onnx.algebra.conv_axis import ConvAxis
 from widthfold_onnx.refusal import Refusal
 
 

@@ -3,7 +3,7 @@
 A tensor [N, C, L1, ...] in a layout has the channels (b, c, a1, a2, ...): batch tile, channel,
 spatial tiles; or, tile-major, (b, a1, a2, ..., c). In a channel-major layout groups and their
 channels are neighbours, so that it does not depend on the groups of the Conv that reads or returns
-the tensor; a tile-major layout is for one group. `fold.packing.pack` maps the elements.
+the tensor; a tile-major layout is for one group. `algebra.packing.pack` maps the elements.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from widthfold_onnx.fold.packed_layout import Dims, PackedLayout
-from widthfold_onnx.fold.packing import Step, pack
+from widthfold_onnx.algebra.packed_layout import Dims, PackedLayout
+from widthfold_onnx.algebra.packing import Step, pack
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 A layout is a bijection between the elements of a logical tensor and those of a packed one. Channels
 stay on one axis, which has the same number in both, counted from one end. Ops that act on each
 element alone, or differ per channel at most, need to know no more. The two kinds of layouts are
-those of tensors between Convs (`fold.conv_layout`) and between products (`fold.row_layout`).
+those of tensors between Convs (`algebra.conv_layout`) and between products (`algebra.row_layout`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from widthfold_onnx.algebra.packing import Reshape, Step
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.fold.packing import Reshape, Step
 
 Dims = Sequence[int | None]
 

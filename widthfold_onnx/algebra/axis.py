@@ -31,7 +31,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis, Index
+from widthfold_onnx.algebra.conv_axis import ConvAxis, FoldedAxis, Index
 from widthfold_onnx.refusal import Code, Refusal
 
 

@@ -1,4 +1,4 @@
-"""Define one spatial axis of a Conv, unfolded and folded: input and result of `fold.axis`."""
+"""Define one spatial axis of a Conv, unfolded and folded: input and result of `algebra.axis`."""
 
 from __future__ import annotations
 

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fold.test_conv_properties import run
+from tests.algebra.test_conv_properties import run
 from tests.oracle import gemm, matmul
-from widthfold_onnx.fold.axis import fold_axis
-from widthfold_onnx.fold.conv import ConvFold, fold_weight
-from widthfold_onnx.fold.conv_axis import ConvAxis
-from widthfold_onnx.fold.packing import Reshape
-from widthfold_onnx.fold.row_layout import RowLayout
+from widthfold_onnx.algebra.axis import fold_axis
+from widthfold_onnx.algebra.conv import ConvFold, fold_weight
+from widthfold_onnx.algebra.conv_axis import ConvAxis
+from widthfold_onnx.algebra.packing import Reshape
+from widthfold_onnx.algebra.row_layout import RowLayout
 from widthfold_onnx.model.graph.library import ir
 from widthfold_onnx.operators.matmul import GEMM
-from widthfold_onnx.rules.forms.rows import fold_of, folding, unfolding
+from widthfold_onnx.rules.forms.rows import candidate, folding, unfolding
 from widthfold_onnx.rules.match.site import LinearSite
 
 EXTENT = st.integers(1, 4)
@@ -91,7 +91,7 @@ def test_fold_matmul_unfold_is_the_matmul(case, seed: int) -> None:
     expected = matmul(stored, x) if layout.left else matmul(x, stored)
 
     of = site(stored, left=layout.left)
-    fold = fold_of(of, layout.factor)
+    fold = candidate(of, layout.factor, 1).fold
     folded = of.folded_weight(stored, fold)
     assert folded.shape == (*batches, *(n * layout.factor for n in w.shape[-2:]))
     assert folded.size == np.prod(fold.weight_shape(of.weight_shape))
@@ -115,7 +115,7 @@ def test_the_gaps_hold_what_stands_for_zero(case, seed: int) -> None:
     w = integers(rng, *batches, *((outputs, channels) if layout.left else (channels, outputs)))
     zero = integers(rng, *batches, *((outputs, 1) if layout.left else (1, outputs)))
     of = site(w, left=layout.left, zero=zero.reshape(-1, 1, 1))
-    fold = fold_of(of, layout.factor)
+    fold = candidate(of, layout.factor, 1).fold
     repeated = of.folded_vector(zero, fold)
     without = site(w, left=layout.left).folded_weight(w - zero, fold)
     np.testing.assert_array_equal(of.folded_weight(w, fold) - repeated, without)
@@ -175,7 +175,7 @@ def test_gemm(kind, factor, left, trans_data, trans_weight, extents, seed) -> No
         return gemm(c=addend, alpha=3, beta=5, **pair)
 
     of = site(w, left=left, turned=trans_weight)
-    fold = fold_of(of, factor)
+    fold = candidate(of, factor, 1).fold
     packed = run(folding(layout, oriented, transposed=trans_data), x)
     y = product(packed, of.folded_weight(w, fold), of.folded_bias(c, fold), turned=False)
     unfolded = run(unfolding(layout, shape), y)
@@ -186,11 +186,11 @@ def test_it_is_the_conv_of_kernel_1() -> None:
     """On the right its dense batch fold, on the left its blocked fold."""
     weight = np.arange(1, 16).reshape(5, 3)
     of = site(weight.T, left=False)
-    right = of.folded_weight(weight.T, fold_of(of, 4))
+    right = of.folded_weight(weight.T, candidate(of, 4, 1).fold)
     dense = fold_weight(weight, ConvFold(axes=(), batch=4, dense=True))
     np.testing.assert_array_equal(right, dense.T)
     of = site(weight, left=True)
-    left = of.folded_weight(weight, fold_of(of, 4))
+    left = of.folded_weight(weight, candidate(of, 4, 1).fold)
     axis = fold_axis(ConvAxis(length=8, kernel=1), 4, 4, blocked=True)
     blocked = fold_weight(weight[..., None], ConvFold(axes=(axis,)))
     np.testing.assert_array_equal(left, blocked[..., 0])
@@ -201,7 +201,7 @@ def test_numbers_are_copied_bit_for_bit(left: bool) -> None:
     weight = np.array([[np.nan, -np.inf], [-0.0, 1e-45]], np.float32)
     weight.view(np.uint32)[0, 0] = 0x7FC12345
     of = site(weight, left=left)
-    folded = of.folded_weight(weight, fold_of(of, 3))
+    folded = of.folded_weight(weight, candidate(of, 3, 1).fold)
     blocks = folded.reshape(2, 3, 2, 3) if left else folded.reshape(3, 2, 3, 2)
     for f in range(3):
         block = blocks[:, f, :, f] if left else blocks[f, :, f]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.oracle import conv
-from widthfold_onnx.fold.axis import fold_axis, keep_axis
-from widthfold_onnx.fold.conv import ConvFold, fold_per_channel, fold_weight
-from widthfold_onnx.fold.conv_axis import ConvAxis, FoldedAxis
-from widthfold_onnx.fold.packing import Packing, Reshape, Step, pack
+from tests.oracle import conv, extend
+from widthfold_onnx.algebra.axis import fold_axis, keep_axis
+from widthfold_onnx.algebra.conv import ConvFold, fold_per_channel, fold_weight
+from widthfold_onnx.algebra.conv_axis import ConvAxis, FoldedAxis
+from widthfold_onnx.algebra.packing import Packing, Reshape, Step, pack, pack_positions
 from widthfold_onnx.refusal import Refusal
 
 
@@ -142,6 +144,69 @@ def by_fold(
     )
     result = run(padded(back, fold, inverse=True), folded)
     return result[(slice(None), slice(None), *(slice(n) for n in out_lengths))]
+
+
+@st.composite
+def axes_of_taps(draw: st.DrawFn) -> tuple[ConvAxis, FoldedAxis, list[ConvAxis]]:
+    """An axis, kept or folded by its strides, and none or two others; some pads are negative."""
+    strides = draw(st.sampled_from([(1, 1), (2, 1), (3, 1), (1, 2), (1, 3)]))
+    axis = ConvAxis(
+        length=draw(st.integers(1, 13)),
+        kernel=draw(st.integers(1, 7)),
+        stride=strides[0],
+        base_dilation=strides[1],
+        dilation=draw(st.integers(1, 3)),
+        pad_begin=draw(st.integers(-2, 8)),
+        pad_end=draw(st.integers(-2, 8)),
+    )
+    assume((axis.out_length or 0) > 0)
+    kept = strides == (1, 1)
+    taps = keep_axis(axis) if kept else fold_axis(axis, axis.base_dilation, axis.stride)
+    assert isinstance(taps, FoldedAxis)
+    other = ConvAxis(length=3, kernel=2, stride=draw(st.integers(1, 2)), pad_end=1)
+    return axis, taps, draw(st.sampled_from([[], [other, replace(other, length=4)]]))
+
+
+@given(axes_of_taps(), st.integers(0, 99))
+def test_what_the_taps_of_an_axis_give_adds_up_to_the_conv(case, seed: int) -> None:
+    axis, taps, others = case
+    fold = ConvFold(axes=(taps, *map(keep_axis, others)), tile_major=taps.folded, summed=True)
+    rng = np.random.default_rng(seed)
+    x = rng.integers(-99, 100, (2, 3, axis.length, *(a.length for a in others)))
+    w = rng.integers(1, 100, (5, 3, axis.kernel, *(a.kernel for a in others)))
+    b = rng.integers(-99, 100, 5) * (fold.whole is not None)
+    assert fold_weight(w, fold).shape == fold.weight_shape(w.shape)
+
+    stuffed = np.zeros((*x.shape[:2], axis.base_dilation * (axis.length - 1) + 1, *x.shape[3:]))
+    stuffed[:, :, :: axis.base_dilation] = x
+    axes = [axis, *others]
+    wanted = conv(
+        stuffed,
+        w,
+        b,
+        strides=[a.stride for a in axes],
+        dilations=[a.dilation for a in axes],
+        pads=[a.pad_begin for a in axes] + [a.pad_end for a in axes],
+    )
+
+    x = extend(x, 2, 0, (taps.in_length or axis.length) - axis.length)
+    into, _ = pack_positions(x.shape, taps.in_tile)
+    results = conv(
+        run(into.steps(tile_major=False), x),
+        fold_weight(w, fold),
+        fold_per_channel(b, fold),
+        strides=[a.stride for a in fold.window],
+        pads=[a.pad_begin for a in fold.window] + [a.pad_end for a in fold.window],
+    )
+    parts = np.split(results.reshape(2, -1, *results.shape[1:]), fold.sums, axis=2)
+    positions = parts[0].shape[1]
+    assume(all(positions + min(a, 0) + min(b, 0) > 0 for a, b in fold.shifts))
+    total = sum(extend(part, 1, *pads) for part, pads in zip(parts, fold.shifts, strict=True))
+    _, back = pack_positions(
+        (2, 5, total.shape[1] * taps.out_tile, *total.shape[3:]), taps.out_tile
+    )
+    found = run(back.steps(tile_major=False, inverse=True), total)
+    np.testing.assert_array_equal(found[:, :, : axis.out_length], wanted)
 
 
 @given(cases())

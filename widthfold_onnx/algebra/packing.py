@@ -9,7 +9,7 @@ axis is cut no further than the fold needs, so that unknown extents mostly keep 
     NCHW form   cut - order as (n | b r c a.. | rest..) - merge
     NHWC form   to channels-last - cut - order as (n | rest.. | b r a.. c) - merge - to NCHW
 
-The NCHW form gives channel-major channels, the NHWC form tile-major ones (see `fold.conv`).
+The NCHW form gives channel-major channels, the NHWC form tile-major ones (see `algebra.conv`).
 In the NHWC form the two outer Transposes cancel against a channels-last runtime's own, and
 folding the last axis needs no other Transpose: one Reshape stands between them.
 """
@@ -51,10 +51,13 @@ class Transpose:
 
 @dataclass(frozen=True)
 class ShiftedSum:
-    """[N, D, K*O, ...] as [N, D, O, ...]: result d adds channel k*O + o of all d + shifts[k]."""
+    """[N, D, K*O, ...] as [N, D', O, ...]: adds the channels k*O + o, extended as pads[k] say."""
 
-    shifts: tuple[int, ...]
+    pads: Sequence[tuple[int, int]]
+    """Positions of the second axis that each k gets before and behind; it loses negative ones."""
+
     channels: int
+    rank: int
 
 
 Step = Reshape | Transpose
@@ -192,6 +195,24 @@ def pack(
             (("n",), ("b", "r", *tile, "c"), *lifted, *rest),
         ),
     )
+
+
+def pack_positions(shape: Sequence[int | None], tile: int) -> tuple[Packing, Packing]:
+    """Describe [N, C, L, ...] as [N * L/tile, tile*C, ...], and with N and L/tile as two axes."""
+    n, c, length, *extents = shape
+    rest = None if length is None else length // tile
+    plane = [f"plane{i}" for i in range(len(extents))]
+    atoms = {"n": n, "c": c, "rest": rest, "tile": tile, **dict(zip(plane, extents, strict=True))}
+    others = tuple((name,) for name in plane)
+    cut = (("n",), ("c",), *_cut(atoms, ("rest", "tile")), *others)
+    path = (
+        (("n",), ("c",), ("rest", "tile"), *others),
+        cut,
+        _ordered(atoms, cut, "n", "rest", "tile", "c", *plane),
+        (("n",), ("rest",), ("tile", "c"), *others),
+        (("n", "rest"), ("tile", "c"), *others),
+    )
+    return Packing(atoms, path, ()), Packing(atoms, path[:-1], ())
 
 
 def _cut(atoms: Mapping[str, int | None], *axes: Axis) -> Arrangement:

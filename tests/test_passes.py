@@ -1,0 +1,173 @@
+"""The fold as a pass of onnx_ir, beside passes of others."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir  # noqa: TID251 - hands models to the pass
+import onnx_ir.passes.common as common  # noqa: TID251
+import onnxruntime as ort  # noqa: TID251 - runs what came back
+import onnxscript.optimizer
+import onnxscript.rewriter
+import pytest
+
+from widthfold_onnx import CheckFailedError, FoldOptions, SiteReport, interop
+from widthfold_onnx.passes import WidthFold
+from widthfold_onnx.planning import fold_model
+
+MODELS = Path(__file__).parents[1] / "models"
+BRANCHES = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[1,1,29,32] x, bool c) => (float y)
+    <float[3,1,5,1] k = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15}>
+    {
+      y = If (c) <
+        then_branch = t () => (float[1,3,25,32] a) { a = Conv (x, k) },
+        else_branch = e () => (float[1,3,25,32] b) { d = Neg (x)  b = Conv (d, k) }
+      >
+    }"""
+
+
+def pitch_cnn() -> ir.Model:
+    return ir.load(MODELS / "pitch_cnn.onnx")
+
+
+def outputs(model: ir.Model, seed: int = 0) -> list[np.ndarray]:
+    whole = ir.external_data.load_to_model(model.clone())
+    session = ort.InferenceSession(ir.to_proto(whole).SerializeToString())
+    draws = np.random.default_rng(seed)
+    feeds = {}
+    for given in session.get_inputs():
+        shape = [extent if isinstance(extent, int) else 2 for extent in given.shape]
+        data = draws.integers(-3, 4, shape).astype(np.float32)
+        feeds[given.name] = np.array(seed % 2 == 0) if "bool" in given.type else data
+    return session.run(None, feeds)
+
+
+def test_it_returns_a_new_model_and_says_that_it_is_another() -> None:
+    model = pitch_cnn()
+    before = ir.to_proto(model).SerializeToString(deterministic=True)
+    result = WidthFold(factor=4)(model)
+    assert result.modified
+    assert ir.to_proto(model).SerializeToString(deterministic=True) == before
+    widest = max(v.const_value.shape[0] for v in result.model.graph.initializers.values())
+    assert widest > max(v.const_value.shape[0] for v in model.graph.initializers.values())
+    for ours, theirs in zip(outputs(result.model), outputs(model), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
+
+
+def test_a_second_run_modifies_nothing() -> None:
+    once = WidthFold()(pitch_cnn())
+    twice = WidthFold()(once)
+    assert not twice.modified
+    assert twice.model is not once.model
+    assert ir.to_proto(twice.model) == ir.to_proto(once.model)
+
+
+def test_a_pass_manager_ends_when_nothing_more_is_folded() -> None:
+    result = ir.passes.PassManager([WidthFold(), common.TopologicalSortPass()], steps=9)(
+        pitch_cnn()
+    )
+    assert result.modified
+
+
+def test_layers_in_branches_are_folded() -> None:
+    model = ir.from_proto(onnx.parser.parse_model(BRANCHES))
+    result = WidthFold(factor=2)(model)
+    assert result.modified
+    (choice,) = result.model.graph
+    for name in ("then_branch", "else_branch"):
+        (conv,) = [n for n in choice.attributes[name].as_graph() if n.op_type == "Conv"]
+        assert conv.inputs[0].shape is None or conv.inputs[1].const_value.shape[0] == 6
+    for seed in (0, 1):
+        np.testing.assert_array_equal(outputs(result.model, seed), outputs(model, seed))
+
+
+def test_what_stays_keeps_its_analysis_and_shares_its_tensors() -> None:
+    model = pitch_cnn()
+    kept = next(node for node in model.graph if node.op_type == "Relu")
+    kept.meta["seen"] = 7
+    model.graph.inputs[0].meta["unit"] = "Hz"
+    model.meta["from"] = "here"
+    model.graph.initializers["spare"] = spare = ir.val(
+        "spare", const_value=ir.tensor(np.arange(3), name="spare")
+    )
+    model.graph.outputs.append(spare)
+    result = WidthFold(options=FoldOptions(factor=2, nodes=("*head*",))).call(model).model
+    again = {node.outputs[0].name: node for node in result.graph}
+    assert again[kept.outputs[0].name].meta == {"seen": 7}
+    assert result.graph.inputs[0].meta == {"unit": "Hz"}
+    assert result.meta == {"from": "here"}
+    assert result.graph.initializers["spare"].const_value is spare.const_value
+
+
+def test_weights_in_files_of_two_folders(tmp_path: Path) -> None:
+    models = []
+    for name in ("a", "b"):
+        shutil.copy(MODELS / "paper_conv.onnx", tmp_path / f"{name}.onnx")
+        proto = onnx.load(tmp_path / f"{name}.onnx")
+        (tmp_path / name).mkdir()
+        where = tmp_path / name / "m.onnx"
+        onnx.save(proto, where, save_as_external_data=True, size_threshold=0, location="w")
+        models.append(ir.load(where))
+    one, other = models
+    expected = outputs(one)
+    for value in one.graph.initializers.values():
+        if value is not None and len(value.const_value.shape) == 1:
+            value.const_value = other.graph.initializers[value.name].const_value
+    result = WidthFold(factor=8)(one)
+    assert result.modified
+    np.testing.assert_allclose(outputs(result.model), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "passes",
+    [
+        pytest.param(lambda m: onnxscript.optimizer.optimize(m), id="optimizer"),
+        pytest.param(lambda m: onnxscript.rewriter.rewrite(m), id="rewriter"),
+        pytest.param(lambda m: common.ShapeInferencePass()(m).model, id="shapes"),
+        pytest.param(lambda m: common.CommonSubexpressionEliminationPass()(m).model, id="cse"),
+    ],
+)
+@pytest.mark.parametrize("name", ["pitch_cnn", "luma_sr", "quantized_cnn"])
+def test_other_passes_before_and_after(
+    name: str, passes: Callable[[ir.Model], ir.Model | None]
+) -> None:
+    model = ir.load(MODELS / f"{name}.onnx")
+    expected = outputs(model)
+    before = passes(model.clone()) or model
+    folded = WidthFold(factor=4)(before)
+    assert folded.modified
+    after = passes(folded.model) or folded.model
+    common.CheckerPass()(after)
+    for ours, theirs in zip(outputs(after), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
+
+
+def test_a_wrong_fold_is_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    def off_by_one(*given: object) -> tuple[onnx.ModelProto, list[SiteReport]]:
+        folded, sites = fold_model(*given)
+        (weight,) = [t for t in folded.graph.initializer if t.name.endswith("/widthfold")][:1]
+        numbers = onnx.numpy_helper.to_array(weight).copy()
+        numbers.flat[0] += 1
+        weight.CopyFrom(onnx.numpy_helper.from_array(numbers, weight.name))
+        return folded, sites
+
+    monkeypatch.setattr(interop, "fold_model", off_by_one)
+    with pytest.raises(CheckFailedError, match="proof: different"):
+        WidthFold()(pitch_cnn())
+    WidthFold(prove=False)(pitch_cnn())
+
+
+def test_the_model_of_torch(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    net = torch.nn.Sequential(torch.nn.Conv2d(1, 3, (5, 1)), torch.nn.ReLU())
+    program = torch.onnx.export(net.eval(), (torch.zeros(1, 1, 29, 32),), dynamo=True)
+    expected = outputs(program.model)
+    result = WidthFold(factor=4)(program.model)
+    assert result.modified
+    program.model = result.model
+    np.testing.assert_allclose(outputs(program.model), expected, rtol=0, atol=1e-5)

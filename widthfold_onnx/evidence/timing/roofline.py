@@ -1,0 +1,185 @@
+"""Says how long the work of a node takes at least on this machine (the roofline model).
+
+That is the longer one of two times: its bytes at the speed of a copy, and its multiply-adds at the
+speed of a matrix product. Multiply-adds with weights that are zero do not count, neither those that
+the runtime pads channels with nor those of a fold, so both models have the same work.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.model.proto.walk import all_graphs
+from widthfold_onnx.options import VerifyOptions
+from widthfold_onnx.runtime.ceilings import RUNS, copied, operations
+from widthfold_onnx.runtime.clock import clock_of
+from widthfold_onnx.runtime.inputs.feeds import random_feeds
+from widthfold_onnx.runtime.sessions.session import Level, open_session
+
+Least = Callable[[str, Mapping[str, Any]], float | None]
+"""Returns the least seconds of a node, by its name and what the profile says of one run of it."""
+
+Weights = Mapping[str, Array | None]
+"""Those of the nodes that multiply, by the name of the node; None for one that is computed."""
+
+TYPES = {
+    "float": TensorProto.FLOAT,
+    "double": TensorProto.DOUBLE,
+    "float16": TensorProto.FLOAT16,
+    "int8": TensorProto.INT8,
+    "uint8": TensorProto.UINT8,
+    "int32": TensorProto.INT32,
+    "int64": TensorProto.INT64,
+    "bool": TensorProto.BOOL,
+}
+"""Element types of ONNX by the names that the profile gives them."""
+
+COUNTED = ("float", "double", "int8", "uint8")
+"""Those for which matrix products are measured."""
+
+COPIES = [2**exponent for exponent in range(18, 27, 2)]
+"""Bytes of the copies that are measured: those of the first caches up to those of memory."""
+
+WEIGHTS = {
+    **dict.fromkeys(("Conv", "FusedConv", "NhwcFusedConv", "ConvTranspose", "ConvInteger"), 1),
+    **dict.fromkeys(("MatMul", "FusedMatMul", "Gemm", "FusedGemm", "MatMulInteger"), 1),
+    **dict.fromkeys(("MatMulIntegerToFloat", "DynamicQuantizeMatMul"), 1),
+    **dict.fromkeys(("QLinearConv", "QLinearMatMul", "QGemm"), 3),
+}
+"""Position of the weight among the inputs of the operators that multiply."""
+
+UNKNOWN = (
+    *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Shape", "Size"),
+    *("If", "Loop", "Scan"),
+)
+"""Operators that may copy nothing, and those whose bodies do the work."""
+
+PARTLY_READ = ("Gather", "GatherElements", "GatherND", "Slice", "Resize", "Upsample")
+"""Operators that may read no more than they write."""
+
+
+class Roofline:
+    """The measured speeds of this machine, in sessions like those that are timed."""
+
+    def __init__(self, options: VerifyOptions) -> None:
+        self._open = partial(
+            open_session,
+            provider=options.provider,
+            threads=options.threads,
+            tf32=True,
+            provider_options=options.provider_options,
+            session_options=options.session_options,
+        )
+        self._clock = clock_of(options.provider, options.threads, options.provider_options)
+        self.copies: dict[int, float] = {}
+        self.operations: dict[str, float] = {}
+
+    def of(self, model: Path, level: Level) -> Least:
+        """Return what says the least seconds of the nodes of a model at a level."""
+        weights = self._weights(model, level)
+        return lambda name, details: self._least(weights, name, details)
+
+    def limits(self) -> dict[str, float]:
+        """Return what was measured for the nodes so far, per second, by name."""
+        copies = sorted(self.copies.items())
+        speeds = {f"bytes of a copy of {size >> 10} KiB": speed for size, speed in copies}
+        return speeds | {f"operations on {dtype}": v for dtype, v in self.operations.items()}
+
+    def _least(self, weights: Weights, name: str, details: Mapping[str, Any]) -> float | None:
+        op, size = details["op_name"], moved(details)
+        if size is None or op in UNKNOWN:
+            return None
+        # Nothing is copied faster because it is larger, so the speed is not too low.
+        copy = max((each for each in COPIES if each <= size), default=COPIES[0])
+        if copy not in self.copies:
+            self.copies[copy] = copied(self._shortest, copy)
+        seconds = size / self.copies[copy]
+        if op not in WEIGHTS:
+            return seconds
+        dtype = next(iter(details["input_type_shape"][0]))
+        if name not in weights or dtype not in COUNTED:
+            return None
+        if dtype not in self.operations:
+            self.operations[dtype] = operations(self._shortest, TYPES[dtype])
+        return max(seconds, 2 * multiply_adds(weights[name], details) / self.operations[dtype])
+
+    def _shortest(self, model: onnx.ModelProto) -> float:
+        session = self._open(model)
+        shapes = {port.name: tuple(int(dim or 1) for dim in port.dims) for port in session.inputs}
+        once = session.bound(random_feeds(session.inputs, 0, shapes))
+        times = []
+        for _ in range(1 + RUNS):
+            before = self._clock()
+            once()
+            times.append(max(self._clock() - before, 1))
+        return min(times) * 1e-9
+
+    def _weights(self, model: Path, level: Level) -> Weights:
+        """Return the weights of the runtime's optimized graph."""
+        with tempfile.TemporaryDirectory() as folder:
+            made = Path(folder) / "optimized.onnx"
+            try:
+                self._open(model, level=level, optimized=made)
+            except UnverifiedError:  # too large for one file
+                return {}
+            graphs = list(all_graphs(onnx.load(made).graph))
+        constants = {tensor.name: tensor for graph in graphs for tensor in graph.initializer}
+        layers = [node for graph in graphs for node in graph.node if node.op_type in WEIGHTS]
+        times = Counter(node.name for node in layers)
+        found: dict[str, Array | None] = {}
+        for node in layers:
+            if times[node.name] == 1:  # both branches of a guard may hold a node of one name
+                weight = constants.get(node.input[WEIGHTS[node.op_type]])
+                found[node.name] = None if weight is None else numpy_helper.to_array(weight)
+        return found
+
+
+def moved(details: Mapping[str, Any]) -> int | None:
+    """Return the bytes that a node reads and writes; None if a type is not known."""
+    read, written = (_bytes(details[f"{side}_type_shape"]) for side in ("input", "output"))
+    if read is None or written is None:
+        return None
+    return written + (min(read, written) if details["op_name"] in PARTLY_READ else read)
+
+
+def _bytes(tensors: Sequence[Mapping[str, Sequence[int]]]) -> int | None:
+    pairs = [pair for tensor in tensors for pair in tensor.items()]
+    if any(kind not in TYPES for kind, _ in pairs):
+        return None
+    sizes = {kind: helper.tensor_dtype_to_np_dtype(TYPES[kind]).itemsize for kind, _ in pairs}
+    return int(sum(sizes[kind] * math.prod(dims) for kind, dims in pairs))
+
+
+def multiply_adds(weight: Array | None, details: Mapping[str, Any]) -> int:
+    """Return the multiply-adds of a node.
+
+    Args:
+        weight: None if it is computed. The profile does not list one that the runtime has packed.
+        details: what the profile says of one run.
+    """
+    op = details["op_name"]
+    inputs = [next(iter(tensor.values())) for tensor in details["input_type_shape"]]
+    made = next(iter(details["output_type_shape"][0].values()))
+    if weight is not None:
+        dims, count = weight.shape, int(np.count_nonzero(weight))
+    else:
+        dims = tuple(inputs[WEIGHTS[op]])
+        count = math.prod(dims)
+    if "Conv" in op:
+        # The first axis of a weight has the output channels; transposed, the input channels.
+        shared, tensor = dims[0], inputs[0] if op == "ConvTranspose" else made
+    else:
+        shared, tensor = math.prod(dims[:-2]) * (made[-1] if len(dims) > 1 else 1), made
+    return int(count * math.prod(tensor) // max(shared, 1))
