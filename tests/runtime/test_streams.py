@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -61,6 +62,28 @@ def test_a_stream_that_stops_is_an_error():
 
     with pytest.raises(UnverifiedError, match="does not run"):
         rate([lambda count: None, stops], 0)
+
+
+def test_a_stream_that_gets_no_thread_is_an_error_and_nobody_waits(monkeypatch):
+    start, started = threading.Thread.start, []
+
+    def limited(thread):
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    class Barrier(threading.Barrier):
+        def abort(self):
+            aborted.append(self)
+            super().abort()
+
+    aborted = []
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    monkeypatch.setattr(streams.threading, "Barrier", partial(Barrier, timeout=WAIT))
+    with pytest.raises(UnverifiedError, match="3 streams do not run at once: can't start"):
+        rate([lambda count: None] * 3, 0)
+    assert aborted
 
 
 @pytest.mark.parametrize(("turn", "order"), [(0, "aabb bbaa"), (1, "bbaa aabb")])

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.arrays import Array
+from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.results import Throughput
 from widthfold_onnx.runtime.child import isolated
@@ -147,7 +148,12 @@ def _rate(pool: Executor, runs: Sequence[Run], seconds: float) -> float:
     The time of each ends with its own last run, so that none is counted while it waits for others.
     """
     together = threading.Barrier(len(runs))
-    return sum(pool.map(partial(_stream, together, seconds), runs))
+    try:
+        rates = pool.map(partial(_stream, together, seconds), runs)
+    except RuntimeError as error:  # no thread for each, so that the others would wait for ever
+        together.abort()
+        raise UnverifiedError(f"{len(runs)} streams do not run at once: {error}") from error
+    return sum(rates)
 
 
 def _stream(together: threading.Barrier, seconds: float, run: Run) -> float:
