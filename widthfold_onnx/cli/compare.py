@@ -30,7 +30,7 @@ def compare_command(
 ) -> None:
     """Judge the speed-up of one JSON report of verify against that of another.
 
-    Runs nothing. Exits as NOW did when it was made, or by --fail-under.
+    Runs nothing. Exits as NOW did when it was made, or by --fail-under if that is worse.
     """
     from widthfold_onnx.pipeline import compare
     from widthfold_onnx.results import VerifyReport
