@@ -56,6 +56,29 @@ def test_no_stream_counts_while_it_waits_for_others(own_clocks):
     assert rate(runs, 0.1) == pytest.approx(sum(1 / cost for cost in costs))
 
 
+def test_a_stream_that_starts_late_does_not_run_as_fast_as_the_machine(monkeypatch):
+    """On one core the second of two streams starts when the first has ended."""
+    now, core = [0.0], threading.Semaphore(1)
+
+    class OneCore(threading.Barrier):
+        def wait(self, timeout=None):
+            super().wait(WAIT)
+            assert core.acquire(timeout=WAIT)
+
+    def run(count):
+        now[0] += 0.5
+
+    def clock():
+        passed = now[0]
+        if passed and threading.current_thread() is not threading.main_thread():
+            core.release()
+        return passed
+
+    monkeypatch.setattr(streams.threading, "Barrier", OneCore)
+    monkeypatch.setattr(streams, "time", SimpleNamespace(perf_counter=clock))
+    assert rate([run, run], 0.1) == pytest.approx(1 / 0.5 + 1 / 1.0)
+
+
 def test_a_stream_that_stops_is_an_error():
     def stops(count):
         raise UnverifiedError("m.onnx does not run")
