@@ -94,18 +94,15 @@ def fold_ir(
         CheckFailedError: the folded model is not equal: a fault of widthfold.
         UnverifiedError: it cannot be shown to be equal.
     """
-    folders = {
-        Path(tensor.base_dir)
-        for graph in model.graphs()
-        for value in graph.initializers.values()
-        if isinstance(tensor := value.const_value, ir.ExternalTensor)
-    }
+    folders = {Path(t.base_dir) for t in _tensors(model) if isinstance(t, ir.ExternalTensor)}
     whole = model if len(folders) < 2 else ir.external_data.load_to_model(model.clone())
+    folder = folders.pop() if len(folders) == 1 else None
     proto = ir.to_proto(whole)
-    folded, sites = _folded(proto, options, folders.pop() if folders else None, prove=prove)
+    folded, sites = _folded(proto, options, folder, prove=prove)
     if folded is proto:
         return model, sites
     new = ir.from_proto(folded)
+    ir.external_data.set_base_dir(new.graph, folder or "")
     _keep(model.graph, new.graph)
     new.meta.update(model.meta)
     return new, sites
@@ -186,9 +183,18 @@ def _keep(old: ir.Graph, new: ir.Graph) -> None:
         if same is None or same.op_identifier() != node.op_identifier():
             continue
         node.meta.update(same.meta)
-        for name, attribute in node.attributes.items():
-            for one, other in zip(_bodies(same.attributes[name]), _bodies(attribute), strict=True):
+        for name, attribute in same.attributes.items():
+            for one, other in zip(_bodies(attribute), _bodies(node.attributes[name]), strict=True):
                 _keep(one, other)
+
+
+def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol | None]:
+    for graph in model.graphs():
+        yield from (value.const_value for value in graph.initializers.values())
+        for node in graph:
+            for attribute in node.attributes.values():
+                if attribute.type is ir.AttributeType.TENSOR:
+                    yield attribute.as_tensor()
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:
