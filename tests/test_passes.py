@@ -118,6 +118,20 @@ def test_a_node_that_gets_attributes_keeps_its_analysis() -> None:
     np.testing.assert_array_equal(outputs(result.model), outputs(model))
 
 
+def test_a_function_that_stays_keeps_its_analysis() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "here" : 1]>
+        g (float[1,1,8,16] x) => (float[1,1,8,16] y) <float[1,1,1,1] w = {2}>
+        { c = Conv (x, w)  y = here.act (c) }
+        <domain: "here", opset_import: ["" : 17]> act (a) => (b) { b = Relu (a) }"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    (function,) = model.functions.values()
+    function[0].meta["seen"] = function.graph.meta["seen"] = 7
+    result = WidthFold()(model)
+    assert result.modified
+    (function,) = result.model.functions.values()
+    assert function[0].meta == function.graph.meta == {"seen": 7}
+
+
 def test_tensors_of_nodes_in_a_file(tmp_path: Path) -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]>
         g (float[1,1,29,32] x) => (float[1,3,25,32] y, float[1,1,29,32] z) {

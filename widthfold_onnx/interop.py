@@ -104,6 +104,8 @@ def fold_ir(
     new = ir.from_proto(folded)
     ir.external_data.set_base_dir(new.graph, folder or "")
     _keep(model.graph, new.graph)
+    for key, function in new.functions.items():
+        _keep(model.functions[key].graph, function.graph)
     new.meta.update(model.meta)
     return new, sites
 
