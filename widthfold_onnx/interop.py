@@ -19,6 +19,7 @@ from widthfold_onnx.errors import CheckFailedError, UnverifiedError, UsageError
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.proved import proved
 from widthfold_onnx.model.graph.library import ir
+from widthfold_onnx.model.proto.frozen import frozen
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.pipeline import optimize
 from widthfold_onnx.planning import fold_model
@@ -66,7 +67,7 @@ def fold(
         return _folded(model, options, None, prove=prove)[0]
     gs = sys.modules.get("onnx_graphsurgeon")
     if gs is not None and isinstance(model, gs.Graph):
-        return fold_graph(model, options)[0]
+        return fold_graph(model, options, prove=prove)[0]
     raise UsageError(
         "fold takes a path, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph, "
         f"not {type(model).__name__}"
@@ -122,7 +123,7 @@ def fold_graph(
         prove: prove the result equal.
 
     Returns:
-        A new graph and the outcome of every site.
+        A new graph, or `graph` itself if nothing is changed, and the outcome of every site.
 
     Raises:
         UsageError: onnx-graphsurgeon is not installed, or `graph` is none of its graphs.
@@ -136,8 +137,9 @@ def fold_graph(
         raise UsageError("fold_graph needs onnx-graphsurgeon: pip install it") from error
     if not isinstance(graph, gs.Graph):
         raise UsageError(f"fold_graph takes an onnx_graphsurgeon.Graph, not {type(graph).__name__}")
-    folded, sites = _folded(gs.export_onnx(graph), options, folder, prove=prove)
-    return gs.import_onnx(folded), sites
+    proto = gs.export_onnx(graph)
+    folded, sites = _folded(proto, options, folder, prove=prove)
+    return graph if folded is proto else gs.import_onnx(folded), sites
 
 
 def _fold_file(model: Path, out: Path | str | None, options: FoldOptions) -> Path:
@@ -160,7 +162,8 @@ def _folded(
     """Fold a model in memory as `fold_model` does, and prove the result equal."""
     folded, sites = fold_model(proto, options, folder)
     if prove and folded is not proto:
-        old, new = (program(model, folder) for model in (proto, folded))
+        original = frozen(proto) if options.freeze_weights else proto
+        old, new = (program(model, folder) for model in (original, folded))
         proof = proved(old, new, options.input_shapes, {})
         if proof.verdict == "different":
             raise CheckFailedError(f"proof: different: {proof.reason}")
