@@ -6,8 +6,8 @@ usage: clock_control.py [MODELS...] [--runs 10] [--planted 3 5 10] [--busy] [--o
 Each model is verified against a copy of itself under another name, again and again: the verdict
 must never be faster or slower, and the 95 % interval should hold 1. Then against itself with 3, 5
 and 10 percent more work, which must be found slower or be inconclusive. `--busy` keeps one core
-busy meanwhile. Every run is a line of the JSON file, which grows from call to call; the tables are
-those of the whole file.
+busy meanwhile. Every run is a line of the JSON file, which grows from call to call; control.md
+beside it is the table of the whole file, by commit.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from bench_history import Commit
 from onnx import TensorProto, helper, numpy_helper
 
 from widthfold_onnx import VerifyOptions, verify
@@ -70,6 +71,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "clock" / "control.jsonl")
     given = parser.parse_args()
     given.out.parent.mkdir(parents=True, exist_ok=True)
+    code = str(Commit.of(ROOT))
     options = VerifyOptions(
         provider=Provider.CPU, seeds=1, exact=False, thorough=False, time_budget=given.budget
     )
@@ -83,13 +85,14 @@ def main() -> None:
                 if not plant:
                     shutil.copyfile(model, other)
                 for _ in range(given.runs):
-                    row = {"model": model.stem, "planted": plant, "busy": given.busy}
+                    row = {"commit": code, "model": model.stem, "planted": plant}
+                    row["busy"] = given.busy
                     row |= compare(model, other, options)
                     print(json.dumps(row), flush=True)
                     with given.out.open("a") as file:
                         file.write(json.dumps(row) + "\n")
     rows = [json.loads(line) for line in given.out.read_text().splitlines()]
-    print(table(rows))
+    given.out.with_suffix(".md").write_text(table(rows))
 
 
 @contextlib.contextmanager
@@ -175,21 +178,20 @@ def seconds(models: list[Path]) -> float:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Count the verdicts and the intervals that hold the truth, by model and planted work."""
-    groups: dict[tuple[float, bool, str], list[dict[str, Any]]] = defaultdict(list)
+    groups: dict[tuple[str, float, bool, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
-        groups[row["planted"], row["busy"], row["model"]].append(row)
-    lines = [
-        "| planted | busy core | model | runs | ratio | interval holds 1 | half width | verdicts |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for (plant, busy, model), group in sorted(groups.items()):
+        groups[row["commit"], row["planted"], row["busy"], row["model"]].append(row)
+    names = ("commit", "planted", "busy core", "model", "runs", "ratio", "interval holds 1")
+    lines = [f"| {' | '.join((*names, 'half width', 'verdicts'))} |", "|---" * 9 + "|"]
+    for (code, plant, busy, model), group in sorted(groups.items()):
         held = sum(row["low"] <= 1 <= row["high"] for row in group)
         half = float(np.median([(row["high"] - row["low"]) / 2 for row in group]))
         counts = ", ".join(f"{n} {v}" for v, n in Counter(r["verdict"] for r in group).items())
         ratio = float(np.median([row["ratio"] for row in group]))
-        cells = [f"{plant:g} %", "yes" if busy else "no", model, str(len(group)), f"{ratio:.3f}"]
-        lines.append("| " + " | ".join([*cells, str(held), f"{half:.2%}", counts]) + " |")
-    return "\n".join(lines)
+        cells = [code, f"{plant:g} %", "yes" if busy else "no", model, str(len(group))]
+        cells += [f"{ratio:.3f}", str(held), f"{half:.2%}", counts]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

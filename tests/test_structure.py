@@ -21,7 +21,7 @@ ORDER = (
     ("rewrite",),
     ("evidence", "plan"),
     ("planning",),
-    ("delivery", "saturating_forms", "survey"),
+    ("delivery", "mlir", "saturating_forms", "survey"),
     ("pipeline", "reports"),
     ("cli", "interop"),
     ("passes",),

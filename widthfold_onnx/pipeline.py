@@ -14,6 +14,7 @@ from widthfold_onnx.evidence.files import check_file, verify_files
 from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.model.write.atomic import check_target
 from widthfold_onnx.options import FoldOptions, SearchOptions, VerifyOptions
+from widthfold_onnx.options.running import check_fail_under
 from widthfold_onnx.progress import Progress, Step, silent
 from widthfold_onnx.results import InspectReport, OptimizeReport, VerifyReport
 
@@ -122,8 +123,11 @@ def compare(saved: Path | str, now: Path | str, fail_under: float | None = None)
         The report `now` with `timing.baseline`, and a verdict by `fail_under`.
 
     Raises:
-        UsageError: a file is no report of `verify`, or `now` holds no timing.
+        UsageError: a file is no report of `verify`, `now` holds no timing, or `fail_under` is no
+            number above 0.
     """
+    if fail_under is not None:
+        check_fail_under(fail_under)
     from widthfold_onnx.evidence.timing.baseline import against, read_report  # needs numpy
 
     return against(read_report(Path(saved)), read_report(Path(now)), Path(saved).name, fail_under)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ def report(
     made = passing()
     assert made.timing is not None
     figures = {"speedup": speedup, "low": speedup / (1 + width), "high": speedup * (1 + width)}
-    return replace(made, timing=replace(made.timing, control=control, **figures, **fields))
+    figures |= {"control": control} | fields
+    return replace(made, timing=replace(made.timing, **figures))
 
 
 def compared(now: VerifyReport) -> Baseline:
@@ -123,6 +125,83 @@ def test_without_times_nothing_is_judged() -> None:
         against(report(2.0), untimed, "a", None)
     with pytest.raises(UsageError, match="switched off"):
         VerifyOptions(timing=False, baseline=Path("a.json"))
+
+
+def test_a_run_on_cores_that_were_not_free_says_nothing() -> None:
+    busy = {"threads": 4, "crowded": True, "note": "the machine was busy"}
+    for then, now in ((busy, {"threads": 4}), ({"threads": 4}, busy)):
+        judged = against(report(1.95, **then), report(1.5, **now), "a", 1.0)
+        assert (compared(judged).verdict, judged.verdict) == ("inconclusive", "unverified")
+        assert "the machine was busy" in judged.reasons[-1]
+    alone = against(report(1.95, crowded=True), report(1.5, crowded=True), "a", 1.0)
+    assert compared(alone).verdict == "slower"
+
+
+def test_the_figures_are_named_for_what_they_are() -> None:
+    (reason,) = against(report(1.95), report(1.5), "a", 1.0).reasons
+    assert "now / then = 0.769" in reason
+    assert "original" not in reason
+
+
+def test_a_report_that_was_too_slow_for_itself_computes_what_it_should() -> None:
+    slow = report(0.9, fail_under=1.0, fail_under_verdict="fail")
+    slow = replace(slow, verdict="fail", reasons=["slower than --fail-under 1 allows"])
+    judged = against(report(0.9), slow, "a", 0.5)
+    assert (judged.verdict, judged.reasons) == ("fail", slow.reasons)
+    assert wording.meaning(judged).endswith("but is too slow")
+
+
+def test_what_is_slower_fails_though_more_is_unknown() -> None:
+    unknown = replace(report(1.5), verdict="unverified", reasons=["not proved"])
+    judged = against(report(1.95), unknown, "a", 1.0)
+    assert judged.verdict == "fail"
+    assert judged.reasons[0] == "not proved"
+
+
+@pytest.mark.parametrize("least", [0, -1, math.nan, math.inf])
+def test_what_is_asked_for_is_a_number_above_0(least: float, tmp_path: Path) -> None:
+    saved = tmp_path / "saved.json"
+    saved.write_bytes(encode(report(1.95)))
+    with pytest.raises(UsageError, match="fail-under"):
+        compare(saved, saved, least)
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        {"speedup": 0.0},
+        {"low": -1.0},
+        {"low": 0.0},
+        {"high": 1e308},
+        {"low": 3.0},
+        {"high": 0.5},
+        {"control": -1.0},
+        {"control": 1e308},
+    ],
+)
+def test_figures_that_no_clock_measures_are_refused(
+    figures: dict[str, float], tmp_path: Path
+) -> None:
+    edited, other = tmp_path / "edited.json", tmp_path / "other.json"
+    edited.write_bytes(encode(report(**({"speedup": 1.95} | figures))))
+    other.write_bytes(encode(report(1.95)))
+    for pair in ((edited, other), (other, edited)):
+        with pytest.raises(UsageError, match=r"edited\.json' is no JSON report of verify"):
+            compare(*pair)
+
+
+def test_other_schemas_and_what_cannot_be_decoded_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "then.json"
+    good = encode(report(1.95))
+    nested = b'{"new": ' + b"[" * 100_000 + b"]" * 100_000 + b", " + good[1:]
+    for data in (
+        encode(replace(report(1.95), schema="widthfold.verify/99")),
+        good.replace(b"cpu", b"\xff\xfe"),
+        nested,
+    ):
+        path.write_bytes(data)
+        with pytest.raises(UsageError, match="no JSON report of verify"):
+            read_report(path)
 
 
 def test_a_failed_verification_stays_failed() -> None:

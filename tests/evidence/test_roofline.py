@@ -84,6 +84,8 @@ def test_the_longer_one_of_both_times_is_the_least(planted, monkeypatch):
     assert least("n", details("Conv", [(1, 2, 4)], [(1, 1, 4)])) == max(48, 2 * 8 * float32)
     assert least("n", details("Conv", [(1, 2, 4)], [(1, 1, 4)], "double")) > 2 * 8 * float32
     assert planted.operations.keys() == {"float", "double"}
+    assert least("n", details("DynamicQuantizeMatMul", [(4, 2)], [(4, 1)])) is not None
+    assert planted.operations.keys() == {"float", "double", "uint8"}
     for op in ("Reshape", "Loop", "If", "Shape"):
         assert least("other", details(op, [(4,)], [(4,)])) is None
     assert least("unpacked", details("Conv", [(1, 2, 4)], [(1, 1, 4)])) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from tests.plan.tool import layers
 from tests.plan.world import World, enter
 from widthfold_onnx.plan.measure.bench import AS_IS
 from widthfold_onnx.plan.measure.measurements import lost, now
-from widthfold_onnx.plan.search.assign import SMALLEST_GAIN, assign
+from widthfold_onnx.plan.search.assign import SMALLEST_GAIN, assign, foresee
 from widthfold_onnx.plan.store.store import Measurement
 from widthfold_onnx.plan.workload.layers import Layers
 from widthfold_onnx.plan.workload.layout_edges import Link
@@ -152,6 +153,45 @@ def test_no_other_choice_costs_less(seed: int, every: Layers) -> None:
     }
     assert cost(some, known, forms) == pytest.approx(best)
     assert assign(some, known) == keys
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_foreseen_is_chosen_if_it_is_measured_so(seed: int, every: Layers) -> None:
+    some = few(every, np.random.default_rng(seed))
+
+    def known(subject: str, key: str) -> Measurement | None:
+        for own, workload in some.workloads.items():
+            seconds = {AS_IS: workload.predicted} if subject == own else {}
+            if subject == own:
+                seconds |= {form.key: form.predicted for form in workload.forms}
+            elif subject == inside_subject(own) and own in some.inside:
+                seconds = {f.key: f.packed for f in some.inside[own].forms if f in workload.forms}
+            if key in seconds:
+                ratio = workload.predicted / seconds[key]
+                return Measurement("ok", ratio, ratio, ratio, seconds[key], 4, "", now())
+        return None
+
+    assert foresee(some) == assign(some, known)
+
+
+@pytest.mark.parametrize(("alone", "folded"), [(1.2, 4), (9.0, 0)])
+def test_forms_of_a_region_are_foreseen_though_they_look_slow_alone(
+    every: Layers, alone: float, folded: int
+) -> None:
+    """Four layers that all take 1 s as they are, and 0.5 s if they are packed alike."""
+    known = Counter(
+        layout
+        for w in every.workloads.values()
+        for layout in {f.reads for f in w.forms if f.reads and f.reads == f.returns}
+    )
+    ((layout, _),) = known.most_common(1)
+    workloads, inside = {}, {}
+    for subject, workload in every.workloads.items():
+        form = next(f for f in workload.forms if f.reads == f.returns == layout)
+        times = form._replace(predicted=alone, packed=0.5)
+        workloads[subject] = replace(workload, predicted=1.0, forms=(times,))
+        inside[subject] = replace(workloads[subject], inside=True)
+    assert len(foresee(replace(every, workloads=workloads, inside=inside))) == folded
 
 
 def test_what_was_not_measured_or_lost_is_not_chosen(every: Layers) -> None:

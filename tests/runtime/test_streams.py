@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -55,12 +56,57 @@ def test_no_stream_counts_while_it_waits_for_others(own_clocks):
     assert rate(runs, 0.1) == pytest.approx(sum(1 / cost for cost in costs))
 
 
+def test_a_stream_that_starts_late_does_not_run_as_fast_as_the_machine(monkeypatch):
+    """On one core the second of two streams starts when the first has ended."""
+    now, core = [0.0], threading.Semaphore(1)
+
+    class OneCore(threading.Barrier):
+        def wait(self, timeout=None):
+            super().wait(WAIT)
+            assert core.acquire(timeout=WAIT)
+
+    def run(count):
+        now[0] += 0.5
+
+    def clock():
+        passed = now[0]
+        if passed and threading.current_thread() is not threading.main_thread():
+            core.release()
+        return passed
+
+    monkeypatch.setattr(streams.threading, "Barrier", OneCore)
+    monkeypatch.setattr(streams, "time", SimpleNamespace(perf_counter=clock))
+    assert rate([run, run], 0.1) == pytest.approx(1 / 0.5 + 1 / 1.0)
+
+
 def test_a_stream_that_stops_is_an_error():
     def stops(count):
         raise UnverifiedError("m.onnx does not run")
 
     with pytest.raises(UnverifiedError, match="does not run"):
         rate([lambda count: None, stops], 0)
+
+
+def test_a_stream_that_gets_no_thread_is_an_error_and_nobody_waits(monkeypatch):
+    start, started = threading.Thread.start, []
+
+    def limited(thread):
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    class Barrier(threading.Barrier):
+        def abort(self):
+            aborted.append(self)
+            super().abort()
+
+    aborted = []
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    monkeypatch.setattr(streams.threading, "Barrier", partial(Barrier, timeout=WAIT))
+    with pytest.raises(UnverifiedError, match="3 streams do not run at once: can't start"):
+        rate([lambda count: None] * 3, 0)
+    assert aborted
 
 
 @pytest.mark.parametrize(("turn", "order"), [(0, "aabb bbaa"), (1, "bbaa aabb")])

@@ -15,6 +15,7 @@ import click
 from widthfold_onnx.cli.common import INTERRUPTED
 from widthfold_onnx.cli.compare import compare_command
 from widthfold_onnx.cli.inspect import inspect_command
+from widthfold_onnx.cli.mlir import mlir_command
 from widthfold_onnx.cli.optimize import optimize_command
 from widthfold_onnx.cli.store import store_command
 from widthfold_onnx.cli.tune import tune_command
@@ -71,3 +72,4 @@ main.add_command(compare_command)
 main.add_command(inspect_command)
 main.add_command(tune_command)
 main.add_command(store_command)
+main.add_command(mlir_command)

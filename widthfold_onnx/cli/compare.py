@@ -19,7 +19,7 @@ REPORT = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.argument("now", type=REPORT)
 @click.option(
     "--fail-under",
-    type=click.FloatRange(min=0, min_open=True),
+    type=float,
     metavar="X",
     help="Exit 1 if the speed-up of NOW / that of SAVED is below X by more than noise, and 4 if "
     "that is not known.",
@@ -30,7 +30,7 @@ def compare_command(
 ) -> None:
     """Judge the speed-up of one JSON report of verify against that of another.
 
-    Runs nothing. Exits as NOW did when it was made, or by --fail-under.
+    Runs nothing. Exits as NOW did when it was made, or by --fail-under if that is worse.
     """
     from widthfold_onnx.pipeline import compare
     from widthfold_onnx.results import VerifyReport

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import click
 
-from widthfold_onnx.cli.common import MODEL, guarded
+from widthfold_onnx.cli.common import MODEL, Sectioned, guarded
 from widthfold_onnx.cli.folding import fold_options
 from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
-from widthfold_onnx.cli.sections import Sectioned
 from widthfold_onnx.options import FoldOptions
 
 

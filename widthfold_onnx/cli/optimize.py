@@ -8,18 +8,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from widthfold_onnx.cli.common import (
-    INTERRUPTED,
-    MODEL,
-    guarded,
-    leave,
-    progress,
-)
+from widthfold_onnx.cli.common import INTERRUPTED, MODEL, Sectioned, guarded, leave, progress
 from widthfold_onnx.cli.folding import fold_options
 from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
 from widthfold_onnx.cli.running import VerifyArguments, verify_arguments
 from widthfold_onnx.cli.searching import SearchArguments, search_arguments
-from widthfold_onnx.cli.sections import Sectioned
 from widthfold_onnx.errors import CheckFailedError, NothingFoldedError, UnverifiedError
 from widthfold_onnx.options import FoldOptions
 

@@ -71,7 +71,7 @@ def report_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
             multiple=True,
             metavar="FILE",
             help="Write a report, too; the suffix chooses its form: .json, .md (not of tune), "
-            ".xml or .html (of verify alone).",
+            ".xml, .html or .csv (of verify and compare).",
         ),
         click.option(
             "--format",

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import click
 
-from widthfold_onnx.cli.common import INTERRUPTED, MODEL, guarded, leave, progress
+from widthfold_onnx.cli.common import INTERRUPTED, MODEL, Sectioned, guarded, leave, progress
 from widthfold_onnx.cli.folding import fold_options
 from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
 from widthfold_onnx.cli.running import PROVIDER, PROVIDER_OPTIONS, SESSION_OPTIONS, assignments
 from widthfold_onnx.cli.searching import EFFORT, STORE, THREADS
-from widthfold_onnx.cli.sections import Sectioned
 from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.options import Effort, FoldOptions, Provider, SearchOptions
 

@@ -11,6 +11,7 @@ import msgspec
 
 from widthfold_onnx.cli.common import (
     MODEL,
+    Sectioned,
     ShapeType,
     guarded,
     leave,
@@ -19,7 +20,6 @@ from widthfold_onnx.cli.common import (
 )
 from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
 from widthfold_onnx.cli.running import VerifyArguments, verify_arguments
-from widthfold_onnx.cli.sections import Sectioned
 from widthfold_onnx.errors import CheckFailedError, UnverifiedError, UsageError
 from widthfold_onnx.options import VerifyOptions
 

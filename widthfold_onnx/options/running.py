@@ -119,8 +119,7 @@ class VerifyOptions:
             raise UsageError("a baseline judges the timing, which is switched off")
         if self.fail_under is None:
             return
-        if not 0 < self.fail_under < math.inf:
-            raise UsageError(f"fail-under is {self.fail_under}; it must be a number above 0")
+        check_fail_under(self.fail_under)
         if not self.timing:
             raise UsageError("fail-under judges the timing, which is switched off")
 
@@ -163,6 +162,16 @@ class SearchOptions:
         _check_threads(self.threads)
         if self.time_budget is not None:
             _check_time_budget(self.time_budget)
+
+
+def check_fail_under(least: float) -> None:
+    """Check the smallest accepted speed-up.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if not 0 < least < math.inf:
+        raise UsageError(f"fail-under is {least}; it must be a number above 0")
 
 
 def _check_threads(threads: int) -> None:

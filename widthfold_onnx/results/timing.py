@@ -210,3 +210,8 @@ class Timing(Result, kw_only=True, frozen=True):
     baseline: Baseline | None = None
     fail_under: float | None = None
     fail_under_verdict: Literal["pass", "fail", "unverified"] = "pass"
+
+    @property
+    def hindered(self) -> bool:
+        """Whether threads waited for each other, so that nothing is known of the speed-up."""
+        return self.crowded and self.threads > 1

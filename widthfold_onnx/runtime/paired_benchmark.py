@@ -126,7 +126,7 @@ class Process:
 
     Attributes:
         runs: of every run, one more axis.
-        loads: of opening the session, by the wall clock.
+        loads: of opening the session.
         firsts: of its first run.
         gpu: states of the GPU during the runs, the first and the last one included.
     """

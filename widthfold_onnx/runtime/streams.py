@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.arrays import Array
+from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.results import Throughput
 from widthfold_onnx.runtime.child import isolated
@@ -145,14 +146,21 @@ def _rate(pool: Executor, runs: Sequence[Run], seconds: float) -> float:
     """Return the runs per second of streams that begin together: the sum of their rates.
 
     The time of each ends with its own last run, so that none is counted while it waits for others.
+    It begins with that of all: where cores are fewer, the others have them until a stream starts.
     """
-    together = threading.Barrier(len(runs))
-    return sum(pool.map(partial(_stream, together, seconds), runs))
+    starts: list[float] = []
+    together = threading.Barrier(len(runs), lambda: starts.append(time.perf_counter()))
+    try:
+        rates = pool.map(partial(_stream, together, starts, seconds), runs)
+    except RuntimeError as error:  # no thread for each, so that the others would wait for ever
+        together.abort()
+        raise UnverifiedError(f"{len(runs)} streams do not run at once: {error}") from error
+    return sum(rates)
 
 
-def _stream(together: threading.Barrier, seconds: float, run: Run) -> float:
+def _stream(together: threading.Barrier, starts: list[float], seconds: float, run: Run) -> float:
     together.wait()
-    start = time.perf_counter()
+    (start,) = starts
     for count in itertools.count(1):
         run(count)
         passed = time.perf_counter() - start

@@ -12,10 +12,14 @@ from pathlib import Path
 import msgspec
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.evidence.timing.regression_threshold import gate
+from widthfold_onnx.evidence.timing.regression_threshold import Outcome, gate
 from widthfold_onnx.results import Baseline, Timing, VerifyReport
+from widthfold_onnx.results.evidence import VERIFY_SCHEMA
 from widthfold_onnx.runtime.clock import judge
 from widthfold_onnx.text import quoted
+
+LARGEST = 1e9
+"""Speed-ups above that, or below its reciprocal, are no measured ones."""
 
 
 def read_report(path: Path) -> VerifyReport:
@@ -24,10 +28,22 @@ def read_report(path: Path) -> VerifyReport:
     Raises:
         UsageError: it is none.
     """
+    refused = f"{quoted(str(path))} is no JSON report of verify"
     try:
-        return msgspec.json.decode(path.read_bytes(), type=VerifyReport)
-    except (OSError, msgspec.DecodeError) as error:
-        raise UsageError(f"{quoted(str(path))} is no JSON report of verify: {error}") from error
+        report = msgspec.json.decode(path.read_bytes(), type=VerifyReport)
+    except (OSError, UnicodeDecodeError, RecursionError, msgspec.DecodeError) as error:
+        raise UsageError(f"{refused}: {error}") from error
+    if report.schema != VERIFY_SCHEMA:
+        raise UsageError(f"{refused}: its schema is {quoted(report.schema)}, not {VERIFY_SCHEMA}")
+    if report.timing is not None and not _plausible(report.timing):
+        raise UsageError(f"{refused}: a clock measures no such speed-up as it holds")
+    return report
+
+
+def _plausible(timing: Timing) -> bool:
+    """Return whether the figures can be those of a clock; a file may hold any."""
+    interval = 1 / LARGEST <= timing.low <= timing.speedup <= timing.high <= LARGEST
+    return interval and 0 <= timing.control <= LARGEST
 
 
 def against(saved: VerifyReport, now: VerifyReport, name: str, least: float | None) -> VerifyReport:
@@ -49,16 +65,24 @@ def against(saved: VerifyReport, now: VerifyReport, name: str, least: float | No
         return msgspec.structs.replace(
             now, timing=msgspec.structs.replace(now.timing, baseline=baseline)
         )
+    outcome: Outcome
     if relative is None:
         outcome, why = "unverified", f"not comparable with {name}: {'; '.join(baseline.differs)}"
     else:
-        outcome, why = gate(relative, least)
+        outcome, why = gate(relative, least, "now / then")
+    # What `now` was asked itself still counts, as it is among its reasons.
+    reached = _worse(now.timing.fail_under_verdict, outcome)
     timing = msgspec.structs.replace(
-        now.timing, baseline=baseline, fail_under=least, fail_under_verdict=outcome
+        now.timing, baseline=baseline, fail_under=least, fail_under_verdict=reached
     )
-    verdict = outcome if now.verdict == "pass" else now.verdict
+    verdict = _worse(now.verdict, outcome)
     reasons = [*now.reasons, f"beside {name}, {why}"] if why else now.reasons
     return msgspec.structs.replace(now, timing=timing, verdict=verdict, reasons=reasons)
+
+
+def _worse(one: Outcome, other: Outcome) -> Outcome:
+    order: tuple[Outcome, ...] = ("pass", "unverified", "fail")
+    return max(one, other, key=order.index)
 
 
 def _compared(
@@ -77,16 +101,18 @@ def _compared(
     rise = math.hypot(math.log(timing.high / timing.speedup), math.log(before.speedup / before.low))
     ratio, low, high = math.exp(middle), math.exp(middle - fall), math.exp(middle + rise)
     control = max(timing.control, before.control)
+    hindered = timing if timing.hindered else before
     baseline = Baseline(
         report=name,
         speedup=before.speedup,
         ratio=ratio,
         low=low,
         high=high,
-        verdict=judge(low, high, control),
+        verdict="inconclusive" if hindered.hindered else judge(low, high, control),
     )
-    relative = {"speedup": ratio, "low": low, "high": high, "control": control}
-    return baseline, msgspec.structs.replace(timing, **relative)
+    figures = {"speedup": ratio, "low": low, "high": high, "control": control}
+    relative = msgspec.structs.replace(timing, **figures)
+    return baseline, msgspec.structs.replace(relative, crowded=hindered.crowded, note=hindered.note)
 
 
 def differences(saved: VerifyReport, now: VerifyReport) -> list[str]:

@@ -10,7 +10,7 @@ from widthfold_onnx.runtime.clock import judge, noise
 Outcome = Literal["pass", "fail", "unverified"]
 
 
-def gate(timing: Timing, least: float) -> tuple[Outcome, str]:
+def gate(timing: Timing, least: float, what: str = "original / rewritten") -> tuple[Outcome, str]:
     """Judge a speed-up against `least`, as the verdict on speed judges it against 1.
 
     It fails where the whole interval lies below `least` by more than noise explains, which is 2 %
@@ -20,21 +20,21 @@ def gate(timing: Timing, least: float) -> tuple[Outcome, str]:
 
     Args:
         timing: the measured times.
-        least: the smallest accepted original / rewritten, above 0.
+        least: the smallest accepted speed-up, above 0.
+        what: the speed-up is, for the message.
 
     Returns:
         The outcome, and why it is no pass, with the figures; "" for a pass.
     """
-    free = timing.threads == 1 or not timing.crowded
     low, high = timing.low / least, timing.high / least
     judged = judge(low, high, timing.control)
     figures = (
-        f"original / rewritten = {timing.speedup:.3f} [{timing.low:.3f}, {timing.high:.3f}], "
+        f"{what} = {timing.speedup:.3f} [{timing.low:.3f}, {timing.high:.3f}], "
         f"A/A control {1 + timing.control:.3f}, {timing.pairs} pairs"
     )
-    if free and judged == "slower":
+    if not timing.hindered and judged == "slower":
         return "fail", f"slower than --fail-under {least:g} allows: {figures}"
-    if free and low * noise(timing.control) >= 1:
+    if not timing.hindered and low * noise(timing.control) >= 1:
         return "pass", ""
-    remedy = "more seconds (--time-budget) would tell" if free else timing.note
+    remedy = timing.note if timing.hindered else "more seconds (--time-budget) would tell"
     return "unverified", f"not known to reach --fail-under {least:g}: {figures}; {remedy}"

@@ -60,6 +60,9 @@ WEIGHTS = {
 }
 """Position of the weight among the inputs of the operators that multiply."""
 
+MULTIPLIED = {"DynamicQuantizeMatMul": "uint8"}
+"""What operators multiply that is not the type of their first input: this one quantizes it."""
+
 UNKNOWN = (
     *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Shape", "Size"),
     *("If", "Loop", "Scan"),
@@ -108,7 +111,7 @@ class Roofline:
         seconds = size / self.copies[copy]
         if op not in WEIGHTS:
             return seconds
-        dtype = next(iter(details["input_type_shape"][0]))
+        dtype = MULTIPLIED.get(op) or next(iter(details["input_type_shape"][0]))
         if name not in weights or dtype not in COUNTED:
             return None
         if dtype not in self.operations:

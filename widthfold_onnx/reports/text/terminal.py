@@ -18,11 +18,7 @@ from widthfold_onnx.results import (
 @printing()
 def show_optimize(report: OptimizeReport) -> None:
     """Print the outcome of every site, then the sum."""
-    table(
-        ["node", "status", "axis", "factor", "form", "MACs", "alone", "why"],
-        [_site(site) for site in report.sites],
-        below=True,
-    )
+    _sites(report.sites)
     counts = report.summary
     line = f"{counts.folded} of {len(report.sites)} {wording.kinds(report.sites)} nodes folded"
     if counts.kept:
@@ -57,6 +53,14 @@ def show_optimize(report: OptimizeReport) -> None:
 
 
 @printing()
+def show_sites(sites: Sequence[SiteReport], done: str) -> None:
+    """Print the outcome of every site, the sum, and what was done with it."""
+    _sites(sites)
+    folded = sum(site.status == "folded" for site in sites)
+    say(f"{folded} of {len(sites)} {wording.kinds(sites)} layers folded; {done}")
+
+
+@printing()
 def show_inspect(report: InspectReport) -> None:
     """Print every site, its cost and what each fold would do."""
     table(
@@ -78,6 +82,14 @@ def show_inspect(report: InspectReport) -> None:
         say(wording.companion(companion))
     if any(site.folded_as is not None for site in report.sites):
         say(wording.already_folded(report.model))
+
+
+def _sites(sites: Sequence[SiteReport]) -> None:
+    table(
+        ["node", "status", "axis", "factor", "form", "MACs", "alone", "why"],
+        [_site(site) for site in sites],
+        below=True,
+    )
 
 
 def _site(site: SiteReport) -> list[str]:

@@ -1,0 +1,94 @@
+"""Fold an MLIR or ONNX file into an MLIR file."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from subprocess import run
+
+from widthfold_onnx.errors import InvalidModelError, UsageError
+from widthfold_onnx.mlir import library as mlir
+from widthfold_onnx.mlir.emission import replace_layer
+from widthfold_onnx.mlir.layers import decide, find_layers
+from widthfold_onnx.model.read.loader import load
+from widthfold_onnx.model.write.atomic import check_target, reading, temporary, writing
+from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.results import SiteReport
+from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.text import printable
+
+OPSET = "17"
+"""Older models are converted to it: IREE has no lowering of some operators as they were."""
+
+
+def fold_file(
+    source: Path, out: Path, options: FoldOptions, *, groups: bool = False
+) -> list[SiteReport]:
+    """Fold the layers of a module in the form that is the cheapest on paper.
+
+    Args:
+        source: MLIR as text or bytecode if its name ends in .mlir or .mlirbc, else an ONNX model.
+        out: where the module goes, as text.
+        options: which layers, how far; a factor must be given.
+        groups: make groups of a folded weight that is block-diagonal.
+
+    Returns:
+        The outcome of every layer.
+
+    Raises:
+        UsageError: IREE is not installed, or a path or option does not fit.
+        InvalidModelError: the file is no module, or IREE cannot import the model.
+    """
+    check_target(out, [source])
+    with reading(source.name):
+        text = source.read_bytes() if source.suffix in (".mlir", ".mlirbc") else _imported(source)
+    folded, sites = fold_module(text, options, groups=groups)
+    with temporary(out) as file, writing(out):
+        file.path.write_text(folded)
+        file.publish()
+    return sites
+
+
+def fold_module(
+    module: bytes | str, options: FoldOptions, *, groups: bool = False
+) -> tuple[str, list[SiteReport]]:
+    """Fold the layers of a module; see `fold_file`.
+
+    Returns:
+        The folded module as text, and the outcome of every layer.
+    """
+    if options.fixed is None:
+        raise UsageError("a module is folded without being run: give a factor")
+    with mlir.ir.Context():
+        try:
+            parsed = mlir.ir.Module.parse(module)
+        except mlir.ir.MLIRError as error:
+            raise InvalidModelError(f"no MLIR module: {printable(str(error), 500)}") from error
+        layers = find_layers(parsed)
+        decisions = decide(layers, options) if layers else []
+        for layer, decision in zip(layers, decisions, strict=True):
+            if isinstance(decision.outcome, Reformulation) and decision.linear is not None:
+                replace_layer(layer, decision.linear, decision.outcome, groups=groups)
+        parsed.operation.verify()
+        return str(parsed), [decision.report(options, "") for decision in decisions]
+
+
+def _imported(model: Path) -> bytes:
+    """Return an ONNX model as linalg operations, as IREE itself imports it."""
+    load(model)  # says what is wrong with a file that is none
+    with tempfile.TemporaryDirectory() as folder:
+        torch, linalg = Path(folder, "torch.mlir"), Path(folder, "linalg.mlir")
+        _run("import_onnx", str(model), "--opset-version", OPSET, "-o", str(torch))
+        options = ("--iree-input-type=onnx", "--compile-to=input")
+        _run("scripts.iree_compile", str(torch), *options, "-o", str(linalg))
+        return linalg.read_bytes()
+
+
+def _run(tool: str, *arguments: str) -> None:
+    command = [sys.executable, "-m", f"{mlir.tools.__name__}.{tool}", *arguments]
+    done = run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["it does not say why"]
+        why = next((line for line in lines if "error: " in line), lines[-1])
+        raise InvalidModelError(f"IREE does not import it: {printable(why, 500)}")

@@ -1,0 +1,265 @@
+"""Read named linalg operations as layers, and all layers as one ONNX model.
+
+A layer is described once more as a Conv or MatMul of ONNX, which no other layer is connected with.
+So it is read, judged and folded by the very rules that hold for ONNX models.
+
+The axes of an operand are named by letters: n samples, g groups, c input channels of a group, f
+output channels of a group, h and w positions. What an operand has no axis for has extent 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from widthfold_onnx.algebra.packing import Reshape, Step, Transpose
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.mlir import library as mlir
+from widthfold_onnx.mlir.moves import after, shape_of
+from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.model.proto.dims import Dims
+from widthfold_onnx.operators import OPERATORS
+from widthfold_onnx.options import FoldOptions, Layout
+from widthfold_onnx.plan.decide.decisions import Decision, plan
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.selection import reformulate
+
+CONVOLUTIONS: Mapping[str, tuple[str, str]] = {
+    "conv_1d_ncw_fcw": ("ncw", "fcw"),
+    "conv_1d_nwc_wcf": ("nwc", "wcf"),
+    "conv_2d_nchw_fchw": ("nchw", "fchw"),
+    "conv_2d_nhwc_hwcf": ("nhwc", "hwcf"),
+    "conv_2d_ngchw_gfchw": ("ngchw", "gfchw"),
+    "conv_2d_nhwgc_gfhwc": ("nhwgc", "gfhwc"),
+    "depthwise_conv_2d_nchw_chw": ("nghw", "ghw"),
+    "depthwise_conv_2d_nhwc_hwc": ("nhwg", "hwg"),
+}
+"""Letters of data and weight by operation."""
+
+MATMUL = "matmul"
+PLAIN = ("(d0, d2)", "(d2, d1)", "(d0, d1)")
+"""Axes of the operands of a product that reads none transposed, of (d0, d1, d2)."""
+
+ELEMENTS = {
+    "f16": TensorProto.FLOAT16,
+    "bf16": TensorProto.BFLOAT16,
+    "f32": TensorProto.FLOAT,
+    "f64": TensorProto.DOUBLE,
+}
+ORDER = "ngfchw"
+"""The letters in ONNX's order."""
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """A named linalg operation.
+
+    Attributes:
+        op: the operation.
+        kind: its name in `CONVOLUTIONS`, or `MATMUL`.
+        pads: zeros before and behind the positions of its data; none if it reads no tensor.pad.
+        weight: the other operand, if it is constant.
+        right: whether the weight is the second operand.
+    """
+
+    op: Any
+    kind: str
+    pads: tuple[tuple[int, int], ...]
+    weight: Array | None
+    right: bool = True
+
+    @property
+    def data(self) -> Any:
+        """The operand that is not constant, before it is padded by zeros."""
+        value = self.op.operands[0 if self.right else 1]
+        return value.owner.operands[0] if self.pads else value
+
+    @property
+    def axes(self) -> tuple[str, str]:
+        """Letters of data and weight; none for a product."""
+        return CONVOLUTIONS.get(self.kind, ("", ""))
+
+    @property
+    def channels_last(self) -> bool:
+        """True if the data ends with its channels."""
+        return self.axes[0].endswith(("c", "g"))
+
+    @property
+    def name(self) -> str:
+        """The function that holds it, and its result."""
+        at = self.op.parent
+        while "sym_name" not in at.attributes and at.parent is not None:
+            at = at.parent
+        function = at.attributes["sym_name"].value if "sym_name" in at.attributes else ""
+        return f"{function}/{self.op.results[0].get_name()}"
+
+
+def find_layers(module: Any) -> list[Layer]:
+    """Return all operations that `CONVOLUTIONS` or `MATMUL` names, on tensors, in their order."""
+    found: list[Layer] = []
+
+    def visit(op: Any) -> Any:
+        kind = op.name.removeprefix("linalg.")
+        known = kind in CONVOLUTIONS or (kind == MATMUL and _is_plain(op))
+        if known and op.results:
+            found.append(_layer(op, kind))
+        return mlir.ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return found
+
+
+def _is_plain(product: Any) -> bool:
+    maps = map(str, product.attributes["indexing_maps"])
+    return all(axes in text for axes, text in zip(PLAIN, maps, strict=True))
+
+
+def _layer(op: Any, kind: str) -> Layer:
+    weight = numbers_of(op.operands[1])
+    if kind != MATMUL:
+        return Layer(op, kind, _pads(op.operands[0], CONVOLUTIONS[kind][0]), weight)
+    left = numbers_of(op.operands[0]) if weight is None else None
+    return Layer(op, kind, (), weight if left is None else left, right=left is None)
+
+
+def _pads(data: Any, letters: str) -> tuple[tuple[int, int], ...]:
+    """Return the zeros by which a tensor.pad surrounds all positions; none where it is no such."""
+    source = data.owner
+    if isinstance(source, mlir.ir.Block) or source.name != "tensor.pad":
+        return ()
+    ends = (source.attributes[f"static_{end}"] for end in ("low", "high"))
+    pads = dict(zip(letters, zip(*ends, strict=True), strict=True))
+    value = numbers_of(source.regions[0].blocks[0].operations[0].operands[0])
+    is_zero = value is not None and not value.any()
+    is_fixed = len(source.operands) == 1  # others are sizes that are known when the module runs
+    inside = all(pad == (0, 0) for letter, pad in pads.items() if letter not in "hw")
+    return tuple(pads[x] for x in "hw" if x in pads) if is_zero and is_fixed and inside else ()
+
+
+def numbers_of(value: Any) -> Array | None:
+    """Return the numbers of a constant, also behind a linalg.transpose; None if it is none."""
+    source = value.owner
+    if isinstance(source, mlir.ir.Block):
+        return None
+    if source.name == "linalg.transpose":
+        numbers = numbers_of(source.operands[0])
+        order = list(source.attributes["permutation"])
+        return None if numbers is None else numbers.transpose(order)
+    if source.name != "arith.constant":
+        return None
+    held = source.attributes["value"]
+    if isinstance(held, mlir.ir.FloatAttr):
+        return np.asarray(held.value)
+    try:
+        return np.array(held) if isinstance(held, mlir.ir.DenseElementsAttr) else None
+    except TypeError:  # bfloat16, of which numpy has none
+        return None
+
+
+def decide(layers: Sequence[Layer], options: FoldOptions) -> list[Decision]:
+    """Return one decision for each layer: the cheapest legal form, or why there is none.
+
+    Raises:
+        UsageError: a node pattern that matches no layer.
+    """
+
+    def choose(site: LinearSite) -> Reformulation | Refusal:
+        if None in site.static[1:]:
+            return Refusal(Code.UNKNOWN_EXTENT, f"of {list(site.static)} only samples may be open")
+        layer = layers[int((site.data.name or "")[1:])]
+        layout = Layout.NHWC if layer.channels_last else Layout.NCHW
+        return reformulate(site, replace(options, layout=layout), options.fixed or 0)
+
+    return plan(Document(_model(layers), None, OPERATORS), options, choose)
+
+
+def _model(layers: Sequence[Layer]) -> onnx.ModelProto:
+    """Return the ONNX model of all layers; operands are named by their numbers."""
+    nodes, inputs, held = [], [], []
+    for i, layer in enumerate(layers):
+        shape, of_weight = shape_of(layer.data), layer.axes[1]
+        given = [(f"x{i}", layer.data, after(shape, to_canonical(layer.axes[0], shape)))]
+        if layer.weight is None:
+            value = layer.op.operands[1]
+            given.append((f"w{i}", value, _outputs_first(of_weight, shape_of(value))))
+        else:
+            numbers = layer.weight.transpose(in_order(of_weight)) if of_weight else layer.weight
+            kept = _outputs_first(of_weight, layer.weight.shape)
+            known = [e for e in kept if e is not None]  # all extents of a constant are
+            held.append(numpy_helper.from_array(numbers.reshape(known), f"w{i}"))
+        for name, value, dims in given:
+            element = ELEMENTS.get(str(value.type.element_type), TensorProto.INT32)
+            shown = [f"{name}_{axis}" if e is None else e for axis, e in enumerate(dims)]
+            inputs.append(helper.make_tensor_value_info(name, element, shown))
+        operands = [f"x{i}", f"w{i}"][:: 1 if layer.right else -1]
+        op = "MatMul" if layer.kind == MATMUL else "Conv"
+        attributes = dict(_attributes(layer))
+        nodes.append(helper.make_node(op, operands, [f"y{i}"], layer.name, **attributes))
+    graph = helper.make_graph(nodes, "layers", inputs, [], held)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+def _attributes(layer: Layer) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of a Conv."""
+    if layer.kind == MATMUL:
+        return
+    for name in ("strides", "dilations"):
+        if name in layer.op.attributes:
+            yield name, np.array(layer.op.attributes[name]).tolist()
+    if layer.pads:
+        yield "pads", [pad for ends in zip(*layer.pads, strict=True) for pad in ends]
+    data = dict(zip(layer.axes[0], shape_of(layer.data), strict=True))
+    yield "group", data.get("g", 1)
+
+
+def in_order(letters: str) -> tuple[int, ...]:
+    """Return the axes in ONNX's order."""
+    return tuple(sorted(range(len(letters)), key=lambda i: ORDER.index(letters[i])))
+
+
+def _outputs_first(letters: str, shape: Dims) -> Dims:
+    """Return the extents of a weight as [O, C/group, *kernel]."""
+    if not letters:
+        return shape
+    at = dict(zip(letters, shape, strict=True))
+    outputs = math.prod(at.get(letter) or 1 for letter in "gf")
+    return (outputs, at.get("c", 1), *(at[letter] for letter in "hw" if letter in at))
+
+
+def result_axes(data: str) -> str:
+    """Return the letters of the result."""
+    return data.replace("c", "f")
+
+
+def to_canonical(letters: str, shape: Dims, lifted: int = 0) -> tuple[Step, ...]:
+    """Return the moves from data or result to [N, C, *spatial].
+
+    Args:
+        letters: its axes, in which groups stand directly before their channels; none for a product,
+            which stays as it is.
+        shape: its extents.
+        lifted: first spatial axes to leave out, which have extent 1.
+    """
+    if not letters:
+        return ()
+    channels = "".join(letter for letter in letters if letter in "gcf")
+    merged = letters.replace(channels, channels[0])
+    at = dict(zip(letters, shape, strict=True))
+    at[channels[0]] = math.prod(at[letter] or 1 for letter in channels)
+    extents = tuple(at[letter] for letter in merged)
+    order = in_order(merged)
+    kept = [extents[i] for i in order]
+    del kept[2 : 2 + lifted]
+    return (
+        Reshape(len(letters), extents, (False,) * len(extents)),
+        Transpose(order, extents),
+        Reshape(len(order), tuple(kept), (False,) * len(kept)),
+    )
