@@ -59,6 +59,28 @@ def test_a_graph_of_graphsurgeon() -> None:
     check(gs.export_onnx(folded))
 
 
+def test_a_graph_of_graphsurgeon_in_which_nothing_folds() -> None:
+    graph = gs.import_onnx(onnx.load(MODEL))
+    assert fold(graph, options=FoldOptions(factor=4, skip=("*",))) is graph
+
+
+def test_no_proof_where_none_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(interop, "proved")
+    for model in (onnx.load(MODEL), ir.load(MODEL), gs.import_onnx(onnx.load(MODEL))):
+        assert fold(model, prove=False) is not model
+
+
+def test_weights_that_are_frozen() -> None:
+    model = onnx.load(MODEL)
+    for tensor in model.graph.initializer:
+        kind = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        model.graph.input.append(kind)
+    assert fold(model) is model
+    folded = fold(model, options=FoldOptions(factor=8, freeze_weights=True))
+    assert [value.name for value in folded.graph.input] == [model.graph.input[0].name]
+    check(folded)
+
+
 def test_a_file(tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
     assert fold(str(MODEL), 4, out=out) == out

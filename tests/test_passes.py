@@ -104,6 +104,54 @@ def test_what_stays_keeps_its_analysis_and_shares_its_tensors() -> None:
     assert result.graph.initializers["spare"].const_value is spare.const_value
 
 
+def test_a_node_that_gets_attributes_keeps_its_analysis() -> None:
+    """Without a move behind it the folded node has the output of the old one."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1,1,8,16] x) => (float[1,3,4,8] y) <float[3,1,2,2] w = {1,2,3,4,5,6,7,8,9,1,2,3}>
+        { y = Conv <strides = [2, 2]> (x, w) }"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    model.graph[0].meta["seen"] = 7
+    result = WidthFold(options=FoldOptions(form="strides"))(model)
+    assert result.modified
+    assert "dilations" in result.model.graph[-1].attributes
+    assert result.model.graph[-1].meta == {"seen": 7}
+    np.testing.assert_array_equal(outputs(result.model), outputs(model))
+
+
+def test_a_function_that_stays_keeps_its_analysis() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "here" : 1]>
+        g (float[1,1,8,16] x) => (float[1,1,8,16] y) <float[1,1,1,1] w = {2}>
+        { c = Conv (x, w)  y = here.act (c) }
+        <domain: "here", opset_import: ["" : 17]> act (a) => (b) { b = Relu (a) }"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    (function,) = model.functions.values()
+    function[0].meta["seen"] = function.graph.meta["seen"] = 7
+    result = WidthFold()(model)
+    assert result.modified
+    (function,) = result.model.functions.values()
+    assert function[0].meta == function.graph.meta == {"seen": 7}
+
+
+def test_tensors_of_nodes_in_a_file(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1,1,29,32] x) => (float[1,3,25,32] y, float[1,1,29,32] z) {
+            k = Constant <value = float[3,1,5,1] {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6}> ()
+            b = Constant <value = float[1] {2}> ()
+            y = Conv (x, k)
+            z = Add (x, b)
+        }"""
+    proto = onnx.parser.parse_model(text)
+    for tensor in (node.attribute[0].t for node in proto.graph.node[:2]):
+        tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)))
+    where = tmp_path / "m.onnx"
+    saved = {"save_as_external_data": True, "size_threshold": 0, "convert_attribute": True}
+    onnx.save(proto, where, location="w", **saved)
+    result = WidthFold(factor=2)(ir.load(where))
+    assert result.modified
+    (kept,) = [node for node in result.model.graph if node.op_type == "Constant"]
+    assert kept.attributes["value"].as_tensor().numpy() == [2]
+
+
 def test_weights_in_files_of_two_folders(tmp_path: Path) -> None:
     models = []
     for name in ("a", "b"):

@@ -19,6 +19,7 @@ from widthfold_onnx.errors import CheckFailedError, UnverifiedError, UsageError
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.proved import proved
 from widthfold_onnx.model.graph.library import ir
+from widthfold_onnx.model.proto.frozen import frozen
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.pipeline import optimize
 from widthfold_onnx.planning import fold_model
@@ -66,7 +67,7 @@ def fold(
         return _folded(model, options, None, prove=prove)[0]
     gs = sys.modules.get("onnx_graphsurgeon")
     if gs is not None and isinstance(model, gs.Graph):
-        return fold_graph(model, options)[0]
+        return fold_graph(model, options, prove=prove)[0]
     raise UsageError(
         "fold takes a path, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph, "
         f"not {type(model).__name__}"
@@ -94,19 +95,18 @@ def fold_ir(
         CheckFailedError: the folded model is not equal: a fault of widthfold.
         UnverifiedError: it cannot be shown to be equal.
     """
-    folders = {
-        Path(tensor.base_dir)
-        for graph in model.graphs()
-        for value in graph.initializers.values()
-        if isinstance(tensor := value.const_value, ir.ExternalTensor)
-    }
+    folders = {Path(t.base_dir) for t in _tensors(model) if isinstance(t, ir.ExternalTensor)}
     whole = model if len(folders) < 2 else ir.external_data.load_to_model(model.clone())
+    folder = folders.pop() if len(folders) == 1 else None
     proto = ir.to_proto(whole)
-    folded, sites = _folded(proto, options, folders.pop() if folders else None, prove=prove)
+    folded, sites = _folded(proto, options, folder, prove=prove)
     if folded is proto:
         return model, sites
     new = ir.from_proto(folded)
+    ir.external_data.set_base_dir(new.graph, folder or "")
     _keep(model.graph, new.graph)
+    for key, function in new.functions.items():
+        _keep(model.functions[key].graph, function.graph)
     new.meta.update(model.meta)
     return new, sites
 
@@ -123,7 +123,7 @@ def fold_graph(
         prove: prove the result equal.
 
     Returns:
-        A new graph and the outcome of every site.
+        A new graph, or `graph` itself if nothing is changed, and the outcome of every site.
 
     Raises:
         UsageError: onnx-graphsurgeon is not installed, or `graph` is none of its graphs.
@@ -137,8 +137,9 @@ def fold_graph(
         raise UsageError("fold_graph needs onnx-graphsurgeon: pip install it") from error
     if not isinstance(graph, gs.Graph):
         raise UsageError(f"fold_graph takes an onnx_graphsurgeon.Graph, not {type(graph).__name__}")
-    folded, sites = _folded(gs.export_onnx(graph), options, folder, prove=prove)
-    return gs.import_onnx(folded), sites
+    proto = gs.export_onnx(graph)
+    folded, sites = _folded(proto, options, folder, prove=prove)
+    return graph if folded is proto else gs.import_onnx(folded), sites
 
 
 def _fold_file(model: Path, out: Path | str | None, options: FoldOptions) -> Path:
@@ -161,7 +162,8 @@ def _folded(
     """Fold a model in memory as `fold_model` does, and prove the result equal."""
     folded, sites = fold_model(proto, options, folder)
     if prove and folded is not proto:
-        old, new = (program(model, folder) for model in (proto, folded))
+        original = frozen(proto) if options.freeze_weights else proto
+        old, new = (program(model, folder) for model in (original, folded))
         proof = proved(old, new, options.input_shapes, {})
         if proof.verdict == "different":
             raise CheckFailedError(f"proof: different: {proof.reason}")
@@ -186,9 +188,18 @@ def _keep(old: ir.Graph, new: ir.Graph) -> None:
         if same is None or same.op_identifier() != node.op_identifier():
             continue
         node.meta.update(same.meta)
-        for name, attribute in node.attributes.items():
-            for one, other in zip(_bodies(same.attributes[name]), _bodies(attribute), strict=True):
+        for name, attribute in same.attributes.items():
+            for one, other in zip(_bodies(attribute), _bodies(node.attributes[name]), strict=True):
                 _keep(one, other)
+
+
+def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol | None]:
+    for graph in model.graphs():
+        yield from (value.const_value for value in graph.initializers.values())
+        for node in graph:
+            for attribute in node.attributes.values():
+                if attribute.type is ir.AttributeType.TENSOR:
+                    yield attribute.as_tensor()
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:

@@ -173,6 +173,12 @@ def put(store: Path, machine: str, ratio: float) -> None:
             kept.put(Key(workload.subject, candidate, SETTING, machine), measured)
 
 
+def test_a_batch_of_no_samples_is_not_open(tmp_path: Path) -> None:
+    path = layer(tmp_path, [0, 1, 8, 8], [8, 1, 1, 1], "group = 1")
+    (site,) = planned(path, *CPU)["sites"]
+    assert site["code"] == "empty-tensor"
+
+
 def test_what_another_machine_measured_decides(store: Path) -> None:
     put(store, "elsewhere", 1.1)
     report = planned(WIDE, *CPU)

@@ -324,6 +324,14 @@ def test_less_effort_times_fewer_forms_and_a_thorough_search_the_rest(
     assert found(model).search.measured == 0
 
 
+def test_what_was_tuned_does_not_race_again(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = enter(monkeypatch, World(lambda layer, form: (1.5, 1.4), ALL))
+    tune([model], FoldOptions(), SearchOptions(**{**options(model), "effort": Effort.QUICK}))
+    assert len(world.raced) == 6
+    found(model, effort=Effort.QUICK)
+    assert len(world.raced) == 6
+
+
 @pytest.mark.parametrize("changes", [{"threads": 0}, {"threads": 2000}, {"time_budget": math.nan}])
 def test_numbers_out_of_their_range_are_refused(changes: dict[str, float]) -> None:
     with pytest.raises(UsageError, match=r"threads is \d+; it must lie in|time-budget is nan"):

@@ -125,6 +125,17 @@ def test_other_layers_have_no_such_form(model: onnx.ModelProto) -> None:
     assert form is None
 
 
+@pytest.mark.parametrize("dims", [(1, 3, 5, "h", "w"), (1, 3, "d", "h", 6), ("n", 3, 5, "h", 6)])
+def test_no_two_open_extents_are_assumed_without_a_guard(dims: list[int | str]) -> None:
+    """Its Reshapes accept others of the same product, [6, 4] for [4, 6], with a wrong result."""
+    given = {"x": (1, 3, 5, 4, 6)}
+    model = conv(dims, (4, 3, 3, 3, 3), **SAME)
+    assert summed(model, FoldOptions(input_shapes=given))[2] is None
+    assert summed(model, FoldOptions(input_shapes=given, guard_shapes=True))[2] is not None
+    lone = conv([1, 3, 5, 4, "w"], (4, 3, 3, 3, 3), **SAME)
+    assert summed(lone, FoldOptions(input_shapes=given))[2] is not None
+
+
 def test_it_has_no_structural_zeros_and_keeps_to_the_limits() -> None:
     _, _, form = summed(MODEL, FoldOptions(nonfinite=NonFinite.REFUSE))
     assert form is not None

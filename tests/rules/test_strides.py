@@ -14,7 +14,7 @@ import pytest
 from tests.plan.tool import conv
 from tests.running import run
 from widthfold_onnx import AxisName, FoldOptions, Form, Layout, UsageError, fold_model
-from widthfold_onnx.options import NonFinite
+from widthfold_onnx.options import Companion, NonFinite
 from widthfold_onnx.results import SiteReport
 
 STRIDES = FoldOptions(form=Form.STRIDES)
@@ -176,3 +176,13 @@ def test_strides_go_with_no_factor_and_no_axis(more: dict[str, Any]) -> None:
 def test_an_unknown_form_is_refused() -> None:
     with pytest.raises(UsageError, match="form is 'stride', none of fold, strides"):
         FoldOptions(form="stride")  # type: ignore[arg-type]
+
+
+def test_options_that_are_plain_strings_count() -> None:
+    words = {"nonfinite": "refuse", "layout": "nhwc", "axis": "auto", "companions": ("prelu",)}
+    options = FoldOptions(factor=2, **words)
+    assert options.nonfinite is NonFinite.REFUSE
+    assert options.layout is Layout.NHWC
+    assert options.axis is AxisName.AUTO
+    assert options.companions[0] is Companion.PRELU
+    assert FoldOptions(form="strides").form is Form.STRIDES

@@ -128,22 +128,23 @@ class FoldOptions:
     def __post_init__(self) -> None:
         if not isinstance(self.factor, int | None):
             raise UsageError(f"factor is {self.factor!r}; it must be a whole number or None")
-        if self.form not in list(Form):
-            raise UsageError(f"form is {self.form!r}, none of {', '.join(Form)}")
+        words: dict[str, type[StrEnum]] = {"form": Form, "layout": Layout, "nonfinite": NonFinite}
+        if not isinstance(self.axis, int):
+            words["axis"] = AxisName
+        for name, kind in words.items():
+            word = getattr(self, name)
+            if word not in list(kind):
+                raise UsageError(f"{name} is {word!r}, none of {', '.join(kind)}")
+            object.__setattr__(self, name, kind(word))  # may be a plain string
         if self.form == Form.STRIDES and (self.factor is not None or self.axis != AxisName.AUTO):
             raise UsageError("form strides folds every axis by its stride: give no factor, no axis")
-        if self.layout not in list(Layout):
-            raise UsageError(f"layout is {self.layout!r}, none of {', '.join(Layout)}")
-        if self.nonfinite not in list(NonFinite):
-            raise UsageError(f"nonfinite is {self.nonfinite!r}, none of {', '.join(NonFinite)}")
-        if isinstance(self.axis, str) and self.axis not in list(AxisName):
-            raise UsageError(f"axis is {self.axis!r}, none of {', '.join(AxisName)}")
         for name in ("nodes", "skip", "companions"):
             if isinstance(getattr(self, name), str):
                 raise UsageError(f"{name} takes a tuple of words, not one string")
         for name in self.companions:
             if name not in list(Companion):
                 raise UsageError(f"companion {name!r} is none of {', '.join(Companion)}")
+        object.__setattr__(self, "companions", tuple(map(Companion, self.companions)))
         if Companion.NONE in self.companions and len(set(self.companions)) > 1:
             raise UsageError("companion none means that no other is wanted: name it alone")
         for name in ("max_flops_growth", "max_bytes_growth"):

@@ -21,7 +21,7 @@ class Spending:
     """Seconds, forms and runs that one effort spends.
 
     Attributes:
-        forms: the most forms of a layer that race, the most promising ones.
+        forms: the most forms of a layer that race besides the one in which its neighbours agree.
         rungs: how often they run.
         layers: seconds in which all layers race.
         least: layers are left out that together cannot gain this share of the model's time.

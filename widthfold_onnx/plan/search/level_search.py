@@ -57,7 +57,8 @@ class LevelSearch:
 
     def promising(self) -> list[Workload]:
         """Return the layers to race, those first that can gain most; those inside regions last."""
-        kept = [s for s in reversed(self._least_first()) if s not in self.slight()]
+        slight = self.slight()
+        kept = [s for s in reversed(self._least_first()) if s not in slight]
         return [
             every[subject].cut_to(self.spending.forms, self._foreseen.get(subject))
             for every in (self.layers.workloads, self.layers.inside)

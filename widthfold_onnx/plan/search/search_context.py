@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import onnx
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
+from widthfold_onnx.model.proto.dims import dims_of
 from widthfold_onnx.model.read.loader import LoadedModel
 from widthfold_onnx.options import Provider, SearchOptions, Shapes
 from widthfold_onnx.plan.predict.targets import Target, target, usual
@@ -101,5 +102,6 @@ def _ports(proto: onnx.ModelProto) -> Iterator[Port]:
     given = {tensor.name for tensor in proto.graph.initializer}
     for value in proto.graph.input:
         if value.name not in given:
-            dims = value.type.tensor_type.shape.dim
-            yield Port(value.name, "", tuple(d.dim_param or d.dim_value or None for d in dims))
+            symbols = (dim.dim_param for dim in value.type.tensor_type.shape.dim)
+            pairs = zip(symbols, dims_of(value) or (), strict=True)
+            yield Port(value.name, "", tuple(symbol or extent for symbol, extent in pairs))

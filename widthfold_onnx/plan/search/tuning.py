@@ -23,6 +23,7 @@ from widthfold_onnx.plan.measure.cluster_pool import ClusterPool
 from widthfold_onnx.plan.measure.effort import SPENDING
 from widthfold_onnx.plan.measure.local_pool import measure_with
 from widthfold_onnx.plan.predict.targets import target, usual
+from widthfold_onnx.plan.search.assign import foresee
 from widthfold_onnx.plan.store.identity import find_place
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.plan.workload.layers import Layers
@@ -75,15 +76,14 @@ def tune(
         for path in map(Path, models):
             on_progress(Step(f"reading {path.name}"))
             read.append((path.name, _layers(path, measuring.reads, fold_options)))
-        several = [layers.in_order() for _, layers in read if isinstance(layers, Layers)]
-        every = Layers(joined(chain.from_iterable(several))).in_order()
         spending = SPENDING[search_options.effort]
+        several = [_racing(layers, spending.forms) for _, layers in read]
+        every = Layers(joined(chain.from_iterable(several))).in_order()
         seconds = search_options.time_budget or spending.layers * len(models)
         deadline = time.monotonic() + seconds
         interrupted = False
         try:
-            most = [workload.cut_to(spending.forms) for workload in every]
-            measuring.measure(most, deadline, on_progress)
+            measuring.measure(every, deadline, on_progress)
         except KeyboardInterrupt:
             interrupted = True
         return TuneReport(
@@ -94,7 +94,10 @@ def tune(
                 )
                 for bench in measuring.benches
             ],
-            models=[_row(name, layers, measuring.benches, spending.forms) for name, layers in read],
+            models=[
+                _row(name, layers, racing, measuring.benches)
+                for (name, layers), racing in zip(read, several, strict=True)
+            ],
             interrupted=interrupted,
             store_read_only=store.read_only,
         )
@@ -154,14 +157,28 @@ def _layers(
         return error
 
 
+def _racing(layers: Layers | Refusal | WidthfoldError, forms: int) -> list[Workload]:
+    """Return the layers of a model with the forms that race in `optimize`."""
+    if not isinstance(layers, Layers):
+        return []
+    foreseen = foresee(layers)
+    return [
+        workload.cut_to(forms, foreseen.get(subject))
+        for every in (layers.workloads, layers.inside)
+        for subject, workload in every.items()
+    ]
+
+
 def _row(
-    name: str, layers: Layers | Refusal | WidthfoldError, benches: Sequence[Bench], forms: int
+    name: str,
+    layers: Layers | Refusal | WidthfoldError,
+    workloads: Sequence[Workload],
+    benches: Sequence[Bench],
 ) -> TunedModel:
     if isinstance(layers, WidthfoldError):
         return TunedModel(model=name, reason=str(layers), code=layers.exit_code)
     if isinstance(layers, Refusal):
         return TunedModel(model=name, reason=layers.reason)
-    workloads = [workload.cut_to(forms) for workload in layers.in_order()]
     keys = [(workload.subject, AS_IS) for workload in workloads]
     keys += [(workload.subject, form.key) for workload in workloads for form in workload.forms]
     # On a cluster from which no worker has answered yet, everything is left.

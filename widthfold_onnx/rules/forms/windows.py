@@ -111,7 +111,7 @@ def _summed(site: LinearSite, candidate: Candidate, shapes: tuple[Dims, Dims]) -
         flops_ratio=fold.flops_growth(produced / elements(site.positions)),
         bytes_ratio=bytes_growth(site, fold, in_shape, out_shape),
         stated=site.planned,
-        folded=frozenset((0, 2)),
+        folded=frozenset(range(len(in_shape))) - {1},  # its Reshapes state all of them
         rests=(1,) * len(in_shape),
         folding=before.steps(tile_major=False),
         unfolding=(
