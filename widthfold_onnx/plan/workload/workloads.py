@@ -78,7 +78,7 @@ class Workload:
         """Return the layer with its most promising forms, and first the one with the key `also`."""
         first = tuple(form for form in self.forms if form.key == also)
         others = tuple(form for form in self.forms if form.key != also)
-        return replace(self, forms=first + others[:forms])
+        return replace(self, forms=(first + others)[:forms])
 
 
 def joined(workloads: Iterable[Workload]) -> dict[str, Workload]:
