@@ -60,7 +60,7 @@ def test_what_was_tuned_is_not_measured_by_optimize(
     monkeypatch.setattr(trials, "ratio_of_levels", slow_at_extended)
     found = widthfold_onnx.optimize(SIGNAL, None, EVERY_FORM, search_options=options).search
     assert found is not None
-    # One more than the effort says: that of least predicted cost in the whole model.
+    # One of them has the least predicted cost in the whole model.
     assert found.forms >= row.forms == SPENDING[options.effort].forms
     assert found.measured <= 2  # the original at its levels, and the whole model
 
