@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -35,3 +36,10 @@ def test_files_that_are_named_exist(page: Path) -> None:
         if name.isupper() or "NAME" in name or name.startswith(("..", "benchmarks/gpu/<")):
             continue
         assert any((folder / name).exists() for folder in FOLDERS), name
+
+
+def test_the_changelog_is_that_of_the_version() -> None:
+    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert headings[0] == "Unreleased"
+    assert re.fullmatch(rf"{re.escape(version)} - \d{{4}}-\d\d-\d\d", headings[1])
