@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from widthfold_onnx.model.proto import functions, tensors
+from widthfold_onnx.model.read import preflight
+from widthfold_onnx.runtime.inputs import recorded
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
@@ -35,3 +40,24 @@ def test_files_that_are_named_exist(page: Path) -> None:
         if name.isupper() or "NAME" in name or name.startswith(("..", "benchmarks/gpu/<")):
             continue
         assert any((folder / name).exists() for folder in FOLDERS), name
+
+
+def test_the_changelog_is_that_of_the_version() -> None:
+    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert headings[0] == "Unreleased"
+    assert re.fullmatch(rf"{re.escape(version)} - \d{{4}}-\d\d-\d\d", headings[1])
+
+
+def test_the_limits_of_untrusted_models_are_those_of_the_code() -> None:
+    page = (ROOT / "SECURITY.md").read_text()
+    stated = dict(re.findall(r"^\| (.+) \| ([\d,; ]*\d)(?: each| GiB)? \|$", page, re.MULTILINE))
+    assert stated == {
+        "nodes; initializers": f"{preflight.MAX_NODES:,}",
+        "subgraphs in one another": f"{preflight.MAX_DEPTH}",
+        "fields; messages of any kind": f"{preflight.MAX_FIELDS:,}; {preflight.MAX_MESSAGES:,}",
+        "nodes once local functions are inlined": f"{functions.MAX_INLINED_NODES:,}",
+        "dims of a tensor": f"{tensors.MAX_RANK}",
+        "bytes of one set of stored inputs": f"{recorded.MAX_BYTES >> 30}",
+    }
+    assert preflight.MAX_INITIALIZERS == preflight.MAX_NODES
