@@ -16,7 +16,7 @@ compared with their predictions (rank correlation).
 The folder --out (benchmarks/) gets <suite>.json after every model, and history.jsonl a line with
 commit, machine and versions; then <suite>.md, <suite>.svg and history.svg, the course of each model
 over commits, which --report makes again of the numbers. --readme puts the rows of `suite` that auto
-makes faster into README.md.
+makes faster into README.md, and draws its chart.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from bench_openvino import against_openvino
 from bench_pad import pad_channels
 from bench_report import Cell, Ranks, Row, Suite, draw, read, table
 from make_models import write
+from pictures import IMAGES, gains_picture
 from ranking import Compared, compare, rank_correlation
 
 from widthfold_onnx import FoldOptions, VerifyOptions, WidthfoldError, optimize, verify
@@ -196,6 +197,7 @@ def main() -> None:
         readme = ROOT / "README.md"
         head, _, rest = readme.read_text().partition(BEGIN)
         readme.write_text(f"{head}{BEGIN}\n{suite.summary()}{END}{rest.partition(END)[2]}")
+        (IMAGES / "gains.svg").write_text(gains_picture(suite))
 
 
 def run(arguments: argparse.Namespace) -> None:

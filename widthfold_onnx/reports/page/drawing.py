@@ -42,7 +42,7 @@ class Shown:
 
 
 def colour(index: int) -> str:
-    """Return the colour of a tile or a tap."""
+    """Return the colour of a tile, or of a tap, counted from -1 down to look different."""
     return _PALE[index % len(_PALE)]
 
 
@@ -75,24 +75,24 @@ def positions(axis: AxisPattern, key: str) -> Markup:
     height = shown.tiles + (0 if axis.in_tile == shown.tiles else 1)
 
     def paint(axes: Axes) -> None:
-        cell = 0.0
+        at = 0.0
         for group, items in enumerate(_groups(axis, shown)):
             for tile, position in items:
-                _cell(axes, cell, 0, colour(tile), position)
-                cell += 1
+                cell(axes, at, 0, colour(tile), position)
+                at += 1
             if group + 1 < _group_count(axis, shown) or columns > shown.places:
                 whole = not axis.blocked and axis.in_tile == shown.tiles
                 gap = 0.3 if whole and group + 1 < _group_count(axis, shown) else 1
                 if gap == 1:
-                    axes.text(cell + 0.5, 0.5, "…", ha="center", va="center", color=INK)
-                cell += gap
-        scale = max(cell, columns + 6)
+                    axes.text(at + 0.5, 0.5, "…", ha="center", va="center", color=INK)
+                at += gap
+        scale = max(at, columns + 6)
         left = (scale - columns) / 2
         axes.text(scale / 2, 1.55, "↓", ha="center", va="center", fontsize=11, color=MUTED)
         for tile in range(shown.tiles):
             for place in range(shown.places):
-                at = _position(axis, tile, place, shown)
-                _cell(axes, left + place, 2.1 + tile, colour(tile), at)
+                position = _position(axis, tile, place, shown)
+                cell(axes, left + place, 2.1 + tile, colour(tile), position)
             axes.text(left - 0.2, 2.6 + tile, f"tile {tile}", ha="right", va="center",
                       fontsize=_LETTER)  # fmt: skip
         if height > shown.tiles:
@@ -126,7 +126,8 @@ def _position(axis: AxisPattern, tile: int, place: int, shown: Shown) -> str:
     return "" if shown.rest is None else str(tile * shown.rest + place)
 
 
-def _cell(axes: Axes, x: float, y: float, fill: str, text: str) -> None:
+def cell(axes: Axes, x: float, y: float, fill: str, text: str) -> None:
+    """Draw a position or a tap."""
     axes.add_patch(Rectangle((x, y), 1, 1, facecolor=fill, edgecolor=MUTED, lw=0.5))
     _number(axes, x, y, text, _LETTER if len(text) < 3 else 5.5)
 
@@ -138,6 +139,7 @@ def _number(axes: Axes, x: float, y: float, text: str, size: float) -> None:
 def kernel(axis: AxisPattern, key: str) -> Markup:
     """Draw the expanded kernel along one axis: which tap stands where; empty places are zero.
 
+    Columns stand in the order of the input positions that they read, which makes the taps a band.
     The drawing is empty where the taps are not recorded.
     """
     if not axis.taps:
@@ -145,31 +147,37 @@ def kernel(axis: AxisPattern, key: str) -> Markup:
     tiles = min(axis.in_tile, max(1, _COLUMNS // axis.kernel))
     rows, columns = min(axis.out_tile, _ROWS), tiles * axis.kernel
     cut = rows < axis.out_tile or tiles < axis.in_tile
+    by_tile = axis.blocked or axis.kernel == 1
+    groups, each = (tiles, axis.kernel) if by_tile else (axis.kernel, tiles)
 
     def paint(axes: Axes) -> None:
         cells: dict[int, list[tuple[int, int]]] = {}
         for out_digit, in_digit, place, tap in axis.taps:
-            x, y = in_digit * axis.kernel + place, out_digit
-            if x < columns and y < rows:
-                cells.setdefault(tap, []).append((x, y))
+            if in_digit < tiles and out_digit < rows:
+                x = in_digit * each + place if by_tile else place * each + in_digit
+                cells.setdefault(tap, []).append((x, out_digit))
         written = sum(map(len, cells.values())) <= _MOST_NUMBERS
         for tap, corners in cells.items():
             squares = [[(x, y), (x + 1, y), (x + 1, y + 1), (x, y + 1)] for x, y in corners]
-            axes.add_collection(PolyCollection(squares, facecolor=colour(tap), lw=0), autolim=False)
+            axes.add_collection(
+                PolyCollection(squares, facecolor=colour(-1 - tap), lw=0), autolim=False
+            )
             for x, y in corners if written else []:
                 _number(axes, x, y, str(tap), _LETTER if columns <= _CELLS * 1.5 else 5)
-        axes.vlines(range(0, columns + 1, axis.kernel), 0, rows, color=MUTED, lw=0.7)
+        axes.vlines(range(0, columns + 1, each), 0, rows, color=MUTED, lw=0.7)
         axes.hlines(range(rows + 1), 0, columns, color=RULE, lw=0.5, zorder=0)
-        step = max(1, -(-tiles // 12))
-        ticks = range(0, tiles, step)
-        axes.set_xticks([(d + 0.5) * axis.kernel for d in ticks], [str(d) for d in ticks])
+        step = max(1, -(-groups // 12))
+        ticks = range(0, groups, step)
+        axes.set_xticks([(d + 0.5) * each for d in ticks], [str(d) for d in ticks])
         row_step = max(1, -(-rows // 12))
         lines = range(0, rows, row_step)
         axes.set_yticks([line + 0.5 for line in lines], [str(line) for line in lines])
         axes.set(xlim=(0, columns), ylim=(rows, 0))
-        inner = f", each with kernel positions 0..{axis.kernel - 1}" if axis.kernel > 1 else ""
+        names = ("input tile", "kernel position")
+        group, member = names if by_tile else names[::-1]
+        inner = f", each with {member}s 0..{each - 1}" if each > 1 else ""
         part = f" (the first {rows} by {tiles} tiles)" if cut else ""
-        axes.set_xlabel(f"input tile{inner}{part}")
+        axes.set_xlabel(f"{group}{inner}{part}")
         axes.set_ylabel("output tile")
         axes.tick_params(length=0)
 

@@ -39,6 +39,7 @@ _STYLE = {
     "legend.frameon": False,
 }
 _FONT = re.compile(r"font: (bold )?([\d.]+px) [^;]*")
+_FAMILY = re.compile(r"font-family: [^;]*; ")
 _REFERENCE = re.compile(r"(url\(#|^#)([\w.-]+)")
 
 
@@ -105,6 +106,7 @@ def _themed(value: str) -> str:
     """Return an attribute with the colours and the font of the page."""
     for stand_in, colour in _COLOURS.items():
         value = value.replace(stand_in, colour)
+    value = _FAMILY.sub("", value)  # newer versions of matplotlib do not write `font:`
     return _FONT.sub(lambda found: f"{_weight(found[1])}font-size: {found[2]}", value)
 
 

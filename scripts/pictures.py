@@ -1,0 +1,225 @@
+#!/usr/bin/env python3
+"""Draw the pictures of README.md into docs/images/.
+
+usage: pictures.py [fold] [session] [gains]
+
+fold.svg: a small Conv that is really folded, drawn by the code of the HTML report.
+session.svg: a terminal in which `widthfold` really runs.
+gains.svg: what benchmarks/suite.json says of the models that auto makes faster.
+
+fold.svg and gains.svg are the same bytes in every run; both follow a light or a dark screen, and
+bring a background of their own, so that they are legible on any page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import pty
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from bench_report import NOT_RUN, Suite, label_ratios, lengths, read
+from markupsafe import Markup, escape
+from matplotlib.axes import Axes
+from onnx import helper, numpy_helper
+from rich.console import Console
+from rich.text import Text
+
+from widthfold_onnx import fold
+from widthfold_onnx.reports.page.drawing import WIDTH, cell, colour, kernel, positions
+from widthfold_onnx.reports.page.svg import AFTER, BEFORE, INK, MUTED, RULE, draw
+from widthfold_onnx.rewrite.record import FOLD_KEY, FoldRecord, read_record
+
+ROOT = Path(__file__).parents[1]
+IMAGES = ROOT / "docs" / "images"
+SESSION = (
+    "widthfold optimize models/pitch_cnn.onnx out.onnx --factor 8",
+    "widthfold verify models/pitch_cnn.onnx out.onnx --no-timing",
+)
+COLUMNS = 88
+COMPARED = {"auto": ("folded by auto", AFTER), "OpenVINO": ("original in OpenVINO", BEFORE)}
+SCALE = 1.6
+"""Pixels per point of matplotlib."""
+STYLE = """
+svg { --paper: #fff; --ink: #1b1f24; --muted: #6a737d; --rule: #d5d9de; --before: #d97706;
+  --after: #2563eb; font-family: system-ui, sans-serif; }
+@media (prefers-color-scheme: dark) {
+  svg { --paper: #14171b; --ink: #e8eaed; --muted: #9aa4af; --rule: #3a414a; --before: #f59e0b;
+    --after: #60a5fa; } }
+text { fill: var(--ink); }
+.caption { font-size: 9px; }
+"""
+TAPS = 3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("names", nargs="*", choices=[*PICTURES, []], metavar="NAME")
+    IMAGES.mkdir(exist_ok=True)
+    for name in parser.parse_args().names or PICTURES:
+        (IMAGES / f"{name}.svg").write_text(PICTURES[name]())
+
+
+def fold_picture() -> str:
+    """One Conv's weight and positions before and after."""
+    record = folded()
+    (axis,) = record.axes
+    before, after = (text.strip() for text in record.channels.split(", folded"))
+
+    def taps(axes: Axes) -> None:
+        for tap in range(TAPS):
+            cell(axes, tap, 0, colour(-1 - tap), str(tap))
+        axes.set(xlim=(-0.1, TAPS + 16.1), ylim=(1.1, -0.1), aspect="equal")
+        axes.set_axis_off()
+
+    weight = draw("taps", "The kernel of the Conv", (WIDTH, 0.3), taps, (0.05, 0.05, 0.02, 0.02))
+    return page(
+        "A Conv before and after a fold",
+        [
+            f"Before: Conv {before}, a kernel of {TAPS} taps:",
+            weight,
+            f"Every {axis.in_tile} neighbouring positions become channels:",
+            positions(axis, "positions"),
+            f"After: Conv {after}, the same taps as a band, elsewhere zeros:",
+            kernel(axis, "kernel"),
+        ],
+    )
+
+
+def folded() -> FoldRecord:
+    """The record of a small Conv that is folded by 4."""
+    values = helper.make_tensor_value_info
+    one = onnx.TensorProto.FLOAT
+    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[0, 1, 0, 1])
+    weight = numpy_helper.from_array(np.ones((4, 1, 1, TAPS), np.float32), "w")
+    ends = [values("x", one, [1, 1, 1, 16])], [values("y", one, [1, 4, 1, 16])]
+    graph = helper.make_graph([node], "small", *ends, [weight])
+    model = fold(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]), factor=4)
+    texts = [e.value for n in model.graph.node for e in n.metadata_props if e.key == FOLD_KEY]
+    return read_record(*texts)
+
+
+def gains_picture(suite: Suite) -> str:
+    """Speed-ups with intervals of the models that auto makes faster, the greatest first."""
+    rows = [row for row in suite.rows if row.cells.get("auto", NOT_RUN).ratio is not None]
+    rows.sort(key=lambda row: -(row.cells["auto"].ratio or 0))
+
+    greatest = max(cell.high or 1 for row in rows for cell in row.cells.values())
+    names = [str(row).replace("__", "\n") for row in rows]
+
+    def paint(axes: Axes) -> None:
+        bar = 0.8 / len(COMPARED)
+        for place, (name, (label, fill)) in enumerate(COMPARED.items()):
+            column = [(i, row.cells.get(name, NOT_RUN)) for i, row in enumerate(rows)]
+            known = [(i, cell) for i, cell in column if cell.ratio is not None]
+            ratios, reach = lengths([cell for _, cell in known])
+            heights = [i + (place - (len(COMPARED) - 1) / 2) * bar for i, _ in known]
+            axes.barh(heights, [r - 1 for r in ratios], bar, left=1, color=fill, label=label)
+            axes.errorbar(ratios, heights, xerr=reach, fmt="none", ecolor=INK, elinewidth=1)
+            for ratio, height, (_, shown) in zip(ratios, heights, known, strict=True):
+                at = max(shown.high or ratio, 1) * 1.04
+                axes.text(at, height, f"{ratio:.2f}x", va="center", fontsize=6.5)
+        axes.axvline(1, color=MUTED, linewidth=1)
+        label_ratios(axes, axes.xaxis)
+        axes.grid(axis="x", color=RULE, linewidth=0.5)
+        axes.set_axisbelow(True)
+        axes.set_yticks(range(len(rows)), names, fontsize=7)
+        axes.set(ylim=(len(rows) - 0.5, -0.5), xlim=(None, 1.5 * greatest))
+        axes.tick_params(length=0)
+        axes.legend(loc="lower right", fontsize=7)
+
+    title = "Speed-up of auto and of OpenVINO over the original in ONNX Runtime"
+    chart = draw("gains", title, (WIDTH, 0.5 + 0.3 * len(rows)), paint)
+    return page(title, ["Times as fast as the original in ONNX Runtime, 95 % intervals:", chart])
+
+
+def page(title: str, parts: Sequence[str | Markup]) -> str:
+    """Stack captions and drawings, with their colours."""
+    width, y, placed = WIDTH * 72 + 16, 6.0, []
+    for part in parts:
+        if isinstance(part, Markup):
+            wide, high = size(part)
+            place = f'<svg x="8" y="{y:g}" width="{wide:g}" height="{high:g}" '
+            placed.append(str(part).replace("<svg ", place, 1))
+            y += high + 7
+        else:
+            placed.append(f'<text class="caption" x="8" y="{y + 10:g}">{escape(part)}</text>')
+            y += 15
+    extent = f'width="{SCALE * width:g}" height="{SCALE * y:g}" viewBox="0 0 {width:g} {y:g}"'
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" {extent} role="img">',
+            f"<title>{escape(title)}</title>",
+            f"<style>{STYLE}</style>",
+            '<rect width="100%" height="100%" rx="6" fill="var(--paper)"/>',
+            *placed,
+            "</svg>",
+            "",
+        ]
+    )
+
+
+def size(svg: str) -> tuple[float, float]:
+    """Width and height of a picture, in its own units."""
+    found = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
+    assert found is not None
+    return float(found[1]), float(found[2])
+
+
+def session_picture(commands: Sequence[str] = SESSION) -> str:
+    """A terminal with the commands and what they print."""
+    console = Console(record=True, width=COLUMNS, file=io.StringIO())
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "models").symlink_to(ROOT / "models")
+        for command in commands:
+            console.print(Text(f"$ {command}", "bold"))
+            console.print(Text.from_ansi(terminal(command, Path(folder))))
+    svg = console.export_svg(title="widthfold", unique_id="session")
+    # Without a stranger's fonts, which a page may not load for a picture.
+    svg = re.sub(r"@font-face {.*?}", "", svg, flags=re.DOTALL)
+    width, height = size(svg)
+    return svg.replace("<svg ", f'<svg width="{width:g}" height="{height:g}" ', 1)
+
+
+def terminal(command: str, folder: Path) -> str:
+    """What a command of widthfold prints on a terminal, with its colours."""
+    program = "from widthfold_onnx.cli import main; main(prog_name='widthfold')"
+    ours, theirs = pty.openpty()
+    setting = {**os.environ, "COLUMNS": str(COLUMNS), "TERM": "xterm-256color"}
+    child = subprocess.Popen(
+        [sys.executable, "-c", program, *shlex.split(command)[1:]],
+        cwd=folder,
+        env=setting,
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+    )
+    os.close(theirs)
+    printed = b""
+    with contextlib.suppress(OSError):  # raised on Linux when the last writer has closed it
+        while some := os.read(ours, 1 << 16):
+            printed += some
+    os.close(ours)
+    _, errors = child.communicate()
+    if child.returncode:
+        sys.exit(f"{command}: exit code {child.returncode}: {errors.decode()}")
+    return printed.decode().replace("\r\n", "\n")
+
+
+PICTURES: dict[str, Callable[[], str]] = {
+    "fold": fold_picture,
+    "session": session_picture,
+    "gains": lambda: gains_picture(read(ROOT / "benchmarks" / "suite.json")),
+}
+
+if __name__ == "__main__":
+    main()
