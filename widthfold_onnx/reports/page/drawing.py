@@ -147,7 +147,7 @@ def kernel(axis: AxisPattern, key: str) -> Markup:
     tiles = min(axis.in_tile, max(1, _COLUMNS // axis.kernel))
     rows, columns = min(axis.out_tile, _ROWS), tiles * axis.kernel
     cut = rows < axis.out_tile or tiles < axis.in_tile
-    by_tile = axis.blocked or axis.kernel == 1
+    by_tile = axis.blocked or 1 in (axis.kernel, tiles)  # else one line for each kernel position
     groups, each = (tiles, axis.kernel) if by_tile else (axis.kernel, tiles)
 
     def paint(axes: Axes) -> None:
