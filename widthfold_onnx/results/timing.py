@@ -213,5 +213,5 @@ class Timing(Result, kw_only=True, frozen=True):
 
     @property
     def hindered(self) -> bool:
-        """Whether threads waited for each other, so that nothing is known of the speed-up."""
+        """Check whether several threads had no free cores, so that the speed-up is not known."""
         return self.crowded and self.threads > 1

@@ -77,7 +77,7 @@ _NANO = 1e-9
 
 
 class Repeats(NamedTuple):
-    """How often a process repeats: sessions of each model, and runs of each session."""
+    """Count what a process repeats: sessions of each model, and runs of each session."""
 
     sessions: int
     runs: int

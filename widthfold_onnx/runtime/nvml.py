@@ -59,7 +59,7 @@ class Device:
 
     @property
     def answers(self) -> bool:
-        """Whether there is one of which NVML tells."""
+        """Check whether NVML answers for a GPU."""
         return self._nvml is not None
 
     def facts(self) -> Gpu:

@@ -116,7 +116,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Process:
-    """What one process measured; times are seconds, by original or rewritten and session.
+    """Hold the measurements of one process, in seconds, by original or rewritten and session.
 
     Attributes:
         runs: of every run, one more axis.

@@ -1,4 +1,4 @@
-"""What a search found: the forms that stand, and why every other layer stays as it is."""
+"""Answer for each site what a search found: its form, or why it stays as it is."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SLIGHT = "it takes too little of the model's time"
 
 @dataclass(frozen=True)
 class Found:
-    """What a search found.
+    """Hold the result of a search.
 
     Attributes:
         document: the model in which the forms stand: with the companions, if they are accepted.

@@ -23,7 +23,7 @@ WEAK_SHARE = 0.1
 
 @dataclass(frozen=True)
 class Settling:
-    """What every trial needs.
+    """Settle on one choice by trials of the whole model.
 
     Attributes:
         trials: times whole models.

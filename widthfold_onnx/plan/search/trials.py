@@ -45,7 +45,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Choice:
-    """What a search changes of a model.
+    """List the changes that a search makes to a model.
 
     Attributes:
         frozen: whether weights that are also graph inputs are taken out of these.
