@@ -58,7 +58,7 @@ EFFORT = click.option(
     type=Word(Effort),
     default="default",
     show_default=True,
-    help="quick: time the forms that are predicted to be fastest, once, in under 20 s. default: "
+    help="quick: time the forms that are predicted to be fastest, once, in about 20 s. default: "
     "time more of them, in under a minute. thorough: time every form of every layer, for minutes.",
 )
 STORE = click.option(

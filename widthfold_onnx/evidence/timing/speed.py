@@ -75,11 +75,7 @@ def time_models(
         say(f"timing: {options.streams} streams at once")
         together = throughput(original, rewritten, found, streamed)
     roofline = Roofline(options) if options.provider is Provider.CPU else None
-    sides = {}
-    models = {"original": original, "rewritten": rewritten}
-    for number, role in enumerate(models):
-        say(f"profile of {models[role].name}")
-        sides[role] = _side(models[role], number, found, roofline)
+    sides = _sides(original, rewritten, found, roofline, say)
     crowded = busy + options.threads > cores()
     notes = [
         "" if found.made_up else "timed on the stored inputs",
@@ -110,6 +106,21 @@ def time_models(
         throughput=together,
         gpu=_gpu(found),
     )
+
+
+def _sides(
+    original: Path,
+    rewritten: Path,
+    found: Contest,
+    roofline: Roofline | None,
+    say: Callable[[str], None],
+) -> dict[str, Side]:
+    """Profile both models, and return the times of each."""
+    sides = {}
+    for number, (role, model) in enumerate({"original": original, "rewritten": rewritten}.items()):
+        say(f"profile of {model.name}")
+        sides[role] = _side(model, number, found, roofline)
+    return sides
 
 
 def _side(model: Path, number: int, found: Contest, roofline: Roofline | None) -> Side:
