@@ -23,6 +23,9 @@ from widthfold_onnx.pipeline import PROVE_ONLY, optimize
 from widthfold_onnx.reports.text.terminal import show_optimize
 from widthfold_onnx.results import OptimizeReport
 
+DEVICES = {Device.GPU: Provider.CUDA}
+"""Providers of devices that are given without one, as Olive takes them; the CPU for the others."""
+
 LEVELS = {"disabled": 0, "extended": 2, "all": 99}
 """Optimization levels of ONNX Runtime, as Olive passes them on."""
 
@@ -70,9 +73,7 @@ class WidthFold(Pass):  # type: ignore[misc] # mypy does not read Olive
             if value is not None and (name, value) != ("factor", "auto")
         }
         spec = self.accelerator_spec
-        named = spec.execution_provider or (
-            "cpu" if spec.accelerator_type == Device.CPU else "auto"
-        )
+        named = spec.execution_provider or DEVICES.get(spec.accelerator_type, Provider.CPU)
         given["provider"] = Provider(named)
         with TemporaryDirectory() as folder:
             written = Path(folder, Path(out).name)
