@@ -72,7 +72,7 @@ def test_the_first_run_of_a_session_does_not_choose(measured):
 
 
 def test_disturbed_runs_do_not_choose(measured):
-    # After the first run, which only warms up, two of three are disturbed; one takes the share.
+    # After the first run, which only warms up, two of five are disturbed; one takes the share.
     timing, _ = measured(costs((40, 75, 75, 40), 50, 40, 50), time_budget=1)
     assert (timing.original.level, timing.rewritten.level) == ("all", "all")
 

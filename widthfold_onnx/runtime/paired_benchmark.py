@@ -50,11 +50,11 @@ CHOICE_SHARE = 0.15
 """Share of the budget that choosing the settings may take."""
 
 CHOICE_ROUNDS = (6, 1000)
-"""Fewest and most rounds that choose, as far as the share lasts."""
+"""Fewest and most rounds that choose."""
 
-CHOICE_LEAST = (3, 3.0)
-"""Measured rounds that choose beyond the share, and seconds after which there are no more: under
-load, one round of 45 ms a run saw a level 1.4x as fast as the other that is 1.3x as slow."""
+CHOICE_PATIENCE = 3.0
+"""Seconds that the fewest rounds may take beyond the share: under load, the one round that fitted
+into it saw a level 1.4x as fast as the other that is 1.3x as slow."""
 
 CHOICE_SECONDS = 0.6
 """More rounds than the fewest are run until then: 6 runs of some microseconds choose at random, and
@@ -257,7 +257,7 @@ def ratios_to(
     sessions = [open_at(base, options, setting) for setting in settings]
     feeds, _ = timed_inputs(sessions[0], shapes, options)
     clock = clock_of(options.provider, options.threads, options.provider_options)
-    best = int(np.argmin(_choosing([sessions], feeds, options, clock).min(axis=0)))
+    best = int(np.argmin(np.median(_choosing([sessions], feeds, options, clock), axis=0)))
     others = [open_at(model, options, settings[best]) for model in models]
     runs = [rounds_of(session, feeds) for session in (sessions[best], *others)]
     times = _in_turn(runs, clock, options.time_budget, math.inf)
@@ -367,16 +367,16 @@ def _choose(
     opening = (time.perf_counter() - start) / (2 * len(settings))
     clock = clock_of(options.provider, options.threads, options.provider_options)
     times = _choosing(sessions, feeds, options, clock)
-    shortest = times.min(axis=0)  # whatever disturbs one of a few runs prolongs it
-    best = [int(np.argmin(row)) for row in shortest]
+    medians = np.median(times, axis=0)
+    best = [int(np.argmin(row)) for row in medians]
     if models[0].samefile(models[1]):
         best[1] = best[0]
     choice = Choice(
         common=settings[0],
         settings=(settings[best[0]], settings[best[1]]),
         same_level=math.exp(float(np.median(np.log(times[:, 0, 0] / times[:, 1, 0])))),
-        default=float(shortest[0][0] / shortest[0][best[0]]),
-        run=float(shortest[0][best[0]] + shortest[1][best[1]]) / 2,
+        default=float(medians[0][0] / medians[0][best[0]]),
+        run=float(medians[0][best[0]] + medians[1][best[1]]) / 2,
         opening=opening,
     )
     return choice, feeds, made_up
@@ -402,7 +402,7 @@ def _in_turn(
     Args:
         runs: what to run.
         clock: measures a run.
-        budget: seconds after which no further round begins, beside `CHOICE_LEAST`.
+        budget: seconds after which no further round begins, but see `CHOICE_PATIENCE`.
         enough: seconds after which none begins if the fewest rounds were run.
 
     Returns:
@@ -410,7 +410,7 @@ def _in_turn(
     """
     rounds: list[list[float]] = []
     start = time.perf_counter()
-    (fewest, most), (least, patience) = CHOICE_ROUNDS, CHOICE_LEAST
+    fewest, most = CHOICE_ROUNDS
     for count in range(most):
         spent = [0.0] * len(runs)
         for turn in range(len(runs)):
@@ -418,8 +418,8 @@ def _in_turn(
             spent[side] = _seconds(runs[side], count, clock)
         rounds.append(spent)
         passed = time.perf_counter() - start
-        late = passed > (budget if count >= least else max(budget, patience))
-        if count and (late or (count + 1 >= fewest and passed >= enough)):
+        several = count + 1 >= fewest
+        if count and passed > (min(budget, enough) if several else max(budget, CHOICE_PATIENCE)):
             break
     return np.array(rounds[1:])
 
