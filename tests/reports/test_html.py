@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 from PIL import Image
 
+from tests.browser import browse, needs_browser
 from tests.reports.sample import (
     DIFFERENT,
     EQUAL,
@@ -27,16 +26,6 @@ from tests.reports.sample import (
 from widthfold_onnx.algebra.conv_axis import ConvAxis
 from widthfold_onnx.reports.page import html
 from widthfold_onnx.results import Proof, VerifyReport
-
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-needs_browser = pytest.mark.skipif(BROWSER is None, reason="no chromium to open the report in")
-FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    *("--hide-scrollbars", "--enable-logging=stderr", "--v=0"),
-)
 
 
 class Page(HTMLParser):
@@ -187,21 +176,6 @@ def test_the_proof_is_said_and_only_an_equal_one_explained(proof: Proof) -> None
 
 
 # ---------------------------------------------------------------- in a browser
-
-
-def browse(page: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    profile = page.with_name("profile")
-    done = subprocess.run(
-        [BROWSER or "", *FLAGS, f"--user-data-dir={profile}", *flags, page.as_uri()],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    shutil.rmtree(profile, ignore_errors=True)
-    assert "CONSOLE" not in done.stderr, done.stderr
-    assert "Content Security Policy" not in done.stderr, done.stderr
-    return done
 
 
 @needs_browser
