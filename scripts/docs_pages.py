@@ -6,7 +6,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("*.md", "docs/**/*.*", "benchmarks/**/*.md", "benchmarks/*.svg")
+PAGES = ("*.md", "docs/**/*.*", "benchmarks/**/*.md")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

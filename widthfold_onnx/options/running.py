@@ -74,7 +74,7 @@ class Effort(StrEnum):
 class Tolerance:
     """What counts as equal: `|a - b| <= atol + rtol * largest`.
 
-    `largest` is that of the finite |reference| of the output.
+    `largest` is the largest finite |reference| of that output.
 
     Attributes:
         rtol: None means the default of the output's dtype (`evidence.parity.outputs`).
