@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -39,14 +40,18 @@ def changed(model: Path) -> frozenset[str]:
 
 
 def found(
-    model: Path, monkeypatch: pytest.MonkeyPatch, saved: dict[str, float], **changes: object
+    model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    saved: dict[str, float],
+    steady: dict[str, float] | None = None,
+    **changes: object,
 ) -> tuple[OptimizeReport, World]:
     """The report of a run in which parts of the model save so many of its ten seconds."""
     monkeypatch.setattr(world, "folded", changed)
     store = model.with_name("store.sqlite")
     given = {"store": store, "provider": Provider.CPU, "effort": Effort.THOROUGH}
     options = SearchOptions(**given, **changes.pop("search", {}))
-    here = enter(monkeypatch, World(doubled, saved))
+    here = enter(monkeypatch, World(doubled, saved, steady=steady))
     out = model.with_name("out.onnx")
     return optimize(model, out, FoldOptions(**changes), None, options), here
 
@@ -75,6 +80,29 @@ def test_each_is_taken_for_what_it_saves(
     counts = report.summary
     assert (counts.exchanged, counts.folded) == ("prelu" in kept, len(kept - {"prelu"}))
     assert counts.changes == bool(kept)
+
+
+@pytest.mark.parametrize(("saved", "kept"), [(0.0, True), (0.04, True), (-0.5, False)])
+def test_none_is_taken_that_is_slower_on_nearly_constant_inputs(
+    model: Path, monkeypatch: pytest.MonkeyPatch, saved: float, kept: bool
+) -> None:
+    nodes = {"first": -1.0, "prelu": 2.0, "second": -1.0}
+    report, _ = found(model, monkeypatch, nodes, steady={**nodes, "prelu": saved})
+    (companion,) = report.companions
+    assert companion.gain is not None and companion.steady is not None
+    assert companion.gain.ratio == pytest.approx(10 / 8)
+    assert companion.steady.ratio == pytest.approx(10 / (10 - saved))
+    assert companion.status == ("exchanged" if kept else "kept")
+
+
+def test_stored_inputs_alone_are_timed(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = model.with_name("x.npy")
+    np.save(data, np.ones((1, 1, 4, 32), np.float32))
+    nodes = {"first": -1.0, "prelu": 2.0, "second": -1.0}
+    steady, given = {**nodes, "prelu": -1.0}, {"inputs": (str(data),)}
+    report, _ = found(model, monkeypatch, nodes, steady=steady, search=given)
+    (companion,) = report.companions
+    assert (companion.status, companion.steady) == ("exchanged", None)
 
 
 def test_a_second_run_measures_nothing_and_writes_the_same(

@@ -18,6 +18,7 @@ from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, rac
 from widthfold_onnx.plan.search import search_context, trials
 from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.runtime.clock import Pairing
+from widthfold_onnx.runtime.inputs.distributions import Distribution
 from widthfold_onnx.runtime.paired_benchmark import (
     Ratio,
     Timed,
@@ -47,6 +48,7 @@ class World:
     Args:
         alone: what becomes of a layer's form.
         saved: seconds that a node saves in its place if it is folded; with NaN no model runs.
+        steady: the same on nearly constant inputs, where it differs.
         noise: half width of every interval of whole models, and their control.
         levels: time of the original at level ALL / at EXTENDED.
     """
@@ -57,9 +59,11 @@ class World:
         saved: Mapping[str, float],
         noise: float = 0.005,
         levels: float = 0.5,
+        steady: Mapping[str, float] | None = None,
     ) -> None:
         self.alone = alone
         self.saved = saved
+        self.steady = saved if steady is None else steady
         self.noise = noise
         self.levels = levels
         self.advice = ""
@@ -99,17 +103,18 @@ class World:
                     report(Ran(workload.subject, key, ratio, low, 2 * ratio - low, 1 / ratio, 40))
             report(Done(workload.subject))
 
-    def _contest(self, base: Path, other: Path, options, shapes) -> Timed:
+    def _contest(self, base: Path, other: Path, options, shapes, kind=Distribution.NORMAL) -> Timed:
+        saved = self.saved if kind is Distribution.NORMAL else self.steady
         sides = folded(base), folded(other)
         self.compared.append(sides)
         self.budgets.append(options.time_budget)
-        before, after = (WHOLE - sum(self.saved[name] for name in side) for side in sides)
+        before, after = (WHOLE - sum(saved[name] for name in side) for side in sides)
         if math.isnan(before + after):
             raise UnverifiedError("the child process died of SIGSEGV")
         return self._timed(before, after, "all", "all")
 
-    def _turns(self, base: Path, others: Sequence[Path], options, shapes) -> list[Ratio]:
-        pairings = [self._contest(other, base, options, shapes).pairing for other in others]
+    def _turns(self, base: Path, others: Sequence[Path], kind: Distribution, *rest) -> list[Ratio]:
+        pairings = [self._contest(other, base, *rest, kind).pairing for other in others]
         return [Ratio(p.ratio, p.low, p.high, 1.0, 50) for p in pairings]
 
     def _timed(self, before: float, after: float, *settings: str) -> Timed:

@@ -41,6 +41,7 @@ from widthfold_onnx.runtime.clock import (
     one_session,
     repeats,
 )
+from widthfold_onnx.runtime.inputs.distributions import Distribution
 from widthfold_onnx.runtime.inputs.rotation import INPUT_SETS, timed_inputs
 from widthfold_onnx.runtime.nvml import watched
 from widthfold_onnx.runtime.sessions.descriptions import described
@@ -241,11 +242,15 @@ class Ratio(NamedTuple):
 
 
 def ratios_to(
-    base: Path, models: Sequence[Path], options: VerifyOptions, shapes: Shapes
+    base: Path,
+    models: Sequence[Path],
+    kind: Distribution,
+    options: VerifyOptions,
+    shapes: Shapes,
 ) -> list[Ratio]:
     """Time models in turn with a base, all at the setting that suits the base best.
 
-    Each has one session, as there are many.
+    Each has one session, as there are many. Random inputs are of that kind.
 
     Returns:
         Time of each model / time of the base.
@@ -255,7 +260,7 @@ def ratios_to(
     """
     settings = settings_of(options.provider, options.provider_options)
     sessions = [open_at(base, options, setting) for setting in settings]
-    feeds, _ = timed_inputs(sessions[0], shapes, options)
+    feeds, _ = timed_inputs(sessions[0], shapes, options, kind)
     clock = clock_of(options.provider, options.threads, options.provider_options)
     best = int(np.argmin(np.median(_choosing([sessions], feeds, options, clock), axis=0)))
     others = [open_at(model, options, settings[best]) for model in models]

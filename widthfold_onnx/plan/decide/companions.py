@@ -40,7 +40,7 @@ def companion_reports(
     matches: Sequence[Match],
     done: Collection[Companion],
     why: str,
-    gains: Mapping[Companion, Gain] | None = None,
+    gains: Mapping[Companion, Sequence[Gain]] | None = None,
 ) -> list[CompanionReport]:
     """Return one report for each companion that matches a node.
 
@@ -48,7 +48,7 @@ def companion_reports(
         matches: what they match.
         done: those that were exchanged.
         why: why others were not, where that was not measured.
-        gains: measured gains.
+        gains: measured gains: on random inputs, and on nearly constant ones.
     """
     return [
         _report(
@@ -56,16 +56,17 @@ def companion_reports(
             [match for match in matches if match.companion is name],
             is_done=name in done,
             why=why,
-            gain=(gains or {}).get(name),
+            gains=(gains or {}).get(name, ()),
         )
         for name in dict.fromkeys(match.companion for match in matches)
     ]
 
 
 def _report(
-    name: Companion, matches: Sequence[Match], *, is_done: bool, why: str, gain: Gain | None
+    name: Companion, matches: Sequence[Match], *, is_done: bool, why: str, gains: Sequence[Gain]
 ) -> CompanionReport:
     equal = [(m.node, m.became) for m in matches if not isinstance(m.became, Refusal)]
+    gain, steady = (*gains, None, None)[:2]
     if gain is not None:
         why = "not surely faster"
     return CompanionReport(
@@ -80,4 +81,5 @@ def _report(
         ],
         reason="" if is_done or not equal else why,
         gain=gain,
+        steady=steady,
     )

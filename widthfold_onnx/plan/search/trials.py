@@ -22,6 +22,7 @@ from widthfold_onnx.plan.store.identity import canonical
 from widthfold_onnx.plan.store.store import Measurement
 from widthfold_onnx.plan.workload.layers import Place
 from widthfold_onnx.runtime.child import isolated
+from widthfold_onnx.runtime.inputs.distributions import Distribution
 from widthfold_onnx.runtime.paired_benchmark import (
     Ratio,
     Timed,
@@ -118,7 +119,11 @@ class Trials:
         return self._timed(ratio_of, (base, other), _candidate(base, other), seconds)
 
     def without(
-        self, chosen: Choice, others: Sequence[Choice], seconds: float
+        self,
+        chosen: Choice,
+        others: Sequence[Choice],
+        seconds: float,
+        kind: Distribution = Distribution.NORMAL,
     ) -> list[Measurement | None]:
         """Time the models of other choices in turn with that of one, all at one setting.
 
@@ -126,18 +131,19 @@ class Trials:
             chosen: the choice.
             others: parts of it.
             seconds: time that timing may take, all others together.
+            kind: how random inputs are distributed.
 
         Returns:
             Time of each other / time of `chosen`, as `compare` does.
         """
-        candidates = {_candidate(other, chosen): other for other in others}
+        candidates = {_candidate(other, chosen, kind): other for other in others}
         left = [candidate for candidate in candidates if self._is_open(candidate)]
         for start in range(0, len(left), AT_ONCE):
             part = left[start : start + AT_ONCE]
             files = [self._file(candidates[candidate]) for candidate in part]
             try:
                 ratios = self._run(
-                    ratios_to, seconds * len(part) / len(left), self._file(chosen), files
+                    ratios_to, seconds * len(part) / len(left), self._file(chosen), files, kind
                 )
                 timed = [_measured(ratio) for ratio in ratios]
             except UnverifiedError as error:
@@ -224,8 +230,9 @@ def _measured(found: Ratio) -> Measurement:
     return Measurement(status="ok", reason="", taken=now(), **found._asdict())
 
 
-def _candidate(base: Choice, other: Choice) -> str:
-    return canonical({"than": asdict(base), "is": asdict(other)})
+def _candidate(base: Choice, other: Choice, kind: Distribution = Distribution.NORMAL) -> str:
+    inputs = {} if kind is Distribution.NORMAL else {"inputs": kind}
+    return canonical({"than": asdict(base), "is": asdict(other), **inputs})
 
 
 def _digest(content: bytes) -> str:

@@ -10,6 +10,7 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
 from widthfold_onnx.runtime.environment import last_cache_bytes
+from widthfold_onnx.runtime.inputs.distributions import Distribution
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.inputs.recorded import stored_feeds
 from widthfold_onnx.runtime.inputs.sizes import find_shapes
@@ -24,7 +25,10 @@ GPU_CACHE = 64 << 20
 
 
 def timed_inputs(
-    session: Session, shapes: Shapes | None, options: VerifyOptions
+    session: Session,
+    shapes: Shapes | None,
+    options: VerifyOptions,
+    kind: Distribution = Distribution.NORMAL,
 ) -> tuple[list[dict[str, Array]], bool]:
     """Return the input sets that take turns, and whether they are random.
 
@@ -32,6 +36,7 @@ def timed_inputs(
         session: of the model.
         shapes: of every random input; None searches them.
         options: stored inputs, and shapes to search with.
+        kind: how random floats are distributed.
 
     Raises:
         UnverifiedError: no random input runs, and none is stored.
@@ -40,18 +45,18 @@ def timed_inputs(
     if options.seeds < 1 and options.inputs:
         return _stored(session, options), False
     try:
-        return _feeds(session, shapes or find_shapes(session, options.input_shapes)), True
+        return _feeds(session, shapes or find_shapes(session, options.input_shapes), kind), True
     except UnverifiedError:
         if not options.inputs:
             raise
         return _stored(session, options), False
 
 
-def _feeds(session: Session, shapes: Shapes) -> list[dict[str, Array]]:
+def _feeds(session: Session, shapes: Shapes, kind: Distribution) -> list[dict[str, Array]]:
     """Make random inputs: as many sets as exceed the last cache together."""
-    first = random_feeds(session.inputs, 0, shapes)
-    count = _count(first, session.provider)
-    return [first, *(random_feeds(session.inputs, seed, shapes) for seed in range(1, count))]
+    first = random_feeds(session.inputs, 0, shapes, kind)
+    seeds = range(1, _count(first, session.provider))
+    return [first, *(random_feeds(session.inputs, seed, shapes, kind) for seed in seeds)]
 
 
 def _stored(session: Session, options: VerifyOptions) -> list[dict[str, Array]]:
