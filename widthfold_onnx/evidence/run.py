@@ -13,8 +13,8 @@ from widthfold_onnx.evidence.eight_bits.exact_kernels import holds_bytes
 from widthfold_onnx.evidence.folds import recorded_folds
 from widthfold_onnx.evidence.integers import run_on_integers
 from widthfold_onnx.evidence.parity.models import ModelParity, compare_models
+from widthfold_onnx.evidence.proof.compare import proved
 from widthfold_onnx.evidence.proof.program import program
-from widthfold_onnx.evidence.proved import proved
 from widthfold_onnx.evidence.timing.placement import alarms
 from widthfold_onnx.evidence.timing.regression_threshold import Outcome, gate
 from widthfold_onnx.evidence.timing.speed import time_models

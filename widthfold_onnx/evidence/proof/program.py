@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,49 @@ MAX_NODES = 1_000_000
 Tensors = Mapping[str, onnx.TensorProto | onnx.SparseTensorProto]
 
 
+@dataclass(eq=False)
+class Graph:
+    """A graph: what each node reads and writes, and what is stored.
+
+    Attributes:
+        scope: the graph; its nodes stand in running order.
+        tensors: initializers by name.
+        writers: index of the node that returns a value.
+        reads: by node, the names that it and the graphs in it read.
+    """
+
+    scope: NameScope
+    tensors: Tensors = field(init=False)
+    writers: dict[str, int] = field(init=False)
+    reads: list[list[str]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Look through the graph once."""
+        nodes, inner = self.scope.nodes, self.scope.inner
+        assert self.scope.graph is not None
+        self.tensors = stored(self.scope.graph)
+        self.writers = {name: i for i, node in enumerate(nodes) for name in node.output if name}
+        self.reads = [
+            [name for name in chain(node.input, *(s.captured for s in inner.get(i, ()))) if name]
+            for i, node in enumerate(nodes)
+        ]
+
+    def behind(self, names: Iterable[str], stops: Container[str] = ()) -> list[int]:
+        """Return the nodes that values are computed from, in running order.
+
+        Args:
+            names: the values.
+            stops: values behind which no node is sought.
+        """
+        waiting, found = list(names), set[int]()
+        while waiting:
+            index = self.writers.get(waiting.pop())
+            if index is not None and index not in found:
+                found.add(index)
+                waiting += [name for name in self.reads[index] if name not in stops]
+        return sorted(found)
+
+
 @dataclass(frozen=True, eq=False)
 class Program:
     """A model without local functions.
@@ -57,6 +101,45 @@ class Program:
         graph = self.proto.graph
         fixed = {tensor.name for tensor in graph.initializer} if self.proto.ir_version < 4 else ()
         return [value for value in graph.input if value.name not in fixed]
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The main graph."""
+        return Graph(self.scope)
+
+    @cached_property
+    def outputs(self) -> list[str]:
+        """Names of the outputs."""
+        return [value.name for value in self.proto.graph.output]
+
+    @cached_property
+    def needed(self) -> list[int]:
+        """Nodes on which outputs depend."""
+        return self.graph.behind(self.outputs)
+
+    @cached_property
+    def names(self) -> set[str]:
+        """Names of all values of the main graph."""
+        given = {value.name for value in self.inputs}
+        return {*self.graph.writers, *self.graph.tensors, *given}
+
+    @cached_property
+    def constant(self) -> set[str]:
+        """Values that depend on constants alone."""
+        found = set(self.graph.tensors) - {value.name for value in self.inputs}
+        for node, read in zip(self.scope.nodes, self.graph.reads, strict=True):
+            if found.issuperset(read):
+                found.update(name for name in node.output if name)
+        return found
+
+    def stored(self, name: str) -> Array | None:
+        """Read an initializer of the main graph, None where there is none of that name."""
+        tensor = self.graph.tensors.get(name)
+        return None if tensor is None else self.read(tensor)
+
+    def writer(self, name: str) -> onnx.NodeProto:
+        """Return the node of the main graph that returns a value."""
+        return self.scope.nodes[self.graph.writers[name]]
 
     def read(self, tensor: onnx.TensorProto | onnx.SparseTensorProto) -> Array:
         """Read the numbers of a stored tensor.
