@@ -24,12 +24,12 @@ from widthfold_onnx.evidence.eight_bits.exact_kernels import open_exact
 from widthfold_onnx.evidence.parity.runs import CORES
 from widthfold_onnx.evidence.proof.call import Call
 from widthfold_onnx.evidence.proof.correspondence import Correspondence
-from widthfold_onnx.evidence.proof.field import PRIMES, canonical, of_numbers
+from widthfold_onnx.evidence.proof.field import of_numbers, unequal
 from widthfold_onnx.evidence.proof.operators import OPERATORS
-from widthfold_onnx.evidence.proof.program import Program, constant, stored
+from widthfold_onnx.evidence.proof.program import Graph, Program, constant
 from widthfold_onnx.evidence.proof.values import Elements, UnevaluableError
 from widthfold_onnx.model.proto.domain import is_default
-from widthfold_onnx.model.proto.scope import NameScope, describe_node
+from widthfold_onnx.model.proto.scope import bodies_of, describe_node
 from widthfold_onnx.model.proto.walk import body_path
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import Shapes, VerifyOptions
@@ -68,10 +68,10 @@ def run_on_integers(
     table = ShapeTable(new.proto, dict(shapes))
     shared = Correspondence(old, new).shared
     count, skipped = 0, ""
-    for path, node, read in _linear_nodes(new, new.scope, "", shared):
+    for path, node, read in _linear_nodes(new, new.graph, "", shared):
         try:
             found = _difference(new, table, path, node, read, options)
-        except (UnverifiedError, UnevaluableError) as error:
+        except (UnverifiedError, UnevaluableError, MemoryError) as error:
             skipped = skipped or f"{describe_node(node)}: {error}"
             continue
         if found:
@@ -85,28 +85,24 @@ Read = Callable[[str], Array | None]
 
 
 def _linear_nodes(
-    model: Program, scope: NameScope, path: str, shared: set[str], outer: Read = lambda _: None
+    model: Program, graph: Graph, path: str, shared: set[str], outer: Read = lambda _: None
 ) -> Iterator[tuple[str, onnx.NodeProto, Read]]:
     """Yield the linear nodes of a graph and of those in it, with their path and their constants."""
-    assert scope.graph is not None
-    tensors = stored(scope.graph)
-    makers = {n.output[0]: n for n in scope.nodes if is_default(n, "Constant")}
+    nodes, inner = graph.scope.nodes, graph.scope.inner
 
     def read(name: str) -> Array | None:
-        if name in tensors:
-            return model.read(tensors[name])
-        return constant(makers[name], model) if name in makers else outer(name)
+        if name in graph.tensors:
+            return model.read(graph.tensors[name])
+        return constant(nodes[graph.writers[name]], model) if name in graph.writers else outer(name)
 
-    for index, node in enumerate(scope.nodes):
+    for index, node in enumerate(nodes):
         if node.output and node.output[0] in shared:
             continue
         if is_default(node, *TERMS):
             yield path, node, read
-        inner = iter(scope.inner.get(index, ()))
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                inside = body_path(path, node, attribute.name, None)
-                yield from _linear_nodes(model, next(inner), inside, set(), read)
+        for attribute, number, scope in bodies_of(node, inner.get(index, ())):
+            inside = body_path(path, node, attribute, number)
+            yield from _linear_nodes(model, Graph(scope), inside, set(), read)
 
 
 def _difference(
@@ -153,9 +149,7 @@ def _difference(
     (result,) = session.run(feeds).values()
     if result.shape != expected[0].shape:
         return f"extents {list(result.shape)} instead of {list(expected[0].shape)}"
-    wrong = np.zeros(result.shape, bool)
-    for one, other, prime in zip(of_numbers(result), expected[0].draws, PRIMES, strict=True):
-        wrong |= canonical(one, prime) != canonical(other, prime)
+    wrong = unequal(of_numbers(result), expected[0].draws)
     return f"{np.count_nonzero(wrong)} of {wrong.size} integers differ" if wrong.any() else ""
 
 

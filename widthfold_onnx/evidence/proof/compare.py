@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.evidence.proof.correspondence import Correspondence
 from widthfold_onnx.evidence.proof.evaluate import Evaluation, EvaluationError
-from widthfold_onnx.evidence.proof.field import KEY_BYTES, PRIMES, canonical
+from widthfold_onnx.evidence.proof.field import KEY_BYTES, PRIMES, unequal
 from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.evidence.proof.sizes import (
     Shapes,
@@ -276,9 +276,7 @@ def _difference(one: Value, other: Value) -> str:
         return "it is computed otherwise"
     if one.shape != other.shape:
         return f"extents {list(other.shape)} instead of {list(one.shape)}"
-    wrong = np.zeros(one.shape, bool)
-    for a, b, prime in zip(one.draws, other.draws, PRIMES, strict=True):
-        wrong |= canonical(a, prime) != canonical(b, prime)
+    wrong = unequal(one.draws, other.draws)
     places = np.argwhere(wrong)
     if not len(places):
         names = [onnx.TensorProto.DataType.Name(value.kind) for value in (other, one)]

@@ -191,10 +191,8 @@ class Evaluation:
 
     def _node(self, frame: _Frame, index: int) -> list[Value]:
         node, path = frame.graph.scope.nodes[index], frame.path
-        if is_default(node, "Constant"):
-            array = constant(node, self.program)
-            if array is not None:
-                return [Known(array)]
+        if (array := constant(node, self.program)) is not None:
+            return [Known(array)]
         call = Call(
             node=node,
             attributes=self.program.attributes(node),

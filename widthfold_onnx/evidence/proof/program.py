@@ -16,8 +16,8 @@ from onnx.inliner import inline_local_functions
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError
-from widthfold_onnx.model.proto.constant_folding import LITERALS, dense
-from widthfold_onnx.model.proto.domain import domain_name
+from widthfold_onnx.model.proto.constant_folding import dense, literal
+from widthfold_onnx.model.proto.domain import domain_name, is_default
 from widthfold_onnx.model.proto.functions import (
     check_inlined_size,
     with_stated_defaults,
@@ -30,6 +30,7 @@ from widthfold_onnx.text import printable
 MAX_NODES = 1_000_000
 """No model with more nodes, once its functions are inlined, is evaluated."""
 
+TENSORS = onnx.TensorProto | onnx.SparseTensorProto
 Tensors = Mapping[str, onnx.TensorProto | onnx.SparseTensorProto]
 
 
@@ -215,12 +216,10 @@ def stored(graph: onnx.GraphProto) -> Tensors:
 
 def constant(node: onnx.NodeProto, program: Program) -> Array | None:
     """Return the numbers or strings of a Constant node, None if it is something else."""
-    (attribute,) = node.attribute or [onnx.AttributeProto()]
-    if attribute.name in ("value", "sparse_value"):
-        tensor = attribute.t if attribute.name == "value" else attribute.sparse_tensor
-        return program.read(tensor)
-    if attribute.name in LITERALS:
-        return np.array(helper.get_attribute_value(attribute), LITERALS[attribute.name])
-    if attribute.name in ("value_string", "value_strings"):
-        return np.array(_text(helper.get_attribute_value(attribute)), object)
-    return None
+    if not is_default(node, "Constant"):
+        return None
+    for attribute in node.attribute:
+        if attribute.name in ("value_string", "value_strings"):
+            return np.array(_text(helper.get_attribute_value(attribute)), object)
+    held = literal(node)
+    return program.read(held) if isinstance(held, TENSORS) else held

@@ -39,12 +39,18 @@ BATCH = 2
 def open_dimensions(program: Program, fixed: Shapes) -> dict[Key, bool]:
     """Return the dimensions that a model leaves open, and whether each is the first of an input."""
     found: dict[Key, bool] = {}
+    for name, axis, key in _open(program):
+        if name not in fixed:
+            found[key] = found.get(key, True) and axis == 0
+    return found
+
+
+def _open(program: Program) -> Iterator[tuple[str, int, Key]]:
+    """Yield the open dimensions of all inputs: the input, the axis, and what names it."""
     for value in program.inputs:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            if value.name not in fixed and _extent(dim) is None:
-                key = _key(value, axis)
-                found[key] = found.get(key, True) and axis == 0
-    return found
+            if _extent(dim) is None:
+                yield value.name, axis, dim.dim_param or (value.name, axis)
 
 
 def first_tries(program: Program, fixed: Shapes, known: Shapes) -> Iterator[Shapes]:
@@ -164,7 +170,7 @@ def size_tests(program: Program) -> list[SizeTest]:
             if made is None or not is_default(made, op_type) or len(made.input) < 2:
                 break
             source = makers.get(made.input[1])
-            array = constant(source, program) if source and is_default(source, "Constant") else None
+            array = constant(source, program) if source else None
             if array is None or array.dtype.kind != "i":
                 break
             read.append(tuple(int(n) for n in array.ravel()))
@@ -182,32 +188,20 @@ def size_tests(program: Program) -> list[SizeTest]:
     return found
 
 
-def _key(value: onnx.ValueInfoProto, axis: int) -> Key:
-    return value.type.tensor_type.shape.dim[axis].dim_param or (value.name, axis)
-
-
 def _sizes(program: Program, shapes: Shapes) -> dict[Key, int]:
-    return {
-        _key(value, axis): shapes[value.name][axis]
-        for value in program.inputs
-        for axis, dim in enumerate(value.type.tensor_type.shape.dim)
-        if _extent(dim) is None and value.name in shapes
-    }
+    opened = _open(program)
+    return {key: shapes[name][axis] for name, axis, key in opened if name in shapes}
 
 
 def _at(program: Program, fixed: Shapes, sizes: Mapping[Key, int]) -> Shapes:
     """Return the extents of every input whose rank is known."""
+    opened = {(name, axis): sizes[key] for name, axis, key in _open(program) if key in sizes}
     shapes: dict[str, Shape] = {}
     for value in program.inputs:
-        dims = enumerate(value.type.tensor_type.shape.dim)
         if value.name in fixed:
             shapes[value.name] = tuple(fixed[value.name])
         elif value.type.tensor_type.HasField("shape"):
-            extents = [
-                sizes[dim.dim_param or (value.name, axis)]
-                if _extent(dim) is None
-                else dim.dim_value
-                for axis, dim in dims
-            ]
+            dims = enumerate(value.type.tensor_type.shape.dim)
+            extents = (opened.get((value.name, i), dim.dim_value) for i, dim in dims)
             shapes[value.name] = tuple(max(0, extent) for extent in extents)
     return shapes

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.evidence.proof.call import FLOATS, Call, common
+from widthfold_onnx.evidence.proof.call import FLOATS, Call, Meaning, common, of_tensors
 from widthfold_onnx.evidence.proof.field import key_of, reduced
 from widthfold_onnx.evidence.proof.geometry import spread, windows
 from widthfold_onnx.evidence.proof.linear import conv, conv_transpose
@@ -19,11 +19,11 @@ from widthfold_onnx.evidence.proof.operators.arithmetic import (
     combined,
     divided,
     each,
+    mapped,
     matrix_product,
     minus,
     plus,
     times,
-    transposed,
 )
 from widthfold_onnx.evidence.proof.values import Elements, Known, Tensor, UnevaluableError, Value
 
@@ -75,17 +75,13 @@ def _conv_transpose(call: Call) -> list[Value]:
     return [with_bias(combined(draws, data, weight, product=True), call.optional(2))]
 
 
-def _matmul(call: Call) -> list[Value]:
-    return [matrix_product(call.tensor(0), call.tensor(1))]
-
-
 def _gemm(call: Call) -> list[Value]:
     left, right, bias = call.tensor(0), call.tensor(1), call.optional(2)
     if (len(left.shape), len(right.shape)) != (2, 2):
         raise UnevaluableError(f"Gemm of {list(left.shape)} and {list(right.shape)}")
     alpha, beta = (call.attributes.get(name, 1.0) for name in ("alpha", "beta"))
-    left = transposed(left) if call.attributes.get("transA") else left
-    right = transposed(right) if call.attributes.get("transB") else right
+    left = mapped(left, np.transpose) if call.attributes.get("transA") else left
+    right = mapped(right, np.transpose) if call.attributes.get("transB") else right
     result = matrix_product(left, right)
     if alpha != 1:
         result = times(result, Known(np.array(alpha)))
@@ -107,56 +103,31 @@ def _batch_normalization(call: Call) -> list[Value] | None:
     return [plus(times(minus(data, mean), times(scale, root)), bias)]
 
 
-def _add(call: Call) -> list[Value] | None:
-    return [plus(call.tensor(0), call.tensor(1))] if call.broadcasts() else None
+def _reciprocal(value: Tensor) -> Elements:
+    return applied(key_of("reciprocal"), [value])
 
 
-def _sub(call: Call) -> list[Value] | None:
-    return [minus(call.tensor(0), call.tensor(1))] if call.broadcasts() else None
+def _quotient(dividend: Tensor, divisor: Tensor) -> Elements:
+    return times(dividend, _reciprocal(divisor))
 
 
-def _mul(call: Call) -> list[Value] | None:
-    if not call.broadcasts():
-        return None
+def _negative(value: Tensor) -> Elements:
+    return combined(each(lambda x, _: -x, value), value)
+
+
+def _mul(call: Call) -> list[Value]:
     known = (value for value in call.tensors if isinstance(value, Known))
     product = times(call.tensor(0), call.tensor(1))
     return [replace(product, factor=next(known, None))]
 
 
-def _div(call: Call) -> list[Value] | None:
-    """Multiply floats by a reciprocal; a quotient of integers is truncated, so a function."""
-    if not call.broadcasts():
-        return None
-    if call.kind(0) not in FLOATS:
-        return [applied(call.key(), call.tensors)]
-    return [times(call.tensor(0), _inverted(call.tensor(1)))]
-
-
-def _inverted(value: Tensor) -> Elements:
-    return applied(key_of("reciprocal"), [value])
-
-
-def _reciprocal(call: Call) -> list[Value]:
-    return [_inverted(call.tensor(0))]
-
-
-def _neg(call: Call) -> list[Value]:
-    return [combined(each(lambda x, _: -x, call.tensor(0)), call.tensor(0))]
-
-
-def _total(call: Call) -> list[Value] | None:
+def _total(call: Call) -> list[Value]:
     """Compute Sum and Mean of any number of tensors."""
-    if not call.broadcasts():
-        return None
     first, *others = call.tensors
     result = combined(first.draws, first)
     for value in others:
         result = plus(result, value)
     return [divided(result, len(call.tensors)) if call.node.op_type == "Mean" else result]
-
-
-def _identity(call: Call) -> list[Value]:
-    return [call.tensor(0)]
 
 
 def _dropout(call: Call) -> list[Value] | None:
@@ -244,25 +215,25 @@ INVERSES = frozenset({"BatchNormalization", "Cast", "Div", "Reciprocal"})
 """Those of them that may apply a random function to an operand: one over it, or what it becomes in
 another type."""
 
-POLYNOMIALS: Mapping[str, Callable[[Call], list[Value] | None]] = {
-    "Add": _add,
+POLYNOMIALS: Mapping[str, Meaning] = {
+    "Add": of_tensors(plus),
     "AveragePool": _average_pool,
     "BatchNormalization": _batch_normalization,
     "Cast": _cast,
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
-    "Div": _div,
+    "Div": of_tensors(_quotient),
     "Dropout": _dropout,
     "Gemm": _gemm,
     "GlobalAveragePool": _global_average_pool,
-    "Identity": _identity,
-    "MatMul": _matmul,
+    "Identity": of_tensors(lambda value: value),
+    "MatMul": of_tensors(matrix_product),
     "Mean": _total,
     "Mul": _mul,
-    "Neg": _neg,
-    "Reciprocal": _reciprocal,
+    "Neg": of_tensors(_negative),
+    "Reciprocal": of_tensors(_reciprocal),
     "ReduceMean": _reduce,
     "ReduceSum": _reduce,
-    "Sub": _sub,
+    "Sub": of_tensors(minus),
     "Sum": _total,
 }
