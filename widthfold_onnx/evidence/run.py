@@ -12,7 +12,7 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.eight_bits.exact_kernels import holds_bytes
 from widthfold_onnx.evidence.folds import recorded_folds
 from widthfold_onnx.evidence.integers import run_on_integers
-from widthfold_onnx.evidence.parity.models import ModelParity, compare_models
+from widthfold_onnx.evidence.parity.models import ModelParity, compare_models, verdict
 from widthfold_onnx.evidence.proof.compare import proved
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.timing.placement import alarms
@@ -22,7 +22,7 @@ from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.proto.frozen import frozen
 from widthfold_onnx.model.read.loader import LoadedModel, load
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import Provider, Shapes, VerifyOptions
+from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.results import IntegerRun, Proof, Timing, VerifyReport
 from widthfold_onnx.runtime.environment import Before, environment
 from widthfold_onnx.runtime.saturation import u8s8_error
@@ -50,30 +50,23 @@ def verified(
         old = dataclasses.replace(old, proto=frozen(old.proto, kept=inputs))
     folds = recorded_folds(Document(new.proto, new.folder, OPERATORS))
     proof, integers = _proved(old, new, options, parity, report)
+    is_equal = proof is not None and proof.verdict == "equal"
+    failures, doubts, limits = _judged(proof, needs_proof=options.needs_proof)
+    if integers is not None and integers.verdict == "different":
+        failures.append(f"on integers the runtime does not compute {integers.reason}")
+    failures += parity.failures
+    doubts = [*parity.doubts, *doubts]
+    if parity.verdict == "pass" and not is_equal:
+        doubts += _unexplained(parity)
+    limits = [*parity.limits, *limits]
     timing: Timing | None = None
-    outcome: Outcome = "pass"
-    speed: list[str] = []
     if options.timing and parity.verdict == "pass":
-        shapes = parity.shapes or None
-        timing, outcome, speed = _timed(original, rewritten, options, shapes, before.load, report)
-    limits: list[str] = []
+        timing, outcome, why = _timed(original, rewritten, options, parity, before.load, report)
+        if outcome != "pass":
+            (failures if outcome == "fail" else doubts).append(why)
     if timing is not None:
         timed = {"original": timing.original, "rewritten": timing.rewritten}
         limits += alarms(timed, timing.provider)
-    wrong, unknown, told = _judged(proof, needs_proof=options.needs_proof)
-    limits += told
-    if integers is not None and integers.verdict == "different":
-        wrong.append(f"on integers the runtime does not compute {integers.reason}")
-    verdict: Outcome = parity.verdict
-    is_equal = proof is not None and proof.verdict == "equal"
-    if not is_equal and verdict == "pass":
-        unknown += _unexplained(parity)
-    if wrong or outcome == "fail":
-        verdict = "fail"
-    elif (unknown or outcome == "unverified") and verdict == "pass":
-        verdict = "unverified"
-    # Failures come before limits: a message may be cut at its end.
-    causes = [reason for reason in parity.reasons if reason not in parity.limits]
     return VerifyReport(
         original=original.name,
         rewritten=rewritten.name,
@@ -82,8 +75,9 @@ def verified(
         integers=integers,
         folds=folds,
         timing=timing,
-        verdict=verdict,
-        reasons=[*wrong, *causes, *unknown, *speed, *parity.limits, *limits],
+        verdict=verdict(failures, doubts),
+        # Failures come before limits: a message may be cut at its end.
+        reasons=[*failures, *doubts, *limits],
         input_sets=parity.input_sets,
         environment=environment(
             options, before, u8s8_error() if holds_bytes(old.proto, new.proto) else None
@@ -146,17 +140,18 @@ def _timed(
     original: Path,
     rewritten: Path,
     options: VerifyOptions,
-    shapes: Shapes | None,
+    parity: ModelParity,
     load: float,
     report: Report,
-) -> tuple[Timing | None, Outcome, list[str]]:
+) -> tuple[Timing | None, Outcome, str]:
     """Return the times, whether they are what was asked for, and why they are not."""
+    shapes = parity.shapes or None
     try:
         timing = time_models(original, rewritten, options, shapes, load=load, report=report)
     except UnverifiedError as error:
-        return None, "unverified", [f"not timed: {error}"]
+        return None, "unverified", f"not timed: {error}"
     if options.fail_under is None:
-        return timing, "pass", []
+        return timing, "pass", ""
     outcome, why = gate(timing, options.fail_under)
     judged = {"fail_under": options.fail_under, "fail_under_verdict": outcome}
-    return msgspec.structs.replace(timing, **judged), outcome, [why] if why else []
+    return msgspec.structs.replace(timing, **judged), outcome, why

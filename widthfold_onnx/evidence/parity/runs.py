@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -95,7 +97,7 @@ def _kept(array: Array) -> Array:
     return mapped
 
 
-def open_judged(model: Path, options: VerifyOptions, level: Level) -> Session:
+def open_judged(model: Path | onnx.ModelProto, options: VerifyOptions, level: Level) -> Session:
     """Open a session that is judged by values: chosen provider, all cores, exact integers.
 
     Raises:
@@ -115,28 +117,53 @@ def attempt(
         return str(error)
 
 
-def rounding_noise(
-    original: Path,
-    options: VerifyOptions,
-    sets: Sequence[InputSet],
-    plain: Sequence[Outputs],
-    report: Report,
-) -> list[dict[str, float | None]]:
-    """Measure how far the original's outputs move if every float input moves by one rounding.
+@dataclass(frozen=True)
+class Reference:
+    """The original without the runtime's own optimizations, and how all models are run.
 
-    Results are by input set; if the changed inputs do not run, there is no noise.
+    Attributes:
+        model: file of the original.
+        options: where models run.
+        report: gets a line of text before each run.
+        sets: the input sets on which it runs.
+        outputs: those of each set, by name.
+        names: of the outputs that the model declares.
+        unsteady: names of outputs that a second run on the same inputs does not repeat.
+        shapes: of the first random input set, empty if there is none.
+        limits: inputs that were left out, one line each.
     """
-    shaken = [
-        InputSet(f"{item.label} shaken", {name: _shaken(x) for name, x in item.feeds.items()})
-        for item in sets
-    ]
-    moved = attempt(original, options, Level.DISABLED, shaken, report)
-    if isinstance(moved, str):
-        return [{} for _ in sets]
-    return [
-        {name: relative_error(*both(name, before, after)) for name in before}
-        for before, after in zip(plain, moved, strict=True)
-    ]
+
+    model: Path
+    options: VerifyOptions
+    report: Report
+    sets: list[InputSet]
+    outputs: list[Outputs]
+    names: list[str]
+    unsteady: set[str]
+    shapes: Shapes
+    limits: list[str]
+
+    def run(self, model: Path, level: Level) -> list[Outputs] | str:
+        """Return the outputs of a model on each input set, or why there are none."""
+        return attempt(model, self.options, level, self.sets, self.report)
+
+    @cached_property
+    def noise(self) -> list[dict[str, float | None]]:
+        """How far outputs of the original move if every float input moves by one rounding.
+
+        By input set; if the changed inputs do not run, there is no noise.
+        """
+        shaken = [
+            InputSet(f"{item.label} shaken", {name: _shaken(x) for name, x in item.feeds.items()})
+            for item in self.sets
+        ]
+        moved = attempt(self.model, self.options, Level.DISABLED, shaken, self.report)
+        if isinstance(moved, str):
+            return [{} for _ in self.sets]
+        return [
+            {name: relative_error(*both(name, before, after)) for name in before}
+            for before, after in zip(self.outputs, moved, strict=True)
+        ]
 
 
 def _shaken(array: Array) -> Array:
@@ -168,8 +195,5 @@ def run_with(
     known = {value.name for value in model.graph.output}
     for name in sorted(set(names) - known):
         model.graph.output.add().name = name
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        path.write_bytes(model.SerializeToString())
-        session = open_judged(path, options, Level.DISABLED)
-        return [session.run(item.feeds) for item in items]
+    session = open_judged(model, options, Level.DISABLED)
+    return [session.run(item.feeds) for item in items]
