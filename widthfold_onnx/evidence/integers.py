@@ -21,7 +21,6 @@ from threadpoolctl import threadpool_limits
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.eight_bits.exact_kernels import open_exact
-from widthfold_onnx.evidence.parity.runs import CORES
 from widthfold_onnx.evidence.proof.call import Call
 from widthfold_onnx.evidence.proof.correspondence import Correspondence
 from widthfold_onnx.evidence.proof.field import of_numbers, unequal
@@ -145,7 +144,7 @@ def _difference(
     )
     single = helper.make_model(graph, opset_imports=[helper.make_opsetid("", call.opset)])
     single.ir_version = 8
-    session = open_exact(single, options, Level.DISABLED, CORES)
+    session = open_exact(single, options, Level.DISABLED)
     (result,) = session.run(feeds).values()
     if result.shape != expected[0].shape:
         return f"extents {list(result.shape)} instead of {list(expected[0].shape)}"

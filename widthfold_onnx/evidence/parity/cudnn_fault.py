@@ -12,7 +12,7 @@ from pathlib import Path
 
 from widthfold_onnx.evidence.parity.comparison import Judge, Outputs
 from widthfold_onnx.evidence.parity.runs import Reference, attempt
-from widthfold_onnx.model.proto.walk import all_nodes
+from widthfold_onnx.model.proto.walk import model_nodes
 from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.sessions.descriptions import described
@@ -54,11 +54,8 @@ def original_is_off(
 
 def _holds_groups(model: Path) -> bool:
     """Check whether a model holds a Conv of several groups, of any kind."""
-    proto = load(model).proto
-    bodies = (proto.graph.node, *(function.node for function in proto.functions))
     return any(
         "Conv" in node.op_type and attribute.name == "group" and attribute.i > 1
-        for body in bodies
-        for node in all_nodes(body)
+        for node in model_nodes(load(model).proto)
         for attribute in node.attribute
     )

@@ -24,7 +24,7 @@ from widthfold_onnx.errors import UnverifiedError, WidthfoldError
 from widthfold_onnx.evidence.parity.comparison import Outputs
 from widthfold_onnx.evidence.proof.reference_ops import OPS
 from widthfold_onnx.model.proto.scope import NameScope, graph_scope
-from widthfold_onnx.model.proto.walk import all_nodes, all_tensors
+from widthfold_onnx.model.proto.walk import all_tensors, model_nodes
 from widthfold_onnx.model.read.loader import load_with_data
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.recorded import InputSet
@@ -134,8 +134,7 @@ def widen(model: onnx.ModelProto) -> None:
         if tensor.data_type in _NARROW:
             array = numpy_helper.to_array(tensor).astype(np.float64)
             tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
-    bodies = [model.graph.node, *(function.node for function in model.functions)]
-    for node in (node for body in bodies for node in all_nodes(body)):
+    for node in model_nodes(model):
         for attribute in node.attribute:
             if attribute.name in ("to", "dtype") and attribute.i in _NARROW:
                 attribute.i = TensorProto.DOUBLE

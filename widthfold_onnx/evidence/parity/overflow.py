@@ -14,14 +14,16 @@ import numpy as np
 import onnx
 
 from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.evidence.eight_bits.exact_kernels import open_exact
 from widthfold_onnx.evidence.parity.comparison import Outputs
-from widthfold_onnx.evidence.parity.runs import Reference, run_with
+from widthfold_onnx.evidence.parity.runs import Reference
 from widthfold_onnx.evidence.proof.correspondence import Correspondence
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.model.proto.domain import operator_of
 from widthfold_onnx.model.proto.scope import describe_node
 from widthfold_onnx.model.read.loader import load_with_data
 from widthfold_onnx.operators import OPERATORS
+from widthfold_onnx.runtime.sessions.session import Level
 
 MAX_BYTES = 1 << 30
 """Largest model that is copied; a protobuf holds twice that at most."""
@@ -50,10 +52,12 @@ def overflowing_sets(
         )
         changed = [n for n in Correspondence(before, after).changed if operator_of(n) in OPERATORS]
         names = {name for node in changed for name in (*node.input, *node.output)}
-        wanted = names & {name for node in before.scope.nodes for name in node.output}
+        wanted = (names & before.graph.writers.keys()) - {*before.outputs}
         reference.report(f"looking for NaN and Inf at {len(changed)} linear nodes")
-        sets = [reference.sets[number] for number in numbers]
-        runs = run_with(before.proto, wanted, sets, reference.options)
+        for name in sorted(wanted):
+            before.proto.graph.output.add().name = name
+        session = open_exact(before.proto, reference.options, Level.DISABLED)
+        runs = [session.run(reference.sets[number].feeds) for number in numbers]
     except UnverifiedError:
         return {}
     found = ((number, _first(changed, run)) for number, run in zip(numbers, runs, strict=True))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.eight_bits.exact_kernels import may_saturate
+from widthfold_onnx.evidence.eight_bits.exact_kernels import may_saturate, open_exact
 from widthfold_onnx.evidence.eight_bits.filled import filling
 from widthfold_onnx.evidence.parity.comparison import (
     SLACK,
@@ -23,7 +23,6 @@ from widthfold_onnx.evidence.parity.runs import (
     Report,
     input_sets,
     no_report,
-    open_judged,
     originals,
 )
 from widthfold_onnx.evidence.parity.saturated import as_deployed, check_deployable
@@ -39,7 +38,7 @@ def reference_of(original: Path, options: VerifyOptions, report: Report) -> Refe
         UnverifiedError: it does not run.
         UsageError: stored inputs or shapes that do not fit it.
     """
-    session = open_judged(original, options, Level.DISABLED)
+    session = open_exact(original, options, Level.DISABLED)
     check_deployable(original, options)
     sets, shapes, limits = input_sets(session, options)
     made = next((item for item in sets if item.made_up), None)

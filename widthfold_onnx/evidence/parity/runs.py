@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import onnx
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
@@ -17,16 +16,12 @@ from widthfold_onnx.evidence.eight_bits.exact_kernels import open_exact
 from widthfold_onnx.evidence.parity.comparison import Outputs, both
 from widthfold_onnx.evidence.parity.figures import relative_error
 from widthfold_onnx.options import Shapes, VerifyOptions
-from widthfold_onnx.runtime.environment import cores
 from widthfold_onnx.runtime.inputs.recorded import InputSet, stored_feeds
 from widthfold_onnx.runtime.inputs.synthetic import made_up
 from widthfold_onnx.runtime.sessions.session import Level, Session
 from widthfold_onnx.text import printable
 
 Report = Callable[[str], None]
-
-CORES = cores()
-"""Values do not depend on the number of threads beyond rounding; only times need one thread."""
 
 LARGE_BYTES = 1 << 26
 """Outputs of this size are kept in files."""
@@ -97,21 +92,12 @@ def _kept(array: Array) -> Array:
     return mapped
 
 
-def open_judged(model: Path | onnx.ModelProto, options: VerifyOptions, level: Level) -> Session:
-    """Open a session that is judged by values: chosen provider, all cores, exact integers.
-
-    Raises:
-        UnverifiedError: as `open_session`.
-    """
-    return open_exact(model, options, level, CORES)
-
-
 def attempt(
     model: Path, options: VerifyOptions, level: Level, sets: Sequence[InputSet], report: Report
 ) -> list[Outputs] | str:
-    """Return all outputs, or why there are none."""
+    """Return all outputs, computed with exact integers, or why there are none."""
     try:
-        session = open_judged(model, options, level)
+        session = open_exact(model, options, level)
         return _run(session, sets, f"{printable(model.name)}, level {level}", report)
     except UnverifiedError as error:
         return str(error)
@@ -170,30 +156,3 @@ def _shaken(array: Array) -> Array:
     if array.dtype.kind != "f":
         return array
     return np.asarray(np.nextafter(array, np.asarray(np.inf, array.dtype)))
-
-
-def run_with(
-    model: onnx.ModelProto,
-    names: Iterable[str],
-    items: Iterable[InputSet],
-    options: VerifyOptions,
-) -> list[Outputs]:
-    """Run a model that returns more of its values, without the runtime's optimizations.
-
-    Args:
-        model: with all its data inside; it is changed.
-        names: values of its main graph.
-        items: the input sets.
-        options: where it runs.
-
-    Returns:
-        Per input set its outputs and the named values.
-
-    Raises:
-        UnverifiedError: it does not run.
-    """
-    known = {value.name for value in model.graph.output}
-    for name in sorted(set(names) - known):
-        model.graph.output.add().name = name
-    session = open_judged(model, options, Level.DISABLED)
-    return [session.run(item.feeds) for item in items]

@@ -15,12 +15,13 @@ import numpy as np
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.evidence.eight_bits.exact_kernels import open_chosen
 from widthfold_onnx.evidence.parity.comparison import SLACK, Outputs, both, figure, output_names
 from widthfold_onnx.evidence.parity.outputs import compare
-from widthfold_onnx.evidence.parity.runs import CORES, Reference
+from widthfold_onnx.evidence.parity.runs import Reference
 from widthfold_onnx.options import Tolerance, VerifyOptions
 from widthfold_onnx.runtime.inputs.recorded import InputSet
-from widthfold_onnx.runtime.sessions.session import Level, Session, open_session
+from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.runtime.sessions.session_options import PRECISION
 from widthfold_onnx.text import printable
 
@@ -83,7 +84,7 @@ def check_deployable(original: Path, options: VerifyOptions) -> None:
     given = ", ".join(f"{name}={value}" for name, value in options.session_options.items())
     try:
         if given:
-            _deployed(original, options)
+            open_chosen(original, options, Level.ALL)
     except UnverifiedError as error:
         raise UnverifiedError(f"with {printable(given)} {error}") from error
 
@@ -127,26 +128,10 @@ def as_deployed(
     return (failures if grown else []), [sentence]
 
 
-def _deployed(model: Path, options: VerifyOptions) -> Session:
-    """Open a session as the caller deploys the model.
-
-    Raises:
-        UnverifiedError: as `open_session`.
-    """
-    return open_session(
-        model,
-        options.provider,
-        Level.ALL,
-        CORES,
-        provider_options=options.provider_options,
-        session_options=options.session_options,
-    )
-
-
 def _outputs(model: Path, options: VerifyOptions, sets: Sequence[InputSet]) -> list[Outputs] | str:
     """Return the outputs of a model as deployed, or why it does not run."""
     try:
-        session = _deployed(model, options)
+        session = open_chosen(model, options, Level.ALL)
         return [session.run(item.feeds) for item in sets]
     except UnverifiedError as error:
         return str(error)
