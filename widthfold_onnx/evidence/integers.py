@@ -171,21 +171,19 @@ def _integers(node: onnx.NodeProto, table: ShapeTable, path: str, read: Read) ->
         UnverifiedError: extents or element types are not known, or no bound for a type is.
     """
     rng = np.random.default_rng(0)
-    given = [read(name) if name else None for name in node.input]
     shapes: list[tuple[int, ...]] = []
     kinds: list[np.dtype[Any]] = []
-    for name, array in zip(node.input, given, strict=True):
-        dims = array.shape if array is not None else table.get(path, name) if name else ()
-        kind = table.element(path, name) if name and array is None else 0
-        if dims is None or None in dims or (name and array is None and not kind):
+    for name in node.input:
+        extents = table.extents(path, name) if name else ()
+        kind = table.element(path, name) if name else onnx.TensorProto.FLOAT
+        if extents is None or not kind:
             raise UnverifiedError(f"the extents of {name} are not known")
-        shapes.append(tuple(n or 0 for n in dims))
-        element = array.dtype if array is not None else helper.tensor_dtype_to_np_dtype(kind or 1)
-        kinds.append(np.dtype(element))
+        shapes.append(extents)
+        kinds.append(np.dtype(helper.tensor_dtype_to_np_dtype(kind)))
     terms = TERMS[node.op_type](shapes)
     return [
-        _drawn(rng, shape, kind, array, terms) if name else None
-        for name, shape, kind, array in zip(node.input, shapes, kinds, given, strict=True)
+        _drawn(rng, shape, kind, read(name), terms) if name else None
+        for name, shape, kind in zip(node.input, shapes, kinds, strict=True)
     ]
 
 

@@ -50,7 +50,7 @@ class SizeProof:
         values: how many values that both models name were found equal.
         error_bits: the verdict `equal` is wrong with a probability of at most 2^-error_bits.
         functions: operators that were treated as unknown functions of all that they read.
-        branches: the computed branches of every If of the new model that was computed.
+        branches: those of the new model that were computed: the first output of the If, the name.
         is_computed: whether the new model can be computed at these extents at all.
     """
 
@@ -60,7 +60,7 @@ class SizeProof:
     values: int = 0
     error_bits: float = 0.0
     functions: frozenset[str] = frozenset()
-    branches: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    branches: frozenset[tuple[str, str]] = frozenset()
     is_computed: bool = True
 
 
@@ -130,17 +130,13 @@ def prove_at_sizes(old: Program, new: Program, fixed: Shapes, known: Shapes) -> 
 
 def _unseen_branch(old: Program, new: Program, proofs: Sequence[SizeProof]) -> str:
     """Name an If of which one new branch was never computed; "" if there is none."""
-    computed: dict[str, frozenset[str]] = {}
-    for proof in proofs:
-        for name, chosen in proof.branches.items():
-            computed[name] = computed.get(name, frozenset()) | chosen
-    nodes = new.scope.nodes
+    computed = {branch for proof in proofs for branch in proof.branches}
+    nodes, before = new.scope.nodes, _branches(old)
     fixed = {n.output[0] for n in nodes if n.op_type == "If" and n.input[0] in new.constant}
-    before, after = _branches(old), _branches(new)
-    for name, chosen in computed.items():
-        for branch in {"then_branch", "else_branch"} - chosen if name not in fixed else ():
-            if after[name, branch] <= before.get((name, branch), set()):
-                continue  # the original holds it as well
+    open_ifs = {name for name, _ in computed} - fixed
+    for (name, branch), bodies in _branches(new).items():
+        is_old = bodies <= before.get((name, branch), set())
+        if name in open_ifs and (name, branch) not in computed and not is_old:
             return f"the {branch} of {printable(name)} is chosen at none of the extents tried"
     return ""
 
@@ -255,7 +251,7 @@ def _evaluated(
         values=len(both.shared) + len(targets),
         error_bits=bits,
         functions=frozenset(before.unknown | after.unknown),
-        branches={name: frozenset(chosen) for name, chosen in after.branches.items()},
+        branches=frozenset(after.branches),
     )
 
 

@@ -91,9 +91,8 @@ class Correspondence:
         """Return extents and element types of what both models compute, as the original says."""
         found = {}
         for name in self.shared | set(self.targets):
-            dims = table.get("", name)
-            if dims is not None and None not in dims:
-                extents = tuple(n for n in dims if n is not None)
+            extents = table.extents("", name)
+            if extents is not None:
                 found[name] = extents, table.element("", name)
         return found
 

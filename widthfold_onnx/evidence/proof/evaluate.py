@@ -23,7 +23,6 @@ from widthfold_onnx.evidence.proof.values import (
     UnevaluableError,
     Value,
 )
-from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.domain import domain_name, is_default
 from widthfold_onnx.model.proto.scope import NameScope, bodies_of, describe_node
 from widthfold_onnx.model.proto.walk import body_path
@@ -82,7 +81,7 @@ class Evaluation:
         functions: how often each operator was treated as a random function, by its name and the
             version since which it is unchanged.
         unknown: operators that were treated as functions of all that they read.
-        branches: the computed branches of every If, by its first output.
+        branches: those that were computed, by the first output of the If and their name.
     """
 
     def __init__(
@@ -107,7 +106,7 @@ class Evaluation:
         self.degree, self.size = 1, 0
         self.functions: Counter[tuple[str, int]] = Counter()
         self.unknown: set[str] = set()
-        self.branches: dict[str, set[str]] = {}
+        self.branches: set[tuple[str, str]] = set()
         given = {value.name: self._input(value, shapes) for value in program.inputs}
         main = _Frame(program.graph, "", given)
         for name in self._targets - program.graph.writers.keys():  # outputs that no node writes
@@ -179,15 +178,12 @@ class Evaluation:
         Raises:
             UnevaluableError: it is too large to be evaluated.
         """
-        dims: Dims | None = self._table.get(path, name)
-        if (dims is None or None in dims) and name in self._agreed and not path:
-            dims = self._agreed[name][0]
-        if dims is None or None in dims:
-            return None
-        known = tuple(n for n in dims if n is not None)
-        if math.prod(known) > MOST_ELEMENTS:
-            raise UnevaluableError(f"{list(known)} are too many elements")
-        return known
+        extents = self._table.extents(path, name)
+        if extents is None and name in self._agreed and not path:
+            extents = self._agreed[name][0]
+        if extents is not None and math.prod(extents) > MOST_ELEMENTS:
+            raise UnevaluableError(f"{list(extents)} are too many elements")
+        return extents
 
     def _node(self, frame: _Frame, index: int) -> list[Value]:
         node, path = frame.graph.scope.nodes[index], frame.path
@@ -249,7 +245,7 @@ class Evaluation:
         chosen = {"then_branch", "else_branch"}
         if isinstance(condition, Known):
             chosen = {"then_branch" if condition.array.any() else "else_branch"}
-        self.branches.setdefault(call.node.output[0], set()).update(chosen)
+        self.branches.update((call.node.output[0], name) for name in chosen)
         results = {body[0]: self._body(call, body, frame) for body in bodies if body[0] in chosen}
         if len(results) < 2:
             return next(iter(results.values()))

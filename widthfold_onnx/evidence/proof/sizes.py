@@ -93,26 +93,22 @@ class SizeTest:
 
     Attributes:
         value: a value of the main graph.
-        axes: of the value.
-        offsets: one per axis.
-        moduli: one per axis.
+        terms: axis, offset and modulus of each.
     """
 
     value: str
-    axes: tuple[int, ...]
-    offsets: tuple[int, ...]
-    moduli: tuple[int, ...]
+    terms: tuple[tuple[int, int, int], ...]
 
     def outcome(self, dims: Sequence[int | None] | None) -> tuple[object, ...]:
         """Say for each axis whether a value of these extents passes, and at an odd multiple."""
-        if dims is None or any(axis >= len(dims) or dims[axis] is None for axis in self.axes):
-            return ()
-        extents = [dims[axis] or 0 for axis in self.axes]
-        rests = [
-            divmod(extent - offset, modulus)
-            for extent, offset, modulus in zip(extents, self.offsets, self.moduli, strict=True)
-        ]
-        return tuple((not rest, bool(times % 2)) for times, rest in rests)
+        rests = []
+        for axis, offset, modulus in self.terms:
+            extent = dims[axis] if dims is not None and axis < len(dims) else None
+            if extent is None:
+                return ()
+            times, rest = divmod(extent - offset, modulus)
+            rests.append((not rest, bool(times % 2)))
+        return tuple(rests)
 
 
 def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
@@ -129,8 +125,9 @@ def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
     if not tests or not dims:
         return
     sizes = _sizes(old, first)
-    moduli = {n for test in tests for n in test.moduli if n < LARGEST_TESTED}
-    offsets = {n for test in tests for n in test.offsets if 0 < n < LARGEST_TESTED}
+    terms = [term for test in tests for term in test.terms]
+    moduli = {modulus for _, _, modulus in terms if modulus < LARGEST_TESTED}
+    offsets = {offset for _, offset, _ in terms if 0 < offset < LARGEST_TESTED}
     unit = math.lcm(*moduli)
     fitting = dict.fromkeys(dims, unit * PRIME)
     yield _at(old, {}, {key: n + 1 for key, n in sizes.items()})
@@ -176,15 +173,12 @@ def size_tests(program: Program) -> list[SizeTest]:
             read.append(tuple(int(n) for n in array.ravel()))
             names.append(made.input[0])
         shape = makers.get(names[-1])
-        if (
-            len(read) == 3
-            and len(set(map(len, read))) == 1
-            and shape
-            and is_default(shape, "Shape")
-        ):
-            moduli, offsets, axes = read
-            if min(moduli) > 0 and min(axes) >= 0:
-                found.append(SizeTest(shape.input[0], axes, offsets, moduli))
+        if len(read) < 3 or shape is None or not is_default(shape, "Shape"):
+            continue
+        moduli, offsets, axes = read
+        if len(moduli) == len(offsets) == len(axes) and min(moduli) > 0 and min(axes) >= 0:
+            terms = tuple(zip(axes, offsets, moduli, strict=True))
+            found.append(SizeTest(shape.input[0], terms))
     return found
 
 

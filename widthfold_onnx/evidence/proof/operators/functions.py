@@ -137,21 +137,14 @@ def _max_pool(call: Call) -> list[Value] | None:
     return [replace(result, grid=data.grid) if isinstance(data, Elements) else result]
 
 
-def _global_max_pool(call: Call) -> list[Value]:
-    data = call.tensor(0)
-    return [_reduced(call, data, range(2, len(data.shape)))]
-
-
 def _reduction(call: Call) -> list[Value] | None:
     data = call.tensor(0)
     axes = axes_of(call, len(data.shape))
-    return None if axes is None else [_reduced(call, data, axes)]
-
-
-def _reduced(call: Call, data: Tensor, axes: Sequence[int]) -> Elements:
+    if axes is None:
+        return None
     state = fingerprints(0, [data.draws], data.shape)
     total = state.sum(tuple(axis + 1 for axis in axes), dtype=np.uint64)
-    return _of_multiset(call, total.reshape(2, *without(call, data.shape, axes)), [data])
+    return [_of_multiset(call, total.reshape(2, *without(call, data.shape, axes)), [data])]
 
 
 def _fused_conv(call: Call) -> list[Value]:
@@ -211,7 +204,7 @@ FUNCTIONS: Mapping[str, Meaning] = {
     **dict.fromkeys(sorted(COMMUTATIVE), _commutative),
     **dict.fromkeys(sorted(REDUCTIONS), _reduction),
     "com.microsoft.FusedConv": _fused_conv,
-    "GlobalMaxPool": _global_max_pool,
+    "GlobalMaxPool": _reduction,
     "LeakyRelu": _leaky_relu,
     "Less": of_tensors(_is_less),
     "Max": _extremum,

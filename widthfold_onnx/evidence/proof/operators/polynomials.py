@@ -148,11 +148,13 @@ def _cast(call: Call) -> list[Value]:
 
 
 def axes_of(call: Call, rank: int) -> list[int] | None:
-    """Return the axes of a reduction, None where they are computed from the inputs of the model.
+    """Return the axes of a reduction in order, None where they are computed from other inputs.
 
     Raises:
         UnevaluableError: the data has no such axis.
     """
+    if call.node.op_type.startswith("Global"):
+        return list(range(2, rank))
     axes, given = call.attributes.get("axes"), call.optional(1)
     if given is not None:
         if not isinstance(given, Known):
@@ -172,28 +174,20 @@ def without(call: Call, shape: Sequence[int], axes: Sequence[int]) -> list[int]:
 
 
 def _reduce(call: Call) -> list[Value] | None:
-    """Compute ReduceSum, and ReduceMean of floats: a mean of integers is truncated."""
+    """Compute sums over axes, and means of floats: a mean of integers is truncated."""
     data = call.tensor(0)
-    axes, is_mean = axes_of(call, len(data.shape)), call.node.op_type == "ReduceMean"
+    axes, is_mean = axes_of(call, len(data.shape)), call.node.op_type != "ReduceSum"
     if axes is None or (is_mean and call.kind(0) not in FLOATS):
         return None
-    return [_summed(call, data, axes, is_mean=is_mean)]
 
-
-def _global_average_pool(call: Call) -> list[Value]:
-    data = call.tensor(0)
-    return [_summed(call, data, range(2, len(data.shape)), is_mean=True)]
-
-
-def _summed(call: Call, data: Tensor, axes: Sequence[int], *, is_mean: bool) -> Elements:
     def compute(array: Array, prime: int) -> Array:
-        for axis in sorted(axes, reverse=True):  # 2^29 elements near 2^23 stay exact
+        for axis in reversed(axes):  # 2^29 elements near 2^23 stay exact
             array = reduced(array.sum(axis), prime)
         return array.reshape(without(call, data.shape, axes))
 
     count = math.prod(data.shape[axis] for axis in axes)
     result = combined(each(compute, data), data)
-    return divided(result, count) if is_mean and count else result
+    return [divided(result, count) if is_mean and count else result]
 
 
 def _average_pool(call: Call) -> list[Value] | None:
@@ -225,7 +219,7 @@ POLYNOMIALS: Mapping[str, Meaning] = {
     "Div": of_tensors(_quotient),
     "Dropout": _dropout,
     "Gemm": _gemm,
-    "GlobalAveragePool": _global_average_pool,
+    "GlobalAveragePool": _reduce,
     "Identity": of_tensors(lambda value: value),
     "MatMul": of_tensors(matrix_product),
     "Mean": _total,
