@@ -51,14 +51,18 @@ def verified(
     folds = recorded_folds(Document(new.proto, new.folder, OPERATORS))
     proof, integers = _proved(old, new, options, parity, report)
     is_equal = proof is not None and proof.verdict == "equal"
-    failures, doubts, limits = _judged(proof, needs_proof=options.needs_proof)
+    failures, doubts, limits = list(parity.failures), list(parity.doubts), list(parity.limits)
     if integers is not None and integers.verdict == "different":
-        failures.append(f"on integers the runtime does not compute {integers.reason}")
-    failures += parity.failures
-    doubts = [*parity.doubts, *doubts]
+        failures.insert(0, f"on integers the runtime does not compute {integers.reason}")
+    if proof is not None and not is_equal:
+        is_wrong = proof.verdict == "different" or (
+            options.needs_proof and proof.verdict == "not provable"
+        )
+        # If no proof is needed, an open one only limits the comparison of outputs.
+        place = failures if is_wrong else doubts if options.needs_proof else limits
+        place.insert(0, f"proof: {proof.verdict}: {proof.reason}")
     if parity.verdict == "pass" and not is_equal:
         doubts += _unexplained(parity)
-    limits = [*parity.limits, *limits]
     timing: Timing | None = None
     if options.timing and parity.verdict == "pass":
         timing, outcome, why = _timed(original, rewritten, options, parity, before.load, report)
@@ -121,19 +125,6 @@ def _proved(
     report("linear nodes that changed, on integers")
     known = {name: tuple(dims) for name, dims in proof.extents[0].items()}
     return proof, run_on_integers(before, after, known, options)
-
-
-def _judged(proof: Proof | None, *, needs_proof: bool) -> tuple[list[str], list[str], list[str]]:
-    """Return what the proof shows against the rewritten model, what it leaves open, and its limits.
-
-    If no proof is needed, an open proof only limits the comparison of outputs.
-    """
-    if proof is None or proof.verdict == "equal":
-        return [], [], []
-    said = [f"proof: {proof.verdict}: {proof.reason}"]
-    if proof.verdict == "different" or (needs_proof and proof.verdict == "not provable"):
-        return said, [], []
-    return ([], said, []) if needs_proof else ([], [], said)
 
 
 def _timed(

@@ -26,7 +26,7 @@ from widthfold_onnx.model.shapes.table import ShapeTable
 _INTEGERS = tuple(
     onnx.TensorProto.DataType.Value(name) for name in ("INT8", "UINT8", "INT16", "UINT16", "INT32")
 )
-_CHEAP = frozenset({*MOVES, "DequantizeLinear", "Identity", "MaxPool"})
+_CHEAP = frozenset({*MOVES, "DequantizeLinear", "Identity", "MaxPool", "Pad"})
 """Always evaluated: a move costs little, and what was dequantized must be seen to be."""
 
 

@@ -15,6 +15,8 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
@@ -22,9 +24,13 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.proof.geometry import spread, windows
 from widthfold_onnx.evidence.proof.linear import conv, conv_transpose
+from widthfold_onnx.model.proto.walk import all_tensors, model_nodes
 
 SOFTMAX_OF_ONE_AXIS = 13
 """Operator set since which Softmax is one of an axis, not of all from it on."""
+
+
+_NARROW = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
 class _Op(OpRun):
@@ -167,3 +173,20 @@ OPS = (
     *(Conv, ConvTranspose, MaxPool, Softmax, LogSoftmax, BatchNormalization, DequantizeLinear),
     *(STFT, Loop),
 )
+
+
+def widen(model: onnx.ModelProto) -> None:
+    """Turn every float of a model that holds its own data into float64."""
+    for tensor in all_tensors(model):
+        if tensor.data_type in _NARROW:
+            array = numpy_helper.to_array(tensor).astype(np.float64)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    for node in model_nodes(model):
+        for attribute in node.attribute:
+            if attribute.name in ("to", "dtype") and attribute.i in _NARROW:
+                attribute.i = TensorProto.DOUBLE
+            elif node.op_type == "Constant" and attribute.name.startswith("value_float"):
+                single = attribute.name == "value_float"
+                values = np.array(attribute.f if single else attribute.floats, np.float64)
+                wide = numpy_helper.from_array(values)
+                attribute.CopyFrom(helper.make_attribute("value", wide))

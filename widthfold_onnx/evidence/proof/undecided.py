@@ -17,7 +17,7 @@ from widthfold_onnx.evidence.proof.evaluate import Evaluation
 from widthfold_onnx.evidence.proof.field import key_of
 from widthfold_onnx.evidence.proof.operators import operator
 from widthfold_onnx.evidence.proof.program import Program
-from widthfold_onnx.evidence.proof.reference_ops import OPS
+from widthfold_onnx.evidence.proof.reference_ops import OPS, widen
 from widthfold_onnx.evidence.proof.values import Opaque, Shape
 from widthfold_onnx.model.shapes.table import ShapeTable
 
@@ -125,12 +125,13 @@ def _numbers(
     read = {target, *(name for i in indices for name in graph.reads[i])}
     names = variables_of(program, target, given)
     stored = {name: program.stored(name) for name in read - names}
-    constants = [numpy_helper.from_array(_wide(a), n) for n, a in stored.items() if a is not None]
+    constants = [numpy_helper.from_array(a, n) for n, a in stored.items() if a is not None]
     inputs = [helper.make_tensor_value_info(name, FLOATS[3], None) for name in sorted(names)]
     outputs = [helper.make_tensor_value_info(target, FLOATS[3], None)]
     nodes = [program.scope.nodes[i] for i in indices]
     segment = helper.make_graph(nodes, "segment", inputs, outputs, constants)
     model = helper.make_model(segment, opset_imports=program.proto.opset_import)
+    widen(model)
     feeds = {name: _drawn(name, given[name], table.element("", name)) for name in names}
     try:
         with np.errstate(all="ignore"):
@@ -139,10 +140,6 @@ def _numbers(
         # It raises a different error for every operator that it does not know or cannot compute.
         return None
     return np.asarray(result, np.float64)
-
-
-def _wide(array: Array) -> Array:
-    return array.astype(np.float64) if array.dtype.kind in "fV" else array
 
 
 def _drawn(name: str, shape: Shape, kind: int) -> Array:

@@ -28,7 +28,7 @@ from widthfold_onnx.evidence.proof.operators.functions import (
     FUNCTIONS,
     elementwise,
 )
-from widthfold_onnx.evidence.proof.operators.moves import MOVES, move
+from widthfold_onnx.evidence.proof.operators.moves import MOVES, move, pad
 from widthfold_onnx.evidence.proof.operators.polynomials import INVERSES, POLYNOMIALS
 from widthfold_onnx.evidence.proof.operators.quantization import QUANTIZATION
 from widthfold_onnx.evidence.proof.values import (
@@ -45,6 +45,7 @@ from widthfold_onnx.model.proto.reference import run_reference
 OPERATORS: Mapping[str, Meaning] = {
     **FUNCTIONS,
     **dict.fromkeys(MOVES, move),
+    "Pad": pad,
     **POLYNOMIALS,
     **QUANTIZATION,
 }
@@ -108,7 +109,7 @@ def operator(node: onnx.NodeProto) -> str:
 def is_function(node: onnx.NodeProto) -> bool:
     """Check whether an operator is a random function of its inputs, not sums and products only."""
     name = operator(node)
-    return name in INVERSES or name not in {**MOVES, **POLYNOMIALS, "DequantizeLinear": None}
+    return name in INVERSES or name not in {*MOVES, *POLYNOMIALS, "DequantizeLinear", "Pad"}
 
 
 def evaluate(call: Call) -> list[Value]:
