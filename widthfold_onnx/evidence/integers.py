@@ -142,8 +142,8 @@ def _difference(
         ],
         [onnx.ValueInfoProto(name=node.output[0])],
     )
-    single = helper.make_model(graph, opset_imports=[helper.make_opsetid("", call.opset)])
-    single.ir_version = 8
+    opsets = [helper.make_opsetid("", call.opset)]
+    single = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     session = open_exact(single, options, Level.DISABLED)
     (result,) = session.run(feeds).values()
     if result.shape != expected[0].shape:

@@ -231,13 +231,8 @@ def _moved(
 
 def _fresh_names(model: onnx.ModelProto) -> Iterator[str]:
     """Yield names that no value of a model has."""
-    taken = {name for graph in all_graphs(model.graph) for name in _names(graph)}
+    taken = {name for node in model_nodes(model) for name in (*node.input, *node.output)}
+    for graph in all_graphs(model.graph):
+        taken.update(value.name for value in (*graph.input, *graph.initializer))
+        taken.update(sparse.values.name for sparse in graph.sparse_initializer)
     return (name for i in count() if (name := f"widthfold/exact/{i}") not in taken)
-
-
-def _names(graph: onnx.GraphProto) -> Iterator[str]:
-    """Yield the names of the values of a graph, without those of its bodies."""
-    yield from (value.name for value in graph.input)
-    yield from (tensor.name for tensor in graph.initializer)
-    yield from (sparse.values.name for sparse in graph.sparse_initializer)
-    yield from (name for node in graph.node for name in node.output)

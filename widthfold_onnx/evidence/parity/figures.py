@@ -94,11 +94,9 @@ def _blocks(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
 def _part(a: Array, b: Array) -> _Part:
     finite_a, finite_b = np.isfinite(a), np.isfinite(b)
     both = finite_a & finite_b
-    match = bool(
-        np.array_equal(finite_a, finite_b)
-        and np.array_equal(np.isnan(a), np.isnan(b))
-        and np.array_equal(a == np.inf, b == np.inf)
-    )
+    zero = a.dtype.type(0)
+    others = np.where(finite_a, zero, a), np.where(finite_b, zero, b)
+    match = np.array_equal(*others, equal_nan=True)
     scale = float(np.abs(_picked(a, finite_a).astype(np.float64, copy=False)).max(initial=0.0))
     if not both.any():
         return _Part(match, scale, 0)

@@ -93,11 +93,16 @@ def _kept(array: Array) -> Array:
 
 
 def attempt(
-    model: Path, options: VerifyOptions, level: Level, sets: Sequence[InputSet], report: Report
+    model: Path,
+    options: VerifyOptions,
+    level: Level,
+    sets: Sequence[InputSet],
+    report: Report = no_report,
+    opened: Callable[[Path, VerifyOptions, Level], Session] = open_exact,
 ) -> list[Outputs] | str:
-    """Return all outputs, computed with exact integers, or why there are none."""
+    """Return all outputs, by default computed with exact integers, or why there are none."""
     try:
-        session = open_exact(model, options, level)
+        session = opened(model, options, level)
         return _run(session, sets, f"{printable(model.name)}, level {level}", report)
     except UnverifiedError as error:
         return str(error)

@@ -18,7 +18,7 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.eight_bits.exact_kernels import open_chosen
 from widthfold_onnx.evidence.parity.comparison import SLACK, Outputs, both, figure, output_names
 from widthfold_onnx.evidence.parity.outputs import compare
-from widthfold_onnx.evidence.parity.runs import Reference
+from widthfold_onnx.evidence.parity.runs import Reference, attempt
 from widthfold_onnx.options import Tolerance, VerifyOptions
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.runtime.sessions.session import Level
@@ -130,11 +130,7 @@ def as_deployed(
 
 def _outputs(model: Path, options: VerifyOptions, sets: Sequence[InputSet]) -> list[Outputs] | str:
     """Return the outputs of a model as deployed, or why it does not run."""
-    try:
-        session = open_chosen(model, options, Level.ALL)
-        return [session.run(item.feeds) for item in sets]
-    except UnverifiedError as error:
-        return str(error)
+    return attempt(model, options, Level.ALL, sets, opened=open_chosen)
 
 
 def _distances(

@@ -30,8 +30,8 @@ from widthfold_onnx.text import printable
 MAX_NODES = 1_000_000
 """No model with more nodes, once its functions are inlined, is evaluated."""
 
-TENSORS = onnx.TensorProto | onnx.SparseTensorProto
-Tensors = Mapping[str, onnx.TensorProto | onnx.SparseTensorProto]
+Stored = onnx.TensorProto | onnx.SparseTensorProto
+Tensors = Mapping[str, Stored]
 
 
 @dataclass(eq=False)
@@ -142,7 +142,7 @@ class Program:
         """Return the node of the main graph that returns a value."""
         return self.scope.nodes[self.graph.writers[name]]
 
-    def read(self, tensor: onnx.TensorProto | onnx.SparseTensorProto) -> Array:
+    def read(self, tensor: Stored) -> Array:
         """Read the numbers of a stored tensor.
 
         Raises:
@@ -222,4 +222,4 @@ def constant(node: onnx.NodeProto, program: Program) -> Array | None:
         if attribute.name in ("value_string", "value_strings"):
             return np.array(_text(helper.get_attribute_value(attribute)), object)
     held = literal(node)
-    return program.read(held) if isinstance(held, TENSORS) else held
+    return program.read(held) if isinstance(held, Stored) else held

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.proof.call import Call
-from widthfold_onnx.evidence.proof.field import PRIMES
 from widthfold_onnx.evidence.proof.operators.arithmetic import combined, each, reshaped
 from widthfold_onnx.evidence.proof.values import Elements, Known, Tensor, Value
 from widthfold_onnx.model.proto.reference import run_reference
 
-MOVES: Mapping[str, tuple[int, ...] | None] = {
-    **dict.fromkeys(
-        (
-            *("Compress", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements"),
-            *("GatherND", "Reshape", "ReverseSequence", "Slice", "SpaceToDepth", "Split"),
-            *("Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze"),
-        ),
-        (0,),
-    ),
-    "Concat": None,
-}
-"""Which inputs hold the elements that are moved, None for all; the others say where to."""
-
+MOVES = frozenset(
+    {
+        *("Compress", "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements"),
+        *("GatherND", "Reshape", "ReverseSequence", "Slice", "SpaceToDepth", "Split", "Squeeze"),
+        *("Tile", "Transpose", "Trilu", "Unsqueeze"),
+    }
+)
+"""Their first input holds the moved elements, the others say where to. Concat moves all."""
 
 PAD_READS = 11
 """Version of the operator set since which Pad reads what were its attributes."""
@@ -34,31 +27,19 @@ PAD_READS = 11
 
 def move(call: Call) -> list[Value] | None:
     """Move elements; None if their new places depend on the inputs of the model."""
-    places = MOVES[call.node.op_type]
-    moved: dict[int, Tensor] = {}
-    for i, value in enumerate(call.inputs):
-        if isinstance(value, Known | Elements) and (places is None or i in places):
-            moved[i] = value
-        elif isinstance(value, Elements):
-            return None
-    indices, results = range(len(call.inputs)), []
-    for draw in range(len(PRIMES)):
-        arrays = [moved[i].draws[draw] if i in moved else call.known(i) for i in indices]
-        result = run_reference(call.node, arrays, call.opset)
+    count = len(call.inputs) if call.node.op_type == "Concat" else 1
+    given = [call.tensor(i) for i in range(count)]
+    if any(isinstance(value, Elements) for value in call.inputs[count:]):
+        return None
+    places = [call.known(i) for i in range(count, len(call.inputs))]
+    results = []
+    for draws in zip(*(value.draws for value in given), strict=True):
+        result = run_reference(call.node, [*draws, *places], call.opset)
         if result is None:
             return None
         results.append(result)
-    given = list(moved.values())
-    grid = _grid(given if places is None else given[:1])
-    return [
-        Elements(
-            tuple(parts),
-            degree=max(value.degree for value in given),
-            constants=max(value.constants for value in given),
-            grid=grid,
-        )
-        for parts in zip(*results, strict=True)
-    ]
+    grid = _grid(given)
+    return [replace(combined(parts, *given), grid=grid) for parts in zip(*results, strict=True)]
 
 
 def pad(call: Call) -> list[Value] | None:

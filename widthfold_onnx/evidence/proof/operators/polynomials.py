@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.proof.call import FLOATS, Call, Meaning, common, of_tensors
-from widthfold_onnx.evidence.proof.field import key_of, reduced
-from widthfold_onnx.evidence.proof.geometry import spread, windows
+from widthfold_onnx.evidence.proof.field import Modulus, key_of, reduced
+from widthfold_onnx.evidence.proof.geometry import Attributes, Windows, spread, windows
 from widthfold_onnx.evidence.proof.linear import conv, conv_transpose
 from widthfold_onnx.evidence.proof.operators.arithmetic import (
     along,
@@ -25,22 +25,43 @@ from widthfold_onnx.evidence.proof.operators.arithmetic import (
     plus,
     times,
 )
-from widthfold_onnx.evidence.proof.values import Elements, Known, Tensor, UnevaluableError, Value
+from widthfold_onnx.evidence.proof.values import (
+    Elements,
+    Known,
+    Shape,
+    Tensor,
+    UnevaluableError,
+    Value,
+)
 
 _KEEPS = {(FLOATS[i], FLOATS[j]) for i, j in ((0, 2), (0, 3), (1, 2), (1, 3), (2, 3))}
 """Casts from one type of floats to another that change no number."""
 
 
-def convolved(call: Call, data: Tensor, weight: Tensor) -> Elements:
+Place = Callable[[Attributes, Shape, Shape], Windows]
+Compute = Callable[[Array, Array, int, Windows, Modulus], Array]
+
+
+def convolved(
+    call: Call, data: Tensor, weight: Tensor, place: Place = windows, compute: Compute = conv
+) -> Elements:
     """Convolve data [N, C, ...] with a weight [O, C / group, ...] as the attributes say.
+
+    Args:
+        call: the node.
+        data: what is convolved.
+        weight: with what; its first two axes are [C, O / group] where `compute` transposes.
+        place: finds the windows.
+        compute: convolves modulo a prime.
 
     Raises:
         UnevaluableError: they do not fit.
     """
-    _check_ranks(data, weight)
-    at = windows(call.attributes, weight.shape[2:], data.shape[2:])
+    if len(data.shape) != len(weight.shape) or len(weight.shape) < 3:
+        raise UnevaluableError(f"a weight of {list(weight.shape)} for data of {list(data.shape)}")
+    at = place(call.attributes, weight.shape[2:], data.shape[2:])
     group = call.attributes.get("group", 1)
-    draws = each(lambda x, w, p: conv(x, w, group, at, p), data, weight, widens=True)
+    draws = each(lambda x, w, p: compute(x, w, group, at, p), data, weight, widens=True)
     return combined(draws, data, weight, product=True)
 
 
@@ -57,22 +78,13 @@ def with_bias(result: Elements, bias: Tensor | None) -> Elements:
     return plus(result, along(bias, 1, len(result.shape)))
 
 
-def _check_ranks(data: Tensor, weight: Tensor) -> None:
-    if len(data.shape) != len(weight.shape) or len(weight.shape) < 3:
-        raise UnevaluableError(f"a weight of {list(weight.shape)} for data of {list(data.shape)}")
-
-
 def _conv(call: Call) -> list[Value]:
     return [with_bias(convolved(call, call.tensor(0), call.tensor(1)), call.optional(2))]
 
 
 def _conv_transpose(call: Call) -> list[Value]:
-    data, weight = call.tensor(0), call.tensor(1)
-    _check_ranks(data, weight)
-    at = spread(call.attributes, weight.shape[2:], data.shape[2:])
-    group = call.attributes.get("group", 1)
-    draws = each(lambda x, w, p: conv_transpose(x, w, group, at, p), data, weight, widens=True)
-    return [with_bias(combined(draws, data, weight, product=True), call.optional(2))]
+    result = convolved(call, call.tensor(0), call.tensor(1), spread, conv_transpose)
+    return [with_bias(result, call.optional(2))]
 
 
 def _gemm(call: Call) -> list[Value]:
