@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -13,6 +12,7 @@ from widthfold_onnx.evidence.eight_bits.exact_kernels import holds_bytes
 from widthfold_onnx.evidence.folds import recorded_folds
 from widthfold_onnx.evidence.integers import run_on_integers
 from widthfold_onnx.evidence.parity.models import ModelParity, compare_models, verdict
+from widthfold_onnx.evidence.parity.runs import Report
 from widthfold_onnx.evidence.proof.compare import proved
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.timing.placement import alarms
@@ -27,8 +27,6 @@ from widthfold_onnx.results import IntegerRun, Proof, Timing, VerifyReport
 from widthfold_onnx.runtime.environment import Before, environment
 from widthfold_onnx.runtime.saturation import u8s8_error
 from widthfold_onnx.text import printable
-
-Report = Callable[[str], None]
 
 
 def verified(
@@ -58,9 +56,11 @@ def verified(
         is_wrong = proof.verdict == "different" or (
             options.needs_proof and proof.verdict == "not provable"
         )
-        # If no proof is needed, an open one only limits the comparison of outputs.
-        place = failures if is_wrong else doubts if options.needs_proof else limits
-        place.insert(0, f"proof: {proof.verdict}: {proof.reason}")
+        said = f"proof: {proof.verdict}: {proof.reason}"
+        if is_wrong:
+            failures.insert(0, said)
+        else:  # if no proof is needed, an open one only limits the comparison of outputs
+            (doubts if options.needs_proof else limits).append(said)
     if parity.verdict == "pass" and not is_equal:
         doubts += _unexplained(parity)
     timing: Timing | None = None

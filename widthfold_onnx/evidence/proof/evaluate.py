@@ -31,7 +31,6 @@ from widthfold_onnx.model.shapes.table import ShapeTable
 MOST_ELEMENTS = 1 << 27
 """Largest value that is evaluated; it takes 20 bytes for each element."""
 
-
 Body = tuple[str, int | None, NameScope]
 """A graph of a node, with its attribute and its index there; see `bodies_of`."""
 
