@@ -64,7 +64,7 @@ def originals(
     results: list[Outputs] = []
     for item in sets:
         try:
-            results += _run(session, [item], "original", report)
+            results.append(_run(session, item, "original", report))
         except UnverifiedError as error:
             if not (kept and item.made_up):
                 raise
@@ -74,12 +74,9 @@ def originals(
     return kept, results
 
 
-def _run(session: Session, sets: Sequence[InputSet], who: str, report: Report) -> list[Outputs]:
-    results = []
-    for item in sets:
-        report(f"{who}: {item.label}")
-        results.append({name: _kept(array) for name, array in session.run(item.feeds).items()})
-    return results
+def _run(session: Session, item: InputSet, who: str, report: Report) -> Outputs:
+    report(f"{who}: {item.label}")
+    return {name: _kept(array) for name, array in session.run(item.feeds).items()}
 
 
 def _kept(array: Array) -> Array:
@@ -103,7 +100,8 @@ def attempt(
     """Return all outputs, by default computed with exact integers, or why there are none."""
     try:
         session = opened(model, options, level)
-        return _run(session, sets, f"{printable(model.name)}, level {level}", report)
+        who = f"{printable(model.name)}, level {level}"
+        return [_run(session, item, who, report) for item in sets]
     except UnverifiedError as error:
         return str(error)
 

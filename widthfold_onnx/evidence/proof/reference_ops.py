@@ -40,21 +40,18 @@ class _Op(OpRun):
 class Conv(_Op):
     """Conv in float64."""
 
+    place, compute = staticmethod(windows), staticmethod(conv)
+
     def _run(self, x: Array, w: Array, b: Array | None = None, **attributes: Any) -> tuple[Array]:
-        at = windows(attributes, w.shape[2:], x.shape[2:])
-        return (_biased(conv(x, w, attributes["group"], at, None), b),)
+        at = self.place(attributes, w.shape[2:], x.shape[2:])
+        y = self.compute(x, w, attributes["group"], at, None)
+        return (y if b is None else np.asarray(y + b.reshape(-1, *[1] * (y.ndim - 2))),)
 
 
-class ConvTranspose(_Op):
+class ConvTranspose(Conv):
     """ConvTranspose in float64."""
 
-    def _run(self, x: Array, w: Array, b: Array | None = None, **attributes: Any) -> tuple[Array]:
-        at = spread(attributes, w.shape[2:], x.shape[2:])
-        return (_biased(conv_transpose(x, w, attributes["group"], at, None), b),)
-
-
-def _biased(y: Array, b: Array | None) -> Array:
-    return y if b is None else np.asarray(y + b.reshape(-1, *[1] * (y.ndim - 2)))
+    place, compute = staticmethod(spread), staticmethod(conv_transpose)
 
 
 class MaxPool(_Op):

@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import onnx
-
 from widthfold_onnx.evidence.proof.program import Program, constant
 from widthfold_onnx.evidence.proof.values import Shape
 from widthfold_onnx.model.proto.domain import is_default
@@ -49,7 +47,7 @@ def _open(program: Program) -> Iterator[tuple[str, int, Key]]:
     """Yield the open dimensions of all inputs: the input, the axis, and what names it."""
     for value in program.inputs:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            if _extent(dim) is None:
+            if not dim.HasField("dim_value") or dim.dim_value < 0:
                 yield value.name, axis, dim.dim_param or (value.name, axis)
 
 
@@ -81,10 +79,6 @@ def second_tries(program: Program, fixed: Shapes, first: Shapes) -> Iterator[Sha
         changed = {key: factor * sizes[key] + step for key in others}
         if batches or (factor, step) != (1, 0):
             yield _at(program, fixed, {**sizes, **batches, **changed})
-
-
-def _extent(dim: onnx.TensorShapeProto.Dimension) -> int | None:
-    return dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
 
 
 @dataclass(frozen=True)
