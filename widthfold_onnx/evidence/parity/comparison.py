@@ -68,27 +68,20 @@ class Judge:
     ) -> Cells:
         """Compare every output on every input set."""
         runs = [*enumerate(zip(references, candidates, self.truths, strict=True))]
-        return {
-            (name, number): self._cell(name, level, reference, candidate, truth.get(name))
+        found = {
+            (name, number): compare(
+                name, *both(name, one, other), self.tolerance, level, truth.get(name)
+            )
             for name in output_names(references, candidates)
-            for number, (reference, candidate, truth) in runs
-            if name in reference or name in candidate
+            for number, (one, other, truth) in runs
+            if name in one or name in other
         }
+        return {key: self._checked(cell) for key, cell in found.items()}
 
-    def _cell(
-        self,
-        name: str,
-        level: LevelName,
-        reference: Outputs,
-        candidate: Outputs,
-        truth: Array | None,
-    ) -> OutputParity:
-        cell = compare(name, *both(name, reference, candidate), self.tolerance, level, truth)
-        if name in self.unsteady:
+    def _checked(self, cell: OutputParity) -> OutputParity:
+        if cell.name in self.unsteady:
             return msgspec.structs.replace(cell, passed=False, note=UNSTEADY, caveat="unsteady")
-        if self._strays(cell, 0.0):
-            return msgspec.structs.replace(cell, passed=False)
-        return cell
+        return msgspec.structs.replace(cell, passed=cell.passed and not self._strays(cell, 0.0))
 
     def failed(self, cells: Cells) -> Cells:
         """Return the failed cells of the outputs that repeat."""
