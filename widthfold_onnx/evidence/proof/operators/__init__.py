@@ -1,7 +1,7 @@
 """Evaluates the operators of ONNX, as far as a proof needs to know them.
 
 * `polynomials`: linear operators and sums and products of elements, by their definition.
-* `moves`: Reshape, Slice, Pad and others, run by onnx's reference implementation on the elements.
+* `moves`: Pad, and Reshape, Slice and others, run by onnx's reference implementation on elements.
 * `functions`: elementwise operators as random functions of the elements that they read; max and min
   over windows or axes as random functions of the multiset of what they read.
 * `quantization`: integers on a grid of floats.
