@@ -16,8 +16,8 @@ from typing import Any
 import onnx
 
 from widthfold_onnx.errors import CheckFailedError, UnverifiedError, UsageError
+from widthfold_onnx.evidence.proof.compare import proved
 from widthfold_onnx.evidence.proof.program import program
-from widthfold_onnx.evidence.proved import proved
 from widthfold_onnx.model.graph.library import ir
 from widthfold_onnx.model.proto.frozen import frozen
 from widthfold_onnx.options import FoldOptions

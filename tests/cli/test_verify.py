@@ -123,7 +123,7 @@ def test_what_fails_is_said_before_what_limits(
     pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = ("left out seed 3: it stops",)
-    parity = ModelParity(verdict="pass", reasons=limits, limits=limits, input_sets=1)
+    parity = ModelParity(limits=limits, input_sets=1)
     monkeypatch.setattr("widthfold_onnx.evidence.run.compare_models", lambda *a, **k: parity)
     monkeypatch.setattr("widthfold_onnx.evidence.run.time_models", lambda *a, **k: timing())
     options = VerifyOptions(provider=Provider.CPU, seeds=1, fail_under=9.0)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from onnx import parser
 
+from tests.evidence.reference import reference
 from widthfold_onnx.evidence.parity import cudnn_fault, models
 from widthfold_onnx.evidence.parity.cudnn_fault import original_is_off
 from widthfold_onnx.evidence.parity.models import compare_models
@@ -30,7 +31,7 @@ def said(tmp_path, monkeypatch):
         model = stored(tmp_path, "a.onnx", GROUPED % op)
         options = VerifyOptions(provider=provider, provider_options={"use_tf32": "1"})
         runs = [[{"y": y}] for y in computed]
-        return original_is_off([model, model], options, SETS, runs, set(), lambda line: None)
+        return original_is_off(reference(model, options, SETS), model, runs)
 
     return ask
 
@@ -72,8 +73,8 @@ def test_a_cpu_that_does_not_run_the_original_is_said(said):
 def test_only_a_difference_is_looked_into(tmp_path, monkeypatch):
     asked = []
 
-    def ask(models, options, sets, computed, unsteady, report):
-        asked.append((len(sets), [len(outputs) for outputs in computed]))
+    def ask(reference, rewritten, computed):
+        asked.append((len(reference.sets), [len(outputs) for outputs in computed]))
         return ["what the CPU says"]
 
     monkeypatch.setattr(models, "original_is_off", ask)

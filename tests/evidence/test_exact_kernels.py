@@ -178,7 +178,7 @@ def test_data_that_the_runtime_leaves_signed(
     for kind, value in ((S8, "0"), (S8, "1"), (U8, "1")):
         case = Case(op="QDQ Conv", kinds=(kind, S8), saturates=True, **LINE)
         onnx.save(quantized_first(case), path)
-        session = open_exact(path, replace(CPU, session_options={SIGNED: value}), Level.ALL, 1)
+        session = open_exact(path, replace(CPU, session_options={SIGNED: value}), Level.ALL)
         np.testing.assert_array_equal(
             session.run({"x": steps(case)})["y"], case.expected(case.data())
         )
@@ -195,10 +195,10 @@ def test_other_providers_have_kernels_of_their_own(
     path = tmp_path / "model.onnx"
     onnx.save(CASES["qlinear"].model(), path)
     assert may_saturate(CPU, path)
-    assert open_exact(path, CPU, Level.ALL, 1) is not path
+    assert open_exact(path, CPU, Level.ALL) is not path
     options = replace(CPU, provider=provider)
     assert not may_saturate(options, path)
-    assert open_exact(path, options, Level.ALL, 1) is path
+    assert open_exact(path, options, Level.ALL) is path
 
 
 def test_the_convolution_of_the_runtime_itself() -> None:
@@ -290,7 +290,7 @@ def test_weights_that_lie_in_another_file(tmp_path: Path, monkeypatch: pytest.Mo
         return usual(file, *given, **options)
 
     monkeypatch.setattr(onnx, "load", load)
-    session = open_exact(path, CPU, Level.DISABLED, 1)
+    session = open_exact(path, CPU, Level.DISABLED)
     assert loaded == [path], "the file is parsed once"
     for x in extremes(U8, case.shape):
         np.testing.assert_array_equal(session.run({"x": x})["y"], case.expected(x))

@@ -20,8 +20,8 @@ from tests.rewrite.held import Drawn
 from tests.shared import MODELS, SHARED, generate, needs_models
 from tests.test_traps import NAMES, SCRIPT
 from widthfold_onnx import AxisName, FoldOptions, Layout, fold_model
+from widthfold_onnx.evidence.proof.compare import proved
 from widthfold_onnx.evidence.proof.program import program
-from widthfold_onnx.evidence.proved import proved
 from widthfold_onnx.model.read.loader import load
 
 EVERYTHING = {"max_channels": 4096, "mix_samples": True}

@@ -3,9 +3,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.evidence.reference import reference
 from widthfold_onnx import FoldOptions, optimize
 from widthfold_onnx.evidence.eight_bits import exact_kernels
-from widthfold_onnx.evidence.parity.models import compare_models, no_report
+from widthfold_onnx.evidence.parity.models import compare_models
 from widthfold_onnx.evidence.parity.overflow import overflowing_sets
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.inputs.recorded import InputSet
@@ -140,18 +141,17 @@ def test_a_nan_that_the_original_has_nowhere_is_a_fault(tmp_path):
 
 
 def at(pair, *values):
-    sets = {
-        7 + i: InputSet("s", {"x": np.full(SHAPE, v, np.float32)}) for i, v in enumerate(values)
-    }
-    return overflowing_sets(*pair, sets, OPTIONS, no_report)
+    feeds = [np.zeros(SHAPE, np.float32)] + [np.full(SHAPE, v, np.float32) for v in values]
+    sets = [InputSet("s", {"x": x}) for x in feeds]
+    return overflowing_sets(reference(pair[0], OPTIONS, sets), pair[1], range(1, len(sets)))
 
 
 def test_only_the_sets_that_overflow_are_named(tmp_path):
     pair = folded(tmp_path, model())
-    assert list(at(pair, 1.0, 100.0, 2.0)) == [8]
-    assert "reads NaN or Inf there (128 of 128 values)" in at(pair, 100.0)[7]
+    assert list(at(pair, 1.0, 100.0, 2.0)) == [2]
+    assert "reads NaN or Inf there (128 of 128 values)" in at(pair, 100.0)[1]
     # exp(88) fits, and the sum of its multiples does not
-    assert "gives NaN or Inf there" in at(pair, 88.0)[7]
+    assert "gives NaN or Inf there" in at(pair, 88.0)[1]
 
 
 def test_without_a_folded_site_nothing_is_excused(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.cli.tool import MODELS
+from tests.evidence.reference import reference
 from widthfold_onnx import AxisName, FoldOptions, Provider, VerifyOptions, fold_model
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.files import verify_files
@@ -153,7 +154,7 @@ def test_distances_within_the_slack_are_not_told(
     exact = [{"y": np.full((1, 1, 64), 100, np.uint8)}]
     run = [{"y": exact[0]["y"] + np.uint8(steps)}]
     monkeypatch.setattr(saturated, "_outputs", lambda *given: run)
-    worse, told = as_deployed(files, VALUES, feeds, (exact, exact), (), lambda line: None)
+    worse, told = as_deployed(reference(files[0], VALUES, feeds), files[1], (exact, exact))
     assert (worse, bool(told)) == ([], said)
 
 

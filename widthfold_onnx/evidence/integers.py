@@ -21,15 +21,14 @@ from threadpoolctl import threadpool_limits
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.eight_bits.exact_kernels import open_exact
-from widthfold_onnx.evidence.parity.runs import CORES
 from widthfold_onnx.evidence.proof.call import Call
 from widthfold_onnx.evidence.proof.correspondence import Correspondence
-from widthfold_onnx.evidence.proof.field import PRIMES, canonical, of_numbers
+from widthfold_onnx.evidence.proof.field import of_numbers, unequal
 from widthfold_onnx.evidence.proof.operators import OPERATORS
-from widthfold_onnx.evidence.proof.program import Program, constant, stored
+from widthfold_onnx.evidence.proof.program import Graph, Program, constant
 from widthfold_onnx.evidence.proof.values import Elements, UnevaluableError
 from widthfold_onnx.model.proto.domain import is_default
-from widthfold_onnx.model.proto.scope import NameScope, describe_node
+from widthfold_onnx.model.proto.scope import bodies_of, describe_node
 from widthfold_onnx.model.proto.walk import body_path
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import Shapes, VerifyOptions
@@ -68,10 +67,10 @@ def run_on_integers(
     table = ShapeTable(new.proto, dict(shapes))
     shared = Correspondence(old, new).shared
     count, skipped = 0, ""
-    for path, node, read in _linear_nodes(new, new.scope, "", shared):
+    for path, node, read in _linear_nodes(new, new.graph, "", shared):
         try:
             found = _difference(new, table, path, node, read, options)
-        except (UnverifiedError, UnevaluableError) as error:
+        except (UnverifiedError, UnevaluableError, MemoryError) as error:
             skipped = skipped or f"{describe_node(node)}: {error}"
             continue
         if found:
@@ -85,28 +84,24 @@ Read = Callable[[str], Array | None]
 
 
 def _linear_nodes(
-    model: Program, scope: NameScope, path: str, shared: set[str], outer: Read = lambda _: None
+    model: Program, graph: Graph, path: str, shared: set[str], outer: Read = lambda _: None
 ) -> Iterator[tuple[str, onnx.NodeProto, Read]]:
     """Yield the linear nodes of a graph and of those in it, with their path and their constants."""
-    assert scope.graph is not None
-    tensors = stored(scope.graph)
-    makers = {n.output[0]: n for n in scope.nodes if is_default(n, "Constant")}
+    nodes, inner = graph.scope.nodes, graph.scope.inner
 
     def read(name: str) -> Array | None:
-        if name in tensors:
-            return model.read(tensors[name])
-        return constant(makers[name], model) if name in makers else outer(name)
+        if name in graph.tensors:
+            return model.read(graph.tensors[name])
+        return constant(nodes[graph.writers[name]], model) if name in graph.writers else outer(name)
 
-    for index, node in enumerate(scope.nodes):
+    for index, node in enumerate(nodes):
         if node.output and node.output[0] in shared:
             continue
         if is_default(node, *TERMS):
             yield path, node, read
-        inner = iter(scope.inner.get(index, ()))
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                inside = body_path(path, node, attribute.name, None)
-                yield from _linear_nodes(model, next(inner), inside, set(), read)
+        for attribute, number, scope in bodies_of(node, inner.get(index, ())):
+            inside = body_path(path, node, attribute, number)
+            yield from _linear_nodes(model, Graph(scope), inside, set(), read)
 
 
 def _difference(
@@ -147,15 +142,13 @@ def _difference(
         ],
         [onnx.ValueInfoProto(name=node.output[0])],
     )
-    single = helper.make_model(graph, opset_imports=[helper.make_opsetid("", call.opset)])
-    single.ir_version = 8
-    session = open_exact(single, options, Level.DISABLED, CORES)
+    opsets = [helper.make_opsetid("", call.opset)]
+    single = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    session = open_exact(single, options, Level.DISABLED)
     (result,) = session.run(feeds).values()
     if result.shape != expected[0].shape:
         return f"extents {list(result.shape)} instead of {list(expected[0].shape)}"
-    wrong = np.zeros(result.shape, bool)
-    for one, other, prime in zip(of_numbers(result), expected[0].draws, PRIMES, strict=True):
-        wrong |= canonical(one, prime) != canonical(other, prime)
+    wrong = unequal(of_numbers(result), expected[0].draws)
     return f"{np.count_nonzero(wrong)} of {wrong.size} integers differ" if wrong.any() else ""
 
 
@@ -178,21 +171,19 @@ def _integers(node: onnx.NodeProto, table: ShapeTable, path: str, read: Read) ->
         UnverifiedError: extents or element types are not known, or no bound for a type is.
     """
     rng = np.random.default_rng(0)
-    given = [read(name) if name else None for name in node.input]
     shapes: list[tuple[int, ...]] = []
     kinds: list[np.dtype[Any]] = []
-    for name, array in zip(node.input, given, strict=True):
-        dims = array.shape if array is not None else table.get(path, name) if name else ()
-        kind = table.element(path, name) if name and array is None else 0
-        if dims is None or None in dims or (name and array is None and not kind):
+    for name in node.input:
+        extents = table.extents(path, name) if name else ()
+        kind = table.element(path, name) if name else onnx.TensorProto.FLOAT
+        if extents is None or not kind:
             raise UnverifiedError(f"the extents of {name} are not known")
-        shapes.append(tuple(n or 0 for n in dims))
-        element = array.dtype if array is not None else helper.tensor_dtype_to_np_dtype(kind or 1)
-        kinds.append(np.dtype(element))
+        shapes.append(extents)
+        kinds.append(np.dtype(helper.tensor_dtype_to_np_dtype(kind)))
     terms = TERMS[node.op_type](shapes)
     return [
-        _drawn(rng, shape, kind, array, terms) if name else None
-        for name, shape, kind, array in zip(node.input, shapes, kinds, given, strict=True)
+        _drawn(rng, shape, kind, read(name), terms) if name else None
+        for name, shape, kind in zip(node.input, shapes, kinds, strict=True)
     ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -12,9 +11,10 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.eight_bits.exact_kernels import holds_bytes
 from widthfold_onnx.evidence.folds import recorded_folds
 from widthfold_onnx.evidence.integers import run_on_integers
-from widthfold_onnx.evidence.parity.models import ModelParity, compare_models
+from widthfold_onnx.evidence.parity.models import ModelParity, compare_models, verdict
+from widthfold_onnx.evidence.parity.runs import Report
+from widthfold_onnx.evidence.proof.compare import proved
 from widthfold_onnx.evidence.proof.program import program
-from widthfold_onnx.evidence.proved import proved
 from widthfold_onnx.evidence.timing.placement import alarms
 from widthfold_onnx.evidence.timing.regression_threshold import Outcome, gate
 from widthfold_onnx.evidence.timing.speed import time_models
@@ -22,13 +22,11 @@ from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.proto.frozen import frozen
 from widthfold_onnx.model.read.loader import LoadedModel, load
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import Provider, Shapes, VerifyOptions
+from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.results import IntegerRun, Proof, Timing, VerifyReport
 from widthfold_onnx.runtime.environment import Before, environment
 from widthfold_onnx.runtime.saturation import u8s8_error
 from widthfold_onnx.text import printable
-
-Report = Callable[[str], None]
 
 
 def verified(
@@ -50,30 +48,29 @@ def verified(
         old = dataclasses.replace(old, proto=frozen(old.proto, kept=inputs))
     folds = recorded_folds(Document(new.proto, new.folder, OPERATORS))
     proof, integers = _proved(old, new, options, parity, report)
+    is_equal = proof is not None and proof.verdict == "equal"
+    failures, doubts, limits = list(parity.failures), list(parity.doubts), list(parity.limits)
+    if integers is not None and integers.verdict == "different":
+        failures.insert(0, f"on integers the runtime does not compute {integers.reason}")
+    if proof is not None and not is_equal:
+        is_wrong = proof.verdict == "different" or (
+            options.needs_proof and proof.verdict == "not provable"
+        )
+        said = f"proof: {proof.verdict}: {proof.reason}"
+        if is_wrong:
+            failures.insert(0, said)
+        else:  # if no proof is needed, an open one only limits the comparison of outputs
+            (doubts if options.needs_proof else limits).append(said)
+    if parity.verdict == "pass" and not is_equal:
+        doubts += _unexplained(parity)
     timing: Timing | None = None
-    outcome: Outcome = "pass"
-    speed: list[str] = []
     if options.timing and parity.verdict == "pass":
-        shapes = parity.shapes or None
-        timing, outcome, speed = _timed(original, rewritten, options, shapes, before.load, report)
-    limits: list[str] = []
+        timing, outcome, why = _timed(original, rewritten, options, parity, before.load, report)
+        if outcome != "pass":
+            (failures if outcome == "fail" else doubts).append(why)
     if timing is not None:
         timed = {"original": timing.original, "rewritten": timing.rewritten}
         limits += alarms(timed, timing.provider)
-    wrong, unknown, told = _judged(proof, needs_proof=options.needs_proof)
-    limits += told
-    if integers is not None and integers.verdict == "different":
-        wrong.append(f"on integers the runtime does not compute {integers.reason}")
-    verdict: Outcome = parity.verdict
-    is_equal = proof is not None and proof.verdict == "equal"
-    if not is_equal and verdict == "pass":
-        unknown += _unexplained(parity)
-    if wrong or outcome == "fail":
-        verdict = "fail"
-    elif (unknown or outcome == "unverified") and verdict == "pass":
-        verdict = "unverified"
-    # Failures come before limits: a message may be cut at its end.
-    causes = [reason for reason in parity.reasons if reason not in parity.limits]
     return VerifyReport(
         original=original.name,
         rewritten=rewritten.name,
@@ -82,8 +79,9 @@ def verified(
         integers=integers,
         folds=folds,
         timing=timing,
-        verdict=verdict,
-        reasons=[*wrong, *causes, *unknown, *speed, *parity.limits, *limits],
+        verdict=verdict(failures, doubts),
+        # Failures come before limits: a message may be cut at its end.
+        reasons=[*failures, *doubts, *limits],
         input_sets=parity.input_sets,
         environment=environment(
             options, before, u8s8_error() if holds_bytes(old.proto, new.proto) else None
@@ -129,34 +127,22 @@ def _proved(
     return proof, run_on_integers(before, after, known, options)
 
 
-def _judged(proof: Proof | None, *, needs_proof: bool) -> tuple[list[str], list[str], list[str]]:
-    """Return what the proof shows against the rewritten model, what it leaves open, and its limits.
-
-    If no proof is needed, an open proof only limits the comparison of outputs.
-    """
-    if proof is None or proof.verdict == "equal":
-        return [], [], []
-    said = [f"proof: {proof.verdict}: {proof.reason}"]
-    if proof.verdict == "different" or (needs_proof and proof.verdict == "not provable"):
-        return said, [], []
-    return ([], said, []) if needs_proof else ([], [], said)
-
-
 def _timed(
     original: Path,
     rewritten: Path,
     options: VerifyOptions,
-    shapes: Shapes | None,
+    parity: ModelParity,
     load: float,
     report: Report,
-) -> tuple[Timing | None, Outcome, list[str]]:
+) -> tuple[Timing | None, Outcome, str]:
     """Return the times, whether they are what was asked for, and why they are not."""
+    shapes = parity.shapes or None
     try:
         timing = time_models(original, rewritten, options, shapes, load=load, report=report)
     except UnverifiedError as error:
-        return None, "unverified", [f"not timed: {error}"]
+        return None, "unverified", f"not timed: {error}"
     if options.fail_under is None:
-        return timing, "pass", []
+        return timing, "pass", ""
     outcome, why = gate(timing, options.fail_under)
     judged = {"fail_under": options.fail_under, "fail_under_verdict": outcome}
-    return msgspec.structs.replace(timing, **judged), outcome, [why] if why else []
+    return msgspec.structs.replace(timing, **judged), outcome, why

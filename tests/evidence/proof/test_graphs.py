@@ -10,7 +10,7 @@ from onnx import numpy_helper
 
 from tests.evidence.mutants.proof import difference, proofs
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.proof.compare import prove, prove_at_sizes
+from widthfold_onnx.evidence.proof.compare import prove, prove_at_sizes, proved
 from widthfold_onnx.evidence.proof.program import program
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17, "l" : 1]>'
@@ -242,3 +242,22 @@ def test_an_output_that_only_one_model_has_is_found() -> None:
     other = parsed(f"{HEAD} g (float[2,3] x, bool c) => (float[2,3] z) {{ z = Relu (x) }}")
     assert difference(PLAIN, other) == "different: only one model computes z"
     assert difference(other, PLAIN) == "different: only one model computes y"
+
+
+@pytest.mark.parametrize("where", ["program.Program.read", "evaluate.Evaluation._node"])
+def test_a_model_that_does_not_fit_into_memory_is_not_proved(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    one, other = (
+        program(parsed(f"{MAIN} {{ s = {op} (x, w)  y = Relu (s) }}", w=np.ones(3)), None)
+        for op in ("Add", "Sub")
+    )
+    monkeypatch.setattr(f"widthfold_onnx.evidence.proof.{where}", fail)
+    found = proved(one, other, {}, {})
+    assert (found.verdict, found.reason) == (
+        "skipped",
+        "the proof needs more memory than there is",
+    )

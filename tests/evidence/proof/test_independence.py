@@ -25,6 +25,7 @@ from widthfold_onnx.rules.match import reading
 
 ALLOWED = ("widthfold_onnx.evidence.proof", "widthfold_onnx.model")
 SINGLE = {
+    "widthfold_onnx.results",
     "widthfold_onnx.arrays",
     "widthfold_onnx.errors",
     "widthfold_onnx.refusal",

@@ -13,8 +13,8 @@ from onnx import numpy_helper
 
 from tests.shared import MODELS, ROOT
 from widthfold_onnx.errors import InvalidModelError
+from widthfold_onnx.evidence.proof.compare import proved
 from widthfold_onnx.evidence.proof.program import program
-from widthfold_onnx.evidence.proved import proved
 from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.results import Proof
 

@@ -26,11 +26,12 @@ from onnx import TensorProto, helper
 
 from widthfold_onnx.model.graph.inlining import inlined
 from widthfold_onnx.model.proto.domain import is_default, operator_of
-from widthfold_onnx.model.proto.walk import all_graphs, all_nodes, placed_graphs
+from widthfold_onnx.model.proto.walk import all_graphs, model_nodes, placed_graphs
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.rules.match.dequantized import REMOVED, SELECTING
+from widthfold_onnx.runtime.environment import cores
 from widthfold_onnx.runtime.saturation import u8s8_error
 from widthfold_onnx.runtime.sessions.session import Level, Session, open_session
 from widthfold_onnx.runtime.sessions.session_options import SIGNED
@@ -71,16 +72,36 @@ DEQUANTIZED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """The runtime's optimizations compute these with integers, where both operands are dequantized."""
 
 
-def open_exact(
-    model: Path | onnx.ModelProto, options: VerifyOptions, level: Level, threads: int
+CORES = cores()
+"""Values do not depend on the number of threads beyond rounding; only times need one thread."""
+
+
+def open_chosen(
+    model: Path | onnx.ModelProto, options: VerifyOptions, level: Level, origin: Path | None = None
 ) -> Session:
+    """Open a model on all cores, with the provider and the options that the caller chose.
+
+    Raises:
+        UnverifiedError: as `open_session`.
+    """
+    return open_session(
+        model,
+        options.provider,
+        level,
+        CORES,
+        provider_options=options.provider_options,
+        session_options=options.session_options,
+        origin=origin,
+    )
+
+
+def open_exact(model: Path | onnx.ModelProto, options: VerifyOptions, level: Level) -> Session:
     """Open a model so that products of its integers are exact on this CPU.
 
     Args:
         model: the file; or a model in memory without external data.
         options: provider, its options and those of the session are used.
         level: the runtime's optimization level.
-        threads: threads inside one operator.
 
     Raises:
         UnverifiedError: as `open_session`.
@@ -89,15 +110,7 @@ def open_exact(
     if _saturates(options) and holds_bytes(proto := _read(model)):
         stays = options.session_options.get(SIGNED) == "1"
         model = with_exact_products(proto, signed_stays=stays)
-    return open_session(
-        model,
-        options.provider,
-        level,
-        threads,
-        provider_options=options.provider_options,
-        session_options=options.session_options,
-        origin=origin,
-    )
+    return open_chosen(model, options, level, origin)
 
 
 def may_saturate(options: VerifyOptions, *models: Path) -> bool:
@@ -112,12 +125,10 @@ def _saturates(options: VerifyOptions) -> bool:
 
 def holds_bytes(*models: Path | onnx.ModelProto) -> bool:
     """Check whether any model multiplies 8-bit integers, or may be optimized to do so."""
-    protos = map(_read, models)
     return any(
         is_default(node, "DequantizeLinear") or _product(node) is not None
-        for proto in protos
-        for body in (proto.graph.node, *(function.node for function in proto.functions))
-        for node in all_nodes(body)
+        for model in models
+        for node in model_nodes(_read(model))
     )
 
 
@@ -173,34 +184,23 @@ def _saturating(
             if product.types[0] in first and elements(node.input[value]) == product.types[1]:
                 yield node, value, zero, INT8 if product.types[1] == UINT8 else UINT8
         elif is_default(node, *DEQUANTIZED):
-            data, weight = (_dequantizer(makers, name) for name in node.input[:2])
+            data, weight = (_source(makers, name, "DequantizeLinear") for name in node.input[:2])
             if data is None or weight is None:
                 continue
             kind = elements(data.input[0])
-            turned = _is_quantized(makers, data.input[0]) and not (signed_stays and kind == INT8)
-            unsigned = kind == UINT8 or turned
+            is_quantized = _source(makers, data.input[0], "QuantizeLinear") is not None
+            turned = is_quantized and not (signed_stays and kind == INT8)
             # Of a weight that was moved for another reader the new name has no known type.
-            if unsigned and elements(weight.input[0]) == INT8:
+            if (kind == UINT8 or turned) and elements(weight.input[0]) == INT8:
                 yield weight, 0, 2, UINT8
 
 
-def _dequantizer(makers: Mapping[str, onnx.NodeProto], name: str) -> onnx.NodeProto | None:
-    """Return the DequantizeLinear behind a value, before any moves and selections of elements."""
-    node = _before_moves(makers, name)
-    return node if node is not None and is_default(node, "DequantizeLinear") else None
-
-
-def _is_quantized(makers: Mapping[str, onnx.NodeProto], name: str) -> bool:
-    """Check whether a QuantizeLinear made a value, before any moves and selections of elements."""
-    node = _before_moves(makers, name)
-    return node is not None and is_default(node, "QuantizeLinear")
-
-
-def _before_moves(makers: Mapping[str, onnx.NodeProto], name: str) -> onnx.NodeProto | None:
+def _source(makers: Mapping[str, onnx.NodeProto], name: str, op_type: str) -> onnx.NodeProto | None:
+    """Return the node behind a value, before moves and selections of elements, if of this type."""
     node = makers.get(name)
     while node is not None and is_default(node, *SELECTING, *REMOVED):
         node = makers.get(node.input[0])
-    return node
+    return node if node is not None and is_default(node, op_type) else None
 
 
 def _moved(
@@ -231,13 +231,8 @@ def _moved(
 
 def _fresh_names(model: onnx.ModelProto) -> Iterator[str]:
     """Yield names that no value of a model has."""
-    taken = {name for graph in all_graphs(model.graph) for name in _names(graph)}
+    taken = {name for node in model_nodes(model) for name in (*node.input, *node.output)}
+    for graph in all_graphs(model.graph):
+        taken.update(value.name for value in (*graph.input, *graph.initializer))
+        taken.update(sparse.values.name for sparse in graph.sparse_initializer)
     return (name for i in count() if (name := f"widthfold/exact/{i}") not in taken)
-
-
-def _names(graph: onnx.GraphProto) -> Iterator[str]:
-    """Yield the names of the values of a graph, without those of its bodies."""
-    yield from (value.name for value in graph.input)
-    yield from (tensor.name for tensor in graph.initializer)
-    yield from (sparse.values.name for sparse in graph.sparse_initializer)
-    yield from (name for node in graph.node for name in node.output)

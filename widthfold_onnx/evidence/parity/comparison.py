@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 import msgspec
 import numpy as np
@@ -23,7 +22,7 @@ from widthfold_onnx.text import printable
 Outputs = dict[str, Array]
 """Outputs of one run by name."""
 
-Cells = dict[str, dict[int, OutputParity]]
+Cells = dict[tuple[str, int], OutputParity]
 """Comparisons by output and input set."""
 
 SLACK = 2.0
@@ -68,50 +67,33 @@ class Judge:
         self, level: LevelName, references: Sequence[Outputs], candidates: Sequence[Outputs]
     ) -> Cells:
         """Compare every output on every input set."""
-        return {
-            name: {
-                number: self._cell(name, level, reference, candidate, truth.get(name))
-                for number, (reference, candidate, truth) in enumerate(
-                    zip(references, candidates, self.truths, strict=True)
-                )
-                if name in reference or name in candidate
-            }
+        runs = [*enumerate(zip(references, candidates, self.truths, strict=True))]
+        found = {
+            (name, number): compare(
+                name, *both(name, one, other), self.tolerance, level, truth.get(name)
+            )
             for name in output_names(references, candidates)
+            for number, (one, other, truth) in runs
+            if name in one or name in other
         }
+        return {key: self._checked(cell) for key, cell in found.items()}
 
-    def _cell(
-        self,
-        name: str,
-        level: LevelName,
-        reference: Outputs,
-        candidate: Outputs,
-        truth: Array | None,
-    ) -> OutputParity:
-        cell = compare(name, *both(name, reference, candidate), self.tolerance, level, truth)
-        if name in self.unsteady:
+    def _checked(self, cell: OutputParity) -> OutputParity:
+        if cell.name in self.unsteady:
             return msgspec.structs.replace(cell, passed=False, note=UNSTEADY, caveat="unsteady")
-        if self._strays(cell, 0.0):
-            return msgspec.structs.replace(cell, passed=False)
-        return cell
+        return msgspec.structs.replace(cell, passed=cell.passed and not self._strays(cell, 0.0))
 
-    def failed(self, cells: Cells) -> list[tuple[int, OutputParity]]:
-        """Return the first failed cell of each output that repeats, with its input set."""
-        found = []
-        for name, row in cells.items():
-            wrong = [(number, cell) for number, cell in row.items() if not cell.passed]
-            if wrong and name not in self.unsteady:
-                found.append(wrong[0])
-        return found
+    def failed(self, cells: Cells) -> Cells:
+        """Return the failed cells of the outputs that repeat."""
+        judged = {key: cell for key, cell in cells.items() if key[0] not in self.unsteady}
+        return {key: cell for key, cell in judged.items() if not cell.passed}
 
-    def failing(self, cells: Cells) -> set[int]:
-        """Return the input sets that show a difference."""
-        return {
-            number
-            for name, row in cells.items()
-            if name not in self.unsteady
-            for number, cell in row.items()
-            if not cell.passed
-        }
+    def differences(self, cells: Cells, sets: Sequence[InputSet]) -> list[str]:
+        """Describe the first failed cell of each output that repeats."""
+        first: dict[str, str] = {}
+        for (name, number), cell in self.failed(cells).items():
+            first.setdefault(name, difference(cell, sets[number].label))
+        return list(first.values())
 
     def forgiven(self, cells: Cells, noise: Sequence[Mapping[str, float | None]]) -> Cells:
         """Return the cells; a difference that is no more than rounding passes, with a note.
@@ -125,16 +107,13 @@ class Judge:
             noise: by input set and output, `max_rel` of the original against itself on inputs so
                 changed.
         """
-        return {
-            name: {
-                number: self._forgiven(cell, noise[number].get(name) or 0.0)
-                for number, cell in row.items()
-            }
-            for name, row in cells.items()
+        return cells | {
+            (name, number): self._forgiven(cell, noise[number].get(name) or 0.0)
+            for (name, number), cell in self.failed(cells).items()
         }
 
     def _forgiven(self, cell: OutputParity, noise: float) -> OutputParity:
-        if cell.passed or self.is_chosen(cell.name) or cell.name in self.unsteady:
+        if self.is_chosen(cell.name):
             return cell
         if cell.dtype not in DEFAULT_RTOL or not cell.nonfinite_match or cell.max_rel is None:
             return cell
@@ -165,7 +144,10 @@ class Judge:
 
 def merged(cells: Cells) -> list[OutputParity]:
     """Merge cells into one row per output: the worst over all input sets."""
-    return [reduce(worst, row.values()) for row in cells.values()]
+    rows: dict[str, OutputParity] = {}
+    for (name, _), cell in cells.items():
+        rows[name] = worst(rows[name], cell) if name in rows else cell
+    return list(rows.values())
 
 
 def output_names(*runs: Sequence[Outputs]) -> list[str]:
@@ -178,35 +160,6 @@ def both(name: str, reference: Outputs, candidate: Outputs) -> tuple[Array, Arra
     present = reference[name] if name in reference else candidate[name]
     absent = np.empty((0, *present.shape), present.dtype)
     return reference.get(name, absent), candidate.get(name, absent)
-
-
-def stored_differences(
-    names: Sequence[str],
-    sets: Sequence[InputSet],
-    truth: Sequence[Outputs],
-    computed: Sequence[Outputs],
-    tolerance: Tolerance,
-) -> list[str]:
-    """Say where the rewritten model is further from stored outputs than it may be.
-
-    Args:
-        names: outputs in graph order, as stored outputs are.
-        sets: the input sets.
-        truth: the original's outputs per set.
-        computed: the rewritten model's outputs per set.
-        tolerance: allowed distance; `SLACK` times the original's own distance is allowed, too.
-    """
-    lines = []
-    for item, before, after in zip(sets, truth, computed, strict=True):
-        for name, expected in zip(names, item.expected, strict=False):
-            if name not in before or name not in after:
-                continue
-            old = compare(name, expected, before[name], tolerance)
-            new = compare(name, expected, after[name], tolerance)
-            far = new.max_abs is None or old.max_abs is None or new.max_abs > SLACK * old.max_abs
-            if not new.passed and (far or (old.nonfinite_match and not new.nonfinite_match)):
-                lines.append(f"{item.label}: stored {difference(new)}")
-    return lines
 
 
 def difference(cell: OutputParity, label: str = "") -> str:

@@ -10,12 +10,11 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from widthfold_onnx.evidence.parity.comparison import Judge, Outputs, difference
-from widthfold_onnx.evidence.parity.runs import Report, attempt
-from widthfold_onnx.model.proto.walk import all_nodes
+from widthfold_onnx.evidence.parity.comparison import Judge, Outputs
+from widthfold_onnx.evidence.parity.runs import Reference, attempt
+from widthfold_onnx.model.proto.walk import model_nodes
 from widthfold_onnx.model.read.loader import load
-from widthfold_onnx.options import Provider, VerifyOptions
-from widthfold_onnx.runtime.inputs.recorded import InputSet
+from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.libraries import cudnn_version
 from widthfold_onnx.runtime.sessions.session import Level
@@ -25,49 +24,38 @@ SOUND = (9, 24)
 
 
 def original_is_off(
-    models: Sequence[Path],
-    options: VerifyOptions,
-    sets: Sequence[InputSet],
-    computed: Sequence[Sequence[Outputs]],
-    unsteady: set[str],
-    report: Report,
+    reference: Reference, rewritten: Path, computed: Sequence[Sequence[Outputs]]
 ) -> list[str]:
     """Say whether the original differs between GPU and CPU, in one line.
 
     Args:
-        models: original and rewritten.
-        options: the provider that ran them, and the tolerance.
-        sets: the input sets.
+        reference: the original, run on the provider.
+        rewritten: model file.
         computed: outputs of the original on the provider, by level and set.
-        unsteady: outputs that cannot be judged.
-        report: gets a line of text before each run.
 
     Returns:
         Nothing where that fault cannot be the reason.
     """
+    options, sets = reference.options, reference.sets
     version = cudnn_version() if described(options.provider).device == "nvidia" else SOUND
-    if version >= SOUND or not any(map(_holds_groups, models)):
+    if version >= SOUND or not any(map(_holds_groups, (reference.model, rewritten))):
         return []
     found = f"cuDNN {'.'.join(map(str, version)) or 'of unknown version'}"
     there = dataclasses.replace(options, provider=Provider.CPU, provider_options={})
-    expected = attempt(models[0], there, Level.DISABLED, sets, report)
+    expected = attempt(reference.model, there, Level.DISABLED, sets, reference.report)
     if isinstance(expected, str):
         return [f"{found} may be at fault (before 9.24); the CPU cannot tell: {expected}"]
-    judge = Judge(options.tolerance, unsteady, [{} for _ in sets])
+    judge = Judge(options.tolerance, reference.unsteady, [{} for _ in sets])
     for outputs in computed:
-        for number, cell in judge.failed(judge.cells("disabled", expected, outputs)):
-            where = difference(cell, sets[number].label)
+        for where in judge.differences(judge.cells("disabled", expected, outputs), sets):
             return [f"the original itself is off on the GPU ({found}), beside the CPU: {where}"]
     return [f"the original is right on the GPU ({found}): it agrees with the CPU"]
 
 
 def _holds_groups(model: Path) -> bool:
     """Check whether a model holds a Conv of several groups, of any kind."""
-    proto = load(model).proto
-    bodies = (proto.graph.node, *(function.node for function in proto.functions))
     return any(
         "Conv" in node.op_type and attribute.name == "group" and attribute.i > 1
-        for body in bodies
-        for node in all_nodes(body)
+        for node in model_nodes(load(model).proto)
         for attribute in node.attribute
     )

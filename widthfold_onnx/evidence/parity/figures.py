@@ -13,9 +13,6 @@ import numpy.typing as npt
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.results import WorstElement
 
-SQUARES = (1e-60, 1e60)
-"""Magnitudes that need no scaling before products of them are summed and multiplied."""
-
 BLOCK = 1 << 18
 """Elements that are compared at once."""
 
@@ -97,11 +94,9 @@ def _blocks(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
 def _part(a: Array, b: Array) -> _Part:
     finite_a, finite_b = np.isfinite(a), np.isfinite(b)
     both = finite_a & finite_b
-    match = bool(
-        np.array_equal(finite_a, finite_b)
-        and np.array_equal(np.isnan(a), np.isnan(b))
-        and np.array_equal(a == np.inf, b == np.inf)
-    )
+    zero = a.dtype.type(0)
+    others = np.where(finite_a, zero, a), np.where(finite_b, zero, b)
+    match = np.array_equal(*others, equal_nan=True)
     scale = float(np.abs(_picked(a, finite_a).astype(np.float64, copy=False)).max(initial=0.0))
     if not both.any():
         return _Part(match, scale, 0)
@@ -110,16 +105,12 @@ def _part(a: Array, b: Array) -> _Part:
     worst = int(distance.argmax())
     with np.errstate(over="ignore"):
         total = float(distance.sum())
-    known = _Part(match, scale, x.size, float(distance[worst]), _place(both, worst), total)
+    at = int(np.flatnonzero(both)[worst])
+    known = _Part(match, scale, x.size, float(distance[worst]), at, total)
     if not _is_floating(a):
         return known
     ulp = ulp_distance(x, y)
     return known._replace(ulp=int(ulp.max()), bins=_histogram(ulp))
-
-
-def _place(mask: npt.NDArray[np.bool_], index: int) -> int:
-    """Return the place of a masked element among all."""
-    return int(np.flatnonzero(mask)[index])
 
 
 def _is_floating(array: Array) -> bool:
@@ -225,11 +216,11 @@ def _cosine(a: Array, b: Array) -> float | None:
     peaks = [_peak(side) for side in (a, b)]
     if not all(peaks):
         return None
-    if all(SQUARES[0] < peak < SQUARES[1] for peak in peaks):
-        peaks = [1.0, 1.0]
+    # Products of the largest and the smallest numbers leave float64; powers of two round nothing.
+    shifts = [-int(np.frexp(peak)[1]) for peak in peaks]
     sums = np.zeros(3)
     for pair in _blocks(a, b):
-        u, v = (side.astype(np.float64) / peak for side, peak in zip(pair, peaks, strict=True))
+        u, v = (np.ldexp(x.astype(np.float64), n) for x, n in zip(pair, shifts, strict=True))
         sums += u @ v, u @ u, v @ v
     return float(np.clip(sums[0] / np.sqrt(sums[1] * sums[2]), -1.0, 1.0))
 

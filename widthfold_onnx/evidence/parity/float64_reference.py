@@ -15,16 +15,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError, WidthfoldError
 from widthfold_onnx.evidence.parity.comparison import Outputs
-from widthfold_onnx.evidence.proof.reference_ops import OPS
+from widthfold_onnx.evidence.proof.reference_ops import OPS, widen
 from widthfold_onnx.model.proto.scope import NameScope, graph_scope
-from widthfold_onnx.model.proto.walk import all_nodes, all_tensors
 from widthfold_onnx.model.read.loader import load_with_data
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.recorded import InputSet
@@ -38,7 +36,6 @@ MAX_BYTES = 1 << 28
 """Largest model that is widened; it is held several times."""
 
 _WHOLE = (np.uint8, np.int8, np.int32, np.int64)
-_NARROW = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
 def true_outputs(
@@ -126,24 +123,6 @@ def _where(error: BaseException) -> str:
             node = loading
     what = "this model" if node is None else f"{node.op_type} {node.name or node.output[0]}"
     return printable(f"onnx's reference implementation fails at {what}")
-
-
-def widen(model: onnx.ModelProto) -> None:
-    """Turn every float of a model that holds its own data into float64."""
-    for tensor in all_tensors(model):
-        if tensor.data_type in _NARROW:
-            array = numpy_helper.to_array(tensor).astype(np.float64)
-            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
-    bodies = [model.graph.node, *(function.node for function in model.functions)]
-    for node in (node for body in bodies for node in all_nodes(body)):
-        for attribute in node.attribute:
-            if attribute.name in ("to", "dtype") and attribute.i in _NARROW:
-                attribute.i = TensorProto.DOUBLE
-            elif node.op_type == "Constant" and attribute.name.startswith("value_float"):
-                single = attribute.name == "value_float"
-                values = np.array(attribute.f if single else attribute.floats, np.float64)
-                wide = numpy_helper.from_array(values)
-                attribute.CopyFrom(helper.make_attribute("value", wide))
 
 
 def _wide(array: Array) -> Array:

@@ -9,7 +9,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.model.proto.frozen import overridable
+from widthfold_onnx.model.proto.frozen import initializers, overridable
 from widthfold_onnx.text import printable
 
 
@@ -47,16 +47,9 @@ def _load(path: Path) -> onnx.ModelProto:
     return model
 
 
-def _initializers(model: onnx.ModelProto) -> set[str]:
-    graph = model.graph
-    return {item.name for item in graph.initializer} | {
-        item.values.name for item in graph.sparse_initializer
-    }
-
-
 def _fed(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     """Return the inputs that a caller must feed."""
-    kept = _initializers(model)
+    kept = initializers(model)
     return [value for value in model.graph.input if value.name not in kept]
 
 

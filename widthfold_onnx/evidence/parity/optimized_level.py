@@ -5,7 +5,7 @@ Faults of these optimizations are told apart from faults of the rewriting.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +14,8 @@ import msgspec
 from widthfold_onnx.evidence.parity.comparison import Cells, Judge, Outputs
 from widthfold_onnx.evidence.parity.float64_reference import true_outputs
 from widthfold_onnx.evidence.parity.outputs import compare
-from widthfold_onnx.evidence.parity.runs import Report, attempt
-from widthfold_onnx.options import Tolerance, VerifyOptions
-from widthfold_onnx.results import OutputParity
-from widthfold_onnx.runtime.inputs.recorded import InputSet
+from widthfold_onnx.evidence.parity.runs import Reference
+from widthfold_onnx.options import Tolerance
 from widthfold_onnx.runtime.sessions.session import Level
 
 STEP_SECONDS = 300.0
@@ -50,46 +48,26 @@ class Deployed:
     rewritten: Sequence[Outputs] = ()
 
 
-def deployed_cells(
-    original: Path,
-    rewritten: Path,
-    options: VerifyOptions,
-    sets: Sequence[InputSet],
-    plain: Sequence[Outputs],
-    judge: Judge,
-    report: Report,
-) -> Deployed:
+def deployed_cells(reference: Reference, rewritten: Path, judge: Judge) -> Deployed:
     """Compare at the level of deployment.
 
     Where the runtime's optimizations change the original, the rewritten model passes as well if
     it still computes what the original computes without them.
-
-    Args:
-        original: model file.
-        rewritten: model file.
-        options: where both run.
-        sets: the input sets.
-        plain: outputs of the original without the runtime's optimizations, per input set.
-        judge: compares.
-        report: called with a line before each run.
     """
-    candidate = attempt(rewritten, options, Level.ALL, sets, report)
-    reference = attempt(original, options, Level.ALL, sets, report)
+    candidate = reference.run(rewritten, Level.ALL)
+    original = reference.run(reference.model, Level.ALL)
     if isinstance(candidate, str):
-        return Deployed({}, [] if isinstance(reference, str) else [candidate])
-    if isinstance(reference, str):
+        return Deployed({}, [] if isinstance(original, str) else [candidate])
+    plain = judge.cells("all", reference.outputs, candidate)
+    if isinstance(original, str):
         note = "the original does not run at this level; compared with level disabled"
-        return Deployed(_noted(judge.cells("all", plain, candidate), note))
-    cells = judge.cells("all", reference, candidate)
-    bad = {cell.name for _, cell in judge.failed(cells)}
-    if not bad:
-        return Deployed(cells, original=reference, rewritten=candidate)
-    steady = judge.cells("all", plain, candidate)
-    wrong = {cell.name for _, cell in judge.failed(steady)}
+        return Deployed(_noted(plain, note))
+    cells = judge.cells("all", original, candidate)
+    bad, wrong = ({name for name, _ in judge.failed(some)} for some in (cells, plain))
     note = "the runtime's optimizations change the original; compared with level disabled"
-    good = _noted({name: row for name, row in steady.items() if name in bad - wrong}, note)
-    cells = {name: good.get(name, row) for name, row in cells.items()}
-    return Deployed(cells, original=reference, rewritten=candidate)
+    good = _noted({key: cell for key, cell in plain.items() if key[0] in bad - wrong}, note)
+    cells = {key: good.get(key, cell) for key, cell in cells.items()}
+    return Deployed(cells, original=original, rewritten=candidate)
 
 
 def stepped(
@@ -115,55 +93,45 @@ def stepped(
     Returns:
         The cells, and why float64 is not known, where it was needed.
     """
-    tipped = {
-        name: [number for number, cell in row.items() if not cell.passed]
-        for name, row in cells.items()
-        if _same_bits(deployed.get(name, {}))
-        and not judge.is_chosen(name)
-        and name not in judge.unsteady
-    }
-    numbers = sorted({number for row in tipped.values() for number in row})
-    if not numbers:
+    tipped = [
+        (name, number)
+        for name, number in judge.failed(cells)
+        if not judge.is_chosen(name) and _same_bits(name, deployed)
+    ]
+    if not tipped:
         return cells, []
+    numbers = sorted({number for _, number in tipped})
     outputs, unknown = widened(numbers)
     runs = [dict(zip(numbers, run, strict=True)) for run in outputs]
-    result = {name: dict(row) for name, row in cells.items()}
-    for name, number in ((name, number) for name, row in tipped.items() for number in row):
+    result = dict(cells)
+    for name, number in tipped:
         original, rewritten = (run[number].get(name) for run in runs)
-        cell = result[name][number]
+        cell = cells[name, number]
         if original is None or rewritten is None or not cell.nonfinite_match:
             continue
         if compare(name, original, rewritten, Tolerance()).passed:
             allowed = max(cell.tolerance, cell.max_rel or 0.0)
             given = {"passed": True, "tolerance": allowed, "note": TIPPED}
-            result[name][number] = msgspec.structs.replace(cell, **given)
+            result[name, number] = msgspec.structs.replace(cell, **given)
     return result, unknown
 
 
-def in_float64(
-    models: Sequence[Path],
-    names: Sequence[str],
-    sets: Sequence[InputSet],
-    report: Report,
-    numbers: Sequence[int],
-) -> Float64:
-    """Run models in float64 on some of the sets; return the outputs, and why some are missing."""
-    report("both models in float64")
-    some = [sets[number] for number in numbers]
-    runs = [true_outputs(model, names, some, STEP_SECONDS) for model in models]
+def in_float64(reference: Reference, rewritten: Path, numbers: Sequence[int]) -> Float64:
+    """Run both models in float64 on some of the sets, and say why outputs are missing."""
+    reference.report("both models in float64")
+    some = [reference.sets[number] for number in numbers]
+    models = reference.model, rewritten
+    runs = [true_outputs(model, reference.names, some, STEP_SECONDS) for model in models]
     return [run for run, _ in runs], [why for _, why in runs if why]
 
 
-def _same_bits(row: Mapping[int, OutputParity]) -> bool:
-    equal = (c.passed and c.max_abs == 0 and c.nonfinite_match for c in row.values())
-    return bool(row) and all(equal)
+def _same_bits(name: str, cells: Cells) -> bool:
+    row = [cell for key, cell in cells.items() if key[0] == name]
+    return bool(row) and all(c.passed and c.max_abs == 0 and c.nonfinite_match for c in row)
 
 
 def _noted(cells: Cells, note: str) -> Cells:
     return {
-        name: {
-            number: cell if cell.note else msgspec.structs.replace(cell, note=note)
-            for number, cell in row.items()
-        }
-        for name, row in cells.items()
+        key: cell if cell.note else msgspec.structs.replace(cell, note=note)
+        for key, cell in cells.items()
     }

@@ -6,9 +6,9 @@ a NaN, and finite data alone cannot show it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
-from typing import Literal, TypeVar
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -20,7 +20,6 @@ from widthfold_onnx.results import OutputParity
 from widthfold_onnx.results.evidence import Caveat
 
 LevelName = Literal["disabled", "all"]
-Number = TypeVar("Number", int, float)
 
 DEFAULT_RTOL = {
     "float64": 1e-12,
@@ -34,6 +33,14 @@ DEFAULT_RTOL = {
 
 The values are some tens of roundings (2**-53, 2**-24, 2**-11, 2**-8) of a value of full size.
 """
+
+
+WORSE: Mapping[str, Callable[..., float | None]] = {
+    **dict.fromkeys(("max_abs", "mean_abs", "max_rel", "ulp"), max),
+    **dict.fromkeys(("truth_original", "truth_rewritten"), max),
+    **dict.fromkeys(("cosine", "psnr", "argmax_agreement"), min),
+}
+"""Which of two figures is the worse one."""
 
 
 def meaningless(rows: Sequence[OutputParity]) -> bool:
@@ -108,22 +115,18 @@ def worst(first: OutputParity, second: OutputParity) -> OutputParity:
     noted = [side for side in sides if side.note]
     if not failed and first.note != second.note:
         noted = [side for side in noted if side.caveat != "meaningless"]
+    figures = {}
+    for name, worse in WORSE.items():
+        known = [n for n in (getattr(first, name), getattr(second, name)) if n is not None]
+        figures[name] = worse(known, default=None)
     bins = zip_longest(first.ulp_histogram, second.ulp_histogram, fillvalue=0)
     farther = max(first, second, key=lambda side: -1.0 if side.max_abs is None else side.max_abs)
     return msgspec.structs.replace(
         first,
-        max_abs=_pick(max, first.max_abs, second.max_abs),
-        mean_abs=_pick(max, first.mean_abs, second.mean_abs),
-        max_rel=_pick(max, first.max_rel, second.max_rel),
-        ulp=_pick(max, first.ulp, second.ulp),
+        **figures,
         ulp_histogram=[a + b for a, b in bins],
-        cosine=_pick(min, first.cosine, second.cosine),
-        psnr=_pick(min, first.psnr, second.psnr),
-        argmax_agreement=_pick(min, first.argmax_agreement, second.argmax_agreement),
         nonfinite_match=first.nonfinite_match and second.nonfinite_match,
         worst=farther.worst,
-        truth_original=_pick(max, first.truth_original, second.truth_original),
-        truth_rewritten=_pick(max, first.truth_rewritten, second.truth_rewritten),
         tolerance=sides[0].tolerance,
         passed=first.passed and second.passed,
         note=noted[0].note if noted else "",
@@ -153,12 +156,3 @@ def _says_nothing(reference: Array) -> str:
 
 def _dtype_name(array: Array) -> str:
     return "string" if array.dtype.kind in "OUS" else array.dtype.name
-
-
-def _pick(
-    choose: Callable[[Number, Number], Number], first: Number | None, second: Number | None
-) -> Number | None:
-    """Return the worse figure; None only if both sides have none."""
-    if first is None or second is None:
-        return second if first is None else first
-    return choose(first, second)

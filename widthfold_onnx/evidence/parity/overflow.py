@@ -7,63 +7,60 @@ where they make the original overflow at a linear node that changed, a differenc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
 
 from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.evidence.eight_bits.exact_kernels import open_exact
 from widthfold_onnx.evidence.parity.comparison import Outputs
-from widthfold_onnx.evidence.parity.runs import run_with
+from widthfold_onnx.evidence.parity.runs import Reference
 from widthfold_onnx.evidence.proof.correspondence import Correspondence
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.model.proto.domain import operator_of
 from widthfold_onnx.model.proto.scope import describe_node
 from widthfold_onnx.model.read.loader import load_with_data
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import VerifyOptions
-from widthfold_onnx.runtime.inputs.recorded import InputSet
+from widthfold_onnx.runtime.sessions.session import Level
 
 MAX_BYTES = 1 << 30
 """Largest model that is copied; a protobuf holds twice that at most."""
 
 
 def overflowing_sets(
-    original: Path,
-    rewritten: Path,
-    sets: Mapping[int, InputSet],
-    options: VerifyOptions,
-    report: Callable[[str], None],
+    reference: Reference, rewritten: Path, numbers: Sequence[int]
 ) -> dict[int, str]:
     """Find the input sets on which the original gives NaN or Inf at a linear node that changed.
 
     Nodes in subgraphs are not examined, so there a difference counts.
 
     Args:
-        original: model file.
+        reference: the original.
         rewritten: model file.
-        sets: input sets by number.
-        options: where the original runs, without the runtime's optimizations.
-        report: gets a line of text before the runs.
+        numbers: of the input sets.
 
     Returns:
         For each such set a sentence with the place and the amount.
     """
-    if not sets:
+    if not numbers:
         return {}
     try:
         before, after = (
-            program(load_with_data(path, MAX_BYTES), None) for path in (original, rewritten)
+            program(load_with_data(path, MAX_BYTES), None) for path in (reference.model, rewritten)
         )
         changed = [n for n in Correspondence(before, after).changed if operator_of(n) in OPERATORS]
         names = {name for node in changed for name in (*node.input, *node.output)}
-        wanted = names & {name for node in before.scope.nodes for name in node.output}
-        report(f"looking for NaN and Inf at {len(changed)} linear nodes")
-        runs = run_with(before.proto, wanted, sets.values(), options)
+        wanted = (names & before.graph.writers.keys()) - {*before.outputs}
+        reference.report(f"looking for NaN and Inf at {len(changed)} linear nodes")
+        for name in sorted(wanted):
+            before.proto.graph.output.add().name = name
+        session = open_exact(before.proto, reference.options, Level.DISABLED)
+        runs = [session.run(reference.sets[number].feeds) for number in numbers]
     except UnverifiedError:
         return {}
-    found = ((number, _first(changed, run)) for number, run in zip(sets, runs, strict=True))
+    found = ((number, _first(changed, run)) for number, run in zip(numbers, runs, strict=True))
     return {number: sentence for number, sentence in found if sentence}
 
 

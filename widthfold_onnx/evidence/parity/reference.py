@@ -3,48 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.eight_bits.exact_kernels import may_saturate
+from widthfold_onnx.evidence.eight_bits.exact_kernels import may_saturate, open_exact
 from widthfold_onnx.evidence.eight_bits.filled import filling
-from widthfold_onnx.evidence.parity.comparison import UNSTEADY, Outputs, both, output_names
+from widthfold_onnx.evidence.parity.comparison import (
+    SLACK,
+    UNSTEADY,
+    Outputs,
+    both,
+    difference,
+    output_names,
+)
 from widthfold_onnx.evidence.parity.outputs import compare
 from widthfold_onnx.evidence.parity.runs import (
+    Reference,
     Report,
-    attempt,
     input_sets,
     no_report,
-    open_judged,
     originals,
 )
 from widthfold_onnx.evidence.parity.saturated import as_deployed, check_deployable
-from widthfold_onnx.options import Shapes, VerifyOptions
-from widthfold_onnx.runtime.inputs.recorded import InputSet
+from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.runtime.sessions.session import Level, resolved
 from widthfold_onnx.text import printable
-
-
-@dataclass(frozen=True)
-class Reference:
-    """The outputs of the original without the runtime's own optimizations.
-
-    Attributes:
-        sets: the input sets on which it runs.
-        outputs: those of each set, by name.
-        names: of the outputs that the model declares.
-        unsteady: names of outputs that a second run on the same inputs does not repeat.
-        shapes: of the first random input set, empty if there is none.
-        limits: inputs that were left out, one line each.
-    """
-
-    sets: list[InputSet]
-    outputs: list[Outputs]
-    names: list[str]
-    unsteady: set[str]
-    shapes: Shapes
-    limits: list[str]
 
 
 def reference_of(original: Path, options: VerifyOptions, report: Report) -> Reference:
@@ -54,7 +38,7 @@ def reference_of(original: Path, options: VerifyOptions, report: Report) -> Refe
         UnverifiedError: it does not run.
         UsageError: stored inputs or shapes that do not fit it.
     """
-    session = open_judged(original, options, Level.DISABLED)
+    session = open_exact(original, options, Level.DISABLED)
     check_deployable(original, options)
     sets, shapes, limits = input_sets(session, options)
     made = next((item for item in sets if item.made_up), None)
@@ -67,12 +51,35 @@ def reference_of(original: Path, options: VerifyOptions, report: Report) -> Refe
         for name in output_names([outputs[0]], [again])
         if not compare(name, *both(name, outputs[0], again), options.tolerance).passed
     }
-    return Reference(sets, outputs, session.outputs, unsteady, shapes, limits)
+    names = session.outputs
+    return Reference(original, options, report, sets, outputs, names, unsteady, shapes, limits)
 
 
 def unsteady_of(reference: Reference) -> list[str]:
     """Say why outputs cannot be judged, one line each."""
     return [f"output {printable(name)} {UNSTEADY}" for name in sorted(reference.unsteady)]
+
+
+def stored_differences(reference: Reference, computed: Sequence[Outputs]) -> list[str]:
+    """Say where the rewritten model is further from stored outputs than it may be.
+
+    `SLACK` times the original's own distance is allowed beside the tolerance.
+
+    Args:
+        reference: the original; stored outputs stand in graph order.
+        computed: the rewritten model's outputs per set.
+    """
+    tolerance, lines = reference.options.tolerance, []
+    for item, before, after in zip(reference.sets, reference.outputs, computed, strict=True):
+        for name, expected in zip(reference.names, item.expected, strict=False):
+            if name not in before or name not in after:
+                continue
+            old = compare(name, expected, before[name], tolerance)
+            new = compare(name, expected, after[name], tolerance)
+            far = new.max_abs is None or old.max_abs is None or new.max_abs > SLACK * old.max_abs
+            if not new.passed and (far or (old.nonfinite_match and not new.nonfinite_match)):
+                lines.append(f"{item.label}: stored {difference(new)}")
+    return lines
 
 
 def check_judged(original: Path, options: VerifyOptions) -> bool:
@@ -109,17 +116,14 @@ def saturating(original: Path, folds: Sequence[Path], options: VerifyOptions) ->
     Returns:
         For each fold the objections if it saturates further than the original; else none.
     """
-    options = resolved(options)
-    reference = reference_of(original, options, no_report)
-    sets, unsteady = reference.sets, reference.unsteady
-    exact = attempt(original, options, Level.ALL, sets, no_report)
+    reference = reference_of(original, resolved(options), no_report)
+    exact = reference.run(original, Level.ALL)
     found: list[list[str]] = []
     for fold in folds:
-        outputs = attempt(fold, options, Level.ALL, sets, no_report)
+        outputs = reference.run(fold, Level.ALL)
         if isinstance(exact, str) or isinstance(outputs, str):
             found.append([])  # verification reports the failure
             continue
-        models, runs = (original, fold), (exact, outputs)
-        worse, told = as_deployed(models, options, sets, runs, unsteady, no_report)
+        worse, told = as_deployed(reference, fold, (exact, outputs))
         found.append([*worse, *told] if worse else [])
     return found

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import onnx
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
@@ -15,16 +16,12 @@ from widthfold_onnx.evidence.eight_bits.exact_kernels import open_exact
 from widthfold_onnx.evidence.parity.comparison import Outputs, both
 from widthfold_onnx.evidence.parity.figures import relative_error
 from widthfold_onnx.options import Shapes, VerifyOptions
-from widthfold_onnx.runtime.environment import cores
 from widthfold_onnx.runtime.inputs.recorded import InputSet, stored_feeds
 from widthfold_onnx.runtime.inputs.synthetic import made_up
 from widthfold_onnx.runtime.sessions.session import Level, Session
 from widthfold_onnx.text import printable
 
 Report = Callable[[str], None]
-
-CORES = cores()
-"""Values do not depend on the number of threads beyond rounding; only times need one thread."""
 
 LARGE_BYTES = 1 << 26
 """Outputs of this size are kept in files."""
@@ -67,7 +64,7 @@ def originals(
     results: list[Outputs] = []
     for item in sets:
         try:
-            results += _run(session, [item], "original", report)
+            results.append(_run(session, item, "original", report))
         except UnverifiedError as error:
             if not (kept and item.made_up):
                 raise
@@ -77,12 +74,9 @@ def originals(
     return kept, results
 
 
-def _run(session: Session, sets: Sequence[InputSet], who: str, report: Report) -> list[Outputs]:
-    results = []
-    for item in sets:
-        report(f"{who}: {item.label}")
-        results.append({name: _kept(array) for name, array in session.run(item.feeds).items()})
-    return results
+def _run(session: Session, item: InputSet, who: str, report: Report) -> Outputs:
+    report(f"{who}: {item.label}")
+    return {name: _kept(array) for name, array in session.run(item.feeds).items()}
 
 
 def _kept(array: Array) -> Array:
@@ -95,81 +89,73 @@ def _kept(array: Array) -> Array:
     return mapped
 
 
-def open_judged(model: Path, options: VerifyOptions, level: Level) -> Session:
-    """Open a session that is judged by values: chosen provider, all cores, exact integers.
-
-    Raises:
-        UnverifiedError: as `open_session`.
-    """
-    return open_exact(model, options, level, CORES)
-
-
 def attempt(
-    model: Path, options: VerifyOptions, level: Level, sets: Sequence[InputSet], report: Report
+    model: Path,
+    options: VerifyOptions,
+    level: Level,
+    sets: Sequence[InputSet],
+    report: Report = no_report,
+    opened: Callable[[Path, VerifyOptions, Level], Session] = open_exact,
 ) -> list[Outputs] | str:
-    """Return all outputs, or why there are none."""
+    """Return all outputs, by default computed with exact integers, or why there are none."""
     try:
-        session = open_judged(model, options, level)
-        return _run(session, sets, f"{printable(model.name)}, level {level}", report)
+        session = opened(model, options, level)
+        who = f"{printable(model.name)}, level {level}"
+        return [_run(session, item, who, report) for item in sets]
     except UnverifiedError as error:
         return str(error)
 
 
-def rounding_noise(
-    original: Path,
-    options: VerifyOptions,
-    sets: Sequence[InputSet],
-    plain: Sequence[Outputs],
-    report: Report,
-) -> list[dict[str, float | None]]:
-    """Measure how far the original's outputs move if every float input moves by one rounding.
+@dataclass(frozen=True)
+class Reference:
+    """The original without the runtime's own optimizations, and how all models are run.
 
-    Results are by input set; if the changed inputs do not run, there is no noise.
+    Attributes:
+        model: file of the original.
+        options: where models run.
+        report: gets a line of text before each run.
+        sets: the input sets on which it runs.
+        outputs: those of each set, by name.
+        names: of the outputs that the model declares.
+        unsteady: names of outputs that a second run on the same inputs does not repeat.
+        shapes: of the first random input set, empty if there is none.
+        limits: inputs that were left out, one line each.
     """
-    shaken = [
-        InputSet(f"{item.label} shaken", {name: _shaken(x) for name, x in item.feeds.items()})
-        for item in sets
-    ]
-    moved = attempt(original, options, Level.DISABLED, shaken, report)
-    if isinstance(moved, str):
-        return [{} for _ in sets]
-    return [
-        {name: relative_error(*both(name, before, after)) for name in before}
-        for before, after in zip(plain, moved, strict=True)
-    ]
+
+    model: Path
+    options: VerifyOptions
+    report: Report
+    sets: list[InputSet]
+    outputs: list[Outputs]
+    names: list[str]
+    unsteady: set[str]
+    shapes: Shapes
+    limits: list[str]
+
+    def run(self, model: Path, level: Level) -> list[Outputs] | str:
+        """Return the outputs of a model on each input set, or why there are none."""
+        return attempt(model, self.options, level, self.sets, self.report)
+
+    @cached_property
+    def noise(self) -> list[dict[str, float | None]]:
+        """How far outputs of the original move if every float input moves by one rounding.
+
+        By input set; if the changed inputs do not run, there is no noise.
+        """
+        shaken = [
+            InputSet(f"{item.label} shaken", {name: _shaken(x) for name, x in item.feeds.items()})
+            for item in self.sets
+        ]
+        moved = attempt(self.model, self.options, Level.DISABLED, shaken, self.report)
+        if isinstance(moved, str):
+            return [{} for _ in self.sets]
+        return [
+            {name: relative_error(*both(name, before, after)) for name in before}
+            for before, after in zip(self.outputs, moved, strict=True)
+        ]
 
 
 def _shaken(array: Array) -> Array:
     if array.dtype.kind != "f":
         return array
     return np.asarray(np.nextafter(array, np.asarray(np.inf, array.dtype)))
-
-
-def run_with(
-    model: onnx.ModelProto,
-    names: Iterable[str],
-    items: Iterable[InputSet],
-    options: VerifyOptions,
-) -> list[Outputs]:
-    """Run a model that returns more of its values, without the runtime's optimizations.
-
-    Args:
-        model: with all its data inside; it is changed.
-        names: values of its main graph.
-        items: the input sets.
-        options: where it runs.
-
-    Returns:
-        Per input set its outputs and the named values.
-
-    Raises:
-        UnverifiedError: it does not run.
-    """
-    known = {value.name for value in model.graph.output}
-    for name in sorted(set(names) - known):
-        model.graph.output.add().name = name
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        path.write_bytes(model.SerializeToString())
-        session = open_judged(path, options, Level.DISABLED)
-        return [session.run(item.feeds) for item in items]

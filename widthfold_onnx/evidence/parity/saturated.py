@@ -7,7 +7,7 @@ not be further from the definition than the original is.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,12 +15,13 @@ import numpy as np
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.evidence.eight_bits.exact_kernels import open_chosen
 from widthfold_onnx.evidence.parity.comparison import SLACK, Outputs, both, figure, output_names
 from widthfold_onnx.evidence.parity.outputs import compare
-from widthfold_onnx.evidence.parity.runs import CORES, Report
+from widthfold_onnx.evidence.parity.runs import Reference, attempt
 from widthfold_onnx.options import Tolerance, VerifyOptions
 from widthfold_onnx.runtime.inputs.recorded import InputSet
-from widthfold_onnx.runtime.sessions.session import Level, Session, open_session
+from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.runtime.sessions.session_options import PRECISION
 from widthfold_onnx.text import printable
 
@@ -83,41 +84,34 @@ def check_deployable(original: Path, options: VerifyOptions) -> None:
     given = ", ".join(f"{name}={value}" for name, value in options.session_options.items())
     try:
         if given:
-            _deployed(original, options)
+            open_chosen(original, options, Level.ALL)
     except UnverifiedError as error:
         raise UnverifiedError(f"with {printable(given)} {error}") from error
 
 
 def as_deployed(
-    models: tuple[Path, Path],
-    options: VerifyOptions,
-    sets: Sequence[InputSet],
-    exact: Sequence[Sequence[Outputs]],
-    unsteady: Container[str],
-    report: Report,
+    reference: Reference, rewritten: Path, exact: Sequence[Sequence[Outputs]]
 ) -> tuple[list[str], list[str]]:
     """Run both models as the caller deploys them.
 
     Args:
-        models: files of the original and of the rewritten model, with integers of 8 bits.
-        options: where they run.
-        sets: the input sets.
+        reference: the original, with integers of 8 bits.
+        rewritten: model file.
         exact: results of each model by exact kernels at the same level, per input set.
-        unsteady: outputs that cannot be judged.
-        report: called with a line before the runs.
 
     Returns:
         Failures: the rewritten model does not run, or is further from its exact outputs than the
         original; and a sentence on the distances of both, if any, or that the original does not
         run.
     """
-    report("integers of 8 bits as deployed")
+    reference.report("integers of 8 bits as deployed")
+    models, options, sets = (reference.model, rewritten), reference.options, reference.sets
     first, second = (_outputs(model, options, sets) for model in models)
     if isinstance(first, str):
         return [], [f"as deployed the original does not run: {first}"]
     if isinstance(second, str):
         return [f"as deployed the original runs, the rewritten model does not: {second}"], []
-    names = [name for name in output_names(*exact) if name not in unsteady]
+    names = [name for name in output_names(*exact) if name not in reference.unsteady]
     found = [d for d in _distances(names, exact, (first, second)) if d.beyond]
     if not found:
         return [], []
@@ -134,29 +128,9 @@ def as_deployed(
     return (failures if grown else []), [sentence]
 
 
-def _deployed(model: Path, options: VerifyOptions) -> Session:
-    """Open a session as the caller deploys the model.
-
-    Raises:
-        UnverifiedError: as `open_session`.
-    """
-    return open_session(
-        model,
-        options.provider,
-        Level.ALL,
-        CORES,
-        provider_options=options.provider_options,
-        session_options=options.session_options,
-    )
-
-
 def _outputs(model: Path, options: VerifyOptions, sets: Sequence[InputSet]) -> list[Outputs] | str:
     """Return the outputs of a model as deployed, or why it does not run."""
-    try:
-        session = _deployed(model, options)
-        return [session.run(item.feeds) for item in sets]
-    except UnverifiedError as error:
-        return str(error)
+    return attempt(model, options, Level.ALL, sets, opened=open_chosen)
 
 
 def _distances(

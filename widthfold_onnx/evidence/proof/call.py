@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,6 +121,15 @@ class Call:
             return False
         common([value.shape for value in self.tensors])
         return True
+
+
+Meaning = Callable[[Call], list[Value] | None]
+"""Computes the results of a node; None if it does not describe this one."""
+
+
+def of_tensors(compute: Callable[..., Value]) -> Meaning:
+    """Describe an operator that computes one result of its inputs alone."""
+    return lambda call: [compute(*call.tensors)]
 
 
 def common(shapes: Sequence[Shape]) -> Shape:

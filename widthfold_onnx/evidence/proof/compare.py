@@ -14,9 +14,9 @@ import onnx
 from threadpoolctl import threadpool_limits
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
-from widthfold_onnx.evidence.proof.correspondence import Correspondence, Side
+from widthfold_onnx.evidence.proof.correspondence import Correspondence
 from widthfold_onnx.evidence.proof.evaluate import Evaluation, EvaluationError
-from widthfold_onnx.evidence.proof.field import KEY_BYTES, PRIMES, canonical
+from widthfold_onnx.evidence.proof.field import KEY_BYTES, PRIMES, unequal
 from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.evidence.proof.sizes import (
     Shapes,
@@ -31,6 +31,7 @@ from widthfold_onnx.model.proto.domain import is_default
 from widthfold_onnx.model.proto.scope import describe_node
 from widthfold_onnx.model.proto.walk import all_nodes
 from widthfold_onnx.model.shapes.table import ShapeTable
+from widthfold_onnx.results import Proof
 from widthfold_onnx.text import printable
 
 LEAST_BITS = 40
@@ -49,7 +50,7 @@ class SizeProof:
         values: how many values that both models name were found equal.
         error_bits: the verdict `equal` is wrong with a probability of at most 2^-error_bits.
         functions: operators that were treated as unknown functions of all that they read.
-        branches: the computed branches of every If of the new model that was computed.
+        branches: those of the new model that were computed: the first output of the If, the name.
         is_computed: whether the new model can be computed at these extents at all.
     """
 
@@ -59,8 +60,38 @@ class SizeProof:
     values: int = 0
     error_bits: float = 0.0
     functions: frozenset[str] = frozenset()
-    branches: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    branches: frozenset[tuple[str, str]] = frozenset()
     is_computed: bool = True
+
+
+VERDICTS = ("equal", "not provable", "different")
+
+
+def proved(old: Program, new: Program, fixed: Shapes, known: Shapes) -> Proof:
+    """Prove two models equal, or say where they differ, as a part of the report.
+
+    Args:
+        old: the original.
+        new: the rewritten model.
+        fixed: extents of inputs that the caller demands.
+        known: extents at which the original ran, empty where it did not.
+    """
+    try:
+        found = prove_at_sizes(old, new, fixed, known)
+    except UnverifiedError as error:
+        return Proof(verdict="skipped", reason=str(error))
+    worst = max(found, key=lambda proof: VERDICTS.index(proof.verdict))
+    dims = (f"{printable(name)} {list(extents)}" for name, extents in worst.shapes.items())
+    said = f"with {', '.join(dims)}" if worst.shapes else "without inputs"
+    return Proof(
+        verdict=worst.verdict,
+        reason=worst.reason and f"{worst.reason}, {said}",
+        values=min(proof.values for proof in found),
+        error_bits=max(0, int(min(proof.error_bits for proof in found))),
+        primes=list(PRIMES),
+        functions=sorted({name for proof in found for name in proof.functions}),
+        extents=[{name: list(dims) for name, dims in proof.shapes.items()} for proof in found],
+    )
 
 
 def prove_at_sizes(old: Program, new: Program, fixed: Shapes, known: Shapes) -> list[SizeProof]:
@@ -99,17 +130,13 @@ def prove_at_sizes(old: Program, new: Program, fixed: Shapes, known: Shapes) -> 
 
 def _unseen_branch(old: Program, new: Program, proofs: Sequence[SizeProof]) -> str:
     """Name an If of which one new branch was never computed; "" if there is none."""
-    computed: dict[str, frozenset[str]] = {}
-    for proof in proofs:
-        for name, chosen in proof.branches.items():
-            computed[name] = computed.get(name, frozenset()) | chosen
-    constant = Side(new).constant
-    fixed = {n.output[0] for n in new.scope.nodes if n.op_type == "If" and n.input[0] in constant}
-    before, after = _branches(old), _branches(new)
-    for name, chosen in computed.items():
-        for branch in {"then_branch", "else_branch"} - chosen if name not in fixed else ():
-            if after[name, branch] <= before.get((name, branch), set()):
-                continue  # the original holds it as well
+    computed = {branch for proof in proofs for branch in proof.branches}
+    nodes, before = new.scope.nodes, _branches(old)
+    fixed = {n.output[0] for n in nodes if n.op_type == "If" and n.input[0] in new.constant}
+    open_ifs = {name for name, _ in computed} - fixed
+    for (name, branch), bodies in _branches(new).items():
+        is_old = bodies <= before.get((name, branch), set())
+        if name in open_ifs and (name, branch) not in computed and not is_old:
             return f"the {branch} of {printable(name)} is chosen at none of the extents tried"
     return ""
 
@@ -150,30 +177,33 @@ def prove(old: Program, new: Program, shapes: Shapes) -> SizeProof:
     Raises:
         UnverifiedError: the original cannot be evaluated on these.
     """
+    found = partial(SizeProof, shapes=dict(shapes))
     lost = sorted(shapes.keys() - {value.name for value in new.proto.graph.input})
     if lost:
-        return SizeProof(
-            "different", f"the new model has no input {printable(lost[0])}", dict(shapes)
-        )
+        return found("different", f"the new model has no input {printable(lost[0])}")
     tables = [ShapeTable(old.proto, dict(shapes))]
     try:
         tables.append(ShapeTable(new.proto, dict(shapes)))
     except UsageError:
         said = "the new model declares other extents of its inputs"
-        return SizeProof("different", said, dict(shapes), is_computed=False)
-    both = Correspondence(old, new)
-    defaults = both.changed_defaults()
-    if defaults:
-        said = f"another value stands for {printable(defaults[0])} where a caller leaves it out"
-        return SizeProof("different", said, dict(shapes))
-    # Draws are computed side by side already; threads of BLAS on top of that wait for each other.
-    with threadpool_limits(1, "blas"):
-        found = _evaluated(both, tables, shapes, both.targets, both.variables(tables[0]))
-        if found.verdict == "different":
-            with suppress(UnverifiedError):  # a value not needed before cannot be evaluated
-                whole = _evaluated(both, tables, shapes, both.outputs, {})
-                return found if whole.verdict == "different" else whole
-    return found
+        return found("different", said, is_computed=False)
+    try:
+        both = Correspondence(old, new)
+        if defaults := both.changed_defaults():
+            name = printable(defaults[0])
+            said = f"another value stands for {name} where a caller leaves it out"
+            return found("different", said)
+        # Draws are computed side by side already; threads of BLAS on top wait for each other.
+        with threadpool_limits(1, "blas"):
+            changed = _evaluated(both, tables, shapes, both.targets, both.variables(tables[0]))
+            if changed.verdict == "different":
+                # A value not needed before may be one that cannot be evaluated.
+                with suppress(UnverifiedError, MemoryError):
+                    whole = _evaluated(both, tables, shapes, new.outputs, {})
+                    return changed if whole.verdict == "different" else whole
+            return changed
+    except MemoryError as error:
+        raise UnverifiedError("the proof needs more memory than there is") from error
 
 
 def _evaluated(
@@ -184,14 +214,13 @@ def _evaluated(
     variables: Shapes,
 ) -> SizeProof:
     """Evaluate both models up to the targets and compare these."""
-    missing = [name for name in targets if not both.is_written(name)]
+    found = partial(SizeProof, shapes=dict(shapes))
+    missing = [name for name in targets if name not in both.old.names & both.new.names]
     if missing:
-        return SizeProof(
-            "different", f"only one model computes {printable(missing[0])}", dict(shapes)
-        )
+        return found("different", f"only one model computes {printable(missing[0])}")
     agreed = both.agreed(tables[0])
     old, new = (
-        partial(Evaluation, side.program, table, shapes, variables=variables, agreed=agreed)
+        partial(Evaluation, side, table, shapes, variables=variables, agreed=agreed)
         for side, table in zip((both.old, both.new), tables, strict=True)
     )
     try:
@@ -201,35 +230,29 @@ def _evaluated(
     try:
         after = new(targets=targets)
     except EvaluationError as error:
-        return SizeProof("different", str(error), dict(shapes), is_computed=False)
+        return found("different", str(error), is_computed=False)
     differing = [name for name in targets if before.digests[name] != after.digests[name]]
-    bits = _error_bits(before, after)
-    if not differing and bits < LEAST_BITS:
-        weak = f"different models may agree in all draws with a probability of 2^{-bits:.0f}"
-        return SizeProof("not provable", weak, dict(shapes))
-    if not differing:
-        return SizeProof(
-            "equal",
-            shapes=dict(shapes),
-            values=len(both.shared) + len(targets),
-            error_bits=bits,
-            functions=frozenset(before.unknown | after.unknown),
-            branches={name: frozenset(chosen) for name, chosen in after.branches.items()},
-        )
     doubt = ""
     for name in differing:
-        one, other = (
-            (side, run(targets=[name], is_kept=True))
-            for side, run in ((both.old, old), (both.new, new))
-        )
-        by = f" ({describe_node(both.new.node(name))})" if name in both.new.writers else ""
-        differs = _difference(one[1].values[name], other[1].values[name])
-        where = f"{printable(name)}{by}: {differs}"
+        one, other = (run(targets=[name], is_kept=True) for run in (old, new))
+        by = f" ({describe_node(both.new.writer(name))})" if name in both.new.graph.writers else ""
+        where = f"{printable(name)}{by}: {_difference(one.values[name], other.values[name])}"
         why = undecided(name, one, other, {**shapes, **variables}, tables[0])
         if not why:
-            return SizeProof("different", where, dict(shapes))
+            return found("different", where)
         doubt = doubt or f"{where}; {why}"
-    return SizeProof("not provable", doubt, dict(shapes))
+    bits = _error_bits(before, after)
+    if not differing and bits < LEAST_BITS:
+        doubt = f"different models may agree in all draws with a probability of 2^{-bits:.0f}"
+    if doubt:
+        return found("not provable", doubt)
+    return found(
+        "equal",
+        values=len(both.shared) + len(targets),
+        error_bits=bits,
+        functions=frozenset(before.unknown | after.unknown),
+        branches=frozenset(after.branches),
+    )
 
 
 def _error_bits(before: Evaluation, after: Evaluation) -> float:
@@ -249,9 +272,7 @@ def _difference(one: Value, other: Value) -> str:
         return "it is computed otherwise"
     if one.shape != other.shape:
         return f"extents {list(other.shape)} instead of {list(one.shape)}"
-    wrong = np.zeros(one.shape, bool)
-    for a, b, prime in zip(one.draws, other.draws, PRIMES, strict=True):
-        wrong |= canonical(a, prime) != canonical(b, prime)
+    wrong = unequal(one.draws, other.draws)
     places = np.argwhere(wrong)
     if not len(places):
         names = [onnx.TensorProto.DataType.Name(value.kind) for value in (other, one)]

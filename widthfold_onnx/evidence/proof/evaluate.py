@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections import ChainMap, Counter
-from collections.abc import Collection, Mapping, MutableMapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import onnx
 
 from widthfold_onnx.evidence.proof.call import Call
-from widthfold_onnx.evidence.proof.field import function, key_of, variables
+from widthfold_onnx.evidence.proof.field import key_of, variables
 from widthfold_onnx.evidence.proof.operators import evaluate, is_function, operator, unknown
-from widthfold_onnx.evidence.proof.program import Program, constant, stored
+from widthfold_onnx.evidence.proof.operators.arithmetic import applied
+from widthfold_onnx.evidence.proof.program import Graph, Program, constant
 from widthfold_onnx.evidence.proof.values import (
     Described,
     Elements,
@@ -23,7 +23,6 @@ from widthfold_onnx.evidence.proof.values import (
     UnevaluableError,
     Value,
 )
-from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.domain import domain_name, is_default
 from widthfold_onnx.model.proto.scope import NameScope, bodies_of, describe_node
 from widthfold_onnx.model.proto.walk import body_path
@@ -32,9 +31,31 @@ from widthfold_onnx.model.shapes.table import ShapeTable
 MOST_ELEMENTS = 1 << 27
 """Largest value that is evaluated; it takes 20 bytes for each element."""
 
+Body = tuple[str, int | None, NameScope]
+"""A graph of a node, with its attribute and its index there; see `bodies_of`."""
+
 
 class EvaluationError(Exception):
     """A node that no runtime could compute."""
+
+
+@dataclass
+class _Frame:
+    """A graph while it is evaluated.
+
+    Attributes:
+        graph: what it holds.
+        path: its place in the model.
+        values: those of its names that are known, as long as something reads them.
+        outer: the graph around it.
+        loops: how many loops are around it.
+    """
+
+    graph: Graph
+    path: str
+    values: dict[str, Value]
+    outer: _Frame | None = None
+    loops: int = 0
 
 
 class Evaluation:
@@ -51,6 +72,7 @@ class Evaluation:
         is_kept: whether the values of the targets are kept, and not only their digests.
 
     Attributes:
+        program: the model.
         digests: of the targets.
         values: the targets.
         degree: of the polynomials, at most.
@@ -58,7 +80,7 @@ class Evaluation:
         functions: how often each operator was treated as a random function, by its name and the
             version since which it is unchanged.
         unknown: operators that were treated as functions of all that they read.
-        branches: the computed branches of every If, by its first output.
+        branches: those that were computed, by the first output of the If and their name.
     """
 
     def __init__(
@@ -72,26 +94,23 @@ class Evaluation:
         variables: Mapping[str, Shape],
         is_kept: bool = False,
     ) -> None:
-        self._program = program
+        self.program = program
         self._table = table
         self._agreed = agreed
         self._variables = variables
         self._targets = frozenset(targets)
         self._is_kept = is_kept
-        self._depth = 0  # loops around the node that is evaluated
         self.digests: dict[str, bytes] = {}
         self.values: dict[str, Value] = {}
         self.degree, self.size = 1, 0
         self.functions: Counter[tuple[str, int]] = Counter()
         self.unknown: set[str] = set()
-        self.branches: dict[str, set[str]] = {}
-        given: dict[str, Value] = {}
-        for value in program.inputs:
-            given[value.name] = self._input(value, shapes)
-        tensors = stored(program.proto.graph)
-        for name in self._targets & (given.keys() | tensors.keys()):  # outputs that no node writes
-            self._keep(name, self._read(name, given, tensors))
-        self._graph(program.scope, "", targets, ChainMap(given))
+        self.branches: set[tuple[str, str]] = set()
+        given = {value.name: self._input(value, shapes) for value in program.inputs}
+        main = _Frame(program.graph, "", given)
+        for name in self._targets - program.graph.writers.keys():  # outputs that no node writes
+            self._note(name, self._read(name, main))
+        self._graph(main, targets)
 
     def _input(self, value: onnx.ValueInfoProto, shapes: Mapping[str, Shape]) -> Value:
         is_tensor = value.type.HasField("tensor_type")
@@ -105,62 +124,52 @@ class Evaluation:
         self.size += math.prod(shape)
         return Elements(variables(key, shape), kind=kind)
 
-    def _graph(
-        self,
-        scope: NameScope,
-        path: str,
-        outputs: Sequence[str],
-        env: ChainMap[str, Value],
-    ) -> list[Value]:
-        """Evaluate what the outputs of a graph need.
+    def _graph(self, frame: _Frame, outputs: Sequence[str]) -> None:
+        """Evaluate what some values of a graph need.
 
         Raises:
             EvaluationError: a node that cannot be computed.
         """
-        assert scope.graph is not None
-        tensors = stored(scope.graph)
-        fixed = {} if path else self._variables
-        needed, last = _plan(scope, outputs, fixed)
-        for index in sorted(needed):
-            for name in needed[index]:
-                if name in fixed and name not in env:
-                    shape, kind = self._agreed[name]
-                    env[name] = self._drawn(key_of("variable", name), shape, kind)
-            node = scope.nodes[index]
-            read = {name: self._read(name, env, tensors) for name in node.input if name}
+        graph, values = frame.graph, frame.values
+        fixed = {} if frame.path else self._variables
+        nodes = graph.behind(outputs, fixed)
+        touched = {i: {*graph.reads[i], *graph.scope.nodes[i].output} for i in nodes}
+        last = {name: i for i in nodes for name in touched[i]}
+        for index in nodes:
+            node = graph.scope.nodes[index]
+            for name in graph.reads[index]:
+                if name in fixed and name not in values:
+                    values[name] = self._drawn(key_of("variable", name), *self._agreed[name])
             try:
-                results = self._node(node, scope.inner.get(index, ()), path, read, env, tensors)
+                results = self._node(frame, index)
             except UnevaluableError as error:
                 raise EvaluationError(f"{describe_node(node)}: {error}") from error
-            except MemoryError as error:
-                raise EvaluationError(f"{describe_node(node)} needs too much memory") from error
-            self._note(node, path, results)
             for name, value in zip(node.output, results, strict=False):
+                if name in self._targets and not frame.path:
+                    self._note(name, value)
+                if isinstance(value, Elements):
+                    self.degree = max(self.degree, value.degree)
+                    self.size += value.draws[0].size
                 if name and name not in fixed:
-                    env[name] = value
-            for name in last.get(index, ()):
-                env.maps[0].pop(name, None)
-        return [self._read(name, env, tensors) for name in outputs] if path else []
+                    values[name] = value
+            for name in touched[index].difference(outputs):
+                if last[name] == index:
+                    values.pop(name, None)
 
-    def _read(self, name: str, env: Mapping[str, Value], tensors: Mapping[str, Any]) -> Value:
-        if name in tensors and name not in env:
-            return Known(self._program.read(tensors[name]))
-        if name in env:
-            return env[name]
-        raise EvaluationError(f"nothing computes {name}")
+    def _read(self, name: str, frame: _Frame) -> Value:
+        """Return a value of a graph, or of one around it; constants are read when needed."""
+        if name in frame.values:
+            return frame.values[name]
+        if name in frame.graph.tensors:
+            return Known(self.program.read(frame.graph.tensors[name]))
+        if frame.outer is None:
+            raise EvaluationError(f"nothing computes {name}")
+        return self._read(name, frame.outer)
 
-    def _keep(self, name: str, value: Value) -> None:
+    def _note(self, name: str, value: Value) -> None:
         self.digests[name] = _digest(value, self._table.element("", name))
         if self._is_kept:
             self.values[name] = value
-
-    def _note(self, node: onnx.NodeProto, path: str, results: Sequence[Value]) -> None:
-        for name, value in zip(node.output, results, strict=False):
-            if name in self._targets and not path:
-                self._keep(name, value)
-            if isinstance(value, Elements):
-                self.degree = max(self.degree, value.degree)
-                self.size += value.draws[0].size
 
     def _shape(self, path: str, name: str) -> Shape | None:
         """Return the extents of a value, None where they are not known.
@@ -168,78 +177,65 @@ class Evaluation:
         Raises:
             UnevaluableError: it is too large to be evaluated.
         """
-        dims: Dims | None = self._table.get(path, name)
-        if (dims is None or None in dims) and name in self._agreed and not path:
-            dims = self._agreed[name][0]
-        if dims is None or None in dims:
-            return None
-        known = tuple(n for n in dims if n is not None)
-        if math.prod(known) > MOST_ELEMENTS:
-            raise UnevaluableError(f"{list(known)} are too many elements")
-        return known
+        extents = self._table.extents(path, name)
+        if extents is None and name in self._agreed and not path:
+            extents = self._agreed[name][0]
+        if extents is not None and math.prod(extents) > MOST_ELEMENTS:
+            raise UnevaluableError(f"{list(extents)} are too many elements")
+        return extents
 
-    def _node(
-        self,
-        node: onnx.NodeProto,
-        inner: Sequence[NameScope],
-        path: str,
-        read: Mapping[str, Value],
-        env: ChainMap[str, Value],
-        tensors: Mapping[str, Any],
-    ) -> list[Value]:
-        if is_default(node, "Constant"):
-            array = constant(node, self._program)
-            if array is not None:
-                return [Known(array)]
+    def _node(self, frame: _Frame, index: int) -> list[Value]:
+        node, path = frame.graph.scope.nodes[index], frame.path
+        if (array := constant(node, self.program)) is not None:
+            return [Known(array)]
         call = Call(
             node=node,
-            attributes=self._program.attributes(node),
-            inputs=[read.get(name) for name in node.input],
-            opset=self._program.opsets.get(domain_name(node.domain), 1),
-            version=self._program.version(node),
+            attributes=self.program.attributes(node),
+            inputs=[self._read(name, frame) if name else None for name in node.input],
+            opset=self.program.opsets.get(domain_name(node.domain), 1),
+            version=self.program.version(node),
             shapes=[self._shape(path, name) if name else None for name in node.output],
             unknown=self.unknown,
             made=[self._table.element(path, name) for name in node.output],
         )
-        if not inner:
+        bodies = bodies_of(node, frame.graph.scope.inner.get(index, ()))
+        if bodies and is_default(node, "If"):
+            return self._if(call, bodies, frame)
+        if bodies:
+            found = [self._body(call, body, frame, number) for number, body in enumerate(bodies)]
+            results = unknown(call, *(_digest(value).hex() for values in found for value in values))
+        else:
             results = evaluate(call)
-            is_known = all(isinstance(value, Known) for value in results)
-            if not is_known and (is_function(node) or operator(node) in self.unknown):
-                self.functions[operator(node), call.version] += 1
-            return [_typed(value, kind) for value, kind in zip(results, call.made, strict=False)]
-        around = _outside(env, tensors, inner, self._program)
-        if is_default(node, "If"):
-            return self._if(call, inner, path, around)
-        self.functions[operator(node), call.version] += 1
-        bodies = []
-        for number, (attribute, index, scope) in enumerate(bodies_of(node, inner)):
-            assert scope.graph is not None
-            inside = body_path(path, node, attribute, index)
-            given = {
-                value.name: self._body_input(inside, value.name, (self._depth, number, i))
-                for i, value in enumerate(scope.graph.input)
-            }
-            outputs = [value.name for value in scope.graph.output]
-            self._depth += 1
-            try:
-                found = self._graph(scope, inside, outputs, around.new_child(given))
-            finally:
-                self._depth -= 1
-            bodies += [_digest(value).hex() for value in found]
-        results = unknown(call, *bodies)
-        return [_typed(value, kind) for value, kind in zip(results, call.made, strict=True)]
+        is_known = all(isinstance(value, Known) for value in results)
+        if bodies or (not is_known and (is_function(node) or operator(node) in self.unknown)):
+            self.functions[operator(node), call.version] += 1
+        return [
+            replace(value, kind=kind) if kind and isinstance(value, Elements) else value
+            for value, kind in zip(results, call.made, strict=False)
+        ]
 
-    def _body_input(self, path: str, name: str, which: tuple[int, int, int]) -> Value:
-        kind = self._table.element(path, name)
-        return self._drawn(key_of("body", *which), self._shape(path, name), kind)
+    def _body(self, call: Call, body: Body, frame: _Frame, number: int = -1) -> list[Value]:
+        """Return the outputs of a graph of a node.
 
-    def _if(
-        self,
-        call: Call,
-        inner: Sequence[NameScope],
-        path: str,
-        env: ChainMap[str, Value],
-    ) -> list[Value]:
+        Args:
+            call: the node.
+            body: the graph, and where it stands.
+            frame: the graph that holds the node.
+            number: which body of a loop it is; -1 for a branch of an If.
+        """
+        attribute, index, scope = body
+        graph, path = Graph(scope), body_path(frame.path, call.node, attribute, index)
+        assert scope.graph is not None
+        inside = _Frame(graph, path, {}, frame, frame.loops + (number >= 0))
+        for i, value in enumerate(scope.graph.input):
+            key = key_of("body", frame.loops, number, i)
+            shape, kind = self._shape(path, value.name), self._table.element(path, value.name)
+            inside.values[value.name] = self._drawn(key, shape, kind)
+        outputs = [value.name for value in scope.graph.output]
+        self._graph(inside, outputs)
+        return [self._read(name, inside) for name in outputs]
+
+    def _if(self, call: Call, bodies: Sequence[Body], frame: _Frame) -> list[Value]:
         """Compute the branch that a known condition chooses, else both.
 
         If both return the same, that is the result under any condition.
@@ -248,21 +244,12 @@ class Evaluation:
         chosen = {"then_branch", "else_branch"}
         if isinstance(condition, Known):
             chosen = {"then_branch" if condition.array.any() else "else_branch"}
-        self.branches.setdefault(call.node.output[0], set()).update(chosen)
-        results: dict[str, list[Value]] = {}
-        for attribute, index, scope in bodies_of(call.node, inner):
-            if attribute in chosen:
-                assert scope.graph is not None
-                outputs = [value.name for value in scope.graph.output]
-                inside = body_path(path, call.node, attribute, index)
-                results[attribute] = self._graph(scope, inside, outputs, env.new_child())
+        self.branches.update((call.node.output[0], name) for name in chosen)
+        results = {body[0]: self._body(call, body, frame) for body in bodies if body[0] in chosen}
         if len(results) < 2:
             return next(iter(results.values()))
-        branches = (results["then_branch"], results["else_branch"])
-        return [
-            self._either(call, one, other, i)
-            for i, (one, other) in enumerate(zip(*branches, strict=True))
-        ]
+        branches = zip(results["then_branch"], results["else_branch"], strict=True)
+        return [self._either(call, one, other, i) for i, (one, other) in enumerate(branches)]
 
     def _either(self, call: Call, one: Value, other: Value, index: int) -> Value:
         if _digest(one) == _digest(other):
@@ -270,67 +257,17 @@ class Evaluation:
         self.functions["If", call.version] += 1
         self.unknown.add("If")
         condition = call.inputs[0]
-        types = {None if isinstance(v, Opaque) else (v.shape, v.kind) for v in (one, other)}
         key = key_of("If", None if condition is None else condition.digest())
-        if len(types) > 1 or None in types:
-            parts = (one.digest(), other.digest(), index)
-            return Opaque(key_of(key, *parts))
-        assert not isinstance(one, Opaque)
-        assert not isinstance(other, Opaque)
-        return Elements(
-            function(key, [one.draws, other.draws], one.shape),
-            constants=max(one.constants, other.constants),
-            kind=one.kind,
-        )
+        if (
+            isinstance(one, Opaque)
+            or isinstance(other, Opaque)
+            or (one.shape, one.kind) != (other.shape, other.kind)
+        ):
+            return Opaque(key_of(key, one.digest(), other.digest(), index))
+        return replace(applied(key, [one, other]), kind=one.kind)
 
 
 def _digest(value: Value, otherwise: int = 0) -> bytes:
     """Digest a value with its element type, or another type where its own is not known."""
     kind = 0 if isinstance(value, Opaque) else value.kind
     return value.digest() + bytes([kind or otherwise])
-
-
-def _typed(value: Value, kind: int) -> Value:
-    return replace(value, kind=kind) if kind and isinstance(value, Elements) else value
-
-
-def _outside(
-    env: ChainMap[str, Value],
-    tensors: Mapping[str, Any],
-    inner: Sequence[NameScope],
-    program: Program,
-) -> ChainMap[str, Value]:
-    """Return the values visible to the graphs inside a node, constants included."""
-    captured = {name for scope in inner for name in scope.captured}
-    constants: MutableMapping[str, Value] = {
-        name: Known(program.read(tensors[name]))
-        for name in captured
-        if name in tensors and name not in env
-    }
-    return env.new_child(constants)
-
-
-def _plan(
-    scope: NameScope, outputs: Sequence[str], fixed: Collection[str]
-) -> tuple[dict[int, list[str]], dict[int, list[str]]]:
-    """Return the needed nodes with what they read, and the values that each of them reads last."""
-    writer = {name: i for i, node in enumerate(scope.nodes) for name in node.output if name}
-    waiting = [writer[name] for name in outputs if name in writer]
-    reads: dict[int, list[str]] = {}
-    while waiting:
-        index = waiting.pop()
-        if index in reads:
-            continue
-        inside = [name for s in scope.inner.get(index, ()) for name in s.captured]
-        reads[index] = [*(name for name in scope.nodes[index].input if name), *inside]
-        waiting += [writer[n] for n in reads[index] if n in writer and n not in fixed]
-    last: dict[str, int] = {}
-    for index in sorted(reads):
-        for name in (*reads[index], *scope.nodes[index].output):
-            if name:
-                last[name] = index
-    ends: dict[int, list[str]] = {}
-    for name, index in last.items():
-        if name not in outputs:
-            ends.setdefault(index, []).append(name)
-    return reads, ends

@@ -66,6 +66,14 @@ def canonical(array: Array, prime: int) -> Array:
     return whole.view(np.uint64)
 
 
+def unequal(one: Draws, other: Draws) -> Array:
+    """Return where elements of equal extents differ in any draw."""
+    wrong = np.zeros(one[0].shape, bool)
+    for a, b, prime in zip(one, other, PRIMES, strict=True):
+        wrong |= canonical(a, prime) != canonical(b, prime)
+    return wrong
+
+
 def dot(a: Array, b: Array, prime: Modulus) -> Array:
     """Multiply matrices modulo a prime: [..., m, k] and [..., k, n] give [..., m, n]."""
     total = None

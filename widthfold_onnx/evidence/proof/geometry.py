@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,12 @@ class Windows:
     ends: tuple[int, ...]
     counts: tuple[int, ...]
 
+    @property
+    def reach(self) -> tuple[int, ...]:
+        """Positions from the first tap of the first window to the last tap of the last one."""
+        steps = zip(self.kernel, self.strides, self.dilations, self.counts, strict=True)
+        return tuple((n - 1) * s + (k - 1) * d + 1 for k, s, d, n in steps)
+
     def padded(self, array: Array, fill: Any = 0) -> Array:
         """Pad, or cut, the spatial axes of [..., *spatial]."""
         lead = array.ndim - len(self.kernel)
@@ -43,6 +49,11 @@ class Windows:
         cuts = zip(self.begins, self.ends, wide.shape[lead:], strict=True)
         kept = [slice(max(-b, 0), n - max(-e, 0)) for b, e, n in cuts]
         return np.asarray(wide[*[slice(None)] * lead, *kept])
+
+    def cut(self, padded: Array) -> Array:
+        """Undo `padded`: of a ConvTranspose this gives the result."""
+        begins, ends = (tuple(-n for n in pads) for pads in (self.begins, self.ends))
+        return replace(self, begins=begins, ends=ends).padded(padded)
 
     def of(self, padded: Array) -> Array:
         """View padded data [..., *spatial] as [..., *counts, *kernel]."""
@@ -89,16 +100,7 @@ def windows(attributes: Attributes, kernel: Sequence[int], extents: Sequence[int
     Raises:
         UnevaluableError: attributes that do not fit, or no window fits into the data.
     """
-    rank = len(kernel)
-    strides = tuple(attributes.get("strides") or (1,) * rank)
-    dilations = tuple(attributes.get("dilations") or (1,) * rank)
-    pads = tuple(attributes.get("pads") or (0,) * (2 * rank))
-    stated = tuple(attributes.get("kernel_shape") or kernel)
-    if (len(extents), len(strides), len(dilations), len(pads)) != (rank, rank, rank, 2 * rank):
-        raise UnevaluableError(f"its attributes do not fit {len(extents)} spatial axes")
-    if stated != tuple(kernel) or min((*strides, *dilations, *kernel), default=1) < 1:
-        raise UnevaluableError("its kernel, strides or dilations make no sense")
-    begins, ends = list(pads[:rank]), list(pads[rank:])
+    strides, dilations, begins, ends = _steps(attributes, kernel, extents)
     auto_pad = attributes.get("auto_pad", "NOTSET")
     reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     counts = []
@@ -107,8 +109,6 @@ def windows(attributes: Attributes, kernel: Sequence[int], extents: Sequence[int
             total = max((-(-extent // strides[i]) - 1) * strides[i] + reach[i] - extent, 0)
             begins[i] = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
             ends[i] = total - begins[i]
-        elif auto_pad == "VALID":
-            begins[i] = ends[i] = 0
         room = extent + begins[i] + ends[i] - reach[i]
         if room < 0:
             raise UnevaluableError(f"a window of {reach[i]} does not fit into {extent} positions")
@@ -122,25 +122,29 @@ def windows(attributes: Attributes, kernel: Sequence[int], extents: Sequence[int
     return Windows(tuple(kernel), strides, dilations, tuple(begins), tuple(ends), tuple(counts))
 
 
-@dataclass(frozen=True)
-class Spread:
-    """The positions where a ConvTranspose adds products: tap k of input i at s*i + d*k - begin.
+def _steps(
+    attributes: Attributes, kernel: Sequence[int], extents: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...], list[int], list[int]]:
+    """Return strides, dilations, and the pads before and behind the data.
 
-    Attributes:
-        strides: per spatial axis.
-        dilations: per spatial axis.
-        begins: positions that are cut before the result.
-        extents: of the result.
+    Raises:
+        UnevaluableError: attributes that do not fit.
     """
+    rank = len(kernel)
+    strides = tuple(attributes.get("strides") or (1,) * rank)
+    dilations = tuple(attributes.get("dilations") or (1,) * rank)
+    is_padded = attributes.get("auto_pad", "NOTSET") == "NOTSET" and attributes.get("pads")
+    pads = list(attributes["pads"] if is_padded else (0,) * (2 * rank))
+    stated = tuple(attributes.get("kernel_shape") or kernel)
+    if (len(extents), len(strides), len(dilations), len(pads)) != (rank, rank, rank, 2 * rank):
+        raise UnevaluableError(f"its attributes do not fit {len(extents)} spatial axes")
+    if stated != tuple(kernel) or min((*strides, *dilations, *kernel), default=1) < 1:
+        raise UnevaluableError("its kernel, strides or dilations make no sense")
+    return strides, dilations, pads[:rank], pads[rank:]
 
-    strides: tuple[int, ...]
-    dilations: tuple[int, ...]
-    begins: tuple[int, ...]
-    extents: tuple[int, ...]
 
-
-def spread(attributes: Attributes, kernel: Sequence[int], extents: Sequence[int]) -> Spread:
-    """Read the attributes of a ConvTranspose.
+def spread(attributes: Attributes, kernel: Sequence[int], extents: Sequence[int]) -> Windows:
+    """Read the attributes of a ConvTranspose: its data lies in windows of its result.
 
     Args:
         attributes: of the node.
@@ -150,33 +154,26 @@ def spread(attributes: Attributes, kernel: Sequence[int], extents: Sequence[int]
     Raises:
         UnevaluableError: attributes that do not fit.
     """
+    strides, dilations, begins, ends = _steps(attributes, kernel, extents)
     rank = len(kernel)
-    strides = tuple(attributes.get("strides") or (1,) * rank)
-    dilations = tuple(attributes.get("dilations") or (1,) * rank)
-    pads = tuple(attributes.get("pads") or (0,) * (2 * rank))
     more = tuple(attributes.get("output_padding") or (0,) * rank)
-    stated = tuple(attributes.get("kernel_shape") or kernel)
-    wanted = attributes.get("output_shape")
-    lengths = (len(extents), len(strides), len(dilations), len(pads), len(more))
-    if lengths != (rank, rank, rank, 2 * rank, rank) or stated != tuple(kernel):
-        raise UnevaluableError(f"its attributes do not fit {len(extents)} spatial axes")
+    if len(more) != rank:
+        raise UnevaluableError(f"its attributes do not fit {rank} spatial axes")
     auto_pad = attributes.get("auto_pad", "NOTSET")
+    wanted = attributes.get("output_shape")
     if not wanted and auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         wanted = [n * s for n, s in zip(extents, strides, strict=True)]
-    begins, results = [], []
-    for i, extent in enumerate(extents):
-        full = strides[i] * (extent - 1) + more[i] + (kernel[i] - 1) * dilations[i] + 1
+    at = Windows(tuple(kernel), strides, dilations, (), (), tuple(extents))
+    for i, full in enumerate(at.reach):
         if wanted:
             result = wanted[len(wanted) - rank + i]
-            if result - full + more[i] >= strides[i]:
-                raise UnevaluableError(f"{extent} positions do not become {result}")
-            total = max(full - result, 0)
-            begin = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
+            if result - full >= strides[i]:
+                raise UnevaluableError(f"{extents[i]} positions do not become {result}")
+            total = max(full + more[i] - result, 0)
+            begins[i] = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
         else:
-            begin = 0 if auto_pad == "VALID" else pads[i]
-            result = full - begin - (0 if auto_pad == "VALID" else pads[rank + i])
+            result = full + more[i] - begins[i] - ends[i]
         if result < 1:
             raise UnevaluableError(f"its result would have {result} positions")
-        begins.append(begin)
-        results.append(result)
-    return Spread(strides, dilations, tuple(begins), tuple(results))
+        ends[i] = full - begins[i] - result
+    return replace(at, begins=tuple(begins), ends=tuple(ends))

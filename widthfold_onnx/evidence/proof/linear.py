@@ -8,7 +8,7 @@ import numpy as np
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.proof.field import TERMS, Modulus, added, dot, number_type, reduced
-from widthfold_onnx.evidence.proof.geometry import Spread, Windows
+from widthfold_onnx.evidence.proof.geometry import Windows
 from widthfold_onnx.evidence.proof.values import UnevaluableError
 
 SLICE_BYTES = 1 << 21
@@ -57,51 +57,30 @@ def conv(data: Array, weight: Array, group: int, at: Windows, prime: Modulus) ->
     return result.reshape(len(data), outputs, *at.counts)
 
 
-def conv_transpose(data: Array, weight: Array, group: int, at: Spread, prime: Modulus) -> Array:
+def conv_transpose(data: Array, weight: Array, group: int, at: Windows, prime: Modulus) -> Array:
     """Convolve [N, C, *extents] with [C, O / group, *kernel], transposed, to [N, O, *extents'].
 
     Raises:
         UnevaluableError: the channels do not fit.
     """
-    outputs, kernel = weight.shape[1] * group, weight.shape[2:]
+    outputs, positions = weight.shape[1] * group, math.prod(at.counts)
     check_groups(data.shape[1], outputs, group, weight.shape[0] // max(group, 1))
-    extents, positions = data.shape[2:], math.prod(data.shape[2:])
-    result = np.zeros((len(data), group, weight.shape[1], *at.extents))
+    result = np.zeros((len(data), group, weight.shape[1], *at.reach))
     columns = data.reshape(len(data), group, data.shape[1] // group, positions)
     rows = weight.reshape(group, weight.shape[0] // group, weight.shape[1], -1)
     step = max(1, SLICE_BYTES // max(len(data) * outputs * positions * _BYTES, 1))
-    met = 0
     for start in range(0, rows.shape[3], step):
         taps = rows[..., start : start + step]
         flat = taps.reshape(group, taps.shape[1], -1).swapaxes(1, 2)
         product = dot(flat, columns, prime)
-        product = product.reshape(len(data), group, weight.shape[1], taps.shape[3], *extents)
+        product = product.reshape(len(data), group, weight.shape[1], taps.shape[3], *at.counts)
         for i in range(product.shape[3]):
-            tap = np.unravel_index(start + i, kernel)
-            given, taken = _meeting(at, [int(k) for k in tap], extents)
-            part = product[:, :, :, i]
-            result[:, :, :, *taken] += part[:, :, :, *given]
-            met += 1
-            if met % TERMS == 0:
+            tap = np.unravel_index(start + i, at.kernel)
+            result[:, :, :, *at.tap([int(k) for k in tap])] += product[:, :, :, i]
+            if (start + i + 1) % TERMS == 0:
                 reduced(result, prime)
-    return reduced(result, prime).reshape(len(data), outputs, *at.extents)
-
-
-def _meeting(
-    at: Spread, tap: list[int], extents: tuple[int, ...]
-) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """Return the inputs that a tap brings into the result, and the places where it adds them."""
-    given, taken = [], []
-    for i, extent in enumerate(extents):
-        offset = at.dilations[i] * tap[i] - at.begins[i]
-        first = max(0, -(offset // at.strides[i]))  # the first input at or behind position 0
-        last = min(extent, (at.extents[i] - 1 - offset) // at.strides[i] + 1)
-        count = max(0, last - first)
-        begin = at.strides[i] * first + offset
-        given.append(slice(first, first + count))
-        taken.append(slice(begin, begin + at.strides[i] * (count - 1) + 1 if count else begin,
-                           at.strides[i]))  # fmt: skip
-    return tuple(given), tuple(taken)
+    result = at.cut(reduced(result, prime))
+    return result.reshape(len(data), outputs, *result.shape[3:])
 
 
 def check_groups(given: int, outputs: int, group: int, channels: int) -> None:

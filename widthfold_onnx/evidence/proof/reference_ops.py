@@ -15,6 +15,8 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
@@ -22,39 +24,38 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.proof.geometry import spread, windows
 from widthfold_onnx.evidence.proof.linear import conv, conv_transpose
+from widthfold_onnx.model.proto.walk import all_tensors, model_nodes
 
 SOFTMAX_OF_ONE_AXIS = 13
 """Operator set since which Softmax is one of an axis, not of all from it on."""
 
 
-class Conv(OpRun):
+_NARROW = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+
+
+class _Op(OpRun):
+    op_domain = ""
+
+
+class Conv(_Op):
     """Conv in float64."""
 
-    op_domain = ""
+    place, compute = staticmethod(windows), staticmethod(conv)
 
     def _run(self, x: Array, w: Array, b: Array | None = None, **attributes: Any) -> tuple[Array]:
-        at = windows(attributes, w.shape[2:], x.shape[2:])
-        return (_biased(conv(x, w, attributes["group"], at, None), b),)
+        at = self.place(attributes, w.shape[2:], x.shape[2:])
+        y = self.compute(x, w, attributes["group"], at, None)
+        return (y if b is None else np.asarray(y + b.reshape(-1, *[1] * (y.ndim - 2))),)
 
 
-class ConvTranspose(OpRun):
+class ConvTranspose(Conv):
     """ConvTranspose in float64."""
 
-    op_domain = ""
-
-    def _run(self, x: Array, w: Array, b: Array | None = None, **attributes: Any) -> tuple[Array]:
-        at = spread(attributes, w.shape[2:], x.shape[2:])
-        return (_biased(conv_transpose(x, w, attributes["group"], at, None), b),)
+    place, compute = staticmethod(spread), staticmethod(conv_transpose)
 
 
-def _biased(y: Array, b: Array | None) -> Array:
-    return y if b is None else np.asarray(y + b.reshape(-1, *[1] * (y.ndim - 2)))
-
-
-class MaxPool(OpRun):
+class MaxPool(_Op):
     """MaxPool without the places of its results."""
-
-    op_domain = ""
 
     def _run(self, x: Array, **attributes: Any) -> tuple[Array]:
         if len(self.onnx_node.output) > 1:
@@ -64,10 +65,8 @@ class MaxPool(OpRun):
         return (reduce(np.maximum, (padded[:, :, *at.tap(t)] for t in np.ndindex(*at.kernel))),)
 
 
-class Softmax(OpRun):
+class Softmax(_Op):
     """Softmax; before opset 13 over all axes from `axis` on (ONNX operator text)."""
-
-    op_domain = ""
 
     def _run(self, x: Array, **_: object) -> tuple[Array]:
         old = self.run_params["opsets"][self.op_domain] < SOFTMAX_OF_ONE_AXIS
@@ -86,56 +85,37 @@ class LogSoftmax(Softmax):
         return (np.log(y),)
 
 
-class BatchNormalization(OpRun):
+class BatchNormalization(_Op):
     """BatchNormalization with the statistics that it is given; training is refused."""
 
-    op_domain = ""
-
     def _run(
-        self,
-        x: Array,
-        scale: Array,
-        bias: Array,
-        mean: Array,
-        variance: Array,
-        epsilon: float = 1e-5,
-        training_mode: int | None = 0,
-        **_: object,
+        self, x: Array, *parts: Array, epsilon: float = 1e-5, **attributes: Any
     ) -> tuple[Array]:
-        if training_mode or len(self.onnx_node.output) > 1:
+        if attributes.get("training_mode") or len(self.onnx_node.output) > 1:
             raise UnverifiedError("BatchNormalization in training mode is not computed in float64")
-        sides = [v.reshape(-1, *[1] * (x.ndim - 2)) for v in (scale, bias, mean, variance)]
-        scale, bias, mean, variance = sides
+        along = (-1, *[1] * (x.ndim - 2))
+        scale, bias, mean, variance = (part.reshape(along) for part in parts)
         return (scale * (x - mean) / np.sqrt(variance + epsilon) + bias,)
 
 
-class DequantizeLinear(OpRun):
+class DequantizeLinear(_Op):
     """DequantizeLinear of a tensor or along one axis, in float64."""
 
-    op_domain = ""
-
     def _run(
-        self,
-        x: Array,
-        scale: Array,
-        zero_point: Array | None = None,
-        axis: int | None = 1,
-        block_size: int | None = 0,
-        **_: object,
+        self, x: Array, scale: Array, zero_point: Array | None = None, **attributes: Any
     ) -> tuple[Array]:
-        if block_size:
+        if attributes.get("block_size"):
             raise UnverifiedError("DequantizeLinear in blocks is not computed in float64")
         along = [1] * x.ndim
         if scale.size > 1:
+            axis = attributes.get("axis")
             along[1 if axis is None else axis] = -1
         zero = 0.0 if zero_point is None else zero_point.astype(np.float64).reshape(along)
         return ((x.astype(np.float64) - zero) * scale.astype(np.float64).reshape(along),)
 
 
-class STFT(OpRun):
+class STFT(_Op):
     """STFT of a real signal [batch, length] or [batch, length, 1], or of a complex one."""
-
-    op_domain = ""
 
     def _run(
         self,
@@ -156,10 +136,8 @@ class STFT(OpRun):
         return (np.stack([result.real, result.imag], axis=-1),)
 
 
-class Loop(OpRun):
+class Loop(_Op):
     """Loop; a trip count or condition that is left out ends nothing (ONNX operator text)."""
-
-    op_domain = ""
 
     def need_context(self) -> bool:
         """Return True: the body may read what the graphs around it hold."""
@@ -192,3 +170,20 @@ OPS = (
     *(Conv, ConvTranspose, MaxPool, Softmax, LogSoftmax, BatchNormalization, DequantizeLinear),
     *(STFT, Loop),
 )
+
+
+def widen(model: onnx.ModelProto) -> None:
+    """Turn every float of a model that holds its own data into float64."""
+    for tensor in all_tensors(model):
+        if tensor.data_type in _NARROW:
+            array = numpy_helper.to_array(tensor).astype(np.float64)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    for node in model_nodes(model):
+        for attribute in node.attribute:
+            if attribute.name in ("to", "dtype") and attribute.i in _NARROW:
+                attribute.i = TensorProto.DOUBLE
+            elif node.op_type == "Constant" and attribute.name.startswith("value_float"):
+                single = attribute.name == "value_float"
+                values = np.array(attribute.f if single else attribute.floats, np.float64)
+                wide = numpy_helper.from_array(values)
+                attribute.CopyFrom(helper.make_attribute("value", wide))

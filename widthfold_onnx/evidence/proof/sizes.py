@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import onnx
-
 from widthfold_onnx.evidence.proof.program import Program, constant
 from widthfold_onnx.evidence.proof.values import Shape
 from widthfold_onnx.model.proto.domain import is_default
@@ -39,12 +37,18 @@ BATCH = 2
 def open_dimensions(program: Program, fixed: Shapes) -> dict[Key, bool]:
     """Return the dimensions that a model leaves open, and whether each is the first of an input."""
     found: dict[Key, bool] = {}
+    for name, axis, key in _open(program):
+        if name not in fixed:
+            found[key] = found.get(key, True) and axis == 0
+    return found
+
+
+def _open(program: Program) -> Iterator[tuple[str, int, Key]]:
+    """Yield the open dimensions of all inputs: the input, the axis, and what names it."""
     for value in program.inputs:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            if value.name not in fixed and _extent(dim) is None:
-                key = _key(value, axis)
-                found[key] = found.get(key, True) and axis == 0
-    return found
+            if not dim.HasField("dim_value") or dim.dim_value < 0:
+                yield value.name, axis, dim.dim_param or (value.name, axis)
 
 
 def first_tries(program: Program, fixed: Shapes, known: Shapes) -> Iterator[Shapes]:
@@ -77,36 +81,28 @@ def second_tries(program: Program, fixed: Shapes, first: Shapes) -> Iterator[Sha
             yield _at(program, fixed, {**sizes, **batches, **changed})
 
 
-def _extent(dim: onnx.TensorShapeProto.Dimension) -> int | None:
-    return dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
-
-
 @dataclass(frozen=True)
 class SizeTest:
     """The residues that a guard computes: (extent - offset) mod modulus of some axes of a value.
 
     Attributes:
         value: a value of the main graph.
-        axes: of the value.
-        offsets: one per axis.
-        moduli: one per axis.
+        terms: axis, offset and modulus of each.
     """
 
     value: str
-    axes: tuple[int, ...]
-    offsets: tuple[int, ...]
-    moduli: tuple[int, ...]
+    terms: tuple[tuple[int, int, int], ...]
 
     def outcome(self, dims: Sequence[int | None] | None) -> tuple[object, ...]:
         """Say for each axis whether a value of these extents passes, and at an odd multiple."""
-        if dims is None or any(axis >= len(dims) or dims[axis] is None for axis in self.axes):
-            return ()
-        extents = [dims[axis] or 0 for axis in self.axes]
-        rests = [
-            divmod(extent - offset, modulus)
-            for extent, offset, modulus in zip(extents, self.offsets, self.moduli, strict=True)
-        ]
-        return tuple((not rest, bool(times % 2)) for times, rest in rests)
+        rests = []
+        for axis, offset, modulus in self.terms:
+            extent = dims[axis] if dims is not None and axis < len(dims) else None
+            if extent is None:
+                return ()
+            times, rest = divmod(extent - offset, modulus)
+            rests.append((not rest, bool(times % 2)))
+        return tuple(rests)
 
 
 def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
@@ -123,8 +119,9 @@ def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
     if not tests or not dims:
         return
     sizes = _sizes(old, first)
-    moduli = {n for test in tests for n in test.moduli if n < LARGEST_TESTED}
-    offsets = {n for test in tests for n in test.offsets if 0 < n < LARGEST_TESTED}
+    terms = [term for test in tests for term in test.terms]
+    moduli = {modulus for _, _, modulus in terms if modulus < LARGEST_TESTED}
+    offsets = {offset for _, offset, _ in terms if 0 < offset < LARGEST_TESTED}
     unit = math.lcm(*moduli)
     fitting = dict.fromkeys(dims, unit * PRIME)
     yield _at(old, {}, {key: n + 1 for key, n in sizes.items()})
@@ -164,50 +161,35 @@ def size_tests(program: Program) -> list[SizeTest]:
             if made is None or not is_default(made, op_type) or len(made.input) < 2:
                 break
             source = makers.get(made.input[1])
-            array = constant(source, program) if source and is_default(source, "Constant") else None
+            array = constant(source, program) if source else None
             if array is None or array.dtype.kind != "i":
                 break
             read.append(tuple(int(n) for n in array.ravel()))
             names.append(made.input[0])
         shape = makers.get(names[-1])
-        if (
-            len(read) == 3
-            and len(set(map(len, read))) == 1
-            and shape
-            and is_default(shape, "Shape")
-        ):
-            moduli, offsets, axes = read
-            if min(moduli) > 0 and min(axes) >= 0:
-                found.append(SizeTest(shape.input[0], axes, offsets, moduli))
+        if len(read) < 3 or shape is None or not is_default(shape, "Shape"):
+            continue
+        moduli, offsets, axes = read
+        if len(moduli) == len(offsets) == len(axes) and min(moduli) > 0 and min(axes) >= 0:
+            terms = tuple(zip(axes, offsets, moduli, strict=True))
+            found.append(SizeTest(shape.input[0], terms))
     return found
 
 
-def _key(value: onnx.ValueInfoProto, axis: int) -> Key:
-    return value.type.tensor_type.shape.dim[axis].dim_param or (value.name, axis)
-
-
 def _sizes(program: Program, shapes: Shapes) -> dict[Key, int]:
-    return {
-        _key(value, axis): shapes[value.name][axis]
-        for value in program.inputs
-        for axis, dim in enumerate(value.type.tensor_type.shape.dim)
-        if _extent(dim) is None and value.name in shapes
-    }
+    opened = _open(program)
+    return {key: shapes[name][axis] for name, axis, key in opened if name in shapes}
 
 
 def _at(program: Program, fixed: Shapes, sizes: Mapping[Key, int]) -> Shapes:
     """Return the extents of every input whose rank is known."""
+    opened = {(name, axis): sizes[key] for name, axis, key in _open(program) if key in sizes}
     shapes: dict[str, Shape] = {}
     for value in program.inputs:
-        dims = enumerate(value.type.tensor_type.shape.dim)
         if value.name in fixed:
             shapes[value.name] = tuple(fixed[value.name])
         elif value.type.tensor_type.HasField("shape"):
-            extents = [
-                sizes[dim.dim_param or (value.name, axis)]
-                if _extent(dim) is None
-                else dim.dim_value
-                for axis, dim in dims
-            ]
+            dims = enumerate(value.type.tensor_type.shape.dim)
+            extents = (opened.get((value.name, i), dim.dim_value) for i, dim in dims)
             shapes[value.name] = tuple(max(0, extent) for extent in extents)
     return shapes

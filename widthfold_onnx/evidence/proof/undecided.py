@@ -12,11 +12,12 @@ from onnx.reference import ReferenceEvaluator
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.proof.call import FLOATS
-from widthfold_onnx.evidence.proof.correspondence import Side
+from widthfold_onnx.evidence.proof.correspondence import variables_of
 from widthfold_onnx.evidence.proof.evaluate import Evaluation
 from widthfold_onnx.evidence.proof.field import key_of
 from widthfold_onnx.evidence.proof.operators import operator
-from widthfold_onnx.evidence.proof.reference_ops import OPS
+from widthfold_onnx.evidence.proof.program import Program
+from widthfold_onnx.evidence.proof.reference_ops import OPS, widen
 from widthfold_onnx.evidence.proof.values import Opaque, Shape
 from widthfold_onnx.model.shapes.table import ShapeTable
 
@@ -40,8 +41,8 @@ Operators = Counter[tuple[str, int]]
 
 def undecided(
     target: str,
-    before: tuple[Side, Evaluation],
-    after: tuple[Side, Evaluation],
+    before: Evaluation,
+    after: Evaluation,
     given: Mapping[str, Shape],
     table: ShapeTable,
 ) -> str:
@@ -53,7 +54,7 @@ def undecided(
 
     Args:
         target: a value that both compute.
-        before: the original, and its evaluation of this value alone.
+        before: the original, evaluated up to this value alone.
         after: the new model, likewise.
         given: extents of the values that are treated as variables.
         table: element types of the original.
@@ -61,16 +62,17 @@ def undecided(
     Returns:
         The reason; "" where the models differ.
     """
-    values = [run.values[target] for _, run in (before, after)]
+    runs = before, after
+    values = [run.values[target] for run in runs]
     is_opaque = any(isinstance(value, Opaque) for value in values)
-    gone, added = _exchanged(*(run.functions for _, run in (before, after)))
-    merged, _ = _exchanged(*(_operators(side, target, given) for side, _ in (before, after)))
+    gone, added = _exchanged(before.functions, after.functions)
+    merged, _ = _exchanged(*(_operators(run.program, target, given) for run in runs))
     one, other = (0 if isinstance(value, Opaque) else value.constants for value in values)
     is_merged = bool(merged) and one > other
-    chooses = any(name == "If" for name, _ in before[1].functions)  # numbers reach one branch only
+    chooses = any(name == "If" for name, _ in before.functions)  # numbers reach one branch only
     if not is_opaque and (chooses or not (gone or added or is_merged)):
         return ""
-    numbers = [_numbers(side, target, given, table) for side, _ in (before, after)]
+    numbers = [_numbers(run.program, target, given, table) for run in runs]
     if numbers[0] is None or numbers[1] is None:
         foreign = [name for name in added if "." in name]  # of a domain that is not onnx's own
         if foreign:
@@ -100,12 +102,9 @@ def _exchanged(before: Operators, after: Operators) -> tuple[list[str], list[str
     return old, new
 
 
-def _operators(side: Side, target: str, given: Mapping[str, Shape]) -> Operators:
-    nodes, _ = side.behind(target, given)
-    program = side.program
-    return Counter(
-        (operator(node), program.version(node)) for node in (program.scope.nodes[i] for i in nodes)
-    )
+def _operators(program: Program, target: str, given: Mapping[str, Shape]) -> Operators:
+    nodes = [program.scope.nodes[i] for i in program.graph.behind([target], given)]
+    return Counter((operator(node), program.version(node)) for node in nodes)
 
 
 def _said(gone: list[str], added: list[str]) -> str:
@@ -118,20 +117,21 @@ def _said(gone: list[str], added: list[str]) -> str:
 
 
 def _numbers(
-    side: Side, target: str, given: Mapping[str, Shape], table: ShapeTable
+    program: Program, target: str, given: Mapping[str, Shape], table: ShapeTable
 ) -> Array | None:
     """Compute a value in float64; None where the reference implementation cannot."""
-    nodes, names = side.behind(target, given)
-    read = {name for i in nodes for name in side.reads(i)} | {target}
-    stored = {name: side.stored(name) for name in (read & side.tensors.keys()) - names}
-    constants = [numpy_helper.from_array(_wide(a), n) for n, a in stored.items() if a is not None]
+    graph = program.graph
+    indices = graph.behind([target], given)
+    read = {target, *(name for i in indices for name in graph.reads[i])}
+    names = variables_of(program, target, given)
+    stored = {name: program.stored(name) for name in read - names}
+    constants = [numpy_helper.from_array(a, n) for n, a in stored.items() if a is not None]
     inputs = [helper.make_tensor_value_info(name, FLOATS[3], None) for name in sorted(names)]
     outputs = [helper.make_tensor_value_info(target, FLOATS[3], None)]
-    scope = side.program.scope
-    graph = helper.make_graph(
-        [scope.nodes[i] for i in sorted(nodes)], "segment", inputs, outputs, constants
-    )
-    model = helper.make_model(graph, opset_imports=side.program.proto.opset_import)
+    nodes = [program.scope.nodes[i] for i in indices]
+    segment = helper.make_graph(nodes, "segment", inputs, outputs, constants)
+    model = helper.make_model(segment, opset_imports=program.proto.opset_import)
+    widen(model)
     feeds = {name: _drawn(name, given[name], table.element("", name)) for name in names}
     try:
         with np.errstate(all="ignore"):
@@ -140,10 +140,6 @@ def _numbers(
         # It raises a different error for every operator that it does not know or cannot compute.
         return None
     return np.asarray(result, np.float64)
-
-
-def _wide(array: Array) -> Array:
-    return array.astype(np.float64) if array.dtype.kind in "fV" else array
 
 
 def _drawn(name: str, shape: Shape, kind: int) -> Array:

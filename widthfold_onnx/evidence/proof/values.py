@@ -45,6 +45,9 @@ class Known:
     array: Array
     rounded: bool = False
 
+    degree = 1
+    """Of the polynomial: a number that is not whole is a variable."""
+
     @property
     def shape(self) -> Shape:
         """The extents."""
@@ -67,11 +70,6 @@ class Known:
         if self.array.dtype.kind == "c":
             raise UnevaluableError("complex numbers are no elements")
         return of_numbers(self.array)
-
-    @property
-    def degree(self) -> int:
-        """Always 1, since a number that is not whole is a variable."""
-        return 1
 
     @property
     def constants(self) -> int:

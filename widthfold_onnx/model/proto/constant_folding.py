@@ -28,10 +28,6 @@ FOLDABLE = frozenset({*MOVES, "Cast", "DequantizeLinear", "QuantizeLinear"})
 _INTEGERS = ("INT8", "UINT8", "INT16", "UINT16", "INT32", "UINT32", "INT64", "UINT64", "BOOL")
 _FLOATS = ("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE")
 _QUANTIZED = ("INT8", "UINT8", "INT16", "UINT16")
-# The reference implementation has the quantizing operators from this operator set on. They give
-# what those of older ones gave, which have fewer attributes and types.
-_QUANTIZING_OPSET = 21
-
 
 LITERALS: Mapping[str, type[np.generic]] = {
     "value_float": np.float32,
@@ -42,15 +38,20 @@ LITERALS: Mapping[str, type[np.generic]] = {
 """Attributes of a Constant node that hold numbers without a tensor, and the type of these."""
 
 
-def _literal(node: onnx.NodeProto) -> Array | Refusal:
-    """Return the value of a Constant node that does not hold a dense tensor."""
+Held = onnx.TensorProto | onnx.SparseTensorProto | Array
+
+
+def literal(node: onnx.NodeProto) -> Held | None:
+    """Return what a Constant node holds: a tensor, or its numbers; None if those are no numbers."""
+    held: Held | None = None
     for attribute in node.attribute:
-        if attribute.name in LITERALS:
-            value = helper.get_attribute_value(attribute)
-            return np.array(value, LITERALS[attribute.name])
-        if attribute.name == "sparse_value":
-            return dense(attribute.sparse_tensor)
-    return Refusal(Code.NOT_CONSTANT, "a Constant holds no numbers")
+        if attribute.name == "value":
+            held = attribute.t
+        elif attribute.name == "sparse_value":
+            held = attribute.sparse_tensor
+        elif attribute.name in LITERALS:
+            held = np.array(helper.get_attribute_value(attribute), LITERALS[attribute.name])
+    return held
 
 
 def too_large() -> Refusal:
@@ -92,12 +93,15 @@ def evaluated(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) 
         opset: of the default domain.
     """
     if node.op_type == "Constant":
-        return _literal(node)
+        held = literal(node)
+        if isinstance(held, onnx.SparseTensorProto):
+            return dense(held)
+        if isinstance(held, np.ndarray):
+            return held
+        return Refusal(Code.NOT_CONSTANT, "a Constant holds no numbers")
     refused = _refused(node, inputs)
     if refused:
         return Refusal(Code.NOT_CONSTANT, f"{node.op_type} {refused} is not evaluated")
-    if node.op_type in ("DequantizeLinear", "QuantizeLinear"):
-        opset = max(opset, _QUANTIZING_OPSET)
     try:
         results = run_reference(node, inputs, opset)
     except ValueError as error:

@@ -14,10 +14,13 @@ def overridable(model: onnx.ModelProto) -> set[str]:
     """Return the initializers that a caller may replace."""
     if model.ir_version < OVERRIDABLE_SINCE:
         return set()
-    graph = model.graph
-    held = {item.name for item in graph.initializer}
-    held |= {item.values.name for item in graph.sparse_initializer}
-    return held & {value.name for value in graph.input}
+    return initializers(model) & {value.name for value in model.graph.input}
+
+
+def initializers(model: onnx.ModelProto) -> set[str]:
+    """Return the names of all initializers of the main graph."""
+    sparse = {item.values.name for item in model.graph.sparse_initializer}
+    return sparse | {item.name for item in model.graph.initializer}
 
 
 def frozen(model: onnx.ModelProto, kept: Collection[str] = ()) -> onnx.ModelProto:

@@ -11,9 +11,13 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.model.proto.domain import domain_name
+from widthfold_onnx.model.proto.domain import domain_name, is_default
 
 CACHED = 1024
+
+QUANTIZING = 21
+"""Operator set from which on the reference implementation has DequantizeLinear and QuantizeLinear.
+They give what those of older ones gave, which have fewer attributes and types."""
 
 
 def run_reference(
@@ -24,6 +28,8 @@ def run_reference(
     Raises:
         ValueError: it fails on these inputs.
     """
+    if is_default(node, "DequantizeLinear", "QuantizeLinear"):
+        opset = max(opset, QUANTIZING)
     message = onnx.NodeProto()
     message.CopyFrom(node)
     message.name = ""

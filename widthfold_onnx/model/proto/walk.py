@@ -48,6 +48,12 @@ def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
             yield from all_nodes(graph.node)
 
 
+def model_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """Yield every node of a model, also of its local functions."""
+    for body in (model.graph, *model.functions):
+        yield from all_nodes(body.node)
+
+
 def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """Yield a graph and all graphs in it."""
     yield graph

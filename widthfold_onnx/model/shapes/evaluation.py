@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from widthfold_onnx.model.proto.constant_folding import LITERALS
+from widthfold_onnx.model.proto.constant_folding import literal
 from widthfold_onnx.model.proto.domain import domain_name, is_default
 from widthfold_onnx.model.proto.functions import FunctionKey, call_key, function_key
 from widthfold_onnx.model.proto.scope import NameScope, bodies_of, function_scope, graph_scope
@@ -242,12 +242,11 @@ def _bound(node: onnx.NodeProto, said: Mapping[str, onnx.AttributeProto]) -> onn
 
 def _constant(node: onnx.NodeProto) -> Fact | None:
     """Return what is known of a Constant that holds a tensor or numbers."""
-    for entry in node.attribute:
-        if entry.name == "value":
-            return of_tensor(entry.t)
-        if entry.name in LITERALS:
-            literal = np.array(helper.get_attribute_value(entry), LITERALS[entry.name])
-            return Fact(helper.np_dtype_to_tensor_dtype(literal.dtype)).having(literal)
+    held = literal(node)
+    if isinstance(held, TensorProto):
+        return of_tensor(held)
+    if isinstance(held, np.ndarray):
+        return Fact(helper.np_dtype_to_tensor_dtype(held.dtype)).having(held)
     return None
 
 

@@ -31,6 +31,14 @@ class ShapeTable:
         fact = self._facts.get(path, {}).get(name)
         return fact.dims if fact else None
 
+    def extents(self, path: str, name: str) -> tuple[int, ...] | None:
+        """Return the shape of a value seen from a scope; None if any extent is open."""
+        dims = self.get(path, name)
+        if dims is None:
+            return None
+        known = tuple(n for n in dims if n is not None)
+        return known if len(known) == len(dims) else None
+
     def element(self, path: str, name: str) -> int:
         """Return the element type of a value seen from a scope, as ONNX number; 0 if unknown."""
         fact = self._facts.get(path, {}).get(name)

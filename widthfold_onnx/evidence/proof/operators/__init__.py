@@ -1,7 +1,7 @@
 """Evaluates the operators of ONNX, as far as a proof needs to know them.
 
 * `polynomials`: linear operators and sums and products of elements, by their definition.
-* `moves`: Reshape, Slice, Pad and others, run by onnx's reference implementation on the elements.
+* `moves`: Pad, and Reshape, Slice and others, run by onnx's reference implementation on elements.
 * `functions`: elementwise operators as random functions of the elements that they read; max and min
   over windows or axes as random functions of the multiset of what they read.
 * `quantization`: integers on a grid of floats.
@@ -13,20 +13,24 @@ except with a probability that `compare` bounds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 import onnx
 
-from widthfold_onnx.arrays import Array
-from widthfold_onnx.evidence.proof.call import FLOATS, Call
+from widthfold_onnx.evidence.proof.call import FLOATS, Call, Meaning
 from widthfold_onnx.evidence.proof.field import key_of, variables
 from widthfold_onnx.evidence.proof.operators.arithmetic import applied
-from widthfold_onnx.evidence.proof.operators.functions import FUNCTIONS
-from widthfold_onnx.evidence.proof.operators.moves import MOVES, move
+from widthfold_onnx.evidence.proof.operators.functions import (
+    COMMUTATIVE,
+    ELEMENTWISE,
+    FUNCTIONS,
+    elementwise,
+)
+from widthfold_onnx.evidence.proof.operators.moves import MOVES, move, pad
 from widthfold_onnx.evidence.proof.operators.polynomials import INVERSES, POLYNOMIALS
-from widthfold_onnx.evidence.proof.operators.quantization import QUANTIZATION, dequantized
+from widthfold_onnx.evidence.proof.operators.quantization import QUANTIZATION
 from widthfold_onnx.evidence.proof.values import (
     ROUNDED,
     Elements,
@@ -38,9 +42,10 @@ from widthfold_onnx.evidence.proof.values import (
 from widthfold_onnx.model.proto.domain import is_default
 from widthfold_onnx.model.proto.reference import run_reference
 
-OPERATORS: Mapping[str, Callable[[Call], list[Value] | None]] = {
+OPERATORS: Mapping[str, Meaning] = {
     **FUNCTIONS,
     **dict.fromkeys(MOVES, move),
+    "Pad": pad,
     **POLYNOMIALS,
     **QUANTIZATION,
 }
@@ -57,6 +62,16 @@ RANDOM = frozenset(
 
 WRAPPING = POLYNOMIALS.keys() - {"Cast", "Dropout", "Identity"}
 """On whole numbers, results of these wrap around where their type ends."""
+
+BROADCASTING = (
+    ELEMENTWISE
+    | COMMUTATIVE
+    | {*("Add", "Div", "Less", "Mean", "Mul", "PRelu", "Sub", "Sum", "Where")}
+)
+"""Operators whose operands are broadcast as in numpy; before opset 7 they may be otherwise."""
+
+OF_FLOATS = frozenset({"Div", "Less", "PRelu"})
+"""On whole numbers these are functions of their own: a quotient is truncated, a product wraps."""
 
 COMPUTED = frozenset(
     {
@@ -94,7 +109,7 @@ def operator(node: onnx.NodeProto) -> str:
 def is_function(node: onnx.NodeProto) -> bool:
     """Check whether an operator is a random function of its inputs, not sums and products only."""
     name = operator(node)
-    return name in INVERSES or name not in {**MOVES, **POLYNOMIALS, "DequantizeLinear": None}
+    return name in INVERSES or name not in {*MOVES, *POLYNOMIALS, "DequantizeLinear", "Pad"}
 
 
 def evaluate(call: Call) -> list[Value]:
@@ -124,10 +139,14 @@ def evaluate(call: Call) -> list[Value]:
 
 def _of_elements(call: Call) -> list[Value] | None:
     """Compute what a node means on elements; None where no entry describes it."""
-    node = call.node
-    meaning = OPERATORS.get(operator(node))
+    node, name = call.node, operator(call.node)
+    meaning = OPERATORS.get(name)
+    if name in OF_FLOATS and call.kind(0) not in FLOATS:
+        meaning = elementwise
+    if meaning is None or (name in BROADCASTING and not call.broadcasts()):
+        return None
     try:
-        result = meaning(call) if meaning else None
+        result = meaning(call)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         # Invalid attributes and extents, for which numpy raises errors of its own.
         raise UnevaluableError(f"it makes no sense ({error})") from error
@@ -178,15 +197,11 @@ def _of_constants(call: Call) -> list[Value] | None:
     name = operator(call.node)
     if name not in COMPUTED | EXACT or (name in COMPUTED and not call.is_modern()):
         return None
-    arrays: list[Array] | None
-    if name == "DequantizeLinear":
-        arrays = [dequantized(call)]
-    else:
-        given = [value.array if isinstance(value, Known) else None for value in call.inputs]
-        try:
-            arrays = run_reference(call.node, given, call.opset)
-        except ValueError as error:
-            raise UnevaluableError(f"it {error}") from error
+    given = [value.array if isinstance(value, Known) else None for value in call.inputs]
+    try:
+        arrays = run_reference(call.node, given, call.opset)
+    except ValueError as error:
+        raise UnevaluableError(f"it {error}") from error
     if arrays is None:
         return None
     read = [value for value in call.inputs if isinstance(value, Known)]

@@ -105,29 +105,27 @@ def divided(value: Tensor, count: Array | int) -> Elements:
     return combined(each(compute, value), value)
 
 
+def mapped(value: Tensor, move: Callable[[Array], Array]) -> Tensor:
+    """Move the elements of a tensor."""
+    if isinstance(value, Known):
+        return replace(value, array=move(value.array))
+    return replace(value, draws=tuple(map(move, value.draws)))
+
+
 def reshaped(value: Tensor, shape: Sequence[int]) -> Tensor:
     """Give a tensor other extents."""
-    if isinstance(value, Known):
-        return replace(value, array=value.array.reshape(shape))
-    return replace(value, draws=tuple(draw.reshape(shape) for draw in value.draws))
-
-
-def transposed(value: Tensor) -> Tensor:
-    """Exchange the two axes of a matrix."""
-    if isinstance(value, Known):
-        return replace(value, array=value.array.T)
-    return replace(value, draws=tuple(draw.T for draw in value.draws))
+    return mapped(value, lambda array: array.reshape(shape))
 
 
 def along(value: Tensor, axis: int, rank: int) -> Tensor:
     """Give a vector, or a scalar, the rank of a tensor along one of whose axes it lies.
 
     Raises:
-        UnevaluableError: it is neither, or the tensor has no axes.
+        UnevaluableError: it is neither, or the tensor has no such axis.
     """
     if np.prod(value.shape) == 1:
         return reshaped(value, ())
-    if len(value.shape) != 1 or not rank:
+    if len(value.shape) != 1 or not -rank <= axis < rank:
         raise UnevaluableError(f"{list(value.shape)} along an axis of rank {rank}")
     return reshaped(value, [-1 if i == axis % rank else 1 for i in range(rank)])
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.evidence.proof.call import FLOATS, Call, common
+from widthfold_onnx.evidence.proof.call import FLOATS, Call, Meaning, common, of_tensors
 from widthfold_onnx.evidence.proof.field import PRIMES, Draws, fingerprints, function, key_of
 from widthfold_onnx.evidence.proof.geometry import windows
 from widthfold_onnx.evidence.proof.operators.arithmetic import applied, plus, times
@@ -52,16 +52,13 @@ _SAME = {
 }
 
 
-def _elementwise(call: Call) -> list[Value] | None:
-    if not call.broadcasts():
-        return None
+def elementwise(call: Call) -> list[Value]:
+    """Return a random function of the elements of all operands, which are broadcast."""
     given = [i for i, value in enumerate(call.inputs) if value is not None]
     return [applied(call.key(given), call.tensors)]
 
 
-def _commutative(call: Call) -> list[Value] | None:
-    if not call.broadcasts():
-        return None
+def _commutative(call: Call) -> list[Value]:
     shape = common([value.shape for value in call.tensors])
     for value in call.tensors:
         if isinstance(value, Known) and _decides(call.node.op_type, value.array):
@@ -71,28 +68,12 @@ def _commutative(call: Call) -> list[Value] | None:
     return [_of_multiset(call, np.asarray(total), call.tensors)]
 
 
-def _less(call: Call) -> list[Value] | None:
-    if call.kind(0) not in FLOATS:
-        return _elementwise(call)
-    return [_is_less(call.tensor(0), call.tensor(1))] if call.broadcasts() else None
-
-
 def _is_less(first: Tensor, second: Tensor) -> Elements:
     return applied(key_of("less"), [first, second])
 
 
-def _where(call: Call) -> list[Value]:
-    return [_chosen(*(call.tensor(i) for i in range(3)))]
-
-
 def _chosen(condition: Tensor, one: Tensor, other: Tensor) -> Elements:
     return applied(key_of("where"), [condition, one, other])
-
-
-def _prelu(call: Call) -> list[Value] | None:
-    if call.kind(0) not in FLOATS:
-        return _elementwise(call)
-    return [_leaky(call.tensor(0), call.tensor(1))] if call.broadcasts() else None
 
 
 def _leaky_relu(call: Call) -> list[Value]:
@@ -104,13 +85,13 @@ def _leaky(data: Tensor, slope: Tensor) -> Elements:
     return times(data, _chosen(_is_less(data, _ZERO), slope, _ONE))
 
 
-def _extremum(call: Call) -> list[Value] | None:
+def _extremum(call: Call) -> list[Value]:
     """Return Max and Min of anything; of x and slope * x they are `_leaky` for certain slopes.
 
     If 0 < slope <= 1, the product is not above a positive x, and not below a negative one. If
     1 <= slope, it is the other way round.
     """
-    if call.broadcasts() and len(call.tensors) == 2 and call.kind(0) in FLOATS:
+    if len(call.tensors) == 2 and call.kind(0) in FLOATS:
         for data, scaled in (call.tensors, reversed(call.tensors)):
             slope = scaled.factor if isinstance(scaled, Elements) else None
             if slope is not None and _is_between(call.node.op_type, slope.array):
@@ -156,21 +137,14 @@ def _max_pool(call: Call) -> list[Value] | None:
     return [replace(result, grid=data.grid) if isinstance(data, Elements) else result]
 
 
-def _global_max_pool(call: Call) -> list[Value]:
-    data = call.tensor(0)
-    return [_reduced(call, data, range(2, len(data.shape)))]
-
-
 def _reduction(call: Call) -> list[Value] | None:
     data = call.tensor(0)
     axes = axes_of(call, len(data.shape))
-    return None if axes is None else [_reduced(call, data, axes)]
-
-
-def _reduced(call: Call, data: Tensor, axes: Sequence[int]) -> Elements:
+    if axes is None:
+        return None
     state = fingerprints(0, [data.draws], data.shape)
     total = state.sum(tuple(axis + 1 for axis in axes), dtype=np.uint64)
-    return _of_multiset(call, total.reshape(2, *without(call, data.shape, axes)), [data])
+    return [_of_multiset(call, total.reshape(2, *without(call, data.shape, axes)), [data])]
 
 
 def _fused_conv(call: Call) -> list[Value]:
@@ -225,18 +199,18 @@ def _along_lines(
     return applied(0, [data], draws=tuple(draw.transpose(*order) for draw in drawn))
 
 
-FUNCTIONS: Mapping[str, Callable[[Call], list[Value] | None]] = {
-    **dict.fromkeys(sorted(ELEMENTWISE), _elementwise),
+FUNCTIONS: Mapping[str, Meaning] = {
+    **dict.fromkeys(sorted(ELEMENTWISE), elementwise),
     **dict.fromkeys(sorted(COMMUTATIVE), _commutative),
     **dict.fromkeys(sorted(REDUCTIONS), _reduction),
     "com.microsoft.FusedConv": _fused_conv,
-    "GlobalMaxPool": _global_max_pool,
+    "GlobalMaxPool": _reduction,
     "LeakyRelu": _leaky_relu,
-    "Less": _less,
+    "Less": of_tensors(_is_less),
     "Max": _extremum,
     "MaxPool": _max_pool,
     "Min": _extremum,
-    "PRelu": _prelu,
+    "PRelu": of_tensors(_leaky),
     "Resize": _resize,
-    "Where": _where,
+    "Where": of_tensors(_chosen),
 }

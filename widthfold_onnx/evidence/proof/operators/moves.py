@@ -1,33 +1,25 @@
-"""Evaluates operators that move elements, by onnx's reference implementation, once per prime."""
+"""Evaluates operators that move elements: Pad, and others by onnx's reference implementation."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-from onnx import helper
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.proof.call import Call
-from widthfold_onnx.evidence.proof.field import PRIMES
+from widthfold_onnx.evidence.proof.operators.arithmetic import combined, each, reshaped
 from widthfold_onnx.evidence.proof.values import Elements, Known, Tensor, Value
 from widthfold_onnx.model.proto.reference import run_reference
 
-MOVES: Mapping[str, tuple[int, ...] | None] = {
-    **dict.fromkeys(
-        (
-            *("Compress", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements"),
-            *("GatherND", "Reshape", "ReverseSequence", "Slice", "SpaceToDepth", "Split"),
-            *("Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze"),
-        ),
-        (0,),
-    ),
-    "Concat": None,
-    "Pad": (0, 2),
-}
-"""Which inputs hold the elements that are moved, None for all; the others say where to."""
-
+MOVES = frozenset(
+    {
+        *("Compress", "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements"),
+        *("GatherND", "Reshape", "ReverseSequence", "Slice", "SpaceToDepth", "Split", "Squeeze"),
+        *("Tile", "Transpose", "Trilu", "Unsqueeze"),
+    }
+)
+"""Their first input holds the moved elements, the others say where to. Concat moves all."""
 
 PAD_READS = 11
 """Version of the operator set since which Pad reads what were its attributes."""
@@ -35,67 +27,49 @@ PAD_READS = 11
 
 def move(call: Call) -> list[Value] | None:
     """Move elements; None if their new places depend on the inputs of the model."""
-    if call.node.op_type == "Pad" and call.opset < PAD_READS:
-        call = _pad_that_reads(call)
-    places = MOVES[call.node.op_type]
-    moved: dict[int, Tensor] = {}
-    for i, value in enumerate(call.inputs):
-        if isinstance(value, Known | Elements) and (places is None or i in places):
-            moved[i] = value
-        elif isinstance(value, Elements):
-            return None
-    indices, results = range(len(call.inputs)), []
-    for draw in range(len(PRIMES)):
-        arrays = [moved[i].draws[draw] if i in moved else call.known(i) for i in indices]
-        result = run_reference(call.node, _cut(call, arrays), call.opset)
+    count = len(call.inputs) if call.node.op_type == "Concat" else 1
+    given = [call.tensor(i) for i in range(count)]
+    if any(isinstance(value, Elements) for value in call.inputs[count:]):
+        return None
+    places = [call.known(i) for i in range(count, len(call.inputs))]
+    results = []
+    for draws in zip(*(value.draws for value in given), strict=True):
+        result = run_reference(call.node, [*draws, *places], call.opset)
         if result is None:
             return None
         results.append(result)
-    given = list(moved.values())
-    grid = _grid(given if places is None else given[:1])
-    if call.node.op_type == "Pad" and any(fill.draws[0].any() for fill in given[1:]):
-        grid = b""
-    return [
-        Elements(
-            tuple(parts),
-            degree=max(value.degree for value in given),
-            constants=max(value.constants for value in given),
-            grid=grid,
-        )
-        for parts in zip(*results, strict=True)
-    ]
+    grid = _grid(given)
+    return [replace(combined(parts, *given), grid=grid) for parts in zip(*results, strict=True)]
 
 
-def _pad_that_reads(call: Call) -> Call:
-    """Return a Pad with its attributes as inputs: the number that it pads with is an element."""
-    mode = call.attributes.get("mode", "constant")
-    pads = call.attributes["pads" if "pads" in call.attributes else "paddings"]
-    fill = Known(np.array(call.attributes.get("value", 0.0)))
-    return replace(
-        call,
-        node=helper.make_node("Pad", ["data", "pads", "value"], call.node.output, mode=mode),
-        inputs=[call.tensor(0), Known(np.array(pads, np.int64)), fill],
-        opset=PAD_READS,
-    )
-
-
-def _cut(call: Call, arrays: list[Array | None]) -> list[Array | None]:
-    """Slice what a Pad with negative numbers cuts off, which the reference implementation cannot.
+def pad(call: Call) -> list[Value] | None:
+    """Pad, or cut where a number is negative; None where that is not defined, or not constant.
 
     ONNX defines the order of both only where a constant is padded with.
     """
-    if call.node.op_type != "Pad" or call.attributes.get("mode", "constant") != "constant":
-        return arrays
-    data, pads, fill, axes = (arrays + [None] * 3)[:4]
-    if data is None or pads is None or not (pads < 0).any():
-        return arrays
-    begins, ends = pads.reshape(2, -1)
-    parts = [slice(None)] * data.ndim
-    for axis, begin, end in zip(
-        range(data.ndim) if axes is None else axes, begins, ends, strict=True
-    ):
-        parts[axis] = slice(max(-begin, 0), data.shape[axis] - max(-end, 0))
-    return [data[tuple(parts)], np.maximum(pads, 0), fill, axes][: len(arrays)]
+    data, said = call.tensor(0), call.attributes
+    rank, mode = len(data.shape), said.get("mode", "constant")
+    pads, fill, axes = call.known(1), call.optional(2), call.known(3)
+    if call.opset < PAD_READS:
+        pads = np.array(said["pads" if "pads" in said else "paddings"])
+        fill = Known(np.array(said.get("value", 0.0)))
+    if pads is None or (axes is None and call.optional(3) is not None):
+        return None
+    fill = Known(np.array(0.0)) if fill is None or mode != "constant" else reshaped(fill, ())
+    sides = np.zeros((2, rank), np.int64)
+    sides[:, slice(None) if axes is None else axes] = pads.reshape(2, -1)
+    more, (begins, ends) = np.maximum(sides, 0), np.maximum(-sides, 0)
+    kept = tuple(map(slice, begins, data.shape - ends))
+    if mode != "constant" and (sides < 0).any():
+        return None
+
+    def padded(array: Array, number: Array, _: int) -> Array:
+        given = {"constant_values": number} if mode == "constant" else {}
+        return np.pad(array[kept], more.T, mode, **given)
+
+    draws = each(padded, data, fill, widens=True)
+    is_zero = not fill.draws[0].any()
+    return [replace(combined(draws, data, fill), grid=_grid([data]) if is_zero else b"")]
 
 
 def _grid(given: list[Tensor]) -> bytes:

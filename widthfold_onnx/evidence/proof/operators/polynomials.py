@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.evidence.proof.call import FLOATS, Call, common
-from widthfold_onnx.evidence.proof.field import key_of, reduced
-from widthfold_onnx.evidence.proof.geometry import spread, windows
+from widthfold_onnx.evidence.proof.call import FLOATS, Call, Meaning, common, of_tensors
+from widthfold_onnx.evidence.proof.field import Modulus, key_of, reduced
+from widthfold_onnx.evidence.proof.geometry import Attributes, Windows, spread, windows
 from widthfold_onnx.evidence.proof.linear import conv, conv_transpose
 from widthfold_onnx.evidence.proof.operators.arithmetic import (
     along,
@@ -19,28 +19,49 @@ from widthfold_onnx.evidence.proof.operators.arithmetic import (
     combined,
     divided,
     each,
+    mapped,
     matrix_product,
     minus,
     plus,
     times,
-    transposed,
 )
-from widthfold_onnx.evidence.proof.values import Elements, Known, Tensor, UnevaluableError, Value
+from widthfold_onnx.evidence.proof.values import (
+    Elements,
+    Known,
+    Shape,
+    Tensor,
+    UnevaluableError,
+    Value,
+)
 
 _KEEPS = {(FLOATS[i], FLOATS[j]) for i, j in ((0, 2), (0, 3), (1, 2), (1, 3), (2, 3))}
 """Casts from one type of floats to another that change no number."""
 
 
-def convolved(call: Call, data: Tensor, weight: Tensor) -> Elements:
+Place = Callable[[Attributes, Shape, Shape], Windows]
+Compute = Callable[[Array, Array, int, Windows, Modulus], Array]
+
+
+def convolved(
+    call: Call, data: Tensor, weight: Tensor, place: Place = windows, compute: Compute = conv
+) -> Elements:
     """Convolve data [N, C, ...] with a weight [O, C / group, ...] as the attributes say.
+
+    Args:
+        call: the node.
+        data: what is convolved.
+        weight: with what; its first two axes are [C, O / group] where `compute` transposes.
+        place: finds the windows.
+        compute: convolves modulo a prime.
 
     Raises:
         UnevaluableError: they do not fit.
     """
-    _check_ranks(data, weight)
-    at = windows(call.attributes, weight.shape[2:], data.shape[2:])
+    if len(data.shape) != len(weight.shape) or len(weight.shape) < 3:
+        raise UnevaluableError(f"a weight of {list(weight.shape)} for data of {list(data.shape)}")
+    at = place(call.attributes, weight.shape[2:], data.shape[2:])
     group = call.attributes.get("group", 1)
-    draws = each(lambda x, w, p: conv(x, w, group, at, p), data, weight, widens=True)
+    draws = each(lambda x, w, p: compute(x, w, group, at, p), data, weight, widens=True)
     return combined(draws, data, weight, product=True)
 
 
@@ -57,26 +78,13 @@ def with_bias(result: Elements, bias: Tensor | None) -> Elements:
     return plus(result, along(bias, 1, len(result.shape)))
 
 
-def _check_ranks(data: Tensor, weight: Tensor) -> None:
-    if len(data.shape) != len(weight.shape) or len(weight.shape) < 3:
-        raise UnevaluableError(f"a weight of {list(weight.shape)} for data of {list(data.shape)}")
-
-
 def _conv(call: Call) -> list[Value]:
     return [with_bias(convolved(call, call.tensor(0), call.tensor(1)), call.optional(2))]
 
 
 def _conv_transpose(call: Call) -> list[Value]:
-    data, weight = call.tensor(0), call.tensor(1)
-    _check_ranks(data, weight)
-    at = spread(call.attributes, weight.shape[2:], data.shape[2:])
-    group = call.attributes.get("group", 1)
-    draws = each(lambda x, w, p: conv_transpose(x, w, group, at, p), data, weight, widens=True)
-    return [with_bias(combined(draws, data, weight, product=True), call.optional(2))]
-
-
-def _matmul(call: Call) -> list[Value]:
-    return [matrix_product(call.tensor(0), call.tensor(1))]
+    result = convolved(call, call.tensor(0), call.tensor(1), spread, conv_transpose)
+    return [with_bias(result, call.optional(2))]
 
 
 def _gemm(call: Call) -> list[Value]:
@@ -84,8 +92,8 @@ def _gemm(call: Call) -> list[Value]:
     if (len(left.shape), len(right.shape)) != (2, 2):
         raise UnevaluableError(f"Gemm of {list(left.shape)} and {list(right.shape)}")
     alpha, beta = (call.attributes.get(name, 1.0) for name in ("alpha", "beta"))
-    left = transposed(left) if call.attributes.get("transA") else left
-    right = transposed(right) if call.attributes.get("transB") else right
+    left = mapped(left, np.transpose) if call.attributes.get("transA") else left
+    right = mapped(right, np.transpose) if call.attributes.get("transB") else right
     result = matrix_product(left, right)
     if alpha != 1:
         result = times(result, Known(np.array(alpha)))
@@ -107,56 +115,31 @@ def _batch_normalization(call: Call) -> list[Value] | None:
     return [plus(times(minus(data, mean), times(scale, root)), bias)]
 
 
-def _add(call: Call) -> list[Value] | None:
-    return [plus(call.tensor(0), call.tensor(1))] if call.broadcasts() else None
+def _reciprocal(value: Tensor) -> Elements:
+    return applied(key_of("reciprocal"), [value])
 
 
-def _sub(call: Call) -> list[Value] | None:
-    return [minus(call.tensor(0), call.tensor(1))] if call.broadcasts() else None
+def _quotient(dividend: Tensor, divisor: Tensor) -> Elements:
+    return times(dividend, _reciprocal(divisor))
 
 
-def _mul(call: Call) -> list[Value] | None:
-    if not call.broadcasts():
-        return None
+def _negative(value: Tensor) -> Elements:
+    return combined(each(lambda x, _: -x, value), value)
+
+
+def _mul(call: Call) -> list[Value]:
     known = (value for value in call.tensors if isinstance(value, Known))
     product = times(call.tensor(0), call.tensor(1))
     return [replace(product, factor=next(known, None))]
 
 
-def _div(call: Call) -> list[Value] | None:
-    """Multiply floats by a reciprocal; a quotient of integers is truncated, so a function."""
-    if not call.broadcasts():
-        return None
-    if call.kind(0) not in FLOATS:
-        return [applied(call.key(), call.tensors)]
-    return [times(call.tensor(0), _inverted(call.tensor(1)))]
-
-
-def _inverted(value: Tensor) -> Elements:
-    return applied(key_of("reciprocal"), [value])
-
-
-def _reciprocal(call: Call) -> list[Value]:
-    return [_inverted(call.tensor(0))]
-
-
-def _neg(call: Call) -> list[Value]:
-    return [combined(each(lambda x, _: -x, call.tensor(0)), call.tensor(0))]
-
-
-def _total(call: Call) -> list[Value] | None:
+def _total(call: Call) -> list[Value]:
     """Compute Sum and Mean of any number of tensors."""
-    if not call.broadcasts():
-        return None
     first, *others = call.tensors
     result = combined(first.draws, first)
     for value in others:
         result = plus(result, value)
     return [divided(result, len(call.tensors)) if call.node.op_type == "Mean" else result]
-
-
-def _identity(call: Call) -> list[Value]:
-    return [call.tensor(0)]
 
 
 def _dropout(call: Call) -> list[Value] | None:
@@ -177,11 +160,13 @@ def _cast(call: Call) -> list[Value]:
 
 
 def axes_of(call: Call, rank: int) -> list[int] | None:
-    """Return the axes of a reduction, None where they are computed from the inputs of the model.
+    """Return the axes of a reduction in order, None where they are computed from other inputs.
 
     Raises:
         UnevaluableError: the data has no such axis.
     """
+    if call.node.op_type.startswith("Global"):
+        return list(range(2, rank))
     axes, given = call.attributes.get("axes"), call.optional(1)
     if given is not None:
         if not isinstance(given, Known):
@@ -201,28 +186,20 @@ def without(call: Call, shape: Sequence[int], axes: Sequence[int]) -> list[int]:
 
 
 def _reduce(call: Call) -> list[Value] | None:
-    """Compute ReduceSum, and ReduceMean of floats: a mean of integers is truncated."""
+    """Compute sums over axes, and means of floats: a mean of integers is truncated."""
     data = call.tensor(0)
-    axes, is_mean = axes_of(call, len(data.shape)), call.node.op_type == "ReduceMean"
+    axes, is_mean = axes_of(call, len(data.shape)), call.node.op_type != "ReduceSum"
     if axes is None or (is_mean and call.kind(0) not in FLOATS):
         return None
-    return [_summed(call, data, axes, is_mean=is_mean)]
 
-
-def _global_average_pool(call: Call) -> list[Value]:
-    data = call.tensor(0)
-    return [_summed(call, data, range(2, len(data.shape)), is_mean=True)]
-
-
-def _summed(call: Call, data: Tensor, axes: Sequence[int], *, is_mean: bool) -> Elements:
     def compute(array: Array, prime: int) -> Array:
-        for axis in sorted(axes, reverse=True):  # 2^29 elements near 2^23 stay exact
+        for axis in reversed(axes):  # 2^29 elements near 2^23 stay exact
             array = reduced(array.sum(axis), prime)
         return array.reshape(without(call, data.shape, axes))
 
     count = math.prod(data.shape[axis] for axis in axes)
     result = combined(each(compute, data), data)
-    return divided(result, count) if is_mean and count else result
+    return [divided(result, count) if is_mean and count else result]
 
 
 def _average_pool(call: Call) -> list[Value] | None:
@@ -244,25 +221,25 @@ INVERSES = frozenset({"BatchNormalization", "Cast", "Div", "Reciprocal"})
 """Those of them that may apply a random function to an operand: one over it, or what it becomes in
 another type."""
 
-POLYNOMIALS: Mapping[str, Callable[[Call], list[Value] | None]] = {
-    "Add": _add,
+POLYNOMIALS: Mapping[str, Meaning] = {
+    "Add": of_tensors(plus),
     "AveragePool": _average_pool,
     "BatchNormalization": _batch_normalization,
     "Cast": _cast,
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
-    "Div": _div,
+    "Div": of_tensors(_quotient),
     "Dropout": _dropout,
     "Gemm": _gemm,
-    "GlobalAveragePool": _global_average_pool,
-    "Identity": _identity,
-    "MatMul": _matmul,
+    "GlobalAveragePool": _reduce,
+    "Identity": of_tensors(lambda value: value),
+    "MatMul": of_tensors(matrix_product),
     "Mean": _total,
     "Mul": _mul,
-    "Neg": _neg,
-    "Reciprocal": _reciprocal,
+    "Neg": of_tensors(_negative),
+    "Reciprocal": of_tensors(_reciprocal),
     "ReduceMean": _reduce,
     "ReduceSum": _reduce,
-    "Sub": _sub,
+    "Sub": of_tensors(minus),
     "Sum": _total,
 }

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.evidence.proof.call import Call
+from widthfold_onnx.evidence.proof.call import Call, Meaning
 from widthfold_onnx.evidence.proof.field import inverse, key_of, reduced
 from widthfold_onnx.evidence.proof.operators.arithmetic import (
     along,
     applied,
     each,
+    mapped,
     matrix_product,
     minus,
     plus,
@@ -78,42 +79,12 @@ def _requantized(call: Call, total: Elements, data_scale: Tensor, weight_scale: 
     return applied(key_of("requantize", call.kind(7)), given)
 
 
-def dequantized(call: Call) -> Array:
-    """Compute (x - zero) * scale of constants in the type of the scale, which rounds once.
-
-    Raises:
-        UnevaluableError: the scale does not fit.
-    """
-    data, scale, zero = call.known(0), call.known(1), call.known(2)
-    if data is None or scale is None:
-        raise UnevaluableError("it lacks an input")
-    wide = data.astype(np.int64) if data.dtype.kind in "iu" else data.astype(np.float64)
-    if zero is not None:
-        wide = wide - _spread(call, zero.astype(wide.dtype), data.shape)
-    return np.asarray(wide.astype(scale.dtype) * _spread(call, scale, data.shape))
-
-
-def _spread(call: Call, array: Array, shape: Shape) -> Array:
-    """Return a scale or zero point, per tensor, axis or block, for data of these extents."""
-    if array.size == 1:
-        return array.reshape(())
-    axis, block = call.attributes.get("axis", 1), call.attributes.get("block_size", 0)
-    if not -len(shape) <= axis < len(shape):
-        raise UnevaluableError(f"axis {axis} of data of rank {len(shape)}")
-    axis %= len(shape)
-    if block:
-        return np.repeat(array, block, axis)[tuple(slice(0, n) for n in shape)]
-    if array.shape != (shape[axis],):
-        raise UnevaluableError(f"{array.size} scales for {shape[axis]} positions")
-    return array.reshape([-1 if i == axis else 1 for i in range(len(shape))])
-
-
 def _fitted(call: Call, value: Tensor, shape: Shape) -> Tensor:
-    if isinstance(value, Known):
-        return replace(value, array=_spread(call, value.array, shape))
-    if math.prod(value.shape) > 1 and call.attributes.get("block_size"):
-        raise UnevaluableError("scales per block are computed from the inputs")
-    return along(value, call.attributes.get("axis", 1), len(shape))
+    """Return a scale or zero point, per tensor, axis or block, for data of these extents."""
+    axis, block = call.attributes.get("axis", 1), call.attributes.get("block_size", 0)
+    if math.prod(value.shape) == 1 or not block:
+        return along(value, axis, len(shape))
+    return mapped(value, lambda a: np.repeat(a, block, axis)[tuple(map(slice, shape))])
 
 
 def _grid(scale: Tensor, zero: Tensor | None, kind: int) -> bytes:
@@ -149,7 +120,7 @@ def _inverses(array: Array, prime: int) -> Array:
     return reduced(np.array(float(inverse(number, prime) if number else 0)), prime)
 
 
-QUANTIZATION: Mapping[str, Callable[[Call], list[Value] | None]] = {
+QUANTIZATION: Mapping[str, Meaning] = {
     "ConvInteger": _conv_integer,
     "DequantizeLinear": _dequantize,
     "MatMulInteger": _matmul_integer,

@@ -1,0 +1,14 @@
+"""The original of a comparison whose outputs are planted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from widthfold_onnx.evidence.parity.runs import Reference, no_report
+from widthfold_onnx.options import VerifyOptions
+from widthfold_onnx.runtime.inputs.recorded import InputSet
+
+
+def reference(model: Path, options: VerifyOptions, sets: Sequence[InputSet]) -> Reference:
+    return Reference(model, options, no_report, list(sets), [], [], set(), {}, [])
