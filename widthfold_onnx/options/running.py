@@ -75,6 +75,11 @@ class Tolerance:
     atol: float = 0.0
     per_output: Mapping[str, float] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for bound in (self.rtol or 0.0, self.atol, *self.per_output.values()):
+            if not (bound >= 0 and math.isfinite(bound)):
+                raise UsageError(f"{bound} is no tolerance")
+
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyOptions:
@@ -132,6 +137,8 @@ class VerifyOptions:
     def __post_init__(self) -> None:
         if self.seeds > MAX_SEEDS:
             raise UsageError(f"seeds is {self.seeds}; at most {MAX_SEEDS} are compared")
+        if self.seeds < (0 if self.inputs else 1):
+            raise UsageError(f"seeds is {self.seeds}; without inputs it must be at least 1")
         _check_threads(self.threads)
         if not 1 <= self.streams <= MAX_THREADS:
             raise UsageError(f"streams is {self.streams}; it must lie in 1..{MAX_THREADS}")
