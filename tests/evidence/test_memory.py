@@ -9,6 +9,7 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.timing import memory
 from widthfold_onnx.evidence.timing.memory import file_bytes, peak_mib
 from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.runtime.paired_benchmark import Setting
 from widthfold_onnx.runtime.sessions.session import Level
 
 pytestmark = pytest.mark.processes
@@ -34,7 +35,7 @@ def test_what_a_model_holds_in_between_counts(tmp_path):
     )
     paths = [stored(tmp_path, f"{n}.onnx", text % n) for n in (1, 1 << 26)]
     small, large = (
-        peak_mib(path, VerifyOptions(provider=Provider.CPU), Level.DISABLED, ones(1))
+        peak_mib(path, VerifyOptions(provider=Provider.CPU), Setting(Level.DISABLED), ones(1))
         for path in paths
     )
     assert 10 < small < 2000
@@ -44,7 +45,7 @@ def test_what_a_model_holds_in_between_counts(tmp_path):
 def test_the_shapes_that_are_asked_for_are_run(tmp_path):
     path = stored(tmp_path, "m.onnx", "g (float[N] x) => (float[N] y) { y = Neg(x) }")
     small, large = (
-        peak_mib(path, VerifyOptions(provider=Provider.CPU), Level.ALL, ones(size))
+        peak_mib(path, VerifyOptions(provider=Provider.CPU), Setting(Level.ALL), ones(size))
         for size in (1, 1 << 25)
     )
     assert large - small > 2 * 120  # input and output of 128 MiB each
@@ -53,7 +54,7 @@ def test_the_shapes_that_are_asked_for_are_run(tmp_path):
 def test_a_model_that_does_not_run_has_no_peak(tmp_path):
     path = stored(tmp_path, "m.onnx", "g (float[2] x) => (float[2] y) { y = NoSuch(x) }")
     with pytest.raises(UnverifiedError, match="does not load"):
-        peak_mib(path, VerifyOptions(provider=Provider.CPU), Level.ALL, ones(2))
+        peak_mib(path, VerifyOptions(provider=Provider.CPU), Setting(Level.ALL), ones(2))
 
 
 def test_files_of_external_data_count_once_each(tmp_path):
@@ -79,7 +80,7 @@ def test_files_of_external_data_count_once_each(tmp_path):
 def test_what_the_caller_holds_does_not_count(tmp_path):
     path = stored(tmp_path, "m.onnx", "g (float[2] x) => (float[2] y) { y = Neg(x) }")
     held = np.ones(1 << 30, np.uint8)
-    assert peak_mib(path, VerifyOptions(provider=Provider.CPU), Level.ALL, ones(2)) < 700
+    assert peak_mib(path, VerifyOptions(provider=Provider.CPU), Setting(Level.ALL), ones(2)) < 700
     assert held[-1] == 1
 
 

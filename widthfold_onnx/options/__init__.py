@@ -13,14 +13,17 @@ from widthfold_onnx.options.folding import (
     Shapes,
 )
 from widthfold_onnx.options.running import (
+    ANY,
     Effort,
     Provider,
+    Runtime,
     SearchOptions,
     Tolerance,
     VerifyOptions,
 )
 
 __all__ = [
+    "ANY",
     "FACTORS",
     "SMALLEST_FACTOR",
     "STRIDES_ALONE",
@@ -32,6 +35,7 @@ __all__ = [
     "Layout",
     "NonFinite",
     "Provider",
+    "Runtime",
     "SearchOptions",
     "Shapes",
     "Tolerance",

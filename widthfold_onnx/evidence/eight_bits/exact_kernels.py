@@ -16,7 +16,7 @@ zero point.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -89,15 +89,7 @@ def open_exact(
     if _saturates(options) and holds_bytes(proto := _read(model)):
         stays = options.session_options.get(SIGNED) == "1"
         model = with_exact_products(proto, signed_stays=stays)
-    return open_session(
-        model,
-        options.provider,
-        level,
-        threads,
-        provider_options=options.provider_options,
-        session_options=options.session_options,
-        origin=origin,
-    )
+    return open_session(model, replace(options, threads=threads), level, origin=origin)
 
 
 def may_saturate(options: VerifyOptions, *models: Path) -> bool:

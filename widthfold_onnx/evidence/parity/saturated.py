@@ -20,7 +20,7 @@ from widthfold_onnx.evidence.parity.outputs import compare
 from widthfold_onnx.evidence.parity.runs import CORES, Report
 from widthfold_onnx.options import Tolerance, VerifyOptions
 from widthfold_onnx.runtime.inputs.recorded import InputSet
-from widthfold_onnx.runtime.sessions.session import Level, Session, open_session
+from widthfold_onnx.runtime.sessions.session import Session, open_session
 from widthfold_onnx.runtime.sessions.session_options import PRECISION
 from widthfold_onnx.text import printable
 
@@ -140,14 +140,7 @@ def _deployed(model: Path, options: VerifyOptions) -> Session:
     Raises:
         UnverifiedError: as `open_session`.
     """
-    return open_session(
-        model,
-        options.provider,
-        Level.ALL,
-        CORES,
-        provider_options=options.provider_options,
-        session_options=options.session_options,
-    )
+    return open_session(model, replace(options, threads=CORES))
 
 
 def _outputs(model: Path, options: VerifyOptions, sets: Sequence[InputSet]) -> list[Outputs] | str:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.options import VerifyOptions
+from widthfold_onnx.options import Runtime
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.nvml import Device
 from widthfold_onnx.runtime.paired_benchmark import Setting, open_at, rounds_of
@@ -18,7 +18,7 @@ SECONDS = 2.0
 
 
 def gpu_cost(
-    model: Path, options: VerifyOptions, setting: Setting, feeds: Feeds
+    model: Path, options: Runtime, setting: Setting, feeds: Feeds
 ) -> tuple[float | None, float | None]:
     """Return MiB of memory and mJ of a run, None where the device does not tell.
 
@@ -35,7 +35,7 @@ def gpu_cost(
 
 
 def _cost(
-    model: Path, options: VerifyOptions, setting: Setting, feeds: dict[str, Array]
+    model: Path, options: Runtime, setting: Setting, feeds: dict[str, Array]
 ) -> tuple[float | None, float | None]:
     device = Device(options)
     free = device.used_mib()

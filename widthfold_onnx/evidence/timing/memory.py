@@ -8,9 +8,10 @@ from pathlib import Path
 
 from widthfold_onnx.model.proto.external import check_external, external_tensors
 from widthfold_onnx.model.read.loader import load
-from widthfold_onnx.options import VerifyOptions
+from widthfold_onnx.options import Runtime
 from widthfold_onnx.runtime.child import isolated
-from widthfold_onnx.runtime.sessions.session import Feeds, Level, open_session
+from widthfold_onnx.runtime.paired_benchmark import Setting, open_at
+from widthfold_onnx.runtime.sessions.session import Feeds
 
 _RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 """Bytes of a unit of ru_maxrss (getrusage(2))."""
@@ -18,32 +19,23 @@ _RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 _STATUS = Path("/proc/self/status")
 
 
-def peak_mib(model: Path, options: VerifyOptions, level: Level, feeds: Feeds) -> float:
+def peak_mib(model: Path, options: Runtime, setting: Setting, feeds: Feeds) -> float:
     """Return the peak resident memory in MiB of a process of its own that runs the model once.
 
     Args:
         model: the file.
         options: provider, its options and threads are used.
-        level: the runtime's optimization level.
+        setting: of the session.
         feeds: one input set.
 
     Raises:
         UnverifiedError: the model does not run.
     """
-    return isolated(_run_once, model, options, level, dict(feeds))
+    return isolated(_run_once, model, options, setting, dict(feeds))
 
 
-def _run_once(model: Path, options: VerifyOptions, level: Level, feeds: Feeds) -> float:
-    session = open_session(
-        model,
-        options.provider,
-        level,
-        options.threads,
-        tf32=True,
-        provider_options=options.provider_options,
-        session_options=options.session_options,
-    )
-    session.run(feeds)
+def _run_once(model: Path, options: Runtime, setting: Setting, feeds: Feeds) -> float:
+    open_at(model, options, setting).run(feeds)
     return _own_peak() / (1 << 20)
 
 

@@ -86,7 +86,7 @@ def time_models(
     return Timing(
         provider=options.provider.value,
         threads=options.threads,
-        clock=clock_name(options.provider, options.threads, options.provider_options),
+        clock=clock_name(options),
         shapes={name: list(array.shape) for name, array in found.feeds[0].items()},
         limits=roofline.limits() if roofline is not None else {},
         pairs=pairing.pairs,
@@ -127,7 +127,6 @@ def _side(model: Path, number: int, found: Contest, roofline: Roofline | None) -
     """Describe one model, timed at the setting that suits it best."""
     options, setting, feeds = found.options, found.choice.settings[number], found.feeds[0]
     seconds = found.pairing.samples[:, number]
-    chosen = dataclasses.replace(options, provider_options=setting.options)
     least = roofline.of(model, setting.level) if roofline is not None else None
     nodes = profile(partial(open_at, model, options, setting), feeds, least)
     cost: tuple[float | None, float | None] = (None, None)
@@ -143,7 +142,7 @@ def _side(model: Path, number: int, found: Contest, roofline: Roofline | None) -
         load_ms=_ms(np.median([process.loads[number] for process in found.processes])),
         first_ms=_ms(np.median([process.firsts[number] for process in found.processes])),
         file_bytes=file_bytes(model),
-        peak_mib=round(peak_mib(model, chosen, setting.level, feeds), 1),
+        peak_mib=round(peak_mib(model, options, setting, feeds), 1),
         providers=placement(nodes),
         fallbacks=fallbacks(nodes, options.provider),
         nodes=nodes,

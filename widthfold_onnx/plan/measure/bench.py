@@ -80,19 +80,8 @@ class Bench:
         Raises:
             InternalError: the provider is AUTO.
         """
-        given = dict(options.provider_options)
-        entries = dict(options.session_options)
-        setup = Setup(
-            provider=options.provider,
-            provider_options=tuple(sorted(given.items())),
-            session_options=tuple(sorted(entries.items())),
-            threads=options.threads,
-            fold=fold,
-            level=level,
-            rungs=SPENDING[options.effort].rungs,
-        )
-        setting = setting_identity(options.provider, given, entries, level, options.threads)
-        return cls(setup, store, setting, machine)
+        setup = Setup(options, fold, level, SPENDING[options.effort].rungs)
+        return cls(setup, store, setting_identity(options, level), machine)
 
     @property
     def measured(self) -> int:
@@ -189,7 +178,7 @@ def measure(
                 setup,
                 (deadline - time.monotonic()) * share,
                 silence=SILENCE,
-                memory=_memory(setup.provider),
+                memory=_memory(setup.how.provider),
                 on_progress=course.hear,
             )
         except _BudgetSpentError:

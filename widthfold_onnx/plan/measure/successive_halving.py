@@ -23,7 +23,7 @@ import onnx
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.options import FoldOptions, Provider
+from widthfold_onnx.options import FoldOptions, Runtime
 from widthfold_onnx.plan.workload.build import reformed
 from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.results.store import NO_SUCH_FORM, NO_TIME, OUT_OF_REACH
@@ -68,12 +68,9 @@ FIRST_SHARE = 0.7
 
 @dataclass(frozen=True)
 class Setup:
-    """The settings of a race: provider, threads, limits of forms, level and rungs."""
+    """The settings of a race: how models run, limits of forms, level and rungs."""
 
-    provider: Provider
-    provider_options: tuple[tuple[str, str], ...]
-    session_options: tuple[tuple[str, str], ...]
-    threads: int
+    how: Runtime
     fold: FoldOptions
     level: Level = Level.ALL
     rungs: tuple[Rung, ...] = RUNGS
@@ -246,7 +243,7 @@ class _Runner:
 
     def __init__(self, setup: Setup, folder: Path) -> None:
         self.setup = setup
-        self.clock = clock_of(setup.provider, setup.threads, dict(setup.provider_options))
+        self.clock = clock_of(setup.how)
         self._file = folder / "layer.onnx"
 
     def runner(self, model: bytes) -> Run:
@@ -256,15 +253,7 @@ class _Runner:
             UnverifiedError: the runtime does not load it.
         """
         self._file.write_bytes(model)
-        session = open_session(
-            self._file,
-            self.setup.provider,
-            self.setup.level,
-            self.setup.threads,
-            tf32=True,
-            provider_options=dict(self.setup.provider_options),
-            session_options=dict(self.setup.session_options),
-        )
+        session = open_session(self._file, self.setup.how, self.setup.level, tf32=True)
         shapes = {p.name: tuple(int(d or 1) for d in p.dims) for p in session.inputs}
         once = session.bound(random_feeds(session.inputs, 0, shapes))
         return lambda count: once()

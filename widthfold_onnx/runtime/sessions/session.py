@@ -11,8 +11,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
@@ -20,7 +19,7 @@ import onnx
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import NoKernelError, UnverifiedError, UsageError
 from widthfold_onnx.model.proto.walk import all_tensors
-from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.options import ANY, Provider, Runtime
 from widthfold_onnx.runtime.sessions.binding import Bound, Placed, place
 from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.failures import words
@@ -31,6 +30,7 @@ from widthfold_onnx.runtime.sessions.session_options import check_entries, entri
 from widthfold_onnx.text import printable
 
 Feeds = Mapping[str, Array]
+R = TypeVar("R", bound=Runtime)
 
 
 class Session:
@@ -113,7 +113,7 @@ def runtime_version() -> str:
     return str(_runtime().__version__)
 
 
-def resolved(options: VerifyOptions) -> VerifyOptions:
+def resolved(options: R) -> R:
     """Return the options, with AUTO replaced by the provider that will be used.
 
     Raises:
@@ -129,13 +129,10 @@ def resolved(options: VerifyOptions) -> VerifyOptions:
 
 def open_session(
     model: Path | onnx.ModelProto,
-    provider: Provider = Provider.AUTO,
+    how: Runtime = ANY,
     level: Level = Level.ALL,
-    threads: int = 1,
     *,
     tf32: bool = False,
-    provider_options: Mapping[str, str] = MappingProxyType({}),
-    session_options: Mapping[str, str] = MappingProxyType({}),
     origin: Path | None = None,
     profile: Path | None = None,
     optimized: Path | None = None,
@@ -144,13 +141,11 @@ def open_session(
 
     Args:
         model: the file; or a model in memory.
-        provider: AUTO takes CUDA where a CUDA device really runs a node, else the CPU.
+        how: provider, threads and options, which win over ours; AUTO takes CUDA where a CUDA device
+            really runs a node, else the CPU.
         level: the runtime's own optimization level.
-        threads: threads inside one operator.
         tf32: let CUDA round float32 products to 10 bits unless an option forbids it; right for
             timing, wrong for parity.
-        provider_options: further options of the provider, which win over ours.
-        session_options: further entries of the session's configuration, which win over ours.
         origin: the file that a model in memory was read from: its folder holds external data, and
             messages name it. None: there is no such data, and they name the graph.
         profile: prefix of a file into which the runtime writes the time of every node.
@@ -162,20 +157,20 @@ def open_session(
         UsageError: `use_tf32` is switched off where float16 is to be timed.
     """
     runtime = _runtime()
-    used = choose(runtime, _failures(), provider)
+    used = choose(runtime, _failures(), how.provider)
     if isinstance(model, onnx.ModelProto):
         path, name = origin, model.graph.name if origin is None else origin.name
         folder = None if origin is None else origin.parent
     else:
         path, name, folder = model, model.name, None
     label = printable(name)
-    if tf32 and provider_options.get("use_tf32", "1").lower() in OFF:
+    if tf32 and how.provider_options.get("use_tf32", "1").lower() in OFF:
         _check_tensor_cores(model, label)
     try:
         session = runtime.InferenceSession(
             model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model),
-            _options(level, threads, entries(session_options, folder), profile, optimized),
-            providers=chain(used, provider_options, threads, tf32=tf32),
+            _options(level, how.threads, entries(how.session_options, folder), profile, optimized),
+            providers=chain(used, how.provider_options, how.threads, tf32=tf32),
             enable_fallback=0,
         )
     except _failures() as error:
@@ -185,7 +180,7 @@ def open_session(
     first, wanted = session.get_providers()[0], described(used).name
     if first != wanted:
         raise UnverifiedError(f"{label} runs on {first} although {wanted} was asked for")
-    return Session(session, used, label, provider_options)
+    return Session(session, used, label, how.provider_options)
 
 
 def _check_tensor_cores(model: Path | onnx.ModelProto, label: str) -> None:
