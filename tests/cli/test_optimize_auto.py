@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import signal
 import time
@@ -84,7 +85,7 @@ def test_an_imported_store_is_enough(store: Path, out: Path, tmp_path: Path) -> 
     assert {fold["node"] for fold in found["verification"]["folds"]} == set(PAYS)
     codes = {site["node"]: (site["code"], site["gain"] is None) for site in found["sites"]}
     assert codes == {**dict.fromkeys(PAYS, ("folded", False)), "head": ("no-gain", False)}
-    for text in (run.out, page.read_text()):
+    for text in (run.out, html.unescape(page.read_text())):
         assert "all measured before; the whole model ran at 1.54x [1.53, 1.55]" in text
         assert "but not in the whole model" in text
     assert "| 2.00x [1.80, 2.20] |" in page.read_text()

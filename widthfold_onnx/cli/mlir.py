@@ -43,6 +43,11 @@ def mlir_command(source: Path, out: Path, fold: FoldOptions, groups: bool) -> No
     MLIR's verifier, but nothing was run: compare it with SOURCE before it is deployed.
     """
     from widthfold_onnx.mlir.files import fold_file
-    from widthfold_onnx.reports.text.terminal import show_sites
+    from widthfold_onnx.reports import wording
+    from widthfold_onnx.reports.described import Description, site_table
+    from widthfold_onnx.reports.text.console import show
 
-    show_sites(fold_file(source, out, fold, groups=groups), f"wrote {out.name}")
+    sites = fold_file(source, out, fold, groups=groups)
+    folded = sum(site.status == "folded" for site in sites)
+    found = f"{folded} of {len(sites)} {wording.kinds(sites)} layers folded"
+    show(Description(site_table(sites), head=f"{found}; wrote {out.name}"))

@@ -95,10 +95,9 @@ def optimize_command(
             on_progress=on_progress,
         )
     from widthfold_onnx.reports.text.console import printing, say
-    from widthfold_onnx.reports.text.terminal import show_optimize
     from widthfold_onnx.reports.wording import changes, kinds
 
-    deliver(result, to, model, show_optimize)
+    deliver(result, to, model)
     if result.written is None and result.verification is not None:
         _leave_unwritten(result.verification)
     if require_fold and not result.summary.changes:

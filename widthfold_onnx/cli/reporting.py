@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -37,18 +37,25 @@ class ReportArguments:
         return destinations(self.reports, self.format, kind, protected)
 
 
-def deliver(result: R, to: Destinations, model: Path, show: Callable[[R], None]) -> None:
-    """Write the files, then print the wanted form, or the tables of `show`.
+def deliver(result: R, to: Destinations, model: Path, **shown: bool) -> None:
+    """Write the files, then print the wanted form, or tables and lines.
+
+    Args:
+        result: the result.
+        to: its destinations.
+        model: the model file as the caller named it.
+        shown: what else of `described` is wanted in the tables and lines.
 
     Raises:
         UsageError: a path is no place for a file, or the disk is full.
     """
+    from widthfold_onnx.reports.described import described
     from widthfold_onnx.reports.formats import render
-    from widthfold_onnx.reports.text.console import printing, write
+    from widthfold_onnx.reports.text.console import printing, show, write
 
     to.write(result, model)
     if to.printed is None:
-        show(result)
+        show(described(result, **shown))
         return
     with printing():
         write(render(to.printed, result, model))
@@ -60,8 +67,8 @@ report_arguments = options_of(
     {
         "--report FILE": {
             "type": click.Path(path_type=Path, dir_okay=False),
-            "help": "Write a report, too; the suffix chooses its form: .json, .md (not of tune), "
-            ".xml, .html or .csv (of verify and compare).",
+            "help": "Write a report, too; the suffix chooses its form: .json, .md, .xml, "
+            ".html or .csv (the last three of verify and compare).",
         },
         "--format": "Print this form instead of tables; with a --report FILE of another suffix, "
         "write it there.",

@@ -60,7 +60,6 @@ def tune_command(
         load(models[0])
     from widthfold_onnx.plan.search.tuning import tune
     from widthfold_onnx.plan.store.store import default_path
-    from widthfold_onnx.reports.tune import show_tune
     from widthfold_onnx.reports.wording import UNKEPT
     from widthfold_onnx.results import TuneReport
 
@@ -68,7 +67,7 @@ def tune_command(
     options = replace(options, store=options.store or default_path())
     with progress() as on_progress:
         result = tune(models, fold, options, jobs=jobs, dask=dask, on_progress=on_progress)
-    deliver(result, to, models[0], show_tune)
+    deliver(result, to, models[0])
     if result.interrupted:
         kept = UNKEPT if result.store_read_only else "kept"
         leave(f"interrupted; what was measured is {kept}", INTERRUPTED)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,12 +79,10 @@ def verify_command(
         raise UsageError(f"--exact and --shared belong to the tables, not to --format {to.printed}")
     with progress() as on_progress:
         result = verify(original, rewritten, options, on_progress=on_progress)
-    from widthfold_onnx.reports.verified import show_verify
 
     environment = msgspec.structs.replace(result.environment, command=typed_command())
     result = msgspec.structs.replace(result, environment=environment)
-    show = functools.partial(show_verify, certificates=exact, latencies=shared)
-    deliver(result, to, rewritten, show)
+    deliver(result, to, rewritten, full=exact, latencies=shared)
     leave_by(result)
 
 
