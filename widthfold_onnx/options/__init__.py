@@ -21,23 +21,3 @@ from widthfold_onnx.options.running import (
     Tolerance,
     VerifyOptions,
 )
-
-__all__ = [
-    "ANY",
-    "FACTORS",
-    "SMALLEST_FACTOR",
-    "STRIDES_ALONE",
-    "AxisName",
-    "Companion",
-    "Effort",
-    "FoldOptions",
-    "Form",
-    "Layout",
-    "NonFinite",
-    "Provider",
-    "Runtime",
-    "SearchOptions",
-    "Shapes",
-    "Tolerance",
-    "VerifyOptions",
-]
