@@ -10,6 +10,8 @@ from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime import clock, paired_benchmark
 from widthfold_onnx.runtime.inputs import rotation
 
+UNTOLD = Cost(12.3, None, None)
+
 
 @pytest.fixture
 def measured(monkeypatch, tmp_path):
@@ -28,7 +30,7 @@ def measured(monkeypatch, tmp_path):
         same_file=False,
         first=None,
         cache=0,
-        taken=Cost(12.3, None, None),
+        taken=UNTOLD,
         **options,
     ):
         machine = Machine(costs, first)

@@ -87,7 +87,7 @@ def test_a_convolution_that_fell_back_is_an_alarm_and_a_shape_a_remark(
         rf"FALLBACK in the rewritten model: FusedConv conv\x0a2 ran on {CPU}, not on cuda"
     ]
     assert remarks(sides, Provider.CUDA) == [
-        f"in the rewritten model Shape size ran on {CPU}, not on cuda"
+        f"in the rewritten model: Shape size ran on {CPU}, not on cuda"
     ]
 
 

@@ -18,6 +18,7 @@ from tests.rewrite.products import Product
 from widthfold_onnx.options import FoldOptions, Provider, Runtime
 from widthfold_onnx.plan.measure import bench as bench_module
 from widthfold_onnx.plan.measure.bench import AS_IS, Bench
+from widthfold_onnx.plan.measure.measurements import timed
 from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, Setup
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.plan.workload.build import reformed
@@ -78,9 +79,9 @@ def test_the_store_keeps_them_apart(
     def isolated(function, workloads, setup, seconds, *, on_progress, **limits) -> None:
         for one in workloads:
             on_progress(Began(one.subject, ""))
-            on_progress(Ran(one.subject, "", 1.0, 1.0, 1.0, 1.0, 4))
+            on_progress(Ran(one.subject, "", timed(1.0, 1.0, 1.0, 1.0, 4)))
             for form in one.forms:
-                on_progress(Ran(one.subject, form.key, 2.0, 2.0, 2.0, 1.0, 4))
+                on_progress(Ran(one.subject, form.key, timed(2.0, 2.0, 2.0, 1.0, 4)))
             on_progress(Done(one.subject))
 
     monkeypatch.setattr(bench_module, "isolated", isolated)

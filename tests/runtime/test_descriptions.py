@@ -86,7 +86,7 @@ def test_other_words_are_no_providers(name: object) -> None:
 def test_options_take_a_plain_word_for_a_provider(kind: type[Runtime]) -> None:
     assert kind(provider="cpu").provider is Provider.CPU
     assert kind(provider="FooExecutionProvider").provider == OTHER
-    with pytest.raises(UsageError, match="provider 'npu' is none of auto, cpu, cuda"):
+    with pytest.raises(UsageError, match="provider is 'npu', none of auto, cpu, cuda"):
         kind(provider="npu")
 
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.options.folding import Shapes
+from widthfold_onnx.options.folding import Shapes, word
 
 MAX_SEEDS = 1000
 """All input sets are in memory at once."""
@@ -102,12 +102,7 @@ class Runtime:
     threads: int = 1
 
     def __post_init__(self) -> None:
-        try:
-            object.__setattr__(self, "provider", Provider(self.provider))  # may be a plain string
-        except ValueError:
-            raise UsageError(
-                f"provider {self.provider!r} is none of {', '.join(Provider)}"
-            ) from None
+        object.__setattr__(self, "provider", word("provider", self.provider, Provider))
         if not 1 <= self.threads <= MAX_THREADS:
             raise UsageError(f"threads is {self.threads}; it must lie in 1..{MAX_THREADS}")
 
@@ -212,6 +207,7 @@ class SearchOptions(Runtime):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "effort", word("effort", self.effort, Effort))
         if self.time_budget is not None:
             _check_time_budget(self.time_budget)
 

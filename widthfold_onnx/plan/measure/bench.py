@@ -12,15 +12,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Self
 
+import msgspec
+
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 from widthfold_onnx.plan.measure.effort import SPENDING
-from widthfold_onnx.plan.measure.measurements import is_known, lost, measurement_of, outdated
+from widthfold_onnx.plan.measure.measurements import is_known, lost, outdated
 from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, Setup, race
 from widthfold_onnx.plan.store.identity import setting_identity
 from widthfold_onnx.plan.store.store import Key, Measurement, Store
 from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.progress import Progress, Step
+from widthfold_onnx.results.store import NO_TIME
 from widthfold_onnx.rules.forms.open_extents import EXTENTS
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.sessions.descriptions import described
@@ -229,7 +232,10 @@ class _Progress:
         elif isinstance(message, Done):
             del self.left[message.subject]
         else:
-            self._tell(message.subject, message.key, measurement_of(message, self._budget))
+            found = message.found
+            if found.reason == NO_TIME:  # so that it counts only where there is no more time
+                found = msgspec.structs.replace(found, seconds=self._budget)
+            self._tell(message.subject, message.key, found)
 
     def lose(self, reason: str) -> None:
         """Mark the running form as lost; if it is the layer as it is, drop the workload's forms."""

@@ -24,8 +24,10 @@ import onnx
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, Runtime
+from widthfold_onnx.plan.measure.measurements import lost, timed
 from widthfold_onnx.plan.workload.build import reformed
 from widthfold_onnx.plan.workload.workloads import Workload
+from widthfold_onnx.results import Measurement
 from widthfold_onnx.results.store import NO_SUCH_FORM, NO_TIME, OUT_OF_REACH
 from widthfold_onnx.runtime.ceilings import RUNS, operations
 from widthfold_onnx.runtime.clock import Clock, Run, clock_of, one_session
@@ -86,19 +88,11 @@ class Began:
 
 @dataclass(frozen=True)
 class Ran:
-    """The result of a form: time as it is / time of the form, and seconds of the form.
-
-    `reason` says why a form was not run.
-    """
+    """The result of a form."""
 
     subject: str
     key: str
-    ratio: float
-    low: float
-    high: float
-    seconds: float
-    pairs: int
-    reason: str = ""
+    found: Measurement
 
 
 @dataclass(frozen=True)
@@ -151,7 +145,7 @@ def _race(
     original = track.runner(workload.model)
     _, own = _pairs(track.clock, original, original, first.pairs)
     usual = float(np.median(own))
-    yield Ran(workload.subject, "", 1.0, 1.0, 1.0, usual, len(own))
+    yield Ran(workload.subject, "", timed(1.0, 1.0, 1.0, usual, len(own)))
     times: dict[str, Times] = {}
     hopeless: set[str] = set()
 
@@ -192,7 +186,7 @@ def _race(
         else:
             why = run(form.key, first.pairs)
         if why:
-            yield Ran(workload.subject, form.key, 0.0, 0.0, 0.0, 0.0, 0, why)
+            yield Ran(workload.subject, form.key, lost(why))
     for rung in later:
         running = [key for key in times if key not in hopeless]
         for key in sorted(running, key=lambda key: -_ratio(*times[key]))[: rung.forms]:
@@ -201,7 +195,7 @@ def _race(
     for key, (base, form_times) in times.items():
         middle, low, high = map(math.exp, one_session(np.log(base / form_times)))
         median = float(np.median(form_times))
-        yield Ran(workload.subject, key, middle, low, high, median, len(base))
+        yield Ran(workload.subject, key, timed(middle, low, high, median, len(base)))
 
 
 def out_of_reach(macs: float, usual: float, peak: float) -> bool:
