@@ -193,7 +193,8 @@ def _timed(timing: Timing) -> list[Table]:
 
 def _optimized(report: OptimizeReport, *, full: bool) -> Description:
     counts, tables = report.summary, site_table(report.sites)
-    line = f"{counts.folded} of {len(report.sites)} {wording.kinds(report.sites)} nodes folded"
+    line = f"{report.model}: " if full else ""
+    line += f"{counts.folded} of {len(report.sites)} {wording.kinds(report.sites)} nodes folded"
     line += f", {counts.kept} kept" if counts.kept else ""
     if report.written is None:
         line += "; nothing written"
