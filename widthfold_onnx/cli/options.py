@@ -16,7 +16,7 @@ import click
 
 from widthfold_onnx.cli.common import ShapeType, Word
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.options import AxisName, Provider, Shapes
+from widthfold_onnx.options import AxisName, Shapes
 from widthfold_onnx.text import printable, quoted
 
 Help = Mapping[str, str | Mapping[str, Any]]
@@ -45,26 +45,12 @@ class AxisType(click.ParamType[AxisName | int]):
             self.fail(f"{printable(value)!r} is none of {names}, 0, 2, 3, 4", param, ctx)
 
 
-class ProviderWord(Word[Provider]):
-    """A known provider, or any other one as the runtime names it."""
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Provider:
-        """Return the provider; another word is refused with those that are known."""
-        try:
-            return Provider(value)
-        except ValueError:
-            return super().convert(value, param, ctx)
-
-
 TYPES: dict[Any, click.ParamType[Any]] = {
     int: click.INT,
     float: click.FLOAT,
     str: click.STRING,
     Path: click.Path(path_type=Path),
     AxisName | int: AxisType(),
-    Provider: ProviderWord(Provider),
     Shapes: ShapeType(),
     Mapping[str, str]: click.STRING,
 }

@@ -50,34 +50,25 @@ def companion_reports(
         why: why others were not, where that was not measured.
         gains: measured gains.
     """
-    return [
-        _report(
-            name,
-            [match for match in matches if match.companion is name],
-            is_done=name in done,
-            why=why,
-            gain=(gains or {}).get(name),
+    reports = []
+    for name in dict.fromkeys(match.companion for match in matches):
+        own = [(match, match.became) for match in matches if match.companion is name]
+        equal = [(m.node, became) for m, became in own if not isinstance(became, Refusal)]
+        gain, is_done = (gains or {}).get(name), name in done
+        kept = "not surely faster" if gain is not None else why
+        reports.append(
+            CompanionReport(
+                name=name.value,
+                status="refused" if not equal else "exchanged" if is_done else "kept",
+                nodes=[node for node, _ in equal],
+                became=list(dict.fromkeys(", ".join(became) for _, became in equal)),
+                refused=[
+                    Stop(node=match.node, op=match.op, code=became.code, reason=became.reason)
+                    for match, became in own
+                    if isinstance(became, Refusal)
+                ],
+                reason="" if is_done or not equal else kept,
+                gain=gain,
+            )
         )
-        for name in dict.fromkeys(match.companion for match in matches)
-    ]
-
-
-def _report(
-    name: Companion, matches: Sequence[Match], *, is_done: bool, why: str, gain: Gain | None
-) -> CompanionReport:
-    equal = [(m.node, m.became) for m in matches if not isinstance(m.became, Refusal)]
-    if gain is not None:
-        why = "not surely faster"
-    return CompanionReport(
-        name=name.value,
-        status="refused" if not equal else "exchanged" if is_done else "kept",
-        nodes=[node for node, _ in equal],
-        became=list(dict.fromkeys(", ".join(became) for _, became in equal)),
-        refused=[
-            Stop(node=match.node, op=match.op, code=match.became.code, reason=match.became.reason)
-            for match in matches
-            if isinstance(match.became, Refusal)
-        ],
-        reason="" if is_done or not equal else why,
-        gain=gain,
-    )
+    return reports
