@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Draw the pictures of README.md into docs/images/.
+"""Draw the pictures of README.md and docs/folds.md into docs/images/.
 
-usage: pictures.py [fold] [session] [gains]
+usage: pictures.py [NAME...]
 
-fold.svg: a small Conv that is really folded, drawn by the code of the HTML report.
+fold.svg, strided.svg, depthwise.svg, transposed.svg and matmul.svg: small layers that are really
+    folded, drawn by the code of the HTML report.
 session.svg: a terminal in which `widthfold` really runs.
 gains.svg: what benchmarks/suite.json says of the models that auto makes faster.
 
-fold.svg and gains.svg are the same bytes in every run; both follow a light or a dark screen, and
+All but session.svg are the same bytes in every run; they follow a light or a dark screen, and
 bring a background of their own, so that they are legible on any page.
 """
 
@@ -23,8 +24,10 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -35,7 +38,7 @@ from onnx import helper, numpy_helper
 from rich.console import Console
 from rich.text import Text
 
-from widthfold_onnx import fold
+from widthfold_onnx import AxisName, FoldOptions, Form, fold
 from widthfold_onnx.reports.page.drawing import WIDTH, cell, colour, kernel, positions
 from widthfold_onnx.reports.page.svg import AFTER, BEFORE, INK, MUTED, RULE, draw
 from widthfold_onnx.rewrite.record import FOLD_KEY, FoldRecord, read_record
@@ -59,7 +62,41 @@ svg { --paper: #fff; --ink: #1b1f24; --muted: #6a737d; --rule: #d5d9de; --before
 text { fill: var(--ink); }
 .caption { font-size: 9px; }
 """
-TAPS = 3
+
+
+class Example(NamedTuple):
+    """A layer of one operator, and how it is folded."""
+
+    op: str
+    input: Sequence[int]
+    weight: Sequence[int]
+    options: FoldOptions
+    attributes: Mapping[str, Any] = {}
+    more: str = ""
+    """What the caption says of the attributes."""
+
+
+FOLDS = {
+    "fold": Example(
+        "Conv", (1, 1, 1, 16), (4, 1, 1, 3), FoldOptions(factor=4), {"pads": [0, 1, 0, 1]}
+    ),
+    "strided": Example(
+        *("Conv", (1, 1, 1, 16), (1, 1, 1, 4), FoldOptions(form=Form.STRIDES)),
+        {"strides": [1, 2], "pads": [0, 1, 0, 1]},
+        " at stride 2",
+    ),
+    "depthwise": Example(
+        *("Conv", (1, 2, 1, 16), (2, 1, 1, 3), FoldOptions(factor=4, axis=AxisName.WIDTH)),
+        {"group": 2, "pads": [0, 1, 0, 1]},
+        " in 2 groups",
+    ),
+    "transposed": Example(
+        *("ConvTranspose", (1, 1, 1, 8), (1, 1, 1, 4), FoldOptions(form=Form.STRIDES)),
+        {"strides": [1, 2], "pads": [0, 1, 0, 1]},
+        " at stride 2",
+    ),
+    "matmul": Example("MatMul", (1, 16, 3), (3, 3), FoldOptions(factor=4)),
+}
 
 
 def main() -> None:
@@ -70,43 +107,61 @@ def main() -> None:
         (IMAGES / f"{name}.svg").write_text(PICTURES[name]())
 
 
-def fold_picture() -> str:
-    """One Conv's weight and positions before and after."""
-    record = folded()
+def fold_picture(example: Example) -> str:
+    """One layer's weight and positions before and after."""
+    op, record = folded(example)
     (axis,) = record.axes
     before, after = (text.strip() for text in record.channels.split(", folded"))
 
     def taps(axes: Axes) -> None:
-        for tap in range(TAPS):
+        for tap in range(axis.original_kernel):
             cell(axes, tap, 0, colour(-1 - tap), str(tap))
-        axes.set(xlim=(-0.1, TAPS + 16.1), ylim=(1.1, -0.1), aspect="equal")
+        axes.set(xlim=(-0.1, axis.original_kernel + 16.1), ylim=(1.1, -0.1))
+        axes.set_aspect("equal", anchor="W")
         axes.set_axis_off()
 
-    weight = draw("taps", "The kernel of the Conv", (WIDTH, 0.3), taps, (0.05, 0.05, 0.02, 0.02))
+    weight = draw("taps", "The kernel of the layer", (WIDTH, 0.3), taps, (0.05, 0.05, 0.02, 0.02))
+    each = "rows" if axis.axis == "rows" else "positions"
+    packs = f"Every {axis.in_tile} neighbouring {each} become channels:"
+    if axis.in_tile == 1:
+        packs = "The input is read as it is."
+    unpacks = f"Every {axis.out_tile} channels become neighbouring {each} of the output."
+    if axis.out_tile == 1:
+        unpacks = "The output is returned as it is."
+    mirrored = "mirrored " if example.op == "ConvTranspose" else ""
+    kernel_of = f"a {mirrored}kernel of {axis.original_kernel} taps"
+    same = "the same taps, elsewhere zeros"
+    if axis.original_kernel == 1:
+        kernel_of, same = "its weight", "the weight on the diagonal, elsewhere zeros"
+    stride = f" at stride {axis.stride}" if "strides" in example.attributes else ""
     return page(
-        "A Conv before and after a fold",
+        f"A {example.op} before and after a fold",
         [
-            f"Before: Conv {before}, a kernel of {TAPS} taps:",
+            f"Before: {example.op} {before}{example.more}, {kernel_of}:",
             weight,
-            f"Every {axis.in_tile} neighbouring positions become channels:",
+            packs,
             positions(axis, "positions"),
-            f"After: Conv {after}, the same taps as a band, elsewhere zeros:",
+            f"After: {op} {after}{stride}, {same}:",
             kernel(axis, "kernel"),
+            unpacks,
         ],
     )
 
 
-def folded() -> FoldRecord:
-    """The record of a small Conv that is folded by 4."""
+def folded(example: Example) -> tuple[str, FoldRecord]:
+    """The operator that a small layer becomes, and the record of its fold."""
     values = helper.make_tensor_value_info
     one = onnx.TensorProto.FLOAT
-    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[0, 1, 0, 1])
-    weight = numpy_helper.from_array(np.ones((4, 1, 1, TAPS), np.float32), "w")
-    ends = [values("x", one, [1, 1, 1, 16])], [values("y", one, [1, 4, 1, 16])]
+    node = helper.make_node(example.op, ["x", "w"], ["y"], **example.attributes)
+    weight = numpy_helper.from_array(np.ones(example.weight, np.float32), "w")
+    ends = [values("x", one, example.input)], [values("y", one, None)]
     graph = helper.make_graph([node], "small", *ends, [weight])
-    model = fold(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]), factor=4)
-    texts = [e.value for n in model.graph.node for e in n.metadata_props if e.key == FOLD_KEY]
-    return read_record(*texts)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+    new = fold(model, options=example.options).graph.node
+    ((op, text),) = [
+        (n.op_type, e.value) for n in new for e in n.metadata_props if e.key == FOLD_KEY
+    ]
+    return op, read_record(text)
 
 
 def gains_picture(suite: Suite) -> str:
@@ -144,9 +199,9 @@ def gains_picture(suite: Suite) -> str:
 
 
 def page(title: str, parts: Sequence[str | Markup]) -> str:
-    """Stack captions and drawings, with their colours."""
+    """Stack captions and drawings, with their colours; a drawing may be empty."""
     width, y, placed = WIDTH * 72 + 16, 6.0, []
-    for part in parts:
+    for part in filter(None, parts):
         if isinstance(part, Markup):
             wide, high = size(part)
             place = f'<svg x="8" y="{y:g}" width="{wide:g}" height="{high:g}" '
@@ -216,7 +271,7 @@ def terminal(command: str, folder: Path) -> str:
 
 
 PICTURES: dict[str, Callable[[], str]] = {
-    "fold": fold_picture,
+    **{name: partial(fold_picture, example) for name, example in FOLDS.items()},
     "session": session_picture,
     "gains": lambda: gains_picture(read(ROOT / "benchmarks" / "suite.json")),
 }

@@ -24,7 +24,7 @@ ORDER = (
     ("delivery", "mlir", "saturating_forms", "survey"),
     ("pipeline", "reports"),
     ("cli", "interop"),
-    ("passes",),
+    ("olive", "passes"),
 )
 """Parts of the package, lowest first; a part imports those before its row, and itself."""
 

@@ -23,7 +23,7 @@ from widthfold_onnx.model.proto.frozen import frozen
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.pipeline import optimize
 from widthfold_onnx.planning import fold_model
-from widthfold_onnx.results import SiteReport
+from widthfold_onnx.results import OptimizeReport, SiteReport
 
 FACTOR = 8
 """Positions that become channels where nothing else is asked for."""
@@ -142,17 +142,26 @@ def fold_graph(
     return graph if folded is proto else gs.import_onnx(folded), sites
 
 
-def _fold_file(model: Path, out: Path | str | None, options: FoldOptions) -> Path:
-    if out is None:
-        raise UsageError(
-            "for a model that is given by its path, say where the folded file goes: out"
-        )
-    report = optimize(model, out, options)
+def check_written(report: OptimizeReport) -> None:
+    """Check that a model was written, for it passed verification.
+
+    Raises:
+        CheckFailedError: it is not equal.
+        UnverifiedError: it cannot be shown to be equal.
+    """
     if report.written is None:
         assert report.verification is not None
         failed = report.verification.verdict == "fail"
         reasons = "; ".join(report.verification.reasons)
         raise CheckFailedError(reasons) if failed else UnverifiedError(reasons)
+
+
+def _fold_file(model: Path, out: Path | str | None, options: FoldOptions) -> Path:
+    if out is None:
+        raise UsageError(
+            "for a model that is given by its path, say where the folded file goes: out"
+        )
+    check_written(optimize(model, out, options))
     return Path(out)
 
 

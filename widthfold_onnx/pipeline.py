@@ -40,8 +40,9 @@ def optimize(
         out: where the result goes, replaced in one step and only after it passed verification;
             None plans only. If nothing is folded it becomes a copy, byte for byte.
         options: which sites, how far, in which form.
-        verify_options: how the result is verified; None writes it unverified. Where the runtime
-            has no kernel to run the model, the proof alone must do, at a fixed factor.
+        verify_options: how the result is verified; by default proved and compared, but not timed.
+            None writes it unverified. Where the runtime has no kernel to run the model, the proof
+            alone must do, at a fixed factor.
         search_options: how candidates are measured; at a fixed factor only its options of the
             provider count, which decide the emitted form where that is left open.
         require_fold: write nothing if nothing is changed.

@@ -13,7 +13,8 @@ class Machine:
     """Sessions whose runs take a stated time.
 
     Attributes:
-        costs: ms of a run, by (file, level), or by the order in which sessions were opened.
+        costs: ms of a run, or of the first runs and all later ones, by (file, level), or by the
+            order in which sessions were opened.
         first: ms of the first run of a session, by (file, level), where that differs.
         runs: (number of the session, input set) of every run.
     """
@@ -52,14 +53,16 @@ class Session:
     def __init__(self, machine, number, name, level):
         self.machine, self.number = machine, number
         costs = machine.costs
-        self.ms = costs[number] if isinstance(costs, list) else costs.get((name, level), 0)
-        self.warmup = machine.first.get((name, level), self.ms)
+        ms = costs[number] if isinstance(costs, list) else costs.get((name, level), 0)
+        self.left = list(ms) if isinstance(ms, tuple) else [ms]
+        if (name, level) in machine.first:
+            self.left.insert(0, machine.first[name, level])
 
     def bound(self, feeds):
         def once():
             self.machine.runs.append((self.number, float(feeds["x"][0, 0])))
-            self.machine.now += int(self.warmup * MILLI)
-            self.warmup = self.ms
+            ms = self.left.pop(0) if len(self.left) > 1 else self.left[0]
+            self.machine.now += int(ms * MILLI)
 
         return once
 

@@ -71,6 +71,12 @@ def test_the_first_run_of_a_session_does_not_choose(measured):
     assert (timing.original.first_ms, timing.original.median_ms) == (250.0, 200.0)
 
 
+def test_disturbed_runs_do_not_choose(measured):
+    # After the first run, which only warms up, two of five are disturbed; one takes the share.
+    timing, _ = measured(costs((40, 75, 75, 40), 50, 40, 50), time_budget=1)
+    assert (timing.original.level, timing.rewritten.level) == ("all", "all")
+
+
 def test_each_setting_comes_first_in_its_turn(measured):
     _, machine = measured(costs(5, 6, 5, 6))
     numbers = [number for number, _ in machine.runs[: 4 * paired_benchmark.CHOICE_ROUNDS[0]]]

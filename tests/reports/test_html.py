@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 from PIL import Image
 
+from tests.browser import browse, needs_browser, sticking_out
 from tests.reports.sample import (
     DIFFERENT,
     EQUAL,
@@ -25,18 +24,8 @@ from tests.reports.sample import (
     pattern,
 )
 from widthfold_onnx.algebra.conv_axis import ConvAxis
-from widthfold_onnx.reports.page import html
+from widthfold_onnx.reports.page import html, plots
 from widthfold_onnx.results import Proof, VerifyReport
-
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-needs_browser = pytest.mark.skipif(BROWSER is None, reason="no chromium to open the report in")
-FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    *("--hide-scrollbars", "--enable-logging=stderr", "--v=0"),
-)
 
 
 class Page(HTMLParser):
@@ -176,6 +165,13 @@ def test_a_huge_result_stays_small() -> None:
     assert "more folded nodes are not drawn" in text
 
 
+def test_far_distances_are_written_short() -> None:
+    row = replace(output("y", "all", 1.0, passed=True), ulp_histogram=[9] * 31)
+    picture = plots.ulps(row, "ulp")
+    shown = re.findall(r"<text[^>]*>([^<]*)</text>", picture)
+    assert shown[:6] == ["0", "64", "8k", "1M", "128M", "ULP"]
+
+
 @pytest.mark.parametrize("proof", [EQUAL, DIFFERENT, NOT_PROVABLE, SKIPPED])
 def test_the_proof_is_said_and_only_an_equal_one_explained(proof: Proof) -> None:
     report = replace(passing(), folds=[], outputs=[], timing=None)
@@ -187,21 +183,6 @@ def test_the_proof_is_said_and_only_an_equal_one_explained(proof: Proof) -> None
 
 
 # ---------------------------------------------------------------- in a browser
-
-
-def browse(page: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    profile = page.with_name("profile")
-    done = subprocess.run(
-        [BROWSER or "", *FLAGS, f"--user-data-dir={profile}", *flags, page.as_uri()],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    shutil.rmtree(profile, ignore_errors=True)
-    assert "CONSOLE" not in done.stderr, done.stderr
-    assert "Content Security Policy" not in done.stderr, done.stderr
-    return done
 
 
 @needs_browser
@@ -241,3 +222,12 @@ def test_it_is_painted_on_phones_and_in_the_dark(
     ((_, paper),) = [max(colours)]
     assert paper == ((20, 23, 27) if dark else (255, 255, 255))
     assert len(colours) > 50
+
+
+@needs_browser
+def test_nothing_is_cut_off_on_a_desktop(pages: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "passing.html").write_text(pages["passing"])
+    far = [replace(row, ulp=870_000_000, ulp_histogram=[9] * 31) for row in passing().outputs]
+    (tmp_path / "far.html").write_text(html.render(replace(passing(), outputs=far)))
+    reports = [tmp_path / "passing.html", tmp_path / "far.html"]
+    assert sticking_out(reports, [1280], "html, .wide", tmp_path) == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = ["scripts/demo", "scripts/test", "scripts/nightly", ".ci/run"]
+COMMANDS = ["scripts/demo", "scripts/docs", "scripts/test", "scripts/nightly", ".ci/run"]
 BASH = shutil.which("bash") or "bash"
 
 WITH_GPU = "echo 'GPU 0: Some Device (UUID: GPU-0)'"

@@ -26,7 +26,7 @@ def words(svg: str) -> list[str]:
     return ["".join(text.itertext()) for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
 
 
-@pytest.mark.parametrize("name", ["fold", "gains"])
+@pytest.mark.parametrize("name", ["fold", "strided", "depthwise", "transposed", "matmul", "gains"])
 def test_two_runs_draw_the_same_bytes(pictures: ModuleType, name: str) -> None:
     svg = pictures.PICTURES[name]()
     assert svg == pictures.PICTURES[name]()
@@ -37,7 +37,8 @@ def test_two_runs_draw_the_same_bytes(pictures: ModuleType, name: str) -> None:
 
 
 def test_the_picture_shows_a_fold_by_four_as_a_band(pictures: ModuleType) -> None:
-    record = pictures.folded()
+    example = pictures.FOLDS["fold"]
+    _, record = pictures.folded(example)
     (axis,) = record.axes
     assert (record.channels, axis.in_tile) == ("1 -> 4, folded 4 -> 16", 4)
     drawn: dict[float, list[float]] = {}
@@ -49,9 +50,50 @@ def test_the_picture_shows_a_fold_by_four_as_a_band(pictures: ModuleType) -> Non
     assert [len(row) for row in rows] == [3, 3, 3, 3]
     for above, below in itertools.pairwise(rows):
         assert below == pytest.approx([x + step for x in above])
-    assert "After: Conv 4 -> 16, the same taps as a band, elsewhere zeros:" in words(
-        pictures.fold_picture()
+    assert "After: Conv 4 -> 16, the same taps, elsewhere zeros:" in words(
+        pictures.fold_picture(example)
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "packs", "after", "unpacks"),
+    [
+        (
+            "strided",
+            "Conv 1 -> 1 at stride 2, a kernel of 4 taps",
+            "Every 2 neighbouring positions become channels:",
+            "Conv 2 -> 1 at stride 1, the same taps",
+            "The output is returned as it is.",
+        ),
+        (
+            "depthwise",
+            "Conv 2 -> 2 in 2 groups, a kernel of 3 taps",
+            "Every 4 neighbouring positions become channels:",
+            "Conv 8 -> 8, the same taps",
+            "Every 4 channels become neighbouring positions of the output.",
+        ),
+        (
+            "transposed",
+            "ConvTranspose 1 -> 1 at stride 2, a mirrored kernel of 4 taps",
+            "The input is read as it is.",
+            "Conv 1 -> 2 at stride 1, the same taps",
+            "Every 2 channels become neighbouring positions of the output.",
+        ),
+        (
+            "matmul",
+            "MatMul 3 -> 3, its weight",
+            "Every 4 neighbouring rows become channels:",
+            "MatMul 12 -> 12, the weight on the diagonal",
+            "Every 4 channels become neighbouring rows of the output.",
+        ),
+    ],
+)
+def test_each_picture_says_what_becomes_of_its_layer(
+    pictures: ModuleType, name: str, before: str, packs: str, after: str, unpacks: str
+) -> None:
+    said = [f"Before: {before}:", packs, f"After: {after}, elsewhere zeros:", unpacks]
+    assert [line for line in words((IMAGES / f"{name}.svg").read_text()) if line in said] == said
+    assert [line for line in words(pictures.PICTURES[name]()) if line in said] == said
 
 
 def test_the_chart_of_the_readme_is_that_of_the_suite(pictures: ModuleType) -> None:

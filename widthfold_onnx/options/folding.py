@@ -23,9 +23,13 @@ FACTORS = (2, 4, 8, 16, 32)
 
 
 class Layout(StrEnum):
-    """The emitted form: which copies the runtime can cancel (docstring of `algebra.packing`).
+    """The emitted form, which decides the copies that the runtime can cancel (`algebra.packing`).
 
-    AUTO measures both; where the factor is fixed it follows the provider (`plan.decide.layouts`).
+    Attributes:
+        AUTO: both are measured; where the factor is fixed it follows the provider
+            (`plan.decide.layouts`).
+        NCHW: channels first.
+        NHWC: channels last.
     """
 
     AUTO = "auto"
@@ -34,10 +38,12 @@ class Layout(StrEnum):
 
 
 class Form(StrEnum):
-    """Name the forms that are asked for where nothing is measured.
+    """The forms that are asked for where nothing is measured.
 
-    FOLD takes the cheapest fold by the factor. STRIDES folds the strides of a layer and nothing
-    else: the output of a ConvTranspose, the input of any other Conv.
+    Attributes:
+        FOLD: the cheapest fold by the factor.
+        STRIDES: a fold of the strides of a layer and nothing else: of the output of a
+            ConvTranspose, of the input of any other Conv.
     """
 
     FOLD = "fold"
@@ -47,7 +53,9 @@ class Form(StrEnum):
 class NonFinite(StrEnum):
     """Policies for Inf and NaN in the input of a fold that has structural zeros.
 
-    SPREAD lets them reach more outputs of the same sample, REFUSE makes no such fold.
+    Attributes:
+        SPREAD: they may reach more outputs of the same sample.
+        REFUSE: no such fold is made.
     """
 
     SPREAD = "spread"
@@ -57,7 +65,12 @@ class NonFinite(StrEnum):
 class AxisName(StrEnum):
     """Axes by name; a number means the axis of the Conv's input, 0 the batch, 2 the first spatial.
 
-    WIDTH is the last spatial axis, HEIGHT the one before it, DEPTH the one before that.
+    Attributes:
+        AUTO: those of the cheapest fold.
+        BATCH: the samples.
+        HEIGHT: the spatial axis before the last.
+        WIDTH: the last spatial axis.
+        DEPTH: the spatial axis before HEIGHT.
     """
 
     AUTO = "auto"
@@ -68,7 +81,13 @@ class AxisName(StrEnum):
 
 
 class Companion(StrEnum):
-    """Companions of the fold by name (`rules.companions`); NONE does without any."""
+    """Companions of the fold by name (`rules.companions`).
+
+    Attributes:
+        NONE: do without any.
+        PRELU: PRelu becomes ops that run faster.
+        SCALAR: a number in arithmetic gets extents with which it runs faster.
+    """
 
     NONE = "none"
     PRELU = "prelu"

@@ -26,8 +26,9 @@ class Provider(StrEnum):
 
     Any other one has the name that the runtime gives it.
 
-    >>> Provider("CPUExecutionProvider"), Provider("FooExecutionProvider")
-    (<Provider.CPU: 'cpu'>, <Provider.FooExecutionProvider: 'FooExecutionProvider'>)
+    Examples:
+        >>> Provider("CPUExecutionProvider"), Provider("FooExecutionProvider")
+        (<Provider.CPU: 'cpu'>, <Provider.FooExecutionProvider: 'FooExecutionProvider'>)
     """
 
     AUTO = "auto"
@@ -56,7 +57,13 @@ class Provider(StrEnum):
 
 
 class Effort(StrEnum):
-    """Say how much a search measures before it decides (`plan.measure.effort`)."""
+    """How much a search measures before it decides (`plan.measure.effort`).
+
+    Attributes:
+        QUICK: the few most promising forms of each layer.
+        DEFAULT: more forms, and more runs of the better ones.
+        THOROUGH: every form of every layer.
+    """
 
     QUICK = "quick"
     DEFAULT = "default"
@@ -65,10 +72,14 @@ class Effort(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerance:
-    """|a - b| <= atol + rtol * (largest finite |reference| of that output).
+    """What counts as equal: `|a - b| <= atol + rtol * largest`.
 
-    None means the default of the output's dtype (`evidence.parity.outputs`); `per_output` overrides
-    rtol for single outputs.
+    `largest` is the largest finite |reference| of that output.
+
+    Attributes:
+        rtol: None means the default of the output's dtype (`evidence.parity.outputs`).
+        atol: what is allowed beside it.
+        per_output: rtol of single outputs, by name.
     """
 
     rtol: float | None = None

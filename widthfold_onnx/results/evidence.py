@@ -190,13 +190,25 @@ class Environment(Result, kw_only=True, frozen=True):
 
 
 class VerifyReport(Result, kw_only=True, frozen=True):
-    """Result of `verify`; `verdict` is what the exit code says.
+    """Result of `verify`.
 
-    `proof` and `integers` are None where they were not asked for. `folds` are the nodes that say of
-    themselves that they are folded. `saturates_further` says that the rewritten model is further
-    from its definition than the original, on a CPU whose 8-bit kernels saturate. `unrun` says why
-    the runtime runs neither model, where it lacks a kernel and both were proved equal without;
-    else it is "".
+    Attributes:
+        schema: name and version of the JSON report.
+        original: the file before.
+        rewritten: the file after.
+        outputs: the comparison of each output, at each level.
+        proof: None where it was not asked for.
+        integers: the same of the run on small integers.
+        folds: the nodes that say of themselves that they are folded.
+        timing: None where nothing was timed.
+        verdict: what the exit code says.
+        reasons: why, where it is not pass.
+        input_sets: how many were compared.
+        environment: machine, versions and settings.
+        saturates_further: the rewritten model is further from its definition than the original, on
+            a CPU whose 8-bit kernels saturate.
+        unrun: why the runtime runs neither model, where it lacks a kernel and both were proved
+            equal without; else "".
     """
 
     schema: str = VERIFY_SCHEMA

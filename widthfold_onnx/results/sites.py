@@ -124,7 +124,16 @@ class OptimizeSummary(Result, kw_only=True, frozen=True):
 class OptimizeReport(Result, kw_only=True, frozen=True):
     """Result of `optimize`.
 
-    `search` is None at a fixed factor, `verification` where nothing was written or it was off.
+    Attributes:
+        schema: name and version of the JSON report.
+        model: the file that was read.
+        sites: every node that could be folded, with its outcome.
+        regions: nodes between which nothing is unfolded.
+        companions: those that match a node.
+        summary: counts over all sites, and sizes of the files.
+        search: what was measured; None at a fixed factor.
+        written: the new file, None where none was written.
+        verification: the checks; None where nothing was written or they were off.
     """
 
     schema: str = OPTIMIZE_SCHEMA
@@ -176,7 +185,17 @@ class InspectSite(Result, kw_only=True, frozen=True):
 
 
 class InspectReport(Result, kw_only=True, frozen=True):
-    """Result of `inspect`."""
+    """Result of `inspect`.
+
+    Attributes:
+        schema: name and version of the JSON report.
+        model: the file that was read.
+        opset: version of the default operator set.
+        ir_version: version of the file format.
+        nodes: how many the model has.
+        sites: every node that could be folded, with its forms at the factor.
+        companions: those that match a node.
+    """
 
     schema: str = INSPECT_SCHEMA
     model: str

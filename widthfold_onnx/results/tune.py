@@ -49,6 +49,7 @@ class TuneReport(Result, kw_only=True, frozen=True):
     """Result of `tune`.
 
     Attributes:
+        schema: name and version of the JSON report.
         threads: intra-op threads.
         machines: where it was measured; several kinds are possible on a cluster.
         models: in the order in which they were named.

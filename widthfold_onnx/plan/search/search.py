@@ -44,7 +44,7 @@ from widthfold_onnx.plan.search.search_context import (
     context_without_running,
 )
 from widthfold_onnx.plan.search.settling import Settling
-from widthfold_onnx.plan.search.trials import ORIGINAL, Choice, Trials
+from widthfold_onnx.plan.search.trials import COMPANION_SECONDS, ORIGINAL, Choice, Trials
 from widthfold_onnx.plan.store.store import Measurement, Store
 from widthfold_onnx.plan.workload.candidates import form_of
 from widthfold_onnx.plan.workload.layers import Layers
@@ -200,8 +200,7 @@ class _Search:
         for name in sorted(equal):
             self.say(Step(f"timing the whole model with the companion {name}"))
             choice = replace(taken, companions=(*taken.companions, name))
-            seconds = self._spending.trial or self._spending.final
-            trial = trials.compare(taken, choice, seconds)
+            (trial,) = trials.without(choice, [taken], COMPANION_SECONDS)
             if trial is not None and trial.status == "ok":
                 gains[name] = gain_of(trial)
             if trial is not None and trial.low > 1:

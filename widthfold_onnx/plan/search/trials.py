@@ -35,6 +35,7 @@ PATIENCE = 600.0
 and the fewest processes of a trial run them almost sixty times."""
 
 LEVEL_SECONDS = 2.0
+COMPANION_SECONDS = 2.0
 
 AT_ONCE = 8
 """Most models that are in memory at a time, besides the one that they are compared with."""

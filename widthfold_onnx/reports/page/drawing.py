@@ -59,7 +59,8 @@ def explained(axis: AxisPattern) -> str:
     taps = f", where {len(axis.taps)} of {cells} places hold a tap and the others are zero"
     return (
         f"{axis.axis}: {reads} and {returns}; the kernel of {axis.original_kernel} becomes one of "
-        f"{axis.kernel} at stride {axis.stride}{taps if axis.taps else ''}."
+        f"{axis.kernel} at stride {axis.stride}"
+        f"{f'{taps}.' if axis.taps else '. It has too many taps to be drawn.'}"
     )
 
 

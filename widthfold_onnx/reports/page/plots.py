@@ -132,8 +132,8 @@ def ulps(row: OutputParity, key: str) -> Markup:
         axes.set_yticks(powers, [f"{power:,}" for power in powers])
         axes.minorticks_off()
         axes.set_ylim(0.5, 2 * max(counts, default=1) + 1)
-        ticks = range(0, len(counts), max(1, -(-len(counts) // 6)))
-        axes.set_xticks(list(ticks), [names[i].partition("-")[0] for i in ticks])
+        ticks = range(0, len(counts), max(1, -(-len(counts) // 5)))
+        axes.set_xticks(list(ticks), [_power(i - 1) if i else "0" for i in ticks])
         axes.set_xlabel("ULP")
         axes.set_ylabel("elements")
 
@@ -141,3 +141,8 @@ def ulps(row: OutputParity, key: str) -> Markup:
         f"{name}: {count}" for name, count in zip(names, counts, strict=False) if count
     )
     return draw(key, title, (2.2, 1.3), paint)
+
+
+def _power(exponent: int) -> str:
+    """Write a power of two with a binary prefix, which is short."""
+    return f"{1 << exponent % 10}{('', 'k', 'M', 'G', 'T', 'P', 'E')[exponent // 10]}"

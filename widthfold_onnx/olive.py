@@ -1,0 +1,126 @@
+"""Offer the fold as a pass of Olive, for the config of `olive run` (docs/pipelines.md)."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, TypeVar, get_type_hints
+
+import onnx
+from olive.hardware import AcceleratorSpec, Device  # noqa: TID251 - this module is the door
+from olive.logging import get_olive_logger  # noqa: TID251
+from olive.model import ONNXModelHandler  # noqa: TID251
+from olive.model.utils import resolve_onnx_path  # noqa: TID251
+from olive.passes import Pass  # noqa: TID251
+from olive.passes.onnx import common  # noqa: TID251
+from olive.passes.pass_config import BasePassConfig, PassConfigParam  # noqa: TID251
+
+from widthfold_onnx.errors import WidthfoldError
+from widthfold_onnx.interop import check_written
+from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
+from widthfold_onnx.pipeline import PROVE_ONLY, optimize
+from widthfold_onnx.reports.described import described
+from widthfold_onnx.reports.text.console import show
+from widthfold_onnx.results import OptimizeReport
+
+DEVICES = {Device.GPU: Provider.CUDA}
+"""Providers of devices that are given without one, as Olive takes them; the CPU for the others."""
+
+LEVELS = {"disabled": 0, "extended": 2, "all": 99}
+"""Optimization levels of ONNX Runtime, as Olive passes them on."""
+
+Options = TypeVar("Options", FoldOptions, SearchOptions)
+
+
+class WidthFold(Pass):  # type: ignore[misc] # mypy does not read Olive
+    """Folds layers of an ONNX model where that was measured to be faster, or by a fixed factor.
+
+    Its parameters are those of Olive for external data, and the options of `FoldOptions` and
+    `SearchOptions`; the provider is that of Olive's accelerator.
+    """
+
+    @staticmethod
+    def is_accelerator_agnostic(accelerator_spec: AcceleratorSpec) -> bool:
+        """Deny it: a fold that pays on one provider is a loss on another."""
+        return False
+
+    @classmethod
+    def _default_config(cls, accelerator_spec: AcceleratorSpec) -> dict[str, PassConfigParam]:
+        own = {
+            name: PassConfigParam(
+                type_=hint,
+                default_value=getattr(options, name),
+                description=f"See widthfold_onnx.{type(options).__name__}.",
+            )
+            for options in (FoldOptions(), SearchOptions())
+            for name, hint in get_type_hints(type(options)).items()
+            if name != "provider"
+        }
+        factor = PassConfigParam(
+            type_=int | Literal["auto"],
+            default_value="auto",
+            description="Positions per channel that become channels; auto: chosen by measurement.",
+        )
+        return {**common.get_external_data_config(), **own, "factor": factor}
+
+    def _run_for_config(
+        self, model: ONNXModelHandler, config: type[BasePassConfig], output_model_path: str
+    ) -> ONNXModelHandler:
+        out = resolve_onnx_path(output_model_path, Path(model.model_path).name)
+        given = {
+            name: value
+            for name, value in config.model_dump().items()
+            if value is not None and (name, value) != ("factor", "auto")
+        }
+        spec = self.accelerator_spec
+        named = spec.execution_provider or DEVICES.get(spec.accelerator_type, Provider.CPU)
+        given["provider"] = Provider(named)
+        with TemporaryDirectory() as folder:
+            written = Path(folder, Path(out).name)
+            try:
+                report = _fold(Path(model.model_path), written, given)
+            except WidthfoldError as error:
+                # After most other errors Olive ends well, and keeps the failure in its cache.
+                raise ValueError(f"widthfold: {error}") from error
+            result = common.model_proto_to_olive_model(onnx.load(written), out, given)
+        result.inference_settings = _settings(model, report)
+        return result
+
+
+def _fold(model: Path, out: Path, given: dict[str, Any]) -> OptimizeReport:
+    """Fold a file into another one, or copy it where nothing folds, and print the report."""
+    search = _taken(SearchOptions, given)
+    verify = replace(
+        PROVE_ONLY,
+        provider=search.provider,
+        provider_options=search.provider_options,
+        session_options=search.session_options,
+        inputs=search.inputs,
+    )
+    log = get_olive_logger()
+    report = optimize(
+        model,
+        out,
+        _taken(FoldOptions, given),
+        verify,
+        search,
+        on_progress=lambda step: log.debug("widthfold: %s", step.text),
+    )
+    show(described(report))
+    check_written(report)
+    return report
+
+
+def _taken(kind: type[Options], given: dict[str, Any]) -> Options:
+    return kind(**{field.name: given[field.name] for field in fields(kind) if field.name in given})
+
+
+def _settings(model: ONNXModelHandler, report: OptimizeReport) -> dict[str, Any] | None:
+    """Return what sessions are opened with: the level at which the folded model is fastest."""
+    given: dict[str, Any] = model.inference_settings or {}
+    if report.search is None or not report.search.folded_setting:
+        return given or None
+    level = LEVELS[report.search.folded_setting.split(",")[0]]
+    options = {**given.get("session_options", {}), "graph_optimization_level": level}
+    return {**given, "session_options": options}
