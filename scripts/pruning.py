@@ -23,10 +23,11 @@ from widthfold_onnx import FoldOptions, WidthfoldError
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import Provider
+from widthfold_onnx.options import Provider, Runtime
 from widthfold_onnx.plan.measure import successive_halving
 from widthfold_onnx.plan.predict.targets import target, usual
 from widthfold_onnx.plan.workload.layers import Layers
+from widthfold_onnx.results import Measurement
 from widthfold_onnx.results.store import NO_TIME
 from widthfold_onnx.runtime.running import running
 
@@ -57,15 +58,15 @@ class Row(msgspec.Struct, kw_only=True):
     note: str = ""
 
 
-def raced(layers: Layers, seconds: float) -> dict[str, dict[str, successive_halving.Ran]]:
+def raced(layers: Layers, seconds: float) -> dict[str, dict[str, Measurement]]:
     """What was measured, by layer and form."""
-    found: dict[str, dict[str, successive_halving.Ran]] = defaultdict(dict)
+    found: dict[str, dict[str, Measurement]] = defaultdict(dict)
 
     def keep(message: object) -> None:
         if isinstance(message, successive_halving.Ran):
-            found[message.subject][message.key] = message
+            found[message.subject][message.key] = message.found
 
-    setup = successive_halving.Setup(Provider.CPU, (), (), 1, FoldOptions())
+    setup = successive_halving.Setup(Runtime(provider=Provider.CPU), FoldOptions())
     successive_halving.race(list(layers.workloads.values()), setup, seconds, report=keep)
     return found
 
@@ -86,9 +87,9 @@ def compare(model: Path, seconds: float) -> Row:
         for key, ran in forms.items():
             if key and ran.reason != NO_TIME:
                 row.forms += 1
-                row.unrun += not ran.pairs
-                row.given_up += 0 < ran.pairs < FEW
-                if ran.pairs < FEW and every[subject][key].low > 1:
+                row.unrun += not ran.rounds
+                row.given_up += 0 < ran.rounds < FEW
+                if ran.rounds < FEW and every[subject][key].low > 1:
                     row.faster.append(f"{subject} {key}")
         found, best = (
             max((ran.low for key, ran in way[subject].items() if key), default=1.0)

@@ -20,7 +20,8 @@ from widthfold_onnx.errors import WidthfoldError
 from widthfold_onnx.interop import check_written
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 from widthfold_onnx.pipeline import PROVE_ONLY, optimize
-from widthfold_onnx.reports.text.terminal import show_optimize
+from widthfold_onnx.reports.described import described
+from widthfold_onnx.reports.text.console import show
 from widthfold_onnx.results import OptimizeReport
 
 DEVICES = {Device.GPU: Provider.CUDA}
@@ -106,7 +107,7 @@ def _fold(model: Path, out: Path, given: dict[str, Any]) -> OptimizeReport:
         search,
         on_progress=lambda step: log.debug("widthfold: %s", step.text),
     )
-    show_optimize(report)
+    show(described(report))
     check_written(report)
     return report
 

@@ -74,7 +74,7 @@ def planned_of(
         InvalidModelError: the graph library cannot read the model.
         UnverifiedError: nothing can be measured, for want of a runtime or of usable inputs.
     """
-    options = decide_layout(options, search_options.provider, search_options.provider_options)
+    options = decide_layout(options, search_options)
     on_progress(Step("planning"))
     found, inputs = None, overridable(loaded.proto)
     if options.fixed is None:

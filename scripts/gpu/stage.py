@@ -20,10 +20,10 @@ from onnx import helper
 from gpu.graphs import serialized
 from gpu.results import Results, us
 from widthfold_onnx.errors import CheckFailedError, UnverifiedError
-from widthfold_onnx.options import Provider
+from widthfold_onnx.options import Provider, Runtime
 from widthfold_onnx.runtime.clock import clock_of
 from widthfold_onnx.runtime.sessions.binding import Bound, Placed
-from widthfold_onnx.runtime.sessions.session import Level, Session, open_session
+from widthfold_onnx.runtime.sessions.session import Session, open_session
 
 MIB = 1 << 20
 _POOL = 1 << 22
@@ -128,14 +128,8 @@ class Stage:
         made, used = self.folder / "optimized.onnx", provider or self.provider
         # The runtime refuses to write a graph that TensorRT compiled (onnxruntime#5840).
         shown = used is not Provider.TENSORRT
-        session = open_session(
-            path,
-            used,
-            Level.ALL,
-            tf32=True,
-            provider_options=options,
-            optimized=made if shown else None,
-        )
+        how = Runtime(provider=used, provider_options=options)
+        session = open_session(path, how, tf32=True, optimized=made if shown else None)
         return Opened(session, (transposes(made), transposes(path)) if shown else None)
 
     @contextlib.contextmanager
@@ -164,12 +158,12 @@ class Stage:
             lambda _: other(),
             lambda _: copy(),
             budget=self.scale.trial_seconds,
-            clock=clock_of(self.provider, 1, {}),
+            clock=clock_of(Runtime(provider=self.provider)),
         )
 
     def seconds(self, run: Bound) -> npt.NDArray[np.float64]:
         """Return the seconds of single runs, after some to warm up."""
-        clock = clock_of(self.provider, 1, {})
+        clock = clock_of(Runtime(provider=self.provider))
         start = time.perf_counter()
         times: list[int] = []
         while True:

@@ -135,7 +135,7 @@ def test_wrong_usage_is_one_line_and_exit_2(model: Path, out: Path) -> None:
         ((model, out, "--factor", 8, "--input-shape", f"x:{10**30}"), "NAME:1,3,224,224"),
         ((model, out, "--factor", 8, "--input-shape", "q:1"), "q"),
         ((model, out, "--factor", 8, "--input-shape", "x:1,2"), "x"),
-        ((model, out, "--factor", 8, "--seeds", 0), "--seeds"),
+        ((model, out, "--factor", 8, "--seeds", 0), "seeds is 0"),
         (
             (model, out, "--factor", 8, "--provider", "cpu", "--provider-option", "a=1"),
             "takes no options: a=1",

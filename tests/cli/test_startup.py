@@ -92,7 +92,7 @@ def test_a_fold_needs_neither_the_runtime_nor_what_renders_other_reports(
         ("import widthfold_onnx.runtime.running, widthfold_onnx.plan.store.identity", TO_PARSE),
         (
             "import widthfold_onnx.evidence.parity.float64_reference, "
-            "widthfold_onnx.evidence.timing.memory",
+            "widthfold_onnx.evidence.timing.cost",
             TO_PARSE,
         ),
         ("import widthfold_onnx.runtime.child", set()),

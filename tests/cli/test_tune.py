@@ -121,7 +121,7 @@ def test_one_broken_model_is_refused_on_one_line(tmp_path: Path) -> None:
         ((SIGNAL, "--provider-option", "a"), "is not of the form NAME=VALUE"),
         ((SIGNAL, "--session-option", "a"), "--session-option 'a' is not of the form NAME=VALUE"),
         ((SIGNAL, "--session-option", "session=1"), "session option 'session' is no name"),
-        ((SIGNAL, "--time-budget", 0), "--time-budget"),
+        ((SIGNAL, "--time-budget", 0), "time-budget is 0"),
         ((SIGNAL, "--report", "x.html"), "no html report of this command; it offers json"),
     ],
 )

@@ -4,10 +4,13 @@ import pytest
 
 from tests.evidence.machine import NODES, Limits, Machine
 from widthfold_onnx.evidence.timing import speed
+from widthfold_onnx.evidence.timing.cost import Cost
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime import clock, paired_benchmark
 from widthfold_onnx.runtime.inputs import rotation
+
+UNTOLD = Cost(12.3, None, None)
 
 
 @pytest.fixture
@@ -27,6 +30,7 @@ def measured(monkeypatch, tmp_path):
         same_file=False,
         first=None,
         cache=0,
+        taken=UNTOLD,
         **options,
     ):
         machine = Machine(costs, first)
@@ -38,7 +42,7 @@ def measured(monkeypatch, tmp_path):
             "profile": lambda open_with, feeds, least: NODES,
             "Roofline": Limits,
             "resolved": lambda options: options,
-            "peak_mib": lambda *arguments: 12.34,
+            "cost": lambda *arguments: taken,
             "file_bytes": lambda model: 5 if model.name == "a.onnx" else 6,
             "load_average": lambda: load,
             "cores": lambda: cores,

@@ -25,8 +25,8 @@ class Machine:
         self.opened = []
         self.runs = []
 
-    def open_session(self, model, provider, level=Level.ALL, threads=1, **options):
-        self.opened.append((model.name, level, threads))
+    def open_session(self, model, how, level=Level.ALL, **options):
+        self.opened.append((model.name, level, how.threads))
         return Session(self, len(self.opened) - 1, model.name, level)
 
     def seconds(self):

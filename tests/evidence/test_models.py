@@ -178,8 +178,8 @@ def test_a_fault_of_the_runtimes_own_optimizations_is_told_apart(tmp_path, monke
     opened = exact_kernels.open_session
 
     def breaking(*names):
-        def open_session(model, provider, level, threads, **options):
-            session = opened(model, provider, level, threads, **options)
+        def open_session(model, how, level, **options):
+            session = opened(model, how, level, **options)
             if level == "all" and model.name in names:
                 run = session.run
                 session.run = lambda feeds: {"y": run(feeds)["y"] * np.float32(1.5)}

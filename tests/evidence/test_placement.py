@@ -11,9 +11,10 @@ from tests.reports.sample import passing
 from widthfold_onnx.evidence.timing.placement import alarms, fallbacks, placement, remarks
 from widthfold_onnx.evidence.timing.profile import PROFILED_RUNS, WARM_RUNS, profile
 from widthfold_onnx.options import Provider
+from widthfold_onnx.reports.described import described
 from widthfold_onnx.reports.page import html
 from widthfold_onnx.reports.text import github, markdown
-from widthfold_onnx.reports.verified import show_verify
+from widthfold_onnx.reports.text.console import show
 from widthfold_onnx.results import NodeTime, VerifyReport
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -86,7 +87,7 @@ def test_a_convolution_that_fell_back_is_an_alarm_and_a_shape_a_remark(
         rf"FALLBACK in the rewritten model: FusedConv conv\x0a2 ran on {CPU}, not on cuda"
     ]
     assert remarks(sides, Provider.CUDA) == [
-        f"in the rewritten model Shape size ran on {CPU}, not on cuda"
+        f"in the rewritten model: Shape size ran on {CPU}, not on cuda"
     ]
 
 
@@ -97,7 +98,7 @@ def test_many_are_counted() -> None:
 
 
 def test_every_form_shows_it(report: VerifyReport, capsys, tmp_path) -> None:
-    show_verify(report)
+    show(described(report))
     out = capsys.readouterr().out
     assert "fell back to" in out
     (line,) = (line for line in out.splitlines() if "FusedConv  " in line)
@@ -113,5 +114,5 @@ def test_every_form_shows_it(report: VerifyReport, capsys, tmp_path) -> None:
 
 
 def test_without_fallback_nothing_is_said(capsys) -> None:
-    show_verify(passing())
+    show(described(passing()))
     assert "fell back" not in capsys.readouterr().out

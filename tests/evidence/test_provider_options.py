@@ -14,7 +14,7 @@ from widthfold_onnx import FoldOptions, UsageError, optimize, verify
 from widthfold_onnx.evidence.integers import run_on_integers
 from widthfold_onnx.evidence.parity.models import compare_models
 from widthfold_onnx.evidence.proof.program import program
-from widthfold_onnx.evidence.timing import memory
+from widthfold_onnx.evidence.timing import cost
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime import paired_benchmark
@@ -72,7 +72,7 @@ def opened(monkeypatch):
     monkeypatch.setattr(session_module, "chain", recording)
     monkeypatch.setattr(session_module, "check_options", lambda *_: None)
     monkeypatch.setattr(session_module, "check_entries", lambda *_: None)
-    for module in (memory, paired_benchmark):
+    for module in (cost, paired_benchmark):
         monkeypatch.setattr(module, "isolated", lambda function, *args: function(*args))
     return seen
 

@@ -8,6 +8,7 @@ import pytest
 from tests.evidence.machine import NODES, costs
 from tests.runtime.fake_nvml import FakeNvml
 from widthfold_onnx.evidence.timing import speed
+from widthfold_onnx.evidence.timing.cost import Cost
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.options import Provider, VerifyOptions
 
@@ -101,8 +102,9 @@ def test_runs_beyond_the_fences_of_their_session_are_outliers():
 def test_the_gpu_of_a_timing_is_described(measured, monkeypatch):
     fake = FakeNvml(reasons=4)
     monkeypatch.setitem(sys.modules, "pynvml", fake)
-    monkeypatch.setattr(speed, "gpu_cost", lambda model, *rest: (900.0, 12.5))
-    timing, _ = measured(costs(10, 90, 8, 90), provider=Provider.CUDA, time_budget=100)
+    timing, _ = measured(
+        costs(10, 90, 8, 90), provider=Provider.CUDA, time_budget=100, taken=Cost(12.3, 900.0, 12.5)
+    )
     assert timing.gpu is not None
     assert (timing.gpu.name, timing.gpu.missing) == ("Fake GPU", "")
     assert timing.gpu.before.sm_mhz > timing.gpu.after.sm_mhz

@@ -10,15 +10,16 @@ from pathlib import Path
 
 from tests.plan.tool import FOLD
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.options import Provider
+from widthfold_onnx.options import Provider, Runtime
 from widthfold_onnx.plan.measure import bench as bench_module
 from widthfold_onnx.plan.measure.bench import Bench
+from widthfold_onnx.plan.measure.measurements import timed
 from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, Setup
 from widthfold_onnx.plan.store.store import Measurement, Store
 from widthfold_onnx.plan.workload.workloads import Form, Workload
 
 LOG = "WIDTHFOLD_TEST_LOG"
-SETUP = Setup(Provider.CPU, (), (), 1, FOLD)
+SETUP = Setup(Runtime(provider=Provider.CPU), FOLD)
 
 
 def workload(subject: str, *forms: str) -> Workload:
@@ -46,7 +47,7 @@ def behaving(workloads: Sequence[Workload], setup: Setup, seconds: float, *, rep
             _note(f"{os.getpid()} {one.subject} {key}")
             _do(key or one.subject)
         for key in ("", *(form.key for form in one.forms)):
-            report(Ran(one.subject, key, 1.5, 1.4, 1.6, 1e-3, 4))
+            report(Ran(one.subject, key, timed(1.5, 1.4, 1.6, 1e-3, 4)))
         report(Done(one.subject))
 
 

@@ -12,7 +12,7 @@ from tests.plan.races import behaving, bench, kept, quiet, workload
 from widthfold_onnx.errors import InternalError, UnverifiedError
 from widthfold_onnx.plan.measure import bench as bench_module
 from widthfold_onnx.plan.measure.bench import AS_IS
-from widthfold_onnx.plan.measure.measurements import MORE_TIME, lost
+from widthfold_onnx.plan.measure.measurements import MORE_TIME, lost, timed
 from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.progress import Step
@@ -101,8 +101,8 @@ def test_what_had_no_time_gets_another_chance_with_more_of_it(
     def race(workloads, setup, seconds, *, report) -> None:
         for one in workloads:
             report(Began(one.subject, ""))
-            report(Ran(one.subject, "", 1.0, 1.0, 1.0, 1.0, 4))
-            report(Ran(one.subject, "a", 0.0, 0.0, 0.0, 0.0, 0, NO_TIME))
+            report(Ran(one.subject, "", timed(1.0, 1.0, 1.0, 1.0, 4)))
+            report(Ran(one.subject, "a", lost(NO_TIME)))
             report(Done(one.subject))
 
     monkeypatch.setattr(bench_module, "race", race)

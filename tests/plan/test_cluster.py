@@ -22,7 +22,7 @@ from distributed import LocalCluster  # noqa: TID251 - the cluster of the tests
 
 from tests.plan.workers import noted, own_number, workloads
 from widthfold_onnx.errors import UnverifiedError, UsageError
-from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
+from widthfold_onnx.options import FoldOptions, Provider, Runtime, SearchOptions
 from widthfold_onnx.plan.measure import cluster as cluster_module
 from widthfold_onnx.plan.measure import cluster_pool
 from widthfold_onnx.plan.measure.bench import AS_IS
@@ -90,7 +90,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def measured(
     address: str, todo: list[Workload], say: Callable[[str], None] = lambda line: None
 ) -> dict[Key, Measurement]:
-    with Store(None) as store, Cluster(address, Provider.AUTO, {}) as found:
+    with Store(None) as store, Cluster(address, Runtime()) as found:
         ClusterPool(found, SMALL, FoldOptions(), store).measure(todo, time.monotonic() + 50, say)
         return dict(store.items())
 
@@ -231,7 +231,7 @@ def test_an_interrupt_keeps_what_was_measured(
         if len(runs(log)) >= 4:
             raise KeyboardInterrupt
 
-    with Store(None) as store, Cluster(cluster.scheduler_address, Provider.CPU, {}) as found:
+    with Store(None) as store, Cluster(cluster.scheduler_address, SMALL) as found:
         pool = ClusterPool(found, SMALL, FoldOptions(), store)
         with pytest.raises(KeyboardInterrupt):
             pool.measure(todo, time.monotonic() + 50, interrupt)
@@ -244,7 +244,7 @@ def test_an_interrupt_keeps_what_was_measured(
 
 
 def test_no_time_no_measurement(cluster: LocalCluster, log: Path) -> None:
-    with Store(None) as store, Cluster(cluster.scheduler_address, Provider.CPU, {}) as found:
+    with Store(None) as store, Cluster(cluster.scheduler_address, SMALL) as found:
         ClusterPool(found, SMALL, FoldOptions(), store).measure(
             workloads(log, 2), 0.0, lambda line: None
         )
@@ -266,7 +266,8 @@ def test_workers_without_the_provider_are_named(
     cluster: LocalCluster, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_pool, "LONELY", 0.0)
-    with Store(None) as store, Cluster(cluster.scheduler_address, Provider.CPU, {"a": "b"}) as bad:
+    wrong = replace(SMALL, provider_options={"a": "b"})
+    with Store(None) as store, Cluster(cluster.scheduler_address, wrong) as bad:
         pool = ClusterPool(bad, SMALL, FoldOptions(), store)
         with pytest.raises(UnverifiedError, match="can measure: provider cpu takes no options"):
             pool.measure(workloads(log, 1), time.monotonic() + 50, lambda line: None)
@@ -304,7 +305,7 @@ def test_no_scheduler_and_no_dask_are_usage_errors(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(cluster_module, "PATIENCE", 0.5)
     for address in ("tcp://127.0.0.1:1", "nothing://at all", ""):
         with pytest.raises(UsageError, match="no Dask scheduler answers at"):
-            Cluster(address, Provider.CPU, {})
+            Cluster(address, SMALL)
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(UsageError, match=r"pip install 'widthfold-onnx\[dask\]'"):
-        Cluster("tcp://127.0.0.1:1", Provider.CPU, {})
+        Cluster("tcp://127.0.0.1:1", SMALL)

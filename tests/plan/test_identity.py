@@ -5,12 +5,13 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
 from widthfold_onnx.errors import InternalError
-from widthfold_onnx.options import Provider
+from widthfold_onnx.options import Provider, Runtime
 from widthfold_onnx.plan.store import identity
 from widthfold_onnx.plan.store.identity import canonical, machine_identity, setting_identity
 from widthfold_onnx.runtime.sessions.session import Level
@@ -120,29 +121,34 @@ def test_no_tool_at_all_and_a_tool_that_writes_no_text(
 def test_every_argument_of_a_setting_counts() -> None:
     base = {
         "provider": Provider.CUDA,
-        "options": {"a": "1"},
+        "provider_options": {"a": "1"},
         "session_options": {"a": "1"},
-        "level": Level.ALL,
         "threads": 1,
     }
     changes = {
         "provider": Provider.CPU,
-        "options": {"a": "2"},
+        "provider_options": {"a": "2"},
         "session_options": {"a": "2"},
-        "level": Level.EXTENDED,
         "threads": 2,
     }
-    assert list(inspect.signature(setting_identity).parameters) == list(changes)
-    texts = {setting_identity(**base | {name: value}) for name, value in changes.items()}
-    texts |= {setting_identity(**base), setting_identity(**base | {"options": {"b": "1"}})}
+    assert [field.name for field in fields(Runtime)] == list(changes)
+    assert list(inspect.signature(setting_identity).parameters) == ["how", "level"]
+    ways = [base | {name: value} for name, value in changes.items()]
+    ways += [base, base | {"provider_options": {"b": "1"}}]
+    texts = {setting_identity(Runtime(**way), Level.ALL) for way in ways}
+    texts.add(setting_identity(Runtime(**base), Level.EXTENDED))
     assert len(texts) == 7
 
 
 def test_the_order_of_options_does_not_count() -> None:
-    options = {"prefer_nhwc": "1", "device_id": "0"}
-    first = setting_identity(Provider.CUDA, options, {"s.b": "1", "s.a": "2"}, Level.ALL, 1)
-    turned = dict(reversed(options.items()))
-    assert setting_identity(Provider.CUDA, turned, {"s.a": "2", "s.b": "1"}, Level.ALL, 1) == first
+    options, entries = {"prefer_nhwc": "1", "device_id": "0"}, {"s.b": "1", "s.a": "2"}
+    how = Runtime(provider=Provider.CUDA, provider_options=options, session_options=entries)
+    first = setting_identity(how, Level.ALL)
+    turned = {
+        "provider_options": dict(reversed(options.items())),
+        "session_options": dict(reversed(entries.items())),
+    }
+    assert setting_identity(replace(how, **turned), Level.ALL) == first
     assert first == (
         '{"level":"all","options":{"device_id":"0","prefer_nhwc":"1"},'
         '"provider":"cuda","session":{"s.a":"2","s.b":"1"},"threads":1}'
@@ -153,7 +159,7 @@ def test_a_provider_that_is_not_chosen_is_our_fault() -> None:
     with pytest.raises(InternalError):
         machine_identity(Provider.AUTO)
     with pytest.raises(InternalError):
-        setting_identity(Provider.AUTO, {}, {}, Level.ALL, 1)
+        setting_identity(Runtime(), Level.ALL)
 
 
 def test_canonical_is_one_text() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.tool import build
 from widthfold_onnx import FoldOptions, Layout, SearchOptions, optimize
-from widthfold_onnx.options import Provider
+from widthfold_onnx.options import Provider, Runtime
 from widthfold_onnx.plan.decide.layouts import decide_layout
 from widthfold_onnx.rewrite.record import FOLD_KEY
 
@@ -31,7 +31,8 @@ def model(tmp_path: Path) -> Path:
 def test_what_the_caller_chose_stays(layout: Layout, factor: int | None) -> None:
     for options in ({}, LAST):
         asked = FoldOptions(factor=factor, layout=layout)
-        assert decide_layout(asked, Provider.CUDA, options).layout is layout
+        how = Runtime(provider=Provider.CUDA, provider_options=options)
+        assert decide_layout(asked, how).layout is layout
 
 
 @pytest.mark.parametrize(("value", "layout"), [("1", "nhwc"), ("True", "nhwc"), ("0", "nchw")])

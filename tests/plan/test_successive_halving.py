@@ -14,7 +14,7 @@ import pytest
 from tests.plan.races import workload
 from tests.plan.tool import FOLD
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.options import FoldOptions, Provider
+from widthfold_onnx.options import FoldOptions, Provider, Runtime
 from widthfold_onnx.plan.measure import successive_halving
 from widthfold_onnx.plan.measure.successive_halving import (
     FIRST_PAIRS,
@@ -32,11 +32,12 @@ from widthfold_onnx.plan.measure.successive_halving import (
     race,
 )
 from widthfold_onnx.plan.workload.workloads import Form, Workload
+from widthfold_onnx.results import Measurement
 from widthfold_onnx.results.store import NO_TIME, SKIPPED
 
 MILLI = 1e-3
 PEAK = 1e9
-SETUP = Setup(Provider.CPU, (), (), 1, FOLD)
+SETUP = Setup(Runtime(provider=Provider.CPU), FOLD)
 
 
 class Track:
@@ -94,18 +95,18 @@ def raced(monkeypatch: pytest.MonkeyPatch):
     return start
 
 
-def results(said: list[object]) -> dict[str, Ran]:
+def results(said: list[object]) -> dict[str, Measurement]:
     """What ran, by form; there must be one of each."""
     found = [item for item in said if isinstance(item, Ran)]
     assert len({(item.subject, item.key) for item in found}) == len(found)
-    return {item.key: item for item in found}
+    return {item.key: item.found for item in found}
 
 
 def test_all_forms_run_then_the_better_ones_and_the_best_more_often(raced) -> None:
     forms = {f"form{i}": 1 + i / 100 for i in range(9)}
     said, _ = raced({"own": 1.0, **dict(reversed(forms.items()))})
     found = results(said)
-    assert [found[key].pairs for key in ("", *forms)] == [4, 40, 40, *[10] * 4, *[4] * 3]
+    assert [found[key].rounds for key in ("", *forms)] == [4, 40, 40, *[10] * 4, *[4] * 3]
     for key, seconds in forms.items():
         ran = found[key]
         wanted = (1 / seconds, seconds * MILLI)
@@ -131,22 +132,22 @@ def test_what_is_hopeless_is_not_run_again(raced) -> None:
     said, track = raced({"own": 1.0, **forms})
     for form in ("bad", "behind"):
         ran = results(said)[form]
-        assert (ran.pairs, track.runs[form]) == (FIRST_PAIRS, 1 + FIRST_PAIRS)  # once to warm up
+        assert (ran.rounds, track.runs[form]) == (FIRST_PAIRS, 1 + FIRST_PAIRS)  # once to warm up
         assert ran.ratio == pytest.approx(1 / forms[form])
-    assert results(said)["meh"].pairs > FIRST_PAIRS
-    assert results(said)["near"].pairs > FIRST_PAIRS
+    assert results(said)["meh"].rounds > FIRST_PAIRS
+    assert results(said)["near"].rounds > FIRST_PAIRS
 
 
 def test_a_form_is_not_hopeless_for_one_slow_run(raced) -> None:
     said, _ = raced({"own": 1.0, "good": lambda run: 50.0 if run == 2 else 0.5, "next": 0.9})
     found = results(said)
-    assert found["good"].pairs == found["next"].pairs == RUNGS[-1].pairs
+    assert found["good"].rounds == found["next"].rounds == RUNGS[-1].pairs
 
 
 def test_a_hiccup_later_on_does_not_undo_what_was_measured(raced) -> None:
     hiccup = 2 + RUNGS[0].pairs + 1 + 2  # the first pair of the second rung
     said, _ = raced({"own": 1.0, "good": lambda run: 50.0 if run == hiccup else 0.5})
-    assert results(said)["good"].pairs == RUNGS[-1].pairs
+    assert results(said)["good"].rounds == RUNGS[-1].pairs
     assert results(said)["good"].ratio == pytest.approx(2.0)
 
 
@@ -154,11 +155,11 @@ def test_what_does_not_run_or_exist_loses_alone(raced) -> None:
     error = UnverifiedError("no kernel")
     said, _ = raced({"own": 1.0, "broken": error, "gone": 1.0, "good": 0.5})
     found = results(said)
-    assert (found["broken"].pairs, found["broken"].reason) == (0, "no kernel")
-    assert (found["gone"].pairs, found["gone"].ratio) == (0, 0.0)
+    assert (found["broken"].rounds, found["broken"].reason) == (0, "no kernel")
+    assert (found["gone"].rounds, found["gone"].ratio) == (0, 0.0)
     assert "does not exist" in found["gone"].reason
     assert (found["gone"].reason in SKIPPED, found["broken"].reason in SKIPPED) == (True, False)
-    assert found["good"].pairs == RUNGS[-1].pairs
+    assert found["good"].rounds == RUNGS[-1].pairs
 
 
 def test_a_layer_that_does_not_run_ends_the_race(raced) -> None:
@@ -190,8 +191,8 @@ def test_the_share_of_time_ends_a_race_and_nothing_is_left_out(raced) -> None:
     said, track = raced({"own": 1.0, **forms}, budget=0.1)
     found = results(said)
     assert found.keys() == {"", *forms}
-    ran = [key for key in forms if found[key].pairs]
-    late = [key for key in forms if not found[key].pairs]
+    ran = [key for key in forms if found[key].rounds]
+    late = [key for key in forms if not found[key].rounds]
     assert ran == list(forms)[: len(ran)]
     assert {found[key].reason for key in late} == {NO_TIME}
     one = 2 * (1 + RUNGS[0].pairs)  # once to warm up
@@ -202,8 +203,8 @@ def test_the_share_of_time_ends_a_race_and_nothing_is_left_out(raced) -> None:
 def test_the_first_form_runs_whatever_the_time(raced) -> None:
     said, _ = raced({"own": 1.0, "first": 0.5, "second": 0.5}, budget=0.0)
     found = results(said)
-    assert found["first"].pairs == RUNGS[0].pairs
-    assert (found["second"].pairs, found["second"].reason) == (0, NO_TIME)
+    assert found["first"].rounds == RUNGS[0].pairs
+    assert (found["second"].rounds, found["second"].reason) == (0, NO_TIME)
 
 
 def test_a_layer_gets_time_by_the_runs_that_it_needs() -> None:
@@ -216,20 +217,20 @@ def test_a_layer_gets_time_by_the_runs_that_it_needs() -> None:
 def test_time_is_shared_out_and_what_a_layer_leaves_goes_to_the_others(raced) -> None:
     several = [{own: 1.0, **{f"{own}{i}": 1.0 for i in range(40)}} for own in "abcd"]
     said, track = raced(*several, budget=1.2)
-    counts = Counter(item.subject for item in said if isinstance(item, Ran) and item.pairs)
+    counts = Counter(item.subject for item in said if isinstance(item, Ran) and item.found.rounds)
     assert counts["a"] <= 41  # all of them would take 0.85 s
     assert all(counts[own] > 5 for own in "abcd")
     assert track.now < 1.3
     said, _ = raced({"x": 1.0, "x0": 1.0}, several[0], budget=1.3)
-    assert not any(item.reason for item in said if isinstance(item, Ran))
+    assert not any(item.found.reason for item in said if isinstance(item, Ran))
 
 
 def test_a_slow_form_is_not_silent_for_long(raced) -> None:
     said, _ = raced({"own": 1000.0, "slow": 900.0})
     found = results(said)["slow"]
-    assert RUNGS[0].pairs <= found.pairs <= math.ceil(FORM_SECONDS / 1.9)
+    assert RUNGS[0].pairs <= found.rounds <= math.ceil(FORM_SECONDS / 1.9)
     said, _ = raced({"own": 2000 * FORM_SECONDS, "slow": 2000 * FORM_SECONDS})
-    assert results(said)["slow"].pairs == RUNGS[0].pairs
+    assert results(said)["slow"].rounds == RUNGS[0].pairs
 
 
 def test_a_real_race_of_a_real_layer() -> None:
@@ -239,8 +240,8 @@ def test_a_real_race_of_a_real_layer() -> None:
     said: list[object] = []
     race([replace(found, forms=found.forms[:5])], SETUP, 60.0, report=said.append)
     assert results(said).keys() == {"", *(form.key for form in found.forms[:5])}
-    assert all(r.pairs or r.reason for r in results(said).values())
-    assert any(r.pairs and r.key for r in results(said).values())
+    assert all(r.rounds or r.reason for r in results(said).values())
+    assert any(r.rounds for key, r in results(said).items() if key)
 
 
 def test_options_of_sessions_reach_every_layer(
@@ -249,12 +250,12 @@ def test_options_of_sessions_reach_every_layer(
     class OpenedError(Exception):
         pass
 
-    def open_session(*_: object, session_options: Mapping[str, str], **others: object) -> None:
-        raise OpenedError(dict(session_options))
+    def open_session(path: Path, how: Runtime, *_: object, **others: object) -> None:
+        raise OpenedError(how.session_options)
 
     monkeypatch.setattr(successive_halving, "open_session", open_session)
     chosen = {"session.disable_prepacking": "1"}
-    setup = replace(SETUP, session_options=tuple(chosen.items()))
+    setup = replace(SETUP, how=Runtime(provider=Provider.CPU, session_options=chosen))
     with pytest.raises(OpenedError) as caught:
         successive_halving._Runner(setup, tmp_path).runner(b"")
     assert caught.value.args == (chosen,)

@@ -16,7 +16,7 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.plan.measure.bench import AS_IS
 from widthfold_onnx.plan.measure.cluster_task import Outcome
-from widthfold_onnx.plan.measure.measurements import now
+from widthfold_onnx.plan.measure.measurements import lost, now, timed
 from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, Report, Setup
 from widthfold_onnx.plan.store.store import Measurement
 from widthfold_onnx.plan.workload.workloads import Workload
@@ -80,7 +80,7 @@ def quick(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report
     for workload in workloads:
         for key in ("", *(form.key for form in workload.forms)):
             report(Began(workload.subject, key))
-            report(Ran(workload.subject, key, 1.0, 1.0, 1.0, 1e-3, 4))
+            report(Ran(workload.subject, key, timed(1.0, 1.0, 1.0, 1e-3, 4)))
         report(Done(workload.subject))
 
 
@@ -89,7 +89,7 @@ def falling(workloads: Sequence[Workload], setup: Setup, seconds: float, *, repo
     for workload in workloads:
         quick([replace(workload, forms=())], setup, seconds, report=report)
         for form, why in zip_longest(workload.forms, sorted(SKIPPED), fillvalue="no kernel"):
-            report(Ran(workload.subject, form.key, 0.0, 0.0, 0.0, 0.0, 0, why))
+            report(Ran(workload.subject, form.key, lost(why)))
 
 
 def meeting(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report: Report) -> None:

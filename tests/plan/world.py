@@ -14,6 +14,7 @@ import pytest
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.plan.measure import bench
+from widthfold_onnx.plan.measure.measurements import lost, timed
 from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, race
 from widthfold_onnx.plan.search import search_context, trials
 from widthfold_onnx.rewrite.record import FOLD_KEY
@@ -87,20 +88,21 @@ class World:
         for workload in workloads:
             if not workload.forms:  # the layer as it is, before it races
                 report(Began(workload.subject, ""))
-                report(Ran(workload.subject, "", 1.0, 1.0, 1.0, 1.0, 4))
+                report(Ran(workload.subject, "", timed(1.0, 1.0, 1.0, 1.0, 4)))
                 report(Done(workload.subject))
                 continue
             self.raced.append(workload.subject)
             self.at.append(setup.level)
             report(Began(workload.subject, ""))
-            report(Ran(workload.subject, "", 1.0, 1.0, 1.0, 1.0, 4))
+            report(Ran(workload.subject, "", timed(1.0, 1.0, 1.0, 1.0, 4)))
             for key in (form.key for form in workload.forms):
                 found = self.alone(json.loads(workload.subject), json.loads(key))
                 if isinstance(found, str):
-                    report(Ran(workload.subject, key, 0.0, 0.0, 0.0, 0.0, 0, found))
+                    report(Ran(workload.subject, key, lost(found)))
                 else:
                     ratio, low = found
-                    report(Ran(workload.subject, key, ratio, low, 2 * ratio - low, 1 / ratio, 40))
+                    measured = timed(ratio, low, 2 * ratio - low, 1 / ratio, 40)
+                    report(Ran(workload.subject, key, measured))
             report(Done(workload.subject))
 
     def _contest(self, base: Path, other: Path, options, shapes, kind=Distribution.NORMAL) -> Timed:

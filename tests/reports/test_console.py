@@ -8,11 +8,13 @@ from msgspec.structs import replace
 from tests.cli.tool import MODELS, build, on_terminal, save
 from tests.reports.sample import output
 from widthfold_onnx.reports import wording
+from widthfold_onnx.reports.described import table_of
 from widthfold_onnx.reports.text.console import table
 
 
 def test_a_long_cell_in_a_pipe_widens_no_other_row(capsys: pytest.CaptureFixture[str]) -> None:
-    table(["node", "status"], [["x" * 300, "folded"], ["short", "refused"]])
+    (made,) = table_of("sites", ["node", "status"], [["x" * 300, "folded"], ["short", "refused"]])
+    table(made)
     head, long, short = capsys.readouterr().out.splitlines()
     assert long == "x" * 300 + "  folded"
     assert len(short) < 70
@@ -22,7 +24,8 @@ def test_a_long_cell_in_a_pipe_widens_no_other_row(capsys: pytest.CaptureFixture
 def test_lines_in_a_pipe_are_one_row_without_blanks_at_its_end(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    table(["a", "b", "c"], [["1", "", ["x", "y"]], ["22", "", []]], below=True)
+    (made,) = table_of("sites", ["a", "b", "c"], [["1", "", ["x", "y"]], ["22", "", []]])
+    table(made)
     assert capsys.readouterr().out == "a   c\n1   x; y\n22\n"
 
 

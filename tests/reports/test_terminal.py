@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from widthfold_onnx.reports.text.terminal import say, show_optimize
+from widthfold_onnx.reports.described import described
+from widthfold_onnx.reports.text.console import say, show
 from widthfold_onnx.results import OptimizeReport, OptimizeSummary, SiteReport
 
 
@@ -16,11 +17,10 @@ def test_no_line_begins_like_a_command_to_a_log(capsys: pytest.CaptureFixture[st
         reason="::warning::no",
     )
     counts = OptimizeSummary(folded=0, kept=0, refused=1, bytes_before=1, bytes_after=1)
-    show_optimize(
-        OptimizeReport(
-            model="m", sites=[site], regions=[], summary=counts, written=None, verification=None
-        )
+    report = OptimizeReport(
+        model="m", sites=[site], regions=[], summary=counts, written=None, verification=None
     )
+    show(described(report))
     say("  ::stop-commands::x")
     out = capsys.readouterr().out
     assert "::error" in out

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from widthfold_onnx.options import Provider
-from widthfold_onnx.runtime.sessions import libraries
+from widthfold_onnx.runtime.sessions import libraries, library
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def loaded(monkeypatch):
     return SimpleNamespace(names=names, there=there)
 
 
-def runtime(folder):
+def runtime(folder, monkeypatch):
     calls = []
 
     def preload_dlls(**which):
@@ -42,14 +42,16 @@ def runtime(folder):
         print("Failed to load libsomething.so")
 
     file = folder / "onnxruntime" / "__init__.py"
-    return SimpleNamespace(__file__=str(file), preload_dlls=preload_dlls, calls=calls)
+    made = SimpleNamespace(__file__=str(file), preload_dlls=preload_dlls, calls=calls)
+    monkeypatch.setattr(library, "runtime", lambda: made)
+    return made
 
 
 def test_libraries_of_packages_elsewhere_are_loaded_and_nothing_is_printed(
-    packages, tmp_path, loaded, capfd
+    packages, tmp_path, loaded, capfd, monkeypatch
 ):
-    found = runtime(tmp_path)
-    libraries.preload(found)
+    found = runtime(tmp_path, monkeypatch)
+    libraries.preload()
     nvidia = packages / "nvidia"
     assert {"cuda": True, "cudnn": False, "directory": str(nvidia / "cu13/lib")} in found.calls
     assert {"cuda": False, "cudnn": True, "directory": str(nvidia / "cudnn/lib")} in found.calls
@@ -57,29 +59,32 @@ def test_libraries_of_packages_elsewhere_are_loaded_and_nothing_is_printed(
     assert capfd.readouterr() == ("", "")
 
 
-def test_those_of_tensorrt_are_loaded_in_the_order_of_their_needs(packages, tmp_path, loaded):
+def test_those_of_tensorrt_are_loaded_in_the_order_of_their_needs(
+    packages, tmp_path, loaded, monkeypatch
+):
     for name in ("libnvonnxparser.so.10", "libnvinfer_plugin.so.10", "libnvinfer.so.10"):
         (packages / "tensorrt_libs" / name).touch()
-    libraries.preload(runtime(tmp_path))
+    runtime(tmp_path, monkeypatch)
+    libraries.preload()
     assert loaded.names == ["libnvinfer.so.10", "libnvinfer_plugin.so.10", "libnvonnxparser.so.10"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names of Linux")
-def test_the_first_library_that_lacks_is_named(tmp_path, loaded):
+def test_the_first_library_that_lacks_is_named(tmp_path, loaded, monkeypatch):
     capi = tmp_path / "onnxruntime" / "capi"
     capi.mkdir(parents=True)
-    found = runtime(tmp_path)
-    assert libraries.missing_library(found, Provider.CUDA) is None  # nothing of it is installed
+    runtime(tmp_path, monkeypatch)
+    assert libraries.missing_library(Provider.CUDA) is None  # nothing of it is installed
     for name in ("libonnxruntime_providers_shared.so", "libonnxruntime_providers_cuda.so"):
         (capi / name).touch()
         loaded.there.add(name)
     lacking = "libcudnn.so.9: cannot open shared object file"
-    assert libraries.missing_library(found, Provider.CUDA) == lacking
+    assert libraries.missing_library(Provider.CUDA) == lacking
     loaded.there.add("libcudnn.so.9")
-    assert libraries.missing_library(found, Provider.CUDA) is None
+    assert libraries.missing_library(Provider.CUDA) is None
     loaded.there.remove("libonnxruntime_providers_cuda.so")
     lacking = "libonnxruntime_providers_cuda.so: cannot open shared object file"
-    assert libraries.missing_library(found, Provider.CUDA) == lacking
+    assert libraries.missing_library(Provider.CUDA) == lacking
 
 
 def test_the_version_of_cudnn_is_that_of_its_library(loaded, monkeypatch):

@@ -5,8 +5,9 @@ import pytest
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Provider
+from widthfold_onnx.runtime.sessions import library
 from widthfold_onnx.runtime.sessions.descriptions import DESCRIPTIONS, described
-from widthfold_onnx.runtime.sessions.providers import chain, check_options, choose
+from widthfold_onnx.runtime.sessions.providers import chain, check_options, choose, obstacle
 
 NAMES = {provider: known.name for provider, known in DESCRIPTIONS.items()}
 CUDA_OPTIONS = described(Provider.CUDA).options
@@ -42,46 +43,57 @@ class Runtime:
         )
 
 
-def chosen(runtime, provider):
-    return choose(runtime, (RuntimeError,), provider)
+@pytest.fixture
+def using(monkeypatch):
+    """Puts another runtime in the place of the installed one."""
+
+    def use(runtime):
+        monkeypatch.setattr(library, "runtime", lambda: runtime)
+        monkeypatch.setattr(library, "failures", lambda: (RuntimeError,))
+        obstacle.cache_clear()
+        return runtime
+
+    yield use
+    obstacle.cache_clear()
 
 
-def test_a_device_that_works_is_used_with_the_fallback_forbidden(tmp_path, capfd):
-    runtime = Runtime(tmp_path, runs_on=NAMES[Provider.CUDA])
-    assert chosen(runtime, Provider.AUTO) is Provider.CUDA
-    assert chosen(runtime, Provider.CUDA) is Provider.CUDA
+def test_a_device_that_works_is_used_with_the_fallback_forbidden(using, tmp_path, capfd):
+    runtime = using(Runtime(tmp_path, runs_on=NAMES[Provider.CUDA]))
+    assert choose(Provider.AUTO) is Provider.CUDA
+    assert choose(Provider.CUDA) is Provider.CUDA
     assert runtime.entries == {"session.disable_cpu_ep_fallback": "1"}
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_device_that_does_not_work_is_named_or_left_to_auto(tmp_path):
-    runtime = Runtime(tmp_path)
-    assert chosen(runtime, Provider.AUTO) is Provider.CPU
+def test_a_device_that_does_not_work_is_named_or_left_to_auto(using, tmp_path):
+    using(Runtime(tmp_path))
+    assert choose(Provider.AUTO) is Provider.CPU
     with pytest.raises(UnverifiedError, match="provider cuda cannot be used: no kernel image"):
-        chosen(runtime, Provider.CUDA)
+        choose(Provider.CUDA)
 
 
-def test_a_silent_fallback_is_no_device(tmp_path):
-    runtime = Runtime(tmp_path, runs_on=NAMES[Provider.CPU])
-    assert chosen(runtime, Provider.AUTO) is Provider.CPU
+def test_a_silent_fallback_is_no_device(using, tmp_path):
+    using(Runtime(tmp_path, runs_on=NAMES[Provider.CPU]))
+    assert choose(Provider.AUTO) is Provider.CPU
     with pytest.raises(UnverifiedError, match="tensorrt cannot be used: no usable device"):
-        chosen(runtime, Provider.TENSORRT)
+        choose(Provider.TENSORRT)
 
 
-def test_a_library_that_does_not_load_is_named_without_its_folder(tmp_path):
+def test_a_library_that_does_not_load_is_named_without_its_folder(using, tmp_path):
     (tmp_path / "capi").mkdir()
     (tmp_path / "capi" / "libonnxruntime_providers_cuda.so").write_text("no library")
+    using(Runtime(tmp_path))
     with pytest.raises(UnverifiedError, match=r"libonnxruntime_providers_cuda\.so") as caught:
-        chosen(Runtime(tmp_path), Provider.CUDA)
+        choose(Provider.CUDA)
     assert str(tmp_path) not in str(caught.value)
 
 
-def test_a_build_without_the_provider_says_what_to_install(tmp_path):
-    runtime = Runtime(tmp_path, available=[NAMES[Provider.CPU]])
-    assert chosen(runtime, Provider.AUTO) is Provider.CPU
-    assert chosen(runtime, Provider.CPU) is Provider.CPU
+def test_a_build_without_the_provider_says_what_to_install(using, tmp_path):
+    using(Runtime(tmp_path, available=[NAMES[Provider.CPU]]))
+    assert choose(Provider.AUTO) is Provider.CPU
+    assert choose(Provider.CPU) is Provider.CPU
     with pytest.raises(UnverifiedError, match=r"no CUDAExecutionProvider; pip install .*\[gpu\]"):
-        chosen(runtime, Provider.CUDA)
+        choose(Provider.CUDA)
 
 
 def test_parity_asks_for_whole_float32_products():
@@ -137,25 +149,26 @@ class Choosy(Runtime):
         return super().InferenceSession(model, options, providers, enable_fallback)
 
 
-def test_an_option_that_the_runtime_refuses_is_wrong_usage(tmp_path):
-    runtime = Choosy(tmp_path, runs_on=NAMES[Provider.CUDA])
-    check_options(runtime, (RuntimeError,), Provider.CUDA, {"prefer_nhwc": "1"})
+def test_an_option_that_the_runtime_refuses_is_wrong_usage(using, tmp_path):
+    using(Choosy(tmp_path, runs_on=NAMES[Provider.CUDA]))
+    check_options(Provider.CUDA, {"prefer_nhwc": "1"})
     with pytest.raises(UsageError) as caught:
-        check_options(runtime, (RuntimeError,), Provider.CUDA, {"prefer_nwhc": "1\n"})
+        check_options(Provider.CUDA, {"prefer_nwhc": "1\n"})
     assert str(caught.value) == (
         r"provider cuda does not run with prefer_nwhc=1\x0a: "
         'Unknown provider option: "prefer_nwhc".'
     )
 
 
-def test_the_cpu_ignores_options_so_they_are_refused(tmp_path):
-    check_options(Runtime(tmp_path), (RuntimeError,), Provider.CPU, {})
+def test_the_cpu_ignores_options_so_they_are_refused(using, tmp_path):
+    using(Runtime(tmp_path))
+    check_options(Provider.CPU, {})
     with pytest.raises(UsageError, match="provider cpu takes no options: use_arena=0"):
-        check_options(Runtime(tmp_path), (RuntimeError,), Provider.CPU, {"use_arena": "0"})
+        check_options(Provider.CPU, {"use_arena": "0"})
 
 
-def test_a_captured_run_cannot_be_verified(tmp_path):
-    runtime = Runtime(tmp_path, runs_on=NAMES[Provider.CUDA])
-    check_options(runtime, (RuntimeError,), Provider.CUDA, {"enable_cuda_graph": "0"})
+def test_a_captured_run_cannot_be_verified(using, tmp_path):
+    using(Runtime(tmp_path, runs_on=NAMES[Provider.CUDA]))
+    check_options(Provider.CUDA, {"enable_cuda_graph": "0"})
     with pytest.raises(UsageError, match="enable_cuda_graph repeats a run on its old inputs"):
-        check_options(runtime, (RuntimeError,), Provider.CUDA, {"enable_cuda_graph": "1"})
+        check_options(Provider.CUDA, {"enable_cuda_graph": "1"})

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,11 +10,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
-from widthfold_onnx.options import Provider
+from widthfold_onnx.options import Provider, Runtime
 from widthfold_onnx.runtime.sessions import session as session_module
 from widthfold_onnx.runtime.sessions.ports import Port
 from widthfold_onnx.runtime.sessions.session import Level, open_session, runtime_version
 
+ON_CPU = Runtime(provider=Provider.CPU)
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 
 
@@ -24,17 +26,17 @@ def stored(folder, text, name="model.onnx"):
 
 
 def opened(folder, text, **options):
-    return open_session(stored(folder, text), Provider.CPU, Level.DISABLED, **options)
+    return open_session(stored(folder, text), replace(ON_CPU, **options), Level.DISABLED)
 
 
 def test_a_model_in_memory_is_called_by_the_name_of_its_graph(capfd):
     text = "unsaved (float[3] x) => (float[3] y) { y = %s(x) }"
-    session = open_session(parser.parse_model(HEAD + text % "Neg"), Provider.CPU)
+    session = open_session(parser.parse_model(HEAD + text % "Neg"), ON_CPU)
     assert session.run({"x": np.float32([1, -2, 3])})["y"].tolist() == [-1, 2, -3]
     with pytest.raises(UnverifiedError, match=r"^unsaved does not run: "):
         session.run({"x": np.float32([1])})
     with pytest.raises(UnverifiedError, match=r"^unsaved does not load: .*NoSuch"):
-        open_session(parser.parse_model(HEAD + text % "NoSuch"), Provider.CPU)
+        open_session(parser.parse_model(HEAD + text % "NoSuch"), ON_CPU)
     assert capfd.readouterr() == ("", "")
 
 
@@ -71,7 +73,7 @@ def test_an_initializer_that_is_an_input_is_overridable(tmp_path):
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     path = tmp_path / "model.onnx"
     path.write_bytes(model.SerializeToString())
-    session = open_session(path, Provider.CPU)
+    session = open_session(path, ON_CPU)
     assert [port.name for port in session.inputs] == ["x"]
     assert session.overridable == ["w"]
     assert session.run({"x": np.ones(2, np.float32)})["y"].tolist() == [6, 8]
@@ -80,7 +82,7 @@ def test_an_initializer_that_is_an_input_is_overridable(tmp_path):
 @pytest.mark.parametrize("level", list(Level))
 def test_it_runs_at_every_level(tmp_path, level):
     path = stored(tmp_path, "g (float[N] x) => (float[N] y) { z = Neg(x)\n y = Abs(z) }")
-    session = open_session(path, Provider.AUTO, level)
+    session = open_session(path, Runtime(), level)
     assert session.run({"x": np.array([-3, 5], np.float32)})["y"].tolist() == [3, 5]
 
 
@@ -126,7 +128,7 @@ def test_a_recorded_run_keeps_its_places_and_has_a_number_of_its_own(tmp_path, m
 def test_the_optimized_model_is_written(tmp_path):
     path = stored(tmp_path, "g (float[2] x) => (float[2] y) { z = Identity(x)\n y = Neg(z) }")
     made = tmp_path / "made.onnx"
-    open_session(path, Provider.CPU, Level.EXTENDED, optimized=made)
+    open_session(path, ON_CPU, Level.EXTENDED, optimized=made)
     assert [node.op_type for node in onnx.load(made).graph.node] == ["Neg"]
 
 
@@ -136,14 +138,14 @@ def test_float16_is_not_timed_without_tensor_cores(tmp_path, monkeypatch, off):
     half = stored(tmp_path, text, "half.onnx")
     whole = stored(tmp_path, text.replace("float16", "float"), "whole.onnx")
     monkeypatch.setattr(session_module, "chain", lambda *_, **__: ["CPUExecutionProvider"])
-    options = {"provider_options": {"use_tf32": off}}
+    how = replace(ON_CPU, provider_options={"use_tf32": off})
     with pytest.raises(UsageError, match=r"from the float16 layers of half\.onnx as well"):
-        open_session(half, Provider.CPU, tf32=True, **options)
+        open_session(half, how, tf32=True)
     with pytest.raises(UsageError, match="float16 layers of g as well"):
-        open_session(onnx.load(half), Provider.CPU, tf32=True, **options)
-    open_session(half, Provider.CPU, tf32=False, **options)  # its values may be compared
-    open_session(whole, Provider.CPU, tf32=True, **options)
-    open_session(half, Provider.CPU, tf32=True, provider_options={"use_tf32": "1"})
+        open_session(onnx.load(half), how, tf32=True)
+    open_session(half, how, tf32=False)  # its values may be compared
+    open_session(whole, how, tf32=True)
+    open_session(half, replace(ON_CPU, provider_options={"use_tf32": "1"}), tf32=True)
 
 
 def test_strings_and_sequences_come_back(tmp_path):
@@ -173,7 +175,7 @@ def test_weights_outside_the_model_are_found_by_path(tmp_path, monkeypatch):
         convert_attribute=False,
     )
     monkeypatch.chdir(tmp_path)
-    session = open_session(Path("models/m.onnx"), Provider.CPU)
+    session = open_session(Path("models/m.onnx"), ON_CPU)
     assert session.run({"x": np.ones(4, np.float32)})["y"].tolist() == [1, 2, 3, 4]
 
 
@@ -185,7 +187,7 @@ def test_what_does_not_load_is_told_in_one_line(tmp_path, capfd, content):
     path = tmp_path / "bad\n.onnx"
     path.write_bytes(content)
     with pytest.raises(UnverifiedError) as caught:
-        open_session(path, Provider.CPU)
+        open_session(path, ON_CPU)
     message = str(caught.value)
     assert message.startswith("bad\\x0a.onnx does not load: ")
     assert "\n" not in message
@@ -206,7 +208,7 @@ def test_a_run_that_stops_is_told_and_prints_nothing(tmp_path, capfd):
 def test_a_provider_that_is_not_there_is_an_error(tmp_path, provider, capfd):
     path = stored(tmp_path, "g (float[1] x) => (float[1] y) { y = Neg(x) }")
     try:
-        session = open_session(path, provider)
+        session = open_session(path, Runtime(provider=provider))
     except UnverifiedError as error:
         assert f"provider {provider} cannot be used: " in str(error)
     else:

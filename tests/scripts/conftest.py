@@ -36,13 +36,13 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
         return [(cpu, {})]
 
     monkeypatch.setattr(session_module, "chain", chain)
-    monkeypatch.setattr(session_module, "choose", lambda runtime, failures, provider: provider)
+    monkeypatch.setattr(session_module, "choose", lambda provider: provider)
     monkeypatch.setattr(session_module, "described", lambda provider: described(Provider.CPU))
-    monkeypatch.setattr(session_module, "place", lambda r, v, device: place(r, v, ("cpu", 0)))
+    monkeypatch.setattr(session_module, "place", lambda v, device: place(v, ("cpu", 0)))
     monkeypatch.setattr(
         session_module,
         "Bound",
-        lambda r, s, feeds, outputs, device, *rest: Bound(r, s, feeds, outputs, ("cpu", 0), *rest),
+        lambda s, feeds, outputs, device, *rest: Bound(s, feeds, outputs, ("cpu", 0), *rest),
     )
     return seen
 

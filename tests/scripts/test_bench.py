@@ -14,6 +14,7 @@ import pytest
 from tests.cli.tool import build, save
 from tests.plan import test_companions
 from widthfold_onnx.errors import UsageError
+from widthfold_onnx.options import Runtime
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -96,9 +97,9 @@ def test_openvino_runs_at_as_many_threads_as_the_runtime(
         asked.update(options)
         return SimpleNamespace(create_infer_request=lambda: request)
 
-    def open_session(model: Path, provider: object, level: object, count: int):
-        threads.append(count)
-        return opened(model, provider, level, count)
+    def open_session(model: Path, how: Runtime, level: object):
+        threads.append(how.threads)
+        return opened(model, how, level)
 
     opened = rival.open_session
     graph = SimpleNamespace(reshape=lambda shapes: None)

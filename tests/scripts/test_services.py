@@ -106,7 +106,7 @@ def test_the_real_command_understands_what_the_action_says(tmp_path: Path) -> No
     )
     assert done.returncode == 1, done.stderr
     assert done.stdout.count("::warning file=") == 4
-    assert "Conv nodes of <code>pitch&#95;cnn&#46;onnx</code> folded" in summary.read_text()
+    assert "pitch&#95;cnn&#46;onnx&#58; 4 of 4 Conv nodes folded" in summary.read_text()
 
 
 # ---------------------------------------------------------------- pre-commit

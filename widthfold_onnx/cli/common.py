@@ -70,7 +70,14 @@ MODEL = ModelType(path_type=Path)
 
 
 class Word(click.Choice[W]):
-    """A word of an enumeration; the command gets the member."""
+    """A word of an enumeration, also one that it does not list; the command gets the member."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> W:
+        """Return the member; another word is refused with those that are listed."""
+        try:
+            return type(self.choices[0])(value)
+        except ValueError:
+            return super().convert(value, param, ctx)
 
     def normalize_choice(self, choice: object, ctx: click.Context | None) -> str:
         """Return the member's own text, where click would take its name in capitals."""

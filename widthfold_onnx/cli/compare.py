@@ -37,7 +37,5 @@ def compare_command(
 
     to = reporting.destinations(VerifyReport, [saved, now])
     result = compare(saved, now, fail_under)
-    from widthfold_onnx.reports.verified import show_verify
-
-    deliver(result, to, Path(result.rewritten), show_verify)
+    deliver(result, to, Path(result.rewritten))
     leave_by(result)

@@ -28,6 +28,4 @@ def inspect_command(model: Path, fold: FoldOptions, reporting: ReportArguments) 
 
     to = reporting.destinations(InspectReport, [model])
     result = inspect(model, fold)
-    from widthfold_onnx.reports.text.terminal import show_inspect
-
-    deliver(result, to, model, show_inspect)
+    deliver(result, to, model)

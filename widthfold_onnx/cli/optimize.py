@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -10,14 +12,25 @@ import click
 
 from widthfold_onnx.cli.common import INTERRUPTED, MODEL, Sectioned, guarded, leave, progress
 from widthfold_onnx.cli.folding import fold_options
+from widthfold_onnx.cli.options import Help, options_of
 from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
-from widthfold_onnx.cli.running import VerifyArguments, verify_arguments
-from widthfold_onnx.cli.searching import SearchArguments, search_arguments
+from widthfold_onnx.cli.running import SEARCHING, VERIFYING, verify_options
 from widthfold_onnx.errors import CheckFailedError, NothingFoldedError, UnverifiedError
-from widthfold_onnx.options import FoldOptions, Provider
+from widthfold_onnx.options import FoldOptions, Provider, SearchOptions, VerifyOptions
 
 if TYPE_CHECKING:
     from widthfold_onnx.results import VerifyReport
+
+PREDICTING: Help = {
+    "--time-budget": "Seconds for measuring layers; timing the whole model comes on top. Default: "
+    "by --effort. Ctrl-C ends measuring early, with exit code 130.",
+    "--target NAME": "Device to predict times for: cpu-avx512, cpu-avx2, a100, h100 or h200. "
+    "Predictions order the measurements, or replace them (--no-measure). Default: by this "
+    "machine's CPU.",
+    "--no-measure": "Measure nothing: decide by the store, else fold where at least 1.25x is "
+    "predicted.",
+}
+TO_PROVE = partial(verify_options, thorough=False, timing=False, truth_budget=0.0)
 
 
 @click.command("optimize", cls=Sectioned)
@@ -25,7 +38,7 @@ if TYPE_CHECKING:
 @click.argument("model", type=MODEL)
 @click.argument("out", type=MODEL, required=False)
 @fold_options(default_factor="auto")
-@search_arguments
+@options_of("searching", SearchOptions, {**SEARCHING, **PREDICTING})
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if anything would be changed.")
 @click.option(
     "--require-fold",
@@ -33,7 +46,7 @@ if TYPE_CHECKING:
     help="Write nothing and exit 5 if nothing is folded or exchanged.",
 )
 @click.option("--no-verify", is_flag=True, help="Write the result unverified.")
-@verify_arguments
+@options_of("verifying", VerifyOptions, VERIFYING, TO_PROVE)
 @report_arguments
 def optimize_command(
     model: Path,
@@ -42,8 +55,8 @@ def optimize_command(
     check: bool,
     require_fold: bool,
     no_verify: bool,
-    searching: SearchArguments,
-    running: VerifyArguments,
+    searching: SearchOptions,
+    verifying: VerifyOptions,
     reporting: ReportArguments,
 ) -> None:
     """Fold layers of MODEL, verify the result, and write it to OUT.
@@ -57,25 +70,34 @@ def optimize_command(
     all checks passed; if nothing was folded, it is a copy of MODEL.
     """
     from widthfold_onnx.pipeline import optimize
+    from widthfold_onnx.plan.predict.targets import target
+    from widthfold_onnx.plan.store.store import default_path
     from widthfold_onnx.results import OptimizeReport
 
     to = reporting.destinations(OptimizeReport, [model, *([out] if out else [])])
-    options = running.options({}, thorough=False)
+    if searching.target is not None:
+        target(searching.target)  # refuse a wrong name at a fixed factor too
     with progress() as on_progress:
         result = optimize(
             model,
             None if check else out,
             fold,
-            None if no_verify else options,
-            searching.options(options),
+            None if no_verify else verifying,
+            replace(
+                searching,
+                provider=verifying.provider,
+                provider_options=verifying.provider_options,
+                session_options=verifying.session_options,
+                inputs=verifying.inputs,
+                store=searching.store or default_path(),
+            ),
             require_fold=require_fold,
             on_progress=on_progress,
         )
     from widthfold_onnx.reports.text.console import printing, say
-    from widthfold_onnx.reports.text.terminal import show_optimize
     from widthfold_onnx.reports.wording import changes, kinds
 
-    deliver(result, to, model, show_optimize)
+    deliver(result, to, model)
     if result.written is None and result.verification is not None:
         _leave_unwritten(result.verification)
     if require_fold and not result.summary.changes:
@@ -87,7 +109,10 @@ def optimize_command(
     timed = result.search is not None and result.search.whole is not None
     if result.written is not None and result.summary.changes and not timed:
         with printing():
-            say(f"not timed; to see if it pays: {_timing(model, out, fold, running)}", command=True)
+            say(
+                f"not timed; to see if it pays: {_timing(model, out, fold, verifying)}",
+                command=True,
+            )
     if result.search is not None and result.search.interrupted:
         leave("interrupted; decided with what had been measured", INTERRUPTED)
     if check and result.summary.changes:
@@ -104,11 +129,13 @@ def _leave_unwritten(verification: VerifyReport) -> NoReturn:
     leave(f"OUT is not written: {why}{hint}", error.exit_code)
 
 
-def _timing(model: Path, out: Path | None, fold: FoldOptions, running: VerifyArguments) -> str:
+def _timing(model: Path, out: Path | None, fold: FoldOptions, options: VerifyOptions) -> str:
     """Return the command that times the result at the shapes and for the provider of the fold."""
-    shapes = [f"{name}:{','.join(map(str, dims))}" for name, dims in fold.input_shapes.items()]
     words = ["widthfold", "verify", str(model), str(out)]
     words += ["--freeze-weights"] if fold.freeze_weights else []
-    words += ["--provider", running.provider] if running.provider is not Provider.AUTO else []
-    words += [word for given in running.provider_options for word in ("--provider-option", given)]
-    return shlex.join([*words, *(word for shape in shapes for word in ("--input-shape", shape))])
+    words += ["--provider", options.provider] if options.provider is not Provider.AUTO else []
+    for name, value in options.provider_options.items():
+        words += ["--provider-option", f"{name}={value}"]
+    for name, dims in fold.input_shapes.items():
+        words += ["--input-shape", f"{name}:{','.join(map(str, dims))}"]
+    return shlex.join(words)

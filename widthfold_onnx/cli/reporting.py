@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from widthfold_onnx.cli.common import Word
+from widthfold_onnx.cli.options import options_of
 from widthfold_onnx.reports import Format
 
 if TYPE_CHECKING:
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
 class ReportArguments:
     """The arguments as typed."""
 
-    paths: tuple[Path, ...]
-    wanted: Format | None
+    reports: tuple[Path, ...] = ()
+    format: Format | None = None
 
     def destinations(self, kind: type[R], protected: Sequence[Path]) -> Destinations:
         """Return the destinations of a result of `kind`, checked before the work.
@@ -35,52 +34,44 @@ class ReportArguments:
         """
         from widthfold_onnx.reports.formats import destinations
 
-        return destinations(self.paths, self.wanted, kind, protected)
+        return destinations(self.reports, self.format, kind, protected)
 
 
-def deliver(result: R, to: Destinations, model: Path, show: Callable[[R], None]) -> None:
-    """Write the files, then print the wanted form, or the tables of `show`.
+def deliver(result: R, to: Destinations, model: Path, **shown: bool) -> None:
+    """Write the files, then print the wanted form, or tables and lines.
+
+    Args:
+        result: the result.
+        to: its destinations.
+        model: the model file as the caller named it.
+        shown: what else of `described` is wanted in the tables and lines.
 
     Raises:
         UsageError: a path is no place for a file, or the disk is full.
     """
+    from widthfold_onnx.reports.described import described
     from widthfold_onnx.reports.formats import render
-    from widthfold_onnx.reports.text.console import printing, write
+    from widthfold_onnx.reports.text.console import printing, show, write
 
     to.write(result, model)
     if to.printed is None:
-        show(result)
+        show(described(result, **shown))
         return
     with printing():
         write(render(to.printed, result, model))
 
 
-def report_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the shared options; the command gets one `reporting` argument of type ReportArguments."""
-
-    @functools.wraps(command)
-    def collect(**arguments: Any) -> Any:
-        reporting = ReportArguments(arguments.pop("paths"), arguments.pop("wanted"))
-        return command(reporting=reporting, **arguments)
-
-    decorators = [
-        click.option(
-            "--report",
-            "paths",
-            type=click.Path(path_type=Path, dir_okay=False),
-            multiple=True,
-            metavar="FILE",
-            help="Write a report, too; the suffix chooses its form: .json, .md (not of tune), "
-            ".xml, .html or .csv (of verify and compare).",
-        ),
-        click.option(
-            "--format",
-            "wanted",
-            type=Word(Format),
-            help="Print this form instead of tables; with a --report FILE of another suffix, write "
-            "it there.",
-        ),
-    ]
-    for decorator in reversed(decorators):
-        collect = decorator(collect)
-    return collect
+report_arguments = options_of(
+    "reporting",
+    ReportArguments,
+    {
+        "--report FILE": {
+            "type": click.Path(path_type=Path, dir_okay=False),
+            "help": "Write a report, too; the suffix chooses its form: .json, .md, .xml, "
+            ".html or .csv (the last three of verify and compare).",
+        },
+        "--format": "Print this form instead of tables; with a --report FILE of another suffix, "
+        "write it there.",
+    },
+)
+"""Adds the shared options; the command gets one `reporting` argument of type ReportArguments."""

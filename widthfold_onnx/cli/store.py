@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
 from widthfold_onnx.cli.common import guarded
+from widthfold_onnx.cli.options import options_of
+from widthfold_onnx.cli.running import SEARCHING
 from widthfold_onnx.errors import UsageError
+from widthfold_onnx.options import SearchOptions
 from widthfold_onnx.text import printable, quoted
 
 if TYPE_CHECKING:
@@ -26,16 +29,8 @@ def store_command() -> None:
     """List, export, import or remove stored measurements."""
 
 
-def in_store(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--store`; the command gets one `path` argument, None for the user's own store."""
-    return click.option(
-        "--store",
-        "path",
-        type=click.Path(path_type=Path),
-        metavar="PATH",
-        help="File that keeps measurements. Default: $WIDTHFOLD_STORE, else a file in the user's "
-        "cache.",
-    )(command)
+in_store = options_of("options", SearchOptions, {"--store": SEARCHING["--store"]})
+"""Adds `--store`; the command gets `options`, whose store is None for the user's own."""
 
 
 @store_command.command("list")
@@ -44,7 +39,7 @@ def in_store(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--format", "form", type=click.Choice(["json"]), help="Print this form instead of tables."
 )
-def list_command(path: Path | None, form: str | None) -> None:
+def list_command(options: SearchOptions, form: str | None) -> None:
     """List every measurement.
 
     The ratio is the time of the layer as it is / the time of its form, with a 95 % interval.
@@ -53,7 +48,7 @@ def list_command(path: Path | None, form: str | None) -> None:
     from widthfold_onnx.reports.store import show_store, store_report
     from widthfold_onnx.reports.text.console import printing, write
 
-    with _existing(path) as (store, _):
+    with _existing(options.store) as (store, _):
         report = store_report(store.items())
     if form is None:
         show_store(report)
@@ -66,7 +61,7 @@ def list_command(path: Path | None, form: str | None) -> None:
 @guarded
 @in_store
 @click.argument("file", type=click.Path(path_type=Path))
-def export_command(path: Path | None, file: Path) -> None:
+def export_command(options: SearchOptions, file: Path) -> None:
     """Write every measurement to FILE, one line of JSON each.
 
     FILE - is standard output.
@@ -75,7 +70,7 @@ def export_command(path: Path | None, file: Path) -> None:
     from widthfold_onnx.reports.files import write_report
     from widthfold_onnx.reports.text.console import printing, say, write
 
-    with _existing(path) as (store, found):
+    with _existing(options.store) as (store, found):
         lines = list(export_lines(store))
     with printing():
         if file == STANDARD:
@@ -89,7 +84,7 @@ def export_command(path: Path | None, file: Path) -> None:
 @guarded
 @in_store
 @click.argument("file", type=click.Path(path_type=Path))
-def import_command(path: Path | None, file: Path) -> None:
+def import_command(options: SearchOptions, file: Path) -> None:
     """Read the measurements of an exported FILE into the store.
 
     FILE - is standard input. If any line is wrong, nothing is imported. If both have a measurement
@@ -99,7 +94,7 @@ def import_command(path: Path | None, file: Path) -> None:
     from widthfold_onnx.plan.store.store import LONGEST_LINE, Store, default_path, import_lines
     from widthfold_onnx.reports.text.console import printing, say
 
-    chosen = path or default_path()
+    chosen = options.store or default_path()
     with reading(str(file)), _opened(file) as stream, Store(chosen) as store:
         lines = iter(lambda: stream.readline(LONGEST_LINE + 1), b"")
         store.check_writable()
@@ -117,12 +112,12 @@ def import_command(path: Path | None, file: Path) -> None:
     help="Remove measurements of this machine only, as `list` names it.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask first.")
-def clear_command(path: Path | None, machine: str | None, yes: bool) -> None:
+def clear_command(options: SearchOptions, machine: str | None, yes: bool) -> None:
     """Remove all measurements, or those of one machine; ask first."""
     from widthfold_onnx.reports.text.console import printing, say
 
     what = "every measurement" if machine is None else f"what was measured on {machine}"
-    with _existing(path) as (store, found), printing():
+    with _existing(options.store) as (store, found), printing():
         if yes or _agreed(f"Remove {what} from {found}?"):
             if len(store):
                 store.check_writable()

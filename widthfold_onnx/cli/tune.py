@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from widthfold_onnx.cli.common import INTERRUPTED, MODEL, Sectioned, guarded, leave, progress
 from widthfold_onnx.cli.folding import fold_options
+from widthfold_onnx.cli.options import Help, options_of
 from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
-from widthfold_onnx.cli.running import PROVIDER, PROVIDER_OPTIONS, SESSION_OPTIONS, assignments
-from widthfold_onnx.cli.searching import EFFORT, STORE, THREADS
+from widthfold_onnx.cli.running import PROVIDER, SEARCHING
 from widthfold_onnx.model.read.loader import load
-from widthfold_onnx.options import Effort, FoldOptions, Provider, SearchOptions
+from widthfold_onnx.options import FoldOptions, SearchOptions
+
+BUDGET: Help = {
+    "--time-budget": "Seconds for measuring, for all models together. Default: by --effort, for "
+    "each.",
+}
 
 
 @click.command("tune", cls=Sectioned)
 @guarded
 @click.argument("models", type=MODEL, nargs=-1, required=True)
 @fold_options(default_factor=None)
-@THREADS
-@PROVIDER
-@PROVIDER_OPTIONS
-@SESSION_OPTIONS
-@EFFORT
-@click.option(
-    "--time-budget",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Seconds for measuring, for all models together. Default: by --effort, for each.",
-)
-@STORE
+@options_of("options", SearchOptions, {**PROVIDER, **SEARCHING, **BUDGET})
 @click.option(
     "--jobs",
     type=click.IntRange(min=1),
@@ -48,13 +44,7 @@ from widthfold_onnx.options import Effort, FoldOptions, Provider, SearchOptions
 def tune_command(
     models: tuple[Path, ...],
     fold: FoldOptions,
-    threads: int,
-    provider: Provider,
-    provider_options: tuple[str, ...],
-    session_options: tuple[str, ...],
-    effort: Effort,
-    time_budget: float | None,
-    store: Path | None,
+    options: SearchOptions,
     jobs: int,
     dask: str | None,
     reporting: ReportArguments,
@@ -70,23 +60,14 @@ def tune_command(
         load(models[0])
     from widthfold_onnx.plan.search.tuning import tune
     from widthfold_onnx.plan.store.store import default_path
-    from widthfold_onnx.reports.tune import show_tune
     from widthfold_onnx.reports.wording import UNKEPT
     from widthfold_onnx.results import TuneReport
 
     to = reporting.destinations(TuneReport, models)
-    options = SearchOptions(
-        provider=provider,
-        provider_options=assignments(provider_options, "--provider-option"),
-        session_options=assignments(session_options, "--session-option"),
-        threads=threads,
-        effort=effort,
-        time_budget=time_budget,
-        store=store or default_path(),
-    )
+    options = replace(options, store=options.store or default_path())
     with progress() as on_progress:
         result = tune(models, fold, options, jobs=jobs, dask=dask, on_progress=on_progress)
-    deliver(result, to, models[0], show_tune)
+    deliver(result, to, models[0])
     if result.interrupted:
         kept = UNKEPT if result.store_read_only else "kept"
         leave(f"interrupted; what was measured is {kept}", INTERRUPTED)

@@ -13,27 +13,11 @@ from widthfold_onnx.options.folding import (
     Shapes,
 )
 from widthfold_onnx.options.running import (
+    ANY,
     Effort,
     Provider,
+    Runtime,
     SearchOptions,
     Tolerance,
     VerifyOptions,
 )
-
-__all__ = [
-    "FACTORS",
-    "SMALLEST_FACTOR",
-    "STRIDES_ALONE",
-    "AxisName",
-    "Companion",
-    "Effort",
-    "FoldOptions",
-    "Form",
-    "Layout",
-    "NonFinite",
-    "Provider",
-    "SearchOptions",
-    "Shapes",
-    "Tolerance",
-    "VerifyOptions",
-]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypeVar
 
 from widthfold_onnx.errors import UsageError
 
@@ -93,6 +94,21 @@ class Companion(StrEnum):
     SCALAR = "scalar"
 
 
+W = TypeVar("W", bound=StrEnum)
+
+
+def word(name: str, value: str, kind: type[W]) -> W:
+    """Return a word of an enumeration; options may be plain strings.
+
+    Raises:
+        UsageError: it is none.
+    """
+    try:
+        return kind(value)
+    except ValueError:
+        raise UsageError(f"{name} is {value!r}, none of {', '.join(kind)}") from None
+
+
 @dataclass(frozen=True, kw_only=True)
 class FoldOptions:
     """Options for planning in `optimize` and `inspect`.
@@ -151,19 +167,14 @@ class FoldOptions:
         if not isinstance(self.axis, int):
             words["axis"] = AxisName
         for name, kind in words.items():
-            word = getattr(self, name)
-            if word not in list(kind):
-                raise UsageError(f"{name} is {word!r}, none of {', '.join(kind)}")
-            object.__setattr__(self, name, kind(word))  # may be a plain string
+            object.__setattr__(self, name, word(name, getattr(self, name), kind))
         if self.form == Form.STRIDES and (self.factor is not None or self.axis != AxisName.AUTO):
             raise UsageError("form strides folds every axis by its stride: give no factor, no axis")
         for name in ("nodes", "skip", "companions"):
             if isinstance(getattr(self, name), str):
                 raise UsageError(f"{name} takes a tuple of words, not one string")
-        for name in self.companions:
-            if name not in list(Companion):
-                raise UsageError(f"companion {name!r} is none of {', '.join(Companion)}")
-        object.__setattr__(self, "companions", tuple(map(Companion, self.companions)))
+        companions = tuple(word("companion", name, Companion) for name in self.companions)
+        object.__setattr__(self, "companions", companions)
         if Companion.NONE in self.companions and len(set(self.companions)) > 1:
             raise UsageError("companion none means that no other is wanted: name it alone")
         for name in ("max_flops_growth", "max_bytes_growth"):

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.options.folding import Shapes
+from widthfold_onnx.options.folding import Shapes, word
 
 MAX_SEEDS = 1000
 """All input sets are in memory at once."""
@@ -86,16 +86,46 @@ class Tolerance:
     atol: float = 0.0
     per_output: Mapping[str, float] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for bound in (self.rtol or 0.0, self.atol, *self.per_output.values()):
+            if not (bound >= 0 and math.isfinite(bound)):
+                raise UsageError(f"{bound} is no tolerance")
+
 
 @dataclass(frozen=True, kw_only=True)
-class VerifyOptions:
-    """Options for `verify`.
+class Runtime:
+    """How the runtime runs a model.
 
     Attributes:
-        provider: where the models run. A model that runs elsewhere is an error; single nodes that
-            do are named where the models are timed (`evidence.timing.placement`).
+        provider: where it runs. A model that runs elsewhere is an error; single nodes that do are
+            named where models are timed (`evidence.timing.placement`).
         provider_options: options of the provider, as the runtime names them.
         session_options: entries of the session's configuration, as the runtime names them.
+        threads: intra-op threads.
+
+    Raises:
+        UsageError: no provider has that name, or a number of threads that is none.
+    """
+
+    provider: Provider = Provider.AUTO
+    provider_options: Mapping[str, str] = field(default_factory=dict)
+    session_options: Mapping[str, str] = field(default_factory=dict)
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "provider", word("provider", self.provider, Provider))
+        if not 1 <= self.threads <= MAX_THREADS:
+            raise UsageError(f"threads is {self.threads}; it must lie in 1..{MAX_THREADS}")
+
+
+ANY = Runtime()
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyOptions(Runtime):
+    """Options for `verify`; `threads` are those of the timed sessions.
+
+    Attributes:
         seeds: how many made-up input sets are compared; five cover all distributions.
         inputs: stored inputs (``test_data_set_*`` folder, .npz or .npy), compared as well.
         input_shapes: sizes for dimensions that the model leaves open.
@@ -109,7 +139,6 @@ class VerifyOptions:
         thorough: made-up inputs of several distributions and batches, and a float64 reference;
             otherwise normal numbers only.
         timing: time both models in alternating pairs.
-        threads: intra-op threads of the timed sessions.
         streams: how many sessions of each model also run at once, for their throughput; 1 leaves
             that out.
         time_budget: seconds that timing may take.
@@ -121,9 +150,6 @@ class VerifyOptions:
         UsageError: a number out of its range, or `fail_under` without a timing to judge.
     """
 
-    provider: Provider = Provider.AUTO
-    provider_options: Mapping[str, str] = field(default_factory=dict)
-    session_options: Mapping[str, str] = field(default_factory=dict)
     seeds: int = 5
     inputs: tuple[str, ...] = ()
     input_shapes: Shapes = field(default_factory=dict)
@@ -134,16 +160,17 @@ class VerifyOptions:
     needs_proof: bool = False
     thorough: bool = True
     timing: bool = True
-    threads: int = 1
     streams: int = 1
     time_budget: float = 10.0
     baseline: Path | None = None
     fail_under: float | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.seeds > MAX_SEEDS:
             raise UsageError(f"seeds is {self.seeds}; at most {MAX_SEEDS} are compared")
-        _check_threads(self.threads)
+        if self.seeds < (0 if self.inputs else 1):
+            raise UsageError(f"seeds is {self.seeds}; without inputs it must be at least 1")
         if not 1 <= self.streams <= MAX_THREADS:
             raise UsageError(f"streams is {self.streams}; it must lie in 1..{MAX_THREADS}")
         if self.streams > 1 and not self.timing:
@@ -164,14 +191,10 @@ class VerifyOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchOptions:
+class SearchOptions(Runtime):
     """Options for the measurements of `optimize` and `tune`.
 
     Attributes:
-        provider: where layers and models run.
-        provider_options: options of the provider, as the runtime names them.
-        session_options: entries of the session's configuration, as the runtime names them.
-        threads: intra-op threads.
         effort: how many forms of which layers are timed, and how long.
         time_budget: seconds that racing the layers may take; deciding comes on top. None: what the
             effort takes.
@@ -186,10 +209,6 @@ class SearchOptions:
         UsageError: a number out of its range.
     """
 
-    provider: Provider = Provider.AUTO
-    provider_options: Mapping[str, str] = field(default_factory=dict)
-    session_options: Mapping[str, str] = field(default_factory=dict)
-    threads: int = 1
     effort: Effort = Effort.DEFAULT
     time_budget: float | None = None
     store: Path | None = None
@@ -198,7 +217,8 @@ class SearchOptions:
     inputs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_threads(self.threads)
+        super().__post_init__()
+        object.__setattr__(self, "effort", word("effort", self.effort, Effort))
         if self.time_budget is not None:
             _check_time_budget(self.time_budget)
 
@@ -211,11 +231,6 @@ def check_fail_under(least: float) -> None:
     """
     if not 0 < least < math.inf:
         raise UsageError(f"fail-under is {least}; it must be a number above 0")
-
-
-def _check_threads(threads: int) -> None:
-    if not 1 <= threads <= MAX_THREADS:
-        raise UsageError(f"threads is {threads}; it must lie in 1..{MAX_THREADS}")
 
 
 def _check_time_budget(seconds: float) -> None:

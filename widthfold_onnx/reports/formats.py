@@ -10,18 +10,16 @@ from typing import assert_never
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.reports import MISSING, SUFFIXES, Format
+from widthfold_onnx.reports.described import Report
 from widthfold_onnx.reports.files import check_report, write_report
 from widthfold_onnx.results import InspectReport, OptimizeReport, TuneReport, VerifyReport
 from widthfold_onnx.text import quoted
-
-Report = VerifyReport | OptimizeReport | InspectReport | TuneReport
-
 
 OFFERED: dict[type[Report], tuple[Format, ...]] = {
     VerifyReport: tuple(Format),
     OptimizeReport: (Format.JSON, Format.MARKDOWN, Format.GITHUB),
     InspectReport: (Format.JSON, Format.MARKDOWN),
-    TuneReport: (Format.JSON,),
+    TuneReport: (Format.JSON, Format.MARKDOWN),
 }
 
 
@@ -112,7 +110,6 @@ def render(form: Format, result: Report, model: Path) -> str:
         case Format.MARKDOWN:
             from widthfold_onnx.reports.text import markdown
 
-            assert not isinstance(result, TuneReport)
             return markdown.render(result)
         case Format.GITHUB:
             from widthfold_onnx.reports.text import github

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from itertools import groupby
 
+from widthfold_onnx.reports.described import Table
 from widthfold_onnx.reports.text.console import printing, say, table
 from widthfold_onnx.results import Entry, Key, Measurement, StoreReport
 
@@ -19,10 +20,9 @@ def show_store(report: StoreReport) -> None:
     for (machine, setting), entries in groupby(sorted(report.measurements, key=_place), _place):
         say(f"machine: {machine}")
         say(f"setting: {setting}")
-        table(
-            ["subject", "candidate", "as-is / candidate", "status", "age"],
-            [_row(entry.key, entry.measurement) for entry in entries],
-        )
+        columns = ["subject", "candidate", "as-is / candidate", "status", "age"]
+        rows = [_row(entry.key, entry.measurement) for entry in entries]
+        table(Table("measurements", columns, rows, sentences=False))
     say(f"{len(report.measurements)} measurement(s)")
 
 

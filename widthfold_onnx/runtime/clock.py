@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Self
 
@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.options import Provider
+from widthfold_onnx.options import Runtime
 from widthfold_onnx.runtime.sessions.descriptions import described
 
 Run = Callable[[int], object]
@@ -126,27 +126,20 @@ class Pairing:
         return self.samples[:, 0].size
 
 
-def clock_of(provider: Provider, threads: int, chosen: Mapping[str, str]) -> Clock:
+def clock_of(how: Runtime) -> Clock:
     """Return the clock of a run: thread processor time if one thread does all, else wall time.
 
     On a busy host the wall time of a run includes other processes. One thread on the CPU works in
     the thread that calls, so its processor time is what a run would take on a free core: paired,
-    identical models differed by 2.0 % instead of 4.8 % (standard deviation on a loaded host).
-
-    Args:
-        provider: where models run.
-        threads: threads inside one operator.
-        chosen: options of the provider; any of them may have it work elsewhere.
+    identical models differed by 2.0 % instead of 4.8 % (standard deviation on a loaded host). With
+    any option of its own a provider may work elsewhere.
     """
-    name = clock_name(provider, threads, chosen)
-    return time.thread_time_ns if name == "thread" else time.perf_counter_ns
+    return time.thread_time_ns if clock_name(how) == "thread" else time.perf_counter_ns
 
 
-def clock_name(
-    provider: Provider, threads: int, chosen: Mapping[str, str]
-) -> Literal["wall", "thread"]:
+def clock_name(how: Runtime) -> Literal["wall", "thread"]:
     """Return the name of the clock that `clock_of` chooses."""
-    own = described(provider).in_caller and threads == 1 and not chosen
+    own = described(how.provider).in_caller and how.threads == 1 and not how.provider_options
     return "thread" if own else "wall"
 
 

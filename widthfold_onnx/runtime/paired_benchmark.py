@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.options import Provider, Shapes, VerifyOptions
+from widthfold_onnx.options import Runtime, Shapes, VerifyOptions
 from widthfold_onnx.results import GpuState
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.clock import (
@@ -87,11 +87,11 @@ class Setting:
         return ", ".join([self.level, *(f"{k}={v}" for k, v in self.options.items())])
 
 
-def settings_of(provider: Provider, chosen: Mapping[str, str]) -> list[Setting]:
-    """Return the settings to choose from, the common one first; `chosen` options are fixed."""
-    known = described(provider)
+def settings_of(how: Runtime) -> list[Setting]:
+    """Return the settings to choose from, the common one first; given options are fixed."""
+    known = described(how.provider)
     swept = [
-        {**dict(zip(known.swept, values, strict=True)), **chosen}
+        {**dict(zip(known.swept, values, strict=True)), **how.provider_options}
         for values in product(*known.swept.values())
     ]
     kept = [options for number, options in enumerate(swept) if options not in swept[:number]]
@@ -258,10 +258,10 @@ def ratios_to(
     Raises:
         UnverifiedError: a model does not run.
     """
-    settings = settings_of(options.provider, options.provider_options)
+    settings = settings_of(options)
     sessions = [open_at(base, options, setting) for setting in settings]
     feeds, _ = timed_inputs(sessions[0], shapes, options, kind)
-    clock = clock_of(options.provider, options.threads, options.provider_options)
+    clock = clock_of(options)
     best = int(np.argmin(np.median(_choosing([sessions], feeds, options, clock), axis=0)))
     others = [open_at(model, options, settings[best]) for model in models]
     runs = [rounds_of(session, feeds) for session in (sessions[best], *others)]
@@ -280,16 +280,14 @@ def ratio_of_levels(model: Path, options: VerifyOptions, shapes: Shapes) -> Time
     Raises:
         UnverifiedError: the model does not run.
     """
-    common, other = settings_of(options.provider, options.provider_options)
+    common, other = settings_of(options)
     start = time.perf_counter()
     session = open_at(model, options, common)
     opening = time.perf_counter() - start
     feeds, _ = timed_inputs(session, shapes, options)
     run = rounds_of(session, feeds)
     run(0)
-    seconds = _seconds(
-        run, 1, clock_of(options.provider, options.threads, options.provider_options)
-    )
+    seconds = _seconds(run, 1, clock_of(options))
     each = repeats(seconds, opening, options.time_budget)
     process = time_sessions((model, model), (common, other), options, feeds, each, 0)
     pairing = Pairing.of(process.runs[np.newaxis])
@@ -325,7 +323,7 @@ def time_sessions(
     Raises:
         UnverifiedError: a model does not run.
     """
-    clock = clock_of(options.provider, options.threads, options.provider_options)
+    clock = clock_of(options)
     runs: tuple[list[Run], list[Run]] = ([], [])
     loads, firsts = np.zeros((2, 2, each.sessions))
     for number in range(each.sessions):
@@ -340,37 +338,27 @@ def time_sessions(
     return Process(times.reshape(2, each.sessions, each.runs), loads, firsts, states)
 
 
-def open_at(
-    model: Path, options: VerifyOptions, setting: Setting, prefix: Path | None = None
-) -> Session:
+def open_at(model: Path, how: Runtime, setting: Setting, prefix: Path | None = None) -> Session:
     """Open a session as models are timed; with `prefix` it writes a profile there.
 
     Raises:
         UnverifiedError: the model does not run.
     """
-    return open_session(
-        model,
-        options.provider,
-        setting.level,
-        options.threads,
-        tf32=True,
-        provider_options=setting.options,
-        session_options=options.session_options,
-        profile=prefix,
-    )
+    how = replace(how, provider_options=setting.options)
+    return open_session(model, how, setting.level, tf32=True, profile=prefix)
 
 
 def _choose(
     models: Models, options: VerifyOptions, shapes: Shapes | None
 ) -> tuple[Choice, Feeds, bool]:
     """Return the best settings, the inputs to time with, and whether those are random."""
-    settings = settings_of(options.provider, options.provider_options)
+    settings = settings_of(options)
     first = open_at(models[0], options, settings[0])
     feeds, made_up = timed_inputs(first, shapes, options)
     start = time.perf_counter()
     sessions = [[open_at(model, options, setting) for setting in settings] for model in models]
     opening = (time.perf_counter() - start) / (2 * len(settings))
-    clock = clock_of(options.provider, options.threads, options.provider_options)
+    clock = clock_of(options)
     times = _choosing(sessions, feeds, options, clock)
     medians = np.median(times, axis=0)
     best = [int(np.argmin(row)) for row in medians]

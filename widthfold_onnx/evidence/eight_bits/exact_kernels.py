@@ -16,7 +16,7 @@ zero point.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -84,15 +84,7 @@ def open_chosen(
     Raises:
         UnverifiedError: as `open_session`.
     """
-    return open_session(
-        model,
-        options.provider,
-        level,
-        CORES,
-        provider_options=options.provider_options,
-        session_options=options.session_options,
-        origin=origin,
-    )
+    return open_session(model, replace(options, threads=CORES), level, origin=origin)
 
 
 def open_exact(model: Path | onnx.ModelProto, options: VerifyOptions, level: Level) -> Session:

@@ -37,24 +37,24 @@ def alarms(sides: dict[str, Side], provider: str) -> list[str]:
         sides: the timed models by name.
         provider: the one that was asked for.
     """
-    return [
-        f"FALLBACK in the {name} model: {_named(heavy)}, not on {provider}"
-        for name, side in sides.items()
-        if (heavy := [node for node in side.fallbacks if _heavy(node)])
-    ]
+    return [f"FALLBACK {line}" for line in _fallen(sides, provider, heavy=True)]
 
 
 def remarks(sides: dict[str, Side], provider: str) -> list[str]:
     """Return the same for the other nodes that fell back."""
-    return [
-        f"in the {name} model {_named(light)}, not on {provider}"
+    return _fallen(sides, provider, heavy=False)
+
+
+def _fallen(sides: dict[str, Side], provider: str, *, heavy: bool) -> list[str]:
+    fallen = {
+        name: [n for n in side.fallbacks if any(word in n.op for word in HEAVY) is heavy]
         for name, side in sides.items()
-        if (light := [node for node in side.fallbacks if not _heavy(node)])
+    }
+    return [
+        f"in the {name} model: {_named(nodes)}, not on {provider}"
+        for name, nodes in fallen.items()
+        if nodes
     ]
-
-
-def _heavy(node: NodeTime) -> bool:
-    return any(word in node.op for word in HEAVY)
 
 
 def _named(nodes: Sequence[NodeTime]) -> str:

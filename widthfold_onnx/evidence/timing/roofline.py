@@ -22,7 +22,7 @@ from onnx import TensorProto, helper, numpy_helper
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.proto.walk import all_graphs
-from widthfold_onnx.options import VerifyOptions
+from widthfold_onnx.options import Runtime
 from widthfold_onnx.runtime.ceilings import RUNS, copied, operations
 from widthfold_onnx.runtime.clock import clock_of
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
@@ -76,16 +76,9 @@ PARTLY_READ = ("Gather", "GatherElements", "GatherND", "Slice", "Resize", "Upsam
 class Roofline:
     """The measured speeds of this machine, in sessions like those that are timed."""
 
-    def __init__(self, options: VerifyOptions) -> None:
-        self._open = partial(
-            open_session,
-            provider=options.provider,
-            threads=options.threads,
-            tf32=True,
-            provider_options=options.provider_options,
-            session_options=options.session_options,
-        )
-        self._clock = clock_of(options.provider, options.threads, options.provider_options)
+    def __init__(self, options: Runtime) -> None:
+        self._open = partial(open_session, how=options, tf32=True)
+        self._clock = clock_of(options)
         self.copies: dict[int, float] = {}
         self.operations: dict[str, float] = {}
 

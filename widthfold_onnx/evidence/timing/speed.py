@@ -15,8 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from widthfold_onnx.evidence.timing.gpu_cost import gpu_cost
-from widthfold_onnx.evidence.timing.memory import file_bytes, peak_mib
+from widthfold_onnx.evidence.timing.cost import cost, file_bytes
 from widthfold_onnx.evidence.timing.placement import fallbacks, placement, remarks
 from widthfold_onnx.evidence.timing.profile import profile
 from widthfold_onnx.evidence.timing.roofline import Roofline
@@ -86,7 +85,7 @@ def time_models(
     return Timing(
         provider=options.provider.value,
         threads=options.threads,
-        clock=clock_name(options.provider, options.threads, options.provider_options),
+        clock=clock_name(options),
         shapes={name: list(array.shape) for name, array in found.feeds[0].items()},
         limits=roofline.limits() if roofline is not None else {},
         pairs=pairing.pairs,
@@ -127,12 +126,8 @@ def _side(model: Path, number: int, found: Contest, roofline: Roofline | None) -
     """Describe one model, timed at the setting that suits it best."""
     options, setting, feeds = found.options, found.choice.settings[number], found.feeds[0]
     seconds = found.pairing.samples[:, number]
-    chosen = dataclasses.replace(options, provider_options=setting.options)
     least = roofline.of(model, setting.level) if roofline is not None else None
     nodes = profile(partial(open_at, model, options, setting), feeds, least)
-    cost: tuple[float | None, float | None] = (None, None)
-    if Device(options).answers:
-        cost = gpu_cost(model, options, setting, feeds)
     return Side(
         level=str(setting),
         median_ms=_ms(np.median(seconds)),
@@ -143,12 +138,10 @@ def _side(model: Path, number: int, found: Contest, roofline: Roofline | None) -
         load_ms=_ms(np.median([process.loads[number] for process in found.processes])),
         first_ms=_ms(np.median([process.firsts[number] for process in found.processes])),
         file_bytes=file_bytes(model),
-        peak_mib=round(peak_mib(model, chosen, setting.level, feeds), 1),
         providers=placement(nodes),
         fallbacks=fallbacks(nodes, options.provider),
         nodes=nodes,
-        gpu_mib=cost[0],
-        gpu_mj=cost[1],
+        **cost(model, options, setting, feeds)._asdict(),
     )
 
 

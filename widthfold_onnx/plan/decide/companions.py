@@ -50,36 +50,27 @@ def companion_reports(
         why: why others were not, where that was not measured.
         gains: measured gains: on random inputs, and on nearly constant ones.
     """
-    return [
-        _report(
-            name,
-            [match for match in matches if match.companion is name],
-            is_done=name in done,
-            why=why,
-            gains=(gains or {}).get(name, ()),
+    reports = []
+    for name in dict.fromkeys(match.companion for match in matches):
+        own = [(match, match.became) for match in matches if match.companion is name]
+        equal = [(m.node, became) for m, became in own if not isinstance(became, Refusal)]
+        gain, steady, *_ = *(gains or {}).get(name, ()), None, None
+        is_done = name in done
+        kept = "not surely faster" if gain is not None else why
+        reports.append(
+            CompanionReport(
+                name=name.value,
+                status="refused" if not equal else "exchanged" if is_done else "kept",
+                nodes=[node for node, _ in equal],
+                became=list(dict.fromkeys(", ".join(became) for _, became in equal)),
+                refused=[
+                    Stop(node=match.node, op=match.op, code=became.code, reason=became.reason)
+                    for match, became in own
+                    if isinstance(became, Refusal)
+                ],
+                reason="" if is_done or not equal else kept,
+                gain=gain,
+                steady=steady,
+            )
         )
-        for name in dict.fromkeys(match.companion for match in matches)
-    ]
-
-
-def _report(
-    name: Companion, matches: Sequence[Match], *, is_done: bool, why: str, gains: Sequence[Gain]
-) -> CompanionReport:
-    equal = [(m.node, m.became) for m in matches if not isinstance(m.became, Refusal)]
-    gain, steady = (*gains, None, None)[:2]
-    if gain is not None:
-        why = "not surely faster"
-    return CompanionReport(
-        name=name.value,
-        status="refused" if not equal else "exchanged" if is_done else "kept",
-        nodes=[node for node, _ in equal],
-        became=list(dict.fromkeys(", ".join(became) for _, became in equal)),
-        refused=[
-            Stop(node=match.node, op=match.op, code=match.became.code, reason=match.became.reason)
-            for match in matches
-            if isinstance(match.became, Refusal)
-        ],
-        reason="" if is_done or not equal else why,
-        gain=gain,
-        steady=steady,
-    )
+    return reports

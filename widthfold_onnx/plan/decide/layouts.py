@@ -8,31 +8,28 @@ runtime that computes NCHW is the reverse. ONNX Runtime computes channels-last o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
-from widthfold_onnx.options import FoldOptions, Layout, Provider
+from widthfold_onnx.options import FoldOptions, Layout, Provider, Runtime
 from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.providers import OFF
 
 
-def decide_layout(
-    fold: FoldOptions, provider: Provider, provider_options: Mapping[str, str]
-) -> FoldOptions:
+def decide_layout(fold: FoldOptions, how: Runtime) -> FoldOptions:
     """Return the options with AUTO decided, unless forms are measured, where both layouts compete.
 
     Args:
         fold: the options.
-        provider: where the model will run; AUTO has the options of CUDA.
-        provider_options: options of the provider, as the runtime names them.
+        how: where the model will run; AUTO has the options of CUDA.
 
-    >>> decide_layout(FoldOptions(factor=8), Provider.CUDA, {}).layout
+    >>> decide_layout(FoldOptions(factor=8), Runtime(provider=Provider.CUDA)).layout
     <Layout.NCHW: 'nchw'>
-    >>> decide_layout(FoldOptions(factor=8), Provider.CUDA, {"prefer_nhwc": "1"}).layout
+    >>> how = Runtime(provider=Provider.CUDA, provider_options={"prefer_nhwc": "1"})
+    >>> decide_layout(FoldOptions(factor=8), how).layout
     <Layout.NHWC: 'nhwc'>
     """
     if fold.layout is not Layout.AUTO or fold.fixed is None:
         return fold
-    known = described(Provider.CUDA if provider is Provider.AUTO else provider)
-    last = provider_options.get(known.channels_last, "0").lower() not in OFF
+    known = described(Provider.CUDA if how.provider is Provider.AUTO else how.provider)
+    last = how.provider_options.get(known.channels_last, "0").lower() not in OFF
     return replace(fold, layout=Layout.NHWC if last else known.layout)

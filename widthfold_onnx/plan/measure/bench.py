@@ -12,15 +12,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Self
 
+import msgspec
+
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 from widthfold_onnx.plan.measure.effort import SPENDING
-from widthfold_onnx.plan.measure.measurements import is_known, lost, measurement_of, outdated
+from widthfold_onnx.plan.measure.measurements import is_known, lost, outdated
 from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, Setup, race
 from widthfold_onnx.plan.store.identity import setting_identity
 from widthfold_onnx.plan.store.store import Key, Measurement, Store
 from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.progress import Progress, Step
+from widthfold_onnx.results.store import NO_TIME
 from widthfold_onnx.rules.forms.open_extents import EXTENTS
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.sessions.descriptions import described
@@ -80,19 +83,8 @@ class Bench:
         Raises:
             InternalError: the provider is AUTO.
         """
-        given = dict(options.provider_options)
-        entries = dict(options.session_options)
-        setup = Setup(
-            provider=options.provider,
-            provider_options=tuple(sorted(given.items())),
-            session_options=tuple(sorted(entries.items())),
-            threads=options.threads,
-            fold=fold,
-            level=level,
-            rungs=SPENDING[options.effort].rungs,
-        )
-        setting = setting_identity(options.provider, given, entries, level, options.threads)
-        return cls(setup, store, setting, machine)
+        setup = Setup(options, fold, level, SPENDING[options.effort].rungs)
+        return cls(setup, store, setting_identity(options, level), machine)
 
     @property
     def measured(self) -> int:
@@ -189,7 +181,7 @@ def measure(
                 setup,
                 (deadline - time.monotonic()) * share,
                 silence=SILENCE,
-                memory=_memory(setup.provider),
+                memory=_memory(setup.how.provider),
                 on_progress=course.hear,
             )
         except _BudgetSpentError:
@@ -240,7 +232,10 @@ class _Progress:
         elif isinstance(message, Done):
             del self.left[message.subject]
         else:
-            self._tell(message.subject, message.key, measurement_of(message, self._budget))
+            found = message.found
+            if found.reason == NO_TIME:  # so that it counts only where there is no more time
+                found = msgspec.structs.replace(found, seconds=self._budget)
+            self._tell(message.subject, message.key, found)
 
     def lose(self, reason: str) -> None:
         """Mark the running form as lost; if it is the layer as it is, drop the workload's forms."""

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
-from widthfold_onnx.options import Provider
-from widthfold_onnx.plan.measure.cluster_task import Outcome, measured, place_of, versions
+from widthfold_onnx.options import Runtime
+from widthfold_onnx.plan.measure.cluster_task import Outcome, measured, versions
 from widthfold_onnx.plan.measure.successive_halving import Setup
-from widthfold_onnx.plan.store.identity import Place
+from widthfold_onnx.plan.store.identity import Place, find_place
 from widthfold_onnx.plan.workload.workloads import Workload
+from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.text import printable, quoted
 
 MISSING = "Dask cannot be imported: pip install 'widthfold-onnx[dask]'"
@@ -38,20 +38,12 @@ class Cluster:
         unfit: workers that cannot measure, by address, and why.
     """
 
-    def __init__(
-        self,
-        address: str,
-        provider: Provider,
-        options: Mapping[str, str],
-        session_options: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
+    def __init__(self, address: str, how: Runtime) -> None:
         """Connect to a scheduler.
 
         Args:
             address: address of the scheduler, such as ``tcp://127.0.0.1:8786``.
-            provider: where models run; AUTO is decided by each worker.
-            options: options of the provider.
-            session_options: entries of the session's configuration.
+            how: the provider AUTO is decided by each worker.
 
         Raises:
             UsageError: no scheduler answers, or the extra is not installed.
@@ -62,7 +54,7 @@ class Cluster:
             raise UsageError(MISSING) from error
         self.unfit: dict[str, str] = {}
         self._dask = distributed
-        self._wanted = provider, dict(options), dict(session_options)
+        self._how = how
         self._known: dict[str, Place] = {}
         self._devices: set[str] = set()
         try:
@@ -156,7 +148,7 @@ class Cluster:
             if theirs != mine:
                 raise UsageError(f"worker {address} has {_said(theirs)}, here is {_said(mine)}")
             agreed.append(address)
-        for address, place in self._ask(agreed, place_of, *self._wanted).items():
+        for address, place in self._ask(agreed, isolated, find_place, self._how).items():
             if isinstance(place, Exception):
                 self.unfit[address] = _said(place)
             else:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
 
-from widthfold_onnx.options import Provider
 from widthfold_onnx.plan.measure.bench import measure
 from widthfold_onnx.plan.measure.successive_halving import Setup
-from widthfold_onnx.plan.store.identity import Place, find_place
 from widthfold_onnx.plan.store.store import Measurement
 from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.progress import silent
-from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.environment import version
 from widthfold_onnx.runtime.sessions.session import runtime_version
 
@@ -31,18 +27,6 @@ def versions() -> dict[str, str]:
         UnverifiedError: ONNX Runtime is not installed.
     """
     return {"widthfold-onnx": version("widthfold-onnx"), "onnxruntime": runtime_version()}
-
-
-def place_of(
-    provider: Provider, options: Mapping[str, str], session_options: Mapping[str, str]
-) -> Place:
-    """Return the provider and the machine that this worker measures with.
-
-    Raises:
-        UnverifiedError: the provider cannot be used.
-        UsageError: it or the runtime does not take the options.
-    """
-    return isolated(find_place, provider, dict(options), dict(session_options))
 
 
 def measured(workload: Workload, setup: Setup, seconds: float, share: float) -> list[Outcome]:

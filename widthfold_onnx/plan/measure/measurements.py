@@ -1,10 +1,9 @@
-"""Turn the result of a race into a measurement: ok, skipped or lost; say how long it counts."""
+"""Make measurements: of what ran, and of what is lost; say how long they count."""
 
 from __future__ import annotations
 
 import datetime
 
-from widthfold_onnx.plan.measure.successive_halving import Ran
 from widthfold_onnx.plan.store.store import Measurement
 from widthfold_onnx.results.store import NO_TIME
 
@@ -32,38 +31,20 @@ def is_known(found: Measurement | None, seconds: float, pairs: int) -> bool:
     return found.reason != NO_TIME or seconds < MORE_TIME * found.seconds
 
 
-def measurement_of(ran: Ran, budget: float) -> Measurement:
-    """Return the measurement to keep; one skipped for lack of time records how much there was."""
-    return Measurement(
-        status="ok" if ran.pairs else "lost",
-        ratio=ran.ratio,
-        low=ran.low,
-        high=ran.high,
-        seconds=budget if ran.reason == NO_TIME else ran.seconds,
-        rounds=ran.pairs,
-        reason=ran.reason,
-        taken=now(),
-    )
-
-
 def outdated(found: Measurement) -> bool:
     """Check whether a form was lost so long ago that it should be tried again."""
     age = datetime.datetime.now(datetime.UTC) - found.time
     return found.status == "lost" and age > RETRY
 
 
+def timed(ratio: float, low: float, high: float, seconds: float, rounds: int) -> Measurement:
+    """Return the measurement of what ran."""
+    return Measurement("ok", ratio, low, high, seconds, rounds, reason="", taken=now())
+
+
 def lost(reason: str) -> Measurement:
-    """Return the measurement of a form that did not run."""
-    return Measurement(
-        status="lost",
-        ratio=0.0,
-        low=0.0,
-        high=0.0,
-        seconds=0.0,
-        rounds=0,
-        reason=reason,
-        taken=now(),
-    )
+    """Return the measurement of what did not run."""
+    return Measurement("lost", 0.0, 0.0, 0.0, 0.0, 0, reason, taken=now())
 
 
 def now() -> str:

@@ -23,9 +23,11 @@ import onnx
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.options import FoldOptions, Provider
+from widthfold_onnx.options import FoldOptions, Runtime
+from widthfold_onnx.plan.measure.measurements import lost, timed
 from widthfold_onnx.plan.workload.build import reformed
 from widthfold_onnx.plan.workload.workloads import Workload
+from widthfold_onnx.results import Measurement
 from widthfold_onnx.results.store import NO_SUCH_FORM, NO_TIME, OUT_OF_REACH
 from widthfold_onnx.runtime.ceilings import RUNS, operations
 from widthfold_onnx.runtime.clock import Clock, Run, clock_of, one_session
@@ -68,12 +70,9 @@ FIRST_SHARE = 0.7
 
 @dataclass(frozen=True)
 class Setup:
-    """The settings of a race: provider, threads, limits of forms, level and rungs."""
+    """The settings of a race: how models run, limits of forms, level and rungs."""
 
-    provider: Provider
-    provider_options: tuple[tuple[str, str], ...]
-    session_options: tuple[tuple[str, str], ...]
-    threads: int
+    how: Runtime
     fold: FoldOptions
     level: Level = Level.ALL
     rungs: tuple[Rung, ...] = RUNGS
@@ -89,19 +88,11 @@ class Began:
 
 @dataclass(frozen=True)
 class Ran:
-    """The result of a form: time as it is / time of the form, and seconds of the form.
-
-    `reason` says why a form was not run.
-    """
+    """The result of a form."""
 
     subject: str
     key: str
-    ratio: float
-    low: float
-    high: float
-    seconds: float
-    pairs: int
-    reason: str = ""
+    found: Measurement
 
 
 @dataclass(frozen=True)
@@ -154,7 +145,7 @@ def _race(
     original = track.runner(workload.model)
     _, own = _pairs(track.clock, original, original, first.pairs)
     usual = float(np.median(own))
-    yield Ran(workload.subject, "", 1.0, 1.0, 1.0, usual, len(own))
+    yield Ran(workload.subject, "", timed(1.0, 1.0, 1.0, usual, len(own)))
     times: dict[str, Times] = {}
     hopeless: set[str] = set()
 
@@ -195,7 +186,7 @@ def _race(
         else:
             why = run(form.key, first.pairs)
         if why:
-            yield Ran(workload.subject, form.key, 0.0, 0.0, 0.0, 0.0, 0, why)
+            yield Ran(workload.subject, form.key, lost(why))
     for rung in later:
         running = [key for key in times if key not in hopeless]
         for key in sorted(running, key=lambda key: -_ratio(*times[key]))[: rung.forms]:
@@ -204,7 +195,7 @@ def _race(
     for key, (base, form_times) in times.items():
         middle, low, high = map(math.exp, one_session(np.log(base / form_times)))
         median = float(np.median(form_times))
-        yield Ran(workload.subject, key, middle, low, high, median, len(base))
+        yield Ran(workload.subject, key, timed(middle, low, high, median, len(base)))
 
 
 def out_of_reach(macs: float, usual: float, peak: float) -> bool:
@@ -246,7 +237,7 @@ class _Runner:
 
     def __init__(self, setup: Setup, folder: Path) -> None:
         self.setup = setup
-        self.clock = clock_of(setup.provider, setup.threads, dict(setup.provider_options))
+        self.clock = clock_of(setup.how)
         self._file = folder / "layer.onnx"
 
     def runner(self, model: bytes) -> Run:
@@ -256,15 +247,7 @@ class _Runner:
             UnverifiedError: the runtime does not load it.
         """
         self._file.write_bytes(model)
-        session = open_session(
-            self._file,
-            self.setup.provider,
-            self.setup.level,
-            self.setup.threads,
-            tf32=True,
-            provider_options=dict(self.setup.provider_options),
-            session_options=dict(self.setup.session_options),
-        )
+        session = open_session(self._file, self.setup.how, self.setup.level, tf32=True)
         shapes = {p.name: tuple(int(d or 1) for d in p.dims) for p in session.inputs}
         once = session.bound(random_feeds(session.inputs, 0, shapes))
         return lambda count: once()

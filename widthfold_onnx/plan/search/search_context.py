@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx
 
@@ -68,9 +68,7 @@ def context_without_running(
     """
     aim = _chosen(options, options.provider) or target(usual(options.provider))
     provider = aim.provider if options.provider is Provider.AUTO else options.provider
-    setting = setting_identity(
-        provider, options.provider_options, options.session_options, Level.ALL, options.threads
-    )
+    setting = setting_identity(replace(options, provider=provider), Level.ALL)
     machines = [name for name in store.machines(setting) if aim.device in name]
     with suppress(UnverifiedError):
         here = machine_identity(provider)

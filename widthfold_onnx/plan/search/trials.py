@@ -17,14 +17,13 @@ from widthfold_onnx.model.read.loader import LoadedModel
 from widthfold_onnx.model.write.writer import write_model
 from widthfold_onnx.options import Companion, SearchOptions, Shapes, VerifyOptions
 from widthfold_onnx.plan.measure.bench import Bench
-from widthfold_onnx.plan.measure.measurements import lost, now, outdated
+from widthfold_onnx.plan.measure.measurements import lost, outdated, timed
 from widthfold_onnx.plan.store.identity import canonical
 from widthfold_onnx.plan.store.store import Measurement
 from widthfold_onnx.plan.workload.layers import Place
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.distributions import Distribution
 from widthfold_onnx.runtime.paired_benchmark import (
-    Ratio,
     Timed,
     ratio_of,
     ratio_of_levels,
@@ -145,10 +144,10 @@ class Trials:
                 ratios = self._run(
                     ratios_to, seconds * len(part) / len(left), self._file(chosen), files, kind
                 )
-                timed = [_measured(ratio) for ratio in ratios]
+                found = [timed(*ratio) for ratio in ratios]
             except UnverifiedError as error:
-                timed = [lost(str(error))] * len(part)
-            for candidate, measured in zip(part, timed, strict=True):
+                found = [lost(str(error))] * len(part)
+            for candidate, measured in zip(part, found, strict=True):
                 self._bench.keep(self._subject, candidate, measured)
         return [self._bench.known(self._subject, candidate) for candidate in candidates]
 
@@ -213,21 +212,16 @@ class Trials:
         return path
 
 
-def _measurement(timed: Timed) -> Measurement:
-    pairing = timed.pairing
+def _measurement(trial: Timed) -> Measurement:
+    pairing = trial.pairing
     seconds = float(np.median(pairing.samples[:, 1]))
-    found = Ratio(pairing.ratio, pairing.low, pairing.high, seconds, pairing.pairs)
     return msgspec.structs.replace(
-        _measured(found),
+        timed(pairing.ratio, pairing.low, pairing.high, seconds, pairing.pairs),
         control=pairing.control,
-        note=timed.advice,
-        original_setting=timed.original_setting,
-        setting=timed.setting,
+        note=trial.advice,
+        original_setting=trial.original_setting,
+        setting=trial.setting,
     )
-
-
-def _measured(found: Ratio) -> Measurement:
-    return Measurement(status="ok", reason="", taken=now(), **found._asdict())
 
 
 def _candidate(base: Choice, other: Choice, kind: Distribution = Distribution.NORMAL) -> str:

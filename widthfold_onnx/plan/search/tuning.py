@@ -90,7 +90,9 @@ def tune(
             threads=search_options.threads,
             machines=[
                 TunedMachine(
-                    provider=bench.setup.provider, machine=bench.machine, measured=bench.measured
+                    provider=bench.setup.how.provider,
+                    machine=bench.machine,
+                    measured=bench.measured,
                 )
                 for bench in measuring.benches
             ],
@@ -121,11 +123,10 @@ class _Measuring(NamedTuple):
 def _measuring(
     options: SearchOptions, fold: FoldOptions, store: Store, jobs: int, dask: str | None
 ) -> Iterator[_Measuring]:
-    wanted = options.provider, dict(options.provider_options), dict(options.session_options)
     if dask is not None:
         if jobs != 1:
             raise UsageError("jobs are of this machine; on a cluster every worker measures")
-        with Cluster(dask, *wanted) as cluster:
+        with Cluster(dask, options) as cluster:
             pool = ClusterPool(cluster, options, fold, store)
             # This machine need not have the device.
             yield _Measuring(Provider.CPU, pool.benches, pool.measure)
@@ -136,7 +137,7 @@ def _measuring(
             f"{jobs} jobs of {options.threads} thread(s) on {cores()} core(s) would wait for "
             f"each other: at most {most}, at least 1"
         )
-    reads, machine = isolated(find_place, *wanted)
+    reads, machine = isolated(find_place, options)
     bench = Bench.of(replace(options, provider=reads), fold, store, machine)
     measure = bench.measure if jobs == 1 else partial(measure_with, jobs, bench)
     yield _Measuring(reads, [bench], measure)

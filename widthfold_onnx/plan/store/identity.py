@@ -6,12 +6,11 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
 
 from widthfold_onnx.errors import InternalError
-from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.options import Provider, Runtime
 from widthfold_onnx.runtime.environment import cores, cpu_info, machine, version
 from widthfold_onnx.runtime.saturation import u8s8_error
 from widthfold_onnx.runtime.sessions.descriptions import described
@@ -43,26 +42,16 @@ class Place(NamedTuple):
     machine: str
 
 
-def find_place(
-    provider: Provider, options: Mapping[str, str], session_options: Mapping[str, str]
-) -> Place:
+def find_place(how: Runtime) -> Place:
     """Return the provider and the machine that this process would measure with.
 
     Run it in `runtime.child.isolated`, since a provider may keep memory of its device.
-
-    Args:
-        provider: where models are to run; AUTO is decided here.
-        options: options of the provider.
-        session_options: entries of the session's configuration.
 
     Raises:
         UnverifiedError: the provider cannot be used.
         UsageError: it or the runtime does not take the options.
     """
-    wanted = VerifyOptions(
-        provider=provider, provider_options=options, session_options=session_options
-    )
-    used = resolved(wanted).provider
+    used = resolved(how).provider
     return Place(used, machine_identity(used))
 
 
@@ -96,33 +85,24 @@ def machine_identity(provider: Provider) -> str:
     return canonical(found)
 
 
-def setting_identity(
-    provider: Provider,
-    options: Mapping[str, str],
-    session_options: Mapping[str, str],
-    level: Level,
-    threads: int,
-) -> str:
+def setting_identity(how: Runtime, level: Level) -> str:
     """Return the settings with which the runtime runs a model.
 
     Args:
-        provider: where it runs; not AUTO.
-        options: options of the provider, in any order.
-        session_options: entries of the session's configuration, in any order.
+        how: its provider is not AUTO.
         level: the runtime's own optimization level.
-        threads: threads inside one operator.
 
     Raises:
         InternalError: the provider is AUTO.
     """
-    _check_chosen(provider)
+    _check_chosen(how.provider)
     return canonical(
         {
-            "provider": provider,
-            "options": dict(options),
-            "session": dict(session_options),
+            "provider": how.provider,
+            "options": dict(how.provider_options),
+            "session": dict(how.session_options),
             "level": level,
-            "threads": threads,
+            "threads": how.threads,
         }
     )
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Self
 
 from widthfold_onnx.model.graph.document import Document, Node
 from widthfold_onnx.model.shapes.table import ShapeTable
-from widthfold_onnx.options import SMALLEST_FACTOR, FoldOptions, Shapes
+from widthfold_onnx.options import FoldOptions, Shapes
 from widthfold_onnx.plan.decide.decisions import read_sites
 from widthfold_onnx.plan.predict.targets import Target
 from widthfold_onnx.plan.workload.candidates import every_form
@@ -19,7 +19,7 @@ from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.open_extents import unguardable
 from widthfold_onnx.rules.match.site import LinearSite, Site
-from widthfold_onnx.rules.selection import reformulate, site_problem
+from widthfold_onnx.rules.selection import site_problem
 
 Place = tuple[str, str]
 """Scope path and first output of a node."""
@@ -72,7 +72,7 @@ class Layers:
             )
             if geometry not in known:
                 known[geometry] = list(every_form(site, options))
-            workload = _workload(document, site, measured, known[geometry], options, target)
+            workload = cut(document, site, measured, known[geometry], options, target)
             if isinstance(workload, Refusal):
                 subjects[_place(site)] = workload
                 continue
@@ -105,22 +105,6 @@ class Layers:
         return sorted(
             every, key=lambda workload: (workload.inside, -workload.macs, workload.subject)
         )
-
-
-def _workload(
-    document: Document,
-    site: LinearSite,
-    measured: ShapeTable,
-    forms: Sequence[Reformulation],
-    options: FoldOptions,
-    target: Target,
-) -> Workload | Refusal:
-    if not forms:
-        # Any factor gives the reason: no form is legal, or no axis has enough positions.
-        outcome = reformulate(site, replace(options, ragged=True), SMALLEST_FACTOR)
-        short = Refusal(Code.TOO_SHORT, f"no axis has {SMALLEST_FACTOR} positions")
-        return outcome if isinstance(outcome, Refusal) else short
-    return cut(document, site, measured, forms, options, target)
 
 
 def _place(site: Site) -> Place:

@@ -18,7 +18,7 @@ from widthfold_onnx.algebra.packed_layout import PackedLayout
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.options import SMALLEST_FACTOR, FoldOptions
 from widthfold_onnx.plan.decide.decisions import read_at
 from widthfold_onnx.plan.predict.cost import conv_seconds, form_seconds, layer_seconds
 from widthfold_onnx.plan.predict.targets import Target
@@ -29,6 +29,7 @@ from widthfold_onnx.plan.workload.extract import excerpt, fused_behind
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite, Site
+from widthfold_onnx.rules.selection import reformulate
 
 ALIKE = 1.15
 """Predictions that differ by less do not tell which form is faster."""
@@ -113,6 +114,11 @@ def cut(
         The workload, or a refusal if an extent stays unknown, no form exists at the measured
         extents, or the target has no figures for the element type.
     """
+    if not forms:
+        # Any factor gives the reason: no form is legal, or no axis has enough positions.
+        outcome = reformulate(site, replace(options, ragged=True), SMALLEST_FACTOR)
+        short = Refusal(Code.TOO_SHORT, f"no axis has {SMALLEST_FACTOR} positions")
+        return outcome if isinstance(outcome, Refusal) else short
     dims = measured.get(site.scope.path, site.data.name or "")
     if dims is None or None in dims:
         return Refusal(Code.UNKNOWN_EXTENT, "an extent is not known, so it cannot be measured")

@@ -15,6 +15,9 @@ from widthfold_onnx.text import printable
 
 _LONGEST = 2000
 
+Found = str | Error | Failure | Skipped
+"""Text of a case that passed, or what became of another."""
+
 
 def render(report: VerifyReport) -> str:
     """Render the report as an XML document, in one suite."""
@@ -63,48 +66,47 @@ def _properties(report: VerifyReport) -> dict[str, str]:
     return found
 
 
-def _output(row: OutputParity) -> TestCase:
-    case = TestCase(f"{printable(row.name, _LONGEST)} at level {row.level}", "outputs", 0.0)
-    if row.caveat == "unsteady":
-        case.result = [Skipped(row.note)]
-    elif not row.passed:
-        case.result = [Failure(printable(wording.difference(row), _LONGEST), "difference")]
-    elif row.note:
-        case.system_out = printable(row.note, _LONGEST)
+def _case(
+    name: str, group: str, found: str | Error | Failure | Skipped, seconds: float = 0.0
+) -> TestCase:
+    """Return a case; one of which a text is found has passed."""
+    case = TestCase(name, group, seconds)
+    if not isinstance(found, str):
+        case.result = [found]
+    elif found:
+        case.system_out = found
     return case
+
+
+def _output(row: OutputParity) -> TestCase:
+    found: Found = printable(row.note, _LONGEST)
+    if row.caveat == "unsteady":
+        found = Skipped(row.note)
+    elif not row.passed:
+        found = Failure(printable(wording.difference(row), _LONGEST), "difference")
+    return _case(f"{printable(row.name, _LONGEST)} at level {row.level}", "outputs", found)
 
 
 def _judged(name: str, verdict: str, line: str) -> TestCase:
     """Return the case of a proof or a run; an open one is skipped, the verdict's case judges it."""
-    case = TestCase(name, "proof", 0.0)
     line = printable(line, _LONGEST)
     if verdict == "different":
-        case.result = [Failure(line, "different")]
-    elif verdict in ("equal", "exact"):
-        case.system_out = line
-    else:
-        case.result = [Skipped(line)]
-    return case
+        return _case(name, "proof", Failure(line, "different"))
+    return _case(name, "proof", line if verdict in ("equal", "exact") else Skipped(line))
 
 
 def _timing(timing: Timing) -> TestCase:
     """Return the case of the timing; a slowdown passes here, the verdict's case judges it."""
-    case = TestCase("original / rewritten", "timing", timing.rewritten.median_ms / 1000)
     line = printable(wording.speed(timing), _LONGEST)
-    if timing.verdict == "inconclusive":
-        case.result = [Skipped(line)]
-    else:
-        case.system_out = line
-    return case
+    found = Skipped(line) if timing.verdict == "inconclusive" else line
+    return _case("original / rewritten", "timing", found, timing.rewritten.median_ms / 1000)
 
 
 def _verdict(report: VerifyReport) -> TestCase:
-    case = TestCase("verdict", "verdict", 0.0)
     why = printable("; ".join([wording.verdict(report), *report.reasons]), _LONGEST)
-    if report.verdict == "fail":
-        case.result = [Failure(why, "fail")]
-    elif report.verdict == "unverified":
-        case.result = [Error(why, "unverified")]
-    else:
-        case.system_out = why
-    return case
+    found: dict[str, Found] = {
+        "fail": Failure(why, "fail"),
+        "unverified": Error(why, "unverified"),
+        "pass": why,
+    }
+    return _case("verdict", "verdict", found[report.verdict])

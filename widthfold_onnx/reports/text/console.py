@@ -12,10 +12,11 @@ from rich import box
 from rich.cells import cell_len
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
+from rich.table import Table as Grid
 from rich.text import Text
 
 from widthfold_onnx.errors import UsageError
+from widthfold_onnx.reports.described import Cell, Description, Table
 from widthfold_onnx.reports.wording import short
 from widthfold_onnx.text import printable
 
@@ -29,9 +30,6 @@ STYLES = {
     "unverified": "bold yellow",
     "skipped": "yellow",
 }
-Cell = str | list[str]
-"""The text of a cell, or its lines."""
-
 _UNBOUNDED = 10_000
 _LONGEST = 400
 _GAP = 2
@@ -58,35 +56,33 @@ def printing() -> Iterator[None]:
             raise UsageError(f"cannot write the table: {error.strerror}") from error
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, below: bool = False) -> None:
-    """Print a table; columns that are empty everywhere are left out.
+@printing()
+def show(said: Description) -> None:
+    """Print a description: tables, then lines."""
+    for each in said.tables:
+        table(each)
+    for line in filter(None, [*said.before, said.head, *said.after]):
+        say(line)
 
-    Args:
-        columns: headings.
-        rows: cells by row, as long as `columns`; escaped here.
-        below: the last column holds sentences: where the table does not fit the terminal, they
-            stand below their row.
-    """
-    used = [i for i in range(len(columns)) if any(row[i] for row in rows)]
-    if not used:
-        return
-    head = [columns[i] for i in used]
-    cells = [[_lines(row[i]) for i in used] for row in rows]
+
+def table(made: Table) -> None:
+    """Print a table; where it does not fit the terminal, its sentences stand below their row."""
+    cells = [[_lines(cell) for cell in row] for row in made.rows]
     console = _console()
     if not console.is_terminal:
-        for line in _plain([head, *(["; ".join(cell) for cell in row] for row in cells)]):
+        for line in _plain([made.columns, *(["; ".join(cell) for cell in row] for row in cells)]):
             sys.stdout.write(f"{_tame(line)}\n")
         return
     shown = [[short(row[0][0], _NAME_WIDTH), *map("\n".join, row[1:])] for row in cells]
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in head:
+    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in made.columns:
         grid.add_column(column, overflow="fold")
     for row in shown:
         grid.add_row(*map(_styled, row))
-    sentences = below and used[-1] == len(columns) - 1 and len(used) > 1
     full = console.measure(grid, options=console.options.update(width=_UNBOUNDED)).maximum
-    if sentences and full > console.width:
-        _stacked(console, [head[:-1], *(row[:-1] for row in shown)], [row[-1] for row in cells])
+    if made.sentences and len(made.columns) > 1 and full > console.width:
+        rows = [made.columns[:-1], *(row[:-1] for row in shown)]
+        _stacked(console, rows, [row[-1] for row in cells])
     else:
         console.print(grid)
 
@@ -118,7 +114,7 @@ def _stacked(
     while sum(widths) + _GAP * len(widths) > console.width and max(widths) > 1:
         widths[widths.index(max(widths))] -= 1
     for row, lines in zip(rows, [[], *sentences], strict=True):
-        grid = Table.grid(padding=(0, _GAP, 0, 0))
+        grid = Grid.grid(padding=(0, _GAP, 0, 0))
         for width in widths:
             grid.add_column(width=width, overflow="fold")
         head, cells = row is rows[0], [short(row[0], widths[0]), *row[1:]]

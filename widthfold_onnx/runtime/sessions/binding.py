@@ -1,7 +1,4 @@
-"""Runs sessions on inputs that lie on the device already, so that a time includes no copies.
-
-The runtime module is handed in, so that `runtime.sessions.session` stays the one that imports it.
-"""
+"""Runs sessions on inputs that lie on the device already, so that a time includes no copies."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from widthfold_onnx.arrays import Array
+from widthfold_onnx.runtime.sessions import library
 
 Placed = Any
 """An array on the device, as the runtime holds it; it may be bound to several sessions."""
@@ -19,8 +17,7 @@ class Bound:
     """A callable that runs a session once; outputs stay on the device.
 
     Args:
-        runtime: the module of ONNX Runtime.
-        session: its session.
+        session: of ONNX Runtime.
         feeds: arrays, which are copied to the device now, or what lies there already.
         outputs: names of all outputs.
         device: the runtime's name for the kind, and the number.
@@ -31,7 +28,6 @@ class Bound:
 
     def __init__(
         self,
-        runtime: Any,
         session: Any,
         feeds: Mapping[str, Array | Placed],
         outputs: Sequence[str],
@@ -46,17 +42,17 @@ class Bound:
         with guard():
             self._binding = session.io_binding()
             # On the CPU the runtime reads the buffers of the arrays themselves, and keeps none.
-            self._inputs = {name: place(runtime, value, device) for name, value in feeds.items()}
+            self._inputs = {name: place(value, device) for name, value in feeds.items()}
             for name, value in self._inputs.items():
                 self._binding.bind_ortvalue_input(name, value)
             for name in outputs:
                 self._binding.bind_output(name, *device)
             if recording is not None:
                 # A recording holds addresses, so the outputs of a run without one (-1) are bound.
-                session.run_with_iobinding(self._binding, _numbered(runtime, -1))
+                session.run_with_iobinding(self._binding, _numbered(-1))
                 for name, value in self.results().items():
                     self._binding.bind_ortvalue_output(name, value)
-                self._how = _numbered(runtime, recording)
+                self._how = _numbered(recording)
 
     def __call__(self) -> None:
         """Run once, and wait for the end.
@@ -73,14 +69,13 @@ class Bound:
         return dict(zip(self._outputs, self._binding.get_outputs(), strict=True))
 
 
-def place(runtime: Any, value: Array | Placed, device: tuple[str, int]) -> Placed:
+def place(value: Array | Placed, device: tuple[str, int]) -> Placed:
     """Copy an array to the device, unless it lies there already."""
-    if isinstance(value, runtime.OrtValue):
-        return value
-    return runtime.OrtValue.ortvalue_from_numpy(value, *device)
+    kind = library.runtime().OrtValue
+    return value if isinstance(value, kind) else kind.ortvalue_from_numpy(value, *device)
 
 
-def _numbered(runtime: Any, recording: int) -> Any:
-    how = runtime.RunOptions()
+def _numbered(recording: int) -> Any:
+    how = library.runtime().RunOptions()
     how.add_run_config_entry("gpu_graph_id", str(recording))
     return how

@@ -8,9 +8,9 @@ import importlib.util
 import io
 import sys
 from pathlib import Path
-from typing import Any
 
 from widthfold_onnx.options import Provider
+from widthfold_onnx.runtime.sessions import library
 from widthfold_onnx.runtime.sessions.descriptions import CUDNN, described
 from widthfold_onnx.text import printable
 
@@ -18,40 +18,36 @@ _TENSORRT = ("libnvinfer.so*", "libnvinfer_plugin.so*", "libnvonnxparser.so*")
 """In the order of their dependencies."""
 
 
-def preload(runtime: Any) -> None:
+def preload() -> None:
     """Load the libraries of CUDA, cuDNN and TensorRT that pip packages hold.
 
     By itself the runtime looks for these packages beside its own folder only; they may as well lie
     in another folder that Python imports from. What is not found is left to the system's loader.
-
-    Args:
-        runtime: the module of ONNX Runtime.
     """
+    runtime = library.runtime()
     with contextlib.redirect_stdout(io.StringIO()):  # it prints missing libraries
         for folder in (lib for place in _places("nvidia") for lib in sorted(place.glob("*/lib"))):
             is_cudnn = folder.parent.name == "cudnn"
             runtime.preload_dlls(cuda=not is_cudnn, cudnn=is_cudnn, directory=str(folder))
         runtime.preload_dlls()
     places = _places("tensorrt_libs")
-    for library in (path for name in _TENSORRT for place in places for path in place.glob(name)):
+    for found in (path for name in _TENSORRT for place in places for path in place.glob(name)):
         with contextlib.suppress(OSError):  # `missing_library` names what is missing
-            ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+            ctypes.CDLL(str(found), mode=ctypes.RTLD_GLOBAL)
 
 
-def missing_library(runtime: Any, provider: Provider) -> str | None:
+def missing_library(provider: Provider) -> str | None:
     """Return the loader's message on the library that a provider lacks, None if there is none.
 
-    Args:
-        runtime: the module of ONNX Runtime.
-        provider: any one; of most no library is known.
+    Of most providers no library is known.
     """
-    folder, known = Path(runtime.__file__).parent / "capi", described(provider)
+    folder, known = Path(library.runtime().__file__).parent / "capi", described(provider)
     own = list(folder.glob(f"*{known.library}.*")) if known.library else []
     try:
-        for library in folder.glob("*onnxruntime_providers_shared.*"):
-            ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
-        for library in own:
-            ctypes.CDLL(str(library))
+        for found in folder.glob("*onnxruntime_providers_shared.*"):
+            ctypes.CDLL(str(found), mode=ctypes.RTLD_GLOBAL)
+        for found in own:
+            ctypes.CDLL(str(found))
         for name in known.opened_later if own and sys.platform == "linux" else ():
             ctypes.CDLL(name)
     except OSError as error:

@@ -1,33 +1,25 @@
-"""Finds out which execution provider can be used here, by running one node on it.
-
-The runtime module is handed in, so that `runtime.sessions.session` stays the one that imports it.
-"""
+"""Finds out which execution provider can be used here, by running one node on it."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Provider
+from widthfold_onnx.runtime.sessions import library
 from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.failures import words
 from widthfold_onnx.runtime.sessions.libraries import missing_library, preload
+from widthfold_onnx.runtime.sessions.library import FATAL
 from widthfold_onnx.text import printable
-
-FATAL = 4
-"""Severity at which the runtime's logger prints fatal errors only."""
 
 OFF = ("0", "false")
 """Values of options that switch something off, in lower case."""
-
-Failures = tuple[type[Exception], ...]
-"""Exceptions that the runtime raises."""
 
 
 def chain(
@@ -57,24 +49,22 @@ def chain(
     return links
 
 
-def choose(runtime: Any, failures: Failures, provider: Provider) -> Provider:
+def choose(provider: Provider) -> Provider:
     """Return the provider to use: AUTO is CUDA if a CUDA device really runs a node, else the CPU.
 
     Raises:
         UnverifiedError: the one asked for cannot be used; says what is missing.
     """
     if provider is Provider.AUTO:
-        cuda = obstacle(runtime, failures, Provider.CUDA)
+        cuda = obstacle(Provider.CUDA)
         return Provider.CUDA if cuda is None else Provider.CPU
-    reason = obstacle(runtime, failures, provider)
+    reason = obstacle(provider)
     if reason is not None:
         raise UnverifiedError(f"provider {provider} cannot be used: {reason}")
     return provider
 
 
-def check_options(
-    runtime: Any, failures: Failures, provider: Provider, chosen: Mapping[str, str]
-) -> None:
+def check_options(provider: Provider, chosen: Mapping[str, str]) -> None:
     """Check that a usable provider also accepts these options.
 
     Raises:
@@ -87,18 +77,13 @@ def check_options(
     for name in described(provider).captures & chosen.keys():
         if chosen[name].lower() not in OFF:
             raise UsageError(f"{name} repeats a run on its old inputs; it cannot be verified")
-    reason = obstacle(runtime, failures, provider, tuple(chosen.items()))
+    reason = obstacle(provider, tuple(chosen.items()))
     if reason is not None:
         raise UsageError(f"provider {provider} does not run with {given}: {reason}")
 
 
 @cache
-def obstacle(
-    runtime: Any,
-    failures: Failures,
-    provider: Provider,
-    chosen: tuple[tuple[str, str], ...] = (),
-) -> str | None:
+def obstacle(provider: Provider, chosen: tuple[tuple[str, str], ...] = ()) -> str | None:
     """Return why a provider cannot run a node here with the chosen options, None if it can.
 
     The list of available providers only says what the runtime was built with, and a session
@@ -106,14 +91,15 @@ def obstacle(
     """
     if provider is Provider.CPU:
         return None
-    known, available = described(provider), runtime.get_available_providers()
+    runtime, known = library.runtime(), described(provider)
+    available = runtime.get_available_providers()
     if known.name not in available:
         hint = (
             f"pip install '{known.install}'" if known.install else f"it has {', '.join(available)}"
         )
         return f"this ONNX Runtime has no {known.name}; {hint}"
     if known.device == "nvidia":
-        preload(runtime)
+        preload()
     options = runtime.SessionOptions()
     options.log_severity_level = FATAL
     options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
@@ -124,10 +110,10 @@ def obstacle(
             one_node(), options, providers=providers, enable_fallback=0
         )
         session.run(None, {"x": np.ones((1, 1, 1, 1), np.float32)})
-    except failures as error:
-        return missing_library(runtime, provider) or words(error)
+    except library.failures() as error:
+        return missing_library(provider) or words(error)
     if session.get_providers()[0] != known.name:
-        return missing_library(runtime, provider) or "no usable device"
+        return missing_library(provider) or "no usable device"
     return None
 
 

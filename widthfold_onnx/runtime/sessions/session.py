@@ -1,7 +1,6 @@
-"""Opens and runs models on ONNX Runtime; no other module imports it.
+"""Opens and runs models on ONNX Runtime.
 
-The runtime is imported on first use, so that rewriting works without it. Each of its failures
-becomes an `UnverifiedError` of one line, and nothing is printed.
+Each of its failures becomes an `UnverifiedError` of one line, and nothing is printed.
 """
 
 from __future__ import annotations
@@ -9,10 +8,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
@@ -20,17 +17,20 @@ import onnx
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import NoKernelError, UnverifiedError, UsageError
 from widthfold_onnx.model.proto.walk import all_tensors
-from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.options import ANY, Provider, Runtime
+from widthfold_onnx.runtime.sessions import library
 from widthfold_onnx.runtime.sessions.binding import Bound, Placed, place
 from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.failures import words
 from widthfold_onnx.runtime.sessions.level import Level as Level
+from widthfold_onnx.runtime.sessions.library import FATAL
 from widthfold_onnx.runtime.sessions.ports import arrays_of, port_of
-from widthfold_onnx.runtime.sessions.providers import FATAL, OFF, chain, check_options, choose
+from widthfold_onnx.runtime.sessions.providers import OFF, chain, check_options, choose
 from widthfold_onnx.runtime.sessions.session_options import check_entries, entries
 from widthfold_onnx.text import printable
 
 Feeds = Mapping[str, Array]
+R = TypeVar("R", bound=Runtime)
 
 
 class Session:
@@ -76,9 +76,7 @@ class Session:
             return lambda: self._plain(feeds)  # strings have no buffer to bind
         self._recordings += 1
         recording = self._recordings if self._captures else None
-        return Bound(
-            _runtime(), self._session, feeds, self.outputs, self._device, recording, self._stops
-        )
+        return Bound(self._session, feeds, self.outputs, self._device, recording, self._stops)
 
     def placed(self, feeds: Feeds) -> dict[str, Placed]:
         """Copy the feeds to the device, once for all sessions there.
@@ -87,7 +85,7 @@ class Session:
             UnverifiedError: there is no room.
         """
         with self._stops():
-            return {name: place(_runtime(), v, self._device) for name, v in feeds.items()}
+            return {name: place(v, self._device) for name, v in feeds.items()}
 
     def end_profile(self) -> Path:
         """Stop profiling and return the file that holds the profile."""
@@ -100,7 +98,7 @@ class Session:
     def _stops(self) -> Iterator[None]:
         try:
             yield
-        except _failures() as error:
+        except library.failures() as error:
             raise UnverifiedError(f"{self._label} does not run: {words(error)}") from error
 
 
@@ -110,32 +108,28 @@ def runtime_version() -> str:
     Raises:
         UnverifiedError: it is not installed.
     """
-    return str(_runtime().__version__)
+    return str(library.runtime().__version__)
 
 
-def resolved(options: VerifyOptions) -> VerifyOptions:
+def resolved(options: R) -> R:
     """Return the options, with AUTO replaced by the provider that will be used.
 
     Raises:
         UnverifiedError: no runtime, or the provider cannot be used.
         UsageError: the provider or the runtime does not take the options that were given for it.
     """
-    runtime, failures = _runtime(), _failures()
-    provider = choose(runtime, failures, options.provider)
-    check_options(runtime, failures, provider, options.provider_options)
-    check_entries(runtime, failures, options.session_options)
+    provider = choose(options.provider)
+    check_options(provider, options.provider_options)
+    check_entries(options.session_options)
     return dataclasses.replace(options, provider=provider)
 
 
 def open_session(
     model: Path | onnx.ModelProto,
-    provider: Provider = Provider.AUTO,
+    how: Runtime = ANY,
     level: Level = Level.ALL,
-    threads: int = 1,
     *,
     tf32: bool = False,
-    provider_options: Mapping[str, str] = MappingProxyType({}),
-    session_options: Mapping[str, str] = MappingProxyType({}),
     origin: Path | None = None,
     profile: Path | None = None,
     optimized: Path | None = None,
@@ -144,13 +138,11 @@ def open_session(
 
     Args:
         model: the file; or a model in memory.
-        provider: AUTO takes CUDA where a CUDA device really runs a node, else the CPU.
+        how: provider, threads and options, which win over ours; AUTO takes CUDA where a CUDA device
+            really runs a node, else the CPU.
         level: the runtime's own optimization level.
-        threads: threads inside one operator.
         tf32: let CUDA round float32 products to 10 bits unless an option forbids it; right for
             timing, wrong for parity.
-        provider_options: further options of the provider, which win over ours.
-        session_options: further entries of the session's configuration, which win over ours.
         origin: the file that a model in memory was read from: its folder holds external data, and
             messages name it. None: there is no such data, and they name the graph.
         profile: prefix of a file into which the runtime writes the time of every node.
@@ -161,31 +153,31 @@ def open_session(
         NoKernelError: one that does not load for want of a kernel.
         UsageError: `use_tf32` is switched off where float16 is to be timed.
     """
-    runtime = _runtime()
-    used = choose(runtime, _failures(), provider)
+    runtime = library.runtime()
+    used = choose(how.provider)
     if isinstance(model, onnx.ModelProto):
         path, name = origin, model.graph.name if origin is None else origin.name
         folder = None if origin is None else origin.parent
     else:
         path, name, folder = model, model.name, None
     label = printable(name)
-    if tf32 and provider_options.get("use_tf32", "1").lower() in OFF:
+    if tf32 and how.provider_options.get("use_tf32", "1").lower() in OFF:
         _check_tensor_cores(model, label)
     try:
         session = runtime.InferenceSession(
             model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model),
-            _options(level, threads, entries(session_options, folder), profile, optimized),
-            providers=chain(used, provider_options, threads, tf32=tf32),
+            _options(level, how.threads, entries(how.session_options, folder), profile, optimized),
+            providers=chain(used, how.provider_options, how.threads, tf32=tf32),
             enable_fallback=0,
         )
-    except _failures() as error:
+    except library.failures() as error:
         missing = isinstance(error, runtime.capi.onnxruntime_pybind11_state.NotImplemented)
         kind = NoKernelError if missing else UnverifiedError
         raise kind(f"{label} does not load: {words(error, path)}") from error
     first, wanted = session.get_providers()[0], described(used).name
     if first != wanted:
         raise UnverifiedError(f"{label} runs on {first} although {wanted} was asked for")
-    return Session(session, used, label, provider_options)
+    return Session(session, used, label, how.provider_options)
 
 
 def _check_tensor_cores(model: Path | onnx.ModelProto, label: str) -> None:
@@ -200,27 +192,6 @@ def _check_tensor_cores(model: Path | onnx.ModelProto, label: str) -> None:
         )
 
 
-@cache
-def _runtime() -> Any:
-    try:
-        import onnxruntime  # noqa: TID251 - this file is the one door to the runtime
-    except ImportError as error:
-        raise UnverifiedError(
-            f"ONNX Runtime cannot be imported ({printable(str(error))}): "
-            "pip install 'widthfold-onnx[cpu]', or [gpu] for CUDA"
-        ) from error
-    onnxruntime.set_default_logger_severity(FATAL)
-    return onnxruntime
-
-
-@cache
-def _failures() -> tuple[type[Exception], ...]:
-    """Return the runtime's own exceptions, without common base, and the two of its Python layer."""
-    binding = _runtime().capi.onnxruntime_pybind11_state
-    own = [item for item in vars(binding).values() if isinstance(item, type)]
-    return (RuntimeError, ValueError, *(item for item in own if issubclass(item, Exception)))
-
-
 def _options(
     level: Level,
     threads: int,
@@ -228,7 +199,7 @@ def _options(
     profile: Path | None,
     optimized: Path | None,
 ) -> Any:
-    runtime = _runtime()
+    runtime = library.runtime()
     levels = runtime.GraphOptimizationLevel
     options = runtime.SessionOptions()
     options.log_severity_level = FATAL

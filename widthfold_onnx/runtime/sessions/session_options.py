@@ -11,13 +11,14 @@ import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Provider
+from widthfold_onnx.runtime.sessions import library
 from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.failures import words
-from widthfold_onnx.runtime.sessions.providers import FATAL, Failures, one_node
+from widthfold_onnx.runtime.sessions.library import FATAL
+from widthfold_onnx.runtime.sessions.providers import one_node
 from widthfold_onnx.text import quoted
 
 FOLDER = "session.model_external_initializers_file_folder_path"
@@ -77,14 +78,15 @@ def entries(chosen: Mapping[str, str], folder: Path | None) -> dict[str, str]:
     return own | dict(chosen)
 
 
-def check_entries(runtime: Any, failures: Failures, chosen: Mapping[str, str]) -> None:
+def check_entries(chosen: Mapping[str, str]) -> None:
     """Check that no entry is surely without effect, and that the runtime accepts the values.
 
     Raises:
         UsageError: one is not; names the entry.
     """
+    runtime = library.runtime()
     for name, value in chosen.items():
-        if why := _mistaken(runtime, name):
+        if why := _mistaken(name):
             raise UsageError(f"session option {quoted(name)}{why}")
         if name in SWITCHES and value not in ("0", "1"):
             raise UsageError(f"session option {name} is 0 or 1, not {quoted(value)}")
@@ -94,18 +96,18 @@ def check_entries(runtime: Any, failures: Failures, chosen: Mapping[str, str]) -
             options.add_session_config_entry(name, value)
             cpu = [described(Provider.CPU).name]
             runtime.InferenceSession(one_node(), options, providers=cpu, enable_fallback=0)
-        except failures as error:
+        except library.failures() as error:
             given = quoted(f"{name}={value}")
             raise UsageError(f"the runtime does not take {given}: {words(error)}") from error
 
 
-def _mistaken(runtime: Any, name: str) -> str:
+def _mistaken(name: str) -> str:
     """Return why an entry has no effect, as the end of a sentence; "" if none is known."""
     if name in DOCUMENTED:
         return ""
     if near := get_close_matches(name.lower(), DOCUMENTED, 1, NEAR):
         return f": do you mean {near[0]}?"
-    setting = getattr(runtime.SessionOptions, name.removeprefix("session."), None)
+    setting = getattr(library.runtime().SessionOptions, name.removeprefix("session."), None)
     if name == FOLDER or isinstance(setting, property):
         return " has no effect: widthfold sets that itself, in another way"
     return "" if _NAME.fullmatch(name) else f" is no name like {PRECISION}"

@@ -9,8 +9,10 @@ from __future__ import annotations
 import tomllib
 from functools import cache
 from importlib import resources
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Provider
@@ -19,6 +21,10 @@ from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.text import quoted
 
 SUFFIX = ".toml"
+
+Count = Annotated[int, Meta(gt=0)]
+Positive = Annotated[float, Meta(gt=0)]
+Share = Annotated[float, Meta(gt=0, le=1)]
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,41 +52,31 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         source: origin of each of these numbers.
 
     Raises:
-        ValueError: a number is not above 0, a share is above 1, or one has no source.
+        ValueError: a number has no source.
     """
 
     name: str
     provider: Provider
     device: str
-    lanes: int
-    depth: int
-    align: int
-    direct_below: int
-    blocked_rank: int | None
-    rate: dict[str, float]
-    efficiency: float
-    memory_bandwidth: float
-    cache_bandwidth: float
-    cache: int
-    transpose: float
-    scatter: float
-    column_passes: float
-    launch: float
+    lanes: Count
+    depth: Count
+    align: Count
+    direct_below: Annotated[int, Meta(ge=0)]
+    blocked_rank: Annotated[int, Meta(ge=0)] | None
+    rate: Annotated[dict[str, Positive], Meta(min_length=1)]
+    efficiency: Share
+    memory_bandwidth: Positive
+    cache_bandwidth: Positive
+    cache: Count
+    transpose: Share
+    scatter: Annotated[float, Meta(ge=0)]
+    column_passes: Positive
+    launch: Positive
     source: dict[str, str]
 
     def __post_init__(self) -> None:
-        given = msgspec.structs.asdict(self) | {"blocked_rank": self.blocked_rank or 0}
-        numbers = {name: given[name] for name in given if isinstance(given[name], int | float)}
-        may_be_zero = {"direct_below", "blocked_rank", "scatter"}
-        if any(value < 0 or (value == 0 and n not in may_be_zero) for n, value in numbers.items()):
-            raise ValueError("a number is not above 0")
-        if (
-            not self.rate
-            or min(self.rate.values()) <= 0
-            or max(self.efficiency, self.transpose) > 1
-        ):
-            raise ValueError("a rate is not above 0, or a share is above 1")
-        if set(self.source) != {*numbers, "rate"} or not all(self.source.values()):
+        numbers = {*self.__struct_fields__} - {"name", "provider", "device", "source"}
+        if set(self.source) != numbers or not all(self.source.values()):
             raise ValueError("a number has no source, or a source no number")
 
     def without_blocked_kernels(self) -> Target:

@@ -6,9 +6,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.timing import memory
-from widthfold_onnx.evidence.timing.memory import file_bytes, peak_mib
-from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.evidence.timing import cost
+from widthfold_onnx.evidence.timing.cost import file_bytes
+from widthfold_onnx.options import Provider, Runtime
+from widthfold_onnx.runtime.paired_benchmark import Setting
 from widthfold_onnx.runtime.sessions.session import Level
 
 pytestmark = pytest.mark.processes
@@ -18,6 +19,10 @@ HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 
 def ones(size):
     return {"x": np.ones(size, np.float32)}
+
+
+def peak_mib(path, setting, feeds):
+    return cost.cost(path, Runtime(provider=Provider.CPU), setting, feeds).peak_mib
 
 
 def stored(folder, name, text):
@@ -33,27 +38,21 @@ def test_what_a_model_holds_in_between_counts(tmp_path):
         " e = Expand(x, s)\n y = ReduceSum<keepdims = 0>(e) }"
     )
     paths = [stored(tmp_path, f"{n}.onnx", text % n) for n in (1, 1 << 26)]
-    small, large = (
-        peak_mib(path, VerifyOptions(provider=Provider.CPU), Level.DISABLED, ones(1))
-        for path in paths
-    )
+    small, large = (peak_mib(path, Setting(Level.DISABLED), ones(1)) for path in paths)
     assert 10 < small < 2000
     assert 250 < large - small < 400
 
 
 def test_the_shapes_that_are_asked_for_are_run(tmp_path):
     path = stored(tmp_path, "m.onnx", "g (float[N] x) => (float[N] y) { y = Neg(x) }")
-    small, large = (
-        peak_mib(path, VerifyOptions(provider=Provider.CPU), Level.ALL, ones(size))
-        for size in (1, 1 << 25)
-    )
+    small, large = (peak_mib(path, Setting(Level.ALL), ones(size)) for size in (1, 1 << 25))
     assert large - small > 2 * 120  # input and output of 128 MiB each
 
 
 def test_a_model_that_does_not_run_has_no_peak(tmp_path):
     path = stored(tmp_path, "m.onnx", "g (float[2] x) => (float[2] y) { y = NoSuch(x) }")
     with pytest.raises(UnverifiedError, match="does not load"):
-        peak_mib(path, VerifyOptions(provider=Provider.CPU), Level.ALL, ones(2))
+        peak_mib(path, Setting(Level.ALL), ones(2))
 
 
 def test_files_of_external_data_count_once_each(tmp_path):
@@ -79,11 +78,11 @@ def test_files_of_external_data_count_once_each(tmp_path):
 def test_what_the_caller_holds_does_not_count(tmp_path):
     path = stored(tmp_path, "m.onnx", "g (float[2] x) => (float[2] y) { y = Neg(x) }")
     held = np.ones(1 << 30, np.uint8)
-    assert peak_mib(path, VerifyOptions(provider=Provider.CPU), Level.ALL, ones(2)) < 700
+    assert peak_mib(path, Setting(Level.ALL), ones(2)) < 700
     assert held[-1] == 1
 
 
 def test_without_the_status_of_a_process_the_usage_of_resources_is_read(monkeypatch, tmp_path):
-    monkeypatch.setattr(memory, "_STATUS", tmp_path / "none")
-    rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * memory._RSS_UNIT
-    assert memory._own_peak() >= rss > 1 << 20
+    monkeypatch.setattr(cost, "_STATUS", tmp_path / "none")
+    rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * cost._RSS_UNIT
+    assert cost._own_peak() >= rss > 1 << 20

@@ -1,0 +1,134 @@
+"""Derives options of commands from dataclasses: a field has the type and the default of its option.
+
+What is left to say is the help, by the option as `--help` shows it: `"--nodes GLOB": "Fold only"`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, fields
+from enum import Enum
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+import click
+
+from widthfold_onnx.cli.common import ShapeType, Word
+from widthfold_onnx.errors import UsageError
+from widthfold_onnx.options import AxisName, Shapes
+from widthfold_onnx.text import printable, quoted
+
+Help = Mapping[str, str | Mapping[str, Any]]
+"""By option its help, or what else click is told of it, such as another type."""
+
+Command = Callable[..., Any]
+
+
+class AxisType(click.ParamType[AxisName | int]):
+    """auto, batch, height, width, depth, or an index into the Conv's input shape."""
+
+    name = "AXIS"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> AxisName | int:
+        """Read digits as an index, anything else as a name."""
+        if isinstance(value, AxisName | int):
+            return value
+        if value.isascii() and value.isdigit() and len(value) < 4:
+            return int(value)
+        try:
+            return AxisName(value)
+        except ValueError:
+            names = ", ".join(AxisName)
+            self.fail(f"{printable(value)!r} is none of {names}, 0, 2, 3, 4", param, ctx)
+
+
+TYPES: dict[Any, click.ParamType[Any]] = {
+    int: click.INT,
+    float: click.FLOAT,
+    str: click.STRING,
+    Path: click.Path(path_type=Path),
+    AxisName | int: AxisType(),
+    Shapes: ShapeType(),
+    Mapping[str, str]: click.STRING,
+}
+"""What an option takes by the type of its field; words of any other enumeration are its members."""
+
+
+def options_of(
+    argument: str, kind: type[Any], said: Help, make: Callable[..., Any] | None = None
+) -> Callable[[Command], Command]:
+    """Add options to a command, which gets them as one argument.
+
+    An option has the name of its field, with an "s" less if it may be given several times, or
+    begins with "no-" if it switches off.
+
+    Args:
+        argument: name of the argument.
+        kind: the dataclass.
+        said: the options in the order of `--help`.
+        make: makes the argument of the values by field, where that is not `kind` itself.
+    """
+    hints = get_type_hints(kind)
+    defaults = {field.name: field.default for field in fields(kind)}
+    options, read = [], {}
+    for words, told in said.items():
+        flag, _, metavar = words.partition(" ")
+        name = flag.removeprefix("--").replace("-", "_")
+        field = next((n for n in (name, f"{name}s", name.removeprefix("no_")) if n in hints), name)
+        about = _derived(hints[field], defaults[field]) if field in hints else {}
+        about |= {"metavar": metavar or None}
+        about |= {"help": told} if isinstance(told, str) else told
+        options.append(click.option(flag, field, **about))
+        read[field] = _reader(hints.get(field), flag)
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def collect(**arguments: Any) -> Any:
+            chosen = {field: reader(arguments.pop(field)) for field, reader in read.items()}
+            return command(**{argument: (make or kind)(**chosen)}, **arguments)
+
+        return functools.reduce(lambda made, option: option(made), reversed(options), collect)
+
+    return decorate
+
+
+def _derived(hint: Any, default: Any) -> dict[str, Any]:
+    """Return what click is told of an option, by the type and the default of its field."""
+    if hint is bool:
+        return {"is_flag": True, "flag_value": not default, "default": default}
+    several = get_origin(hint) is tuple or default is MISSING  # a mapping has no value as default
+    alone = hint if default is MISSING or hint in TYPES else next(iter(get_args(hint)), hint)
+    taken = TYPES.get(alone) or Word(alone)
+    if several:
+        return {"multiple": True, "type": taken}
+    given = default.value if isinstance(default, Enum) else default
+    return {"type": taken, "default": given, "show_default": given is not None}
+
+
+def _reader(hint: Any, flag: str) -> Callable[[Any], Any]:
+    """Return what makes the value of a field of what click gives."""
+    if hint == Shapes:
+        return dict
+    if hint == Mapping[str, str]:
+        return functools.partial(assignments, option=flag)
+    return lambda value: value
+
+
+def assignments(texts: Iterable[str], option: str) -> dict[str, str]:
+    """Read the values of an option of the form NAME=VALUE; VALUE may hold "=" and may be empty.
+
+    Raises:
+        UsageError: one has no name, or no "="; or two give one name other values.
+    """
+    given: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise UsageError(f"{option} {quoted(text)} is not of the form NAME=VALUE")
+        if given.setdefault(name, value) != value:
+            both = " and ".join(quoted(f"{name}={item}") for item in (given[name], value))
+            raise UsageError(f"{option} is given {both}")
+    return given

@@ -1,0 +1,94 @@
+"""Measures the memory and the energy that a model takes, in a process that only runs it."""
+
+from __future__ import annotations
+
+import itertools
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.model.proto.external import check_external, external_tensors
+from widthfold_onnx.model.read.loader import load
+from widthfold_onnx.options import Runtime
+from widthfold_onnx.runtime.child import isolated
+from widthfold_onnx.runtime.nvml import Device
+from widthfold_onnx.runtime.paired_benchmark import Setting, open_at, rounds_of
+from widthfold_onnx.runtime.sessions.session import Feeds
+
+SECONDS = 2.0
+"""Time of the runs whose energy is taken; the counter moves in steps."""
+
+_RSS_UNIT = 1 if sys.platform == "darwin" else 1024
+"""Bytes of a unit of ru_maxrss (getrusage(2))."""
+
+_STATUS = Path("/proc/self/status")
+
+
+class Cost(NamedTuple):
+    """MiB of resident memory at most, MiB on the GPU, and mJ of the GPU in a run.
+
+    None where the device does not tell.
+    """
+
+    peak_mib: float
+    gpu_mib: float | None
+    gpu_mj: float | None
+
+
+def cost(model: Path, options: Runtime, setting: Setting, feeds: Feeds) -> Cost:
+    """Return what a process of its own takes that loads and runs a model.
+
+    Args:
+        model: the file.
+        options: provider, its options and threads are used.
+        setting: of the session.
+        feeds: one input set.
+
+    Raises:
+        UnverifiedError: the model does not run.
+    """
+    return isolated(_cost, model, options, setting, dict(feeds))
+
+
+def _cost(model: Path, options: Runtime, setting: Setting, feeds: dict[str, Array]) -> Cost:
+    device = Device(options)
+    free = device.used_mib()
+    run = rounds_of(open_at(model, options, setting), [feeds])
+    run(0)
+    peak = round(_own_peak() / (1 << 20), 1)
+    if not device.answers:
+        return Cost(peak, None, None)
+    before, start = device.energy_mj(), time.perf_counter()
+    for count in itertools.count(1):
+        run(count)
+        if time.perf_counter() - start >= SECONDS:
+            break
+    after, used = device.energy_mj(), device.used_mib()
+    # The runtime keeps what it once took, so its peak is what is in use now.
+    memory = None if free is None or used is None else round(used - free, 1)
+    energy = None if before is None or after is None else round((after - before) / count, 4)
+    return Cost(peak, memory, energy)
+
+
+def _own_peak() -> int:
+    """Return the most bytes that were resident since this program began.
+
+    Linux starts the ru_maxrss of a new program at the size of the process that spawned it
+    (fs/exec.c), which here holds both models; VmHWM belongs to the new program alone.
+    """
+    if _STATUS.is_file():
+        for line in _STATUS.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) << 10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT
+
+
+def file_bytes(model: Path) -> int:
+    """Return the size of a model with the files of its external data."""
+    loaded = load(model)
+    files = {check_external(t, loaded.folder).location for t in external_tensors(loaded.proto)}
+    sizes = ((loaded.folder / location).stat().st_size for location in files)
+    return model.stat().st_size + sum(sizes)
