@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from widthfold_onnx.algebra.packed_layout import PackedLayout
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.document import Document, Graph, Node, Value
-from widthfold_onnx.model.graph.traversal import nodes_of
 from widthfold_onnx.rewrite.chain import Chain, base_name, take_over
 from widthfold_onnx.rewrite.folded import append_folded
 from widthfold_onnx.rewrite.guard_groups import GuardGroups, Plans
@@ -60,7 +59,7 @@ class Emission:
 
     def emit(self) -> None:
         """Make the new nodes; the graph still holds the old ones only."""
-        for node in list(nodes_of(self._graph)):
+        for node in self._graph:
             propagated_op = self._regions.propagated.get(node)
             if node in self._plans:
                 self._chains[node] = []

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import onnx
 
 from widthfold_onnx.model.graph.document import Document, Graph, graph_of
-from widthfold_onnx.model.graph.traversal import nodes_of
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rewrite.emission import Emission
 from widthfold_onnx.rewrite.guard_groups import GuardGroups, Plans
@@ -51,12 +50,7 @@ class Rewriting:
         for site, form in chosen:
             plans.setdefault(graph_of(site.node), {})[site.node] = (site, form)
         groups = {
-            graph: GuardGroups(
-                document,
-                list(nodes_of(graph)),
-                found,
-                options,
-            )
+            graph: GuardGroups(document, list(graph), found, options)
             for graph, found in plans.items()
         }
         return cls(document, plans, groups)

@@ -64,6 +64,7 @@ class Document:
         imports = self._model.opset_imports
         self.opset = imports.get("", imports.get("ai.onnx", 1))
         self.scopes = list(scopes_of(self._model, proto))
+        self._model.graph.sort()  # a file may hold its nodes in any order
         self._names = Names(proto, self.scopes)
         self._touched: set[int] = set()
         self._staying: set[Value] = set()
