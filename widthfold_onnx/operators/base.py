@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -11,7 +11,7 @@ from widthfold_onnx.algebra.conv_axis import ConvAxis
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.document import Attributes, Node
 from widthfold_onnx.model.proto.dims import Dims
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 
 MIN_OPSET = 5
 """First operator set whose Reshape takes its shape as an input, which every form needs."""
@@ -98,6 +98,36 @@ class Operator:
     min_opset: int = MIN_OPSET
 
 
-def integers(node: Node, name: str, default: list[int]) -> list[int]:
+def integers(node: Node, name: str, default: Sequence[int]) -> list[int]:
     """Return an attribute of integers."""
     return list(node.attributes.get_ints(name, default))
+
+
+def read_axes(node: Node, lengths: Dims, kernel: Sequence[int]) -> list[ConvAxis] | Refusal:
+    """Read kernel, strides, dilations and pads of a Conv, a ConvTranspose or a pool.
+
+    Args:
+        node: the node.
+        lengths: extents of the spatial axes.
+        kernel: extents of the kernel by its weight.
+
+    Returns:
+        The axes, without what `auto_pad` says; a refusal if the attributes contradict each other.
+    """
+    rank = len(lengths)
+    stated = integers(node, "kernel_shape", kernel)
+    strides, dilations = (integers(node, name, [1] * rank) for name in ("strides", "dilations"))
+    pads = integers(node, "pads", [0] * (2 * rank))
+    fits = stated == list(kernel) and len(kernel) == rank
+    fits = fits and [len(strides), len(dilations), len(pads)] == [rank, rank, 2 * rank]
+    if not fits or min([1, *strides, *dilations]) < 1:
+        return Refusal(
+            Code.INCONSISTENT_ATTRIBUTES,
+            f"kernel {stated}, strides {strides}, dilations {dilations}, pads {pads} for a kernel "
+            f"{list(kernel)} along {rank} axes",
+        )
+    rows = zip(lengths, kernel, strides, dilations, pads[:rank], pads[rank:], strict=True)
+    return [
+        ConvAxis(length=n, kernel=k, stride=s, dilation=d, pad_begin=begin, pad_end=end)
+        for n, k, s, d, begin, end in rows
+    ]

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from widthfold_onnx.algebra.conv_axis import ConvAxis
 from widthfold_onnx.algebra.packing import Reshape, Step
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.document import Attributes
 from widthfold_onnx.model.proto.dims import Dims
+from widthfold_onnx.operators.base import read_axes
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.propagation.op import Op, PackedOp, pointwise
 
@@ -26,30 +26,14 @@ def _pool(op: Op, shape: Dims) -> Changed | Refusal:
     given = op.node.attributes
     if given.get_string("auto_pad", "NOTSET") != "NOTSET" or given.get_int("ceil_mode"):
         return Refusal(Code.IMPLICIT_EXTENT, "auto_pad or ceil_mode decides its output extents")
-    kernel = given.get_ints("kernel_shape", [])
-    rank = len(kernel)
-    strides = given.get_ints("strides", [1] * rank)
-    dilations = given.get_ints("dilations", [1] * rank)
-    pads = given.get_ints("pads", [0] * (2 * rank))
-    lengths = [rank, len(strides), len(dilations), len(pads)]
-    if lengths != [len(shape) - 2, rank, rank, 2 * rank]:
-        return Refusal(
-            Code.INCONSISTENT_ATTRIBUTES,
-            f"kernel, strides, dilations and pads of lengths {lengths} for rank {len(shape)}",
-        )
-    changed: Changed = {}
-    for i, extent in enumerate(shape[2:]):
-        begin, end = pads[i], pads[rank + i]
-        if (kernel[i], strides[i], begin, end) != (1, 1, 0, 0):
-            changed[i + 2] = ConvAxis(
-                length=extent,
-                kernel=kernel[i],
-                stride=strides[i],
-                dilation=dilations[i],
-                pad_begin=begin,
-                pad_end=end,
-            ).out_length
-    return changed
+    axes = read_axes(op.node, shape[2:], given.get_ints("kernel_shape", []))
+    if isinstance(axes, Refusal):
+        return axes
+    return {
+        i: axis.out_length
+        for i, axis in enumerate(axes, 2)
+        if (axis.kernel, axis.stride, axis.pad_begin, axis.pad_end) != (1, 1, 0, 0)
+    }
 
 
 def _pad(op: Op, shape: Dims) -> Changed | Refusal:
