@@ -129,5 +129,5 @@ def _carried_out(document: Document, found: Mapping[Node, tuple[Step, ...]]) -> 
         chains[graph_of(node)][node] = making.nodes(node, steps)
     for graph, nodes in chains.items():
         values = {node.outputs[0]: made[-1].outputs[0] for node, made in nodes.items()}
-        document.replace(graph, nodes, values, ())
+        document.replace(graph, nodes, values)
     return document.finish()

@@ -15,7 +15,6 @@ from widthfold_onnx.model.graph.document import Document, Graph, graph_of
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rewrite.emission import Emission
 from widthfold_onnx.rewrite.guard_groups import GuardGroups, Plans
-from widthfold_onnx.rewrite.guards import put_guards
 from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite
@@ -65,9 +64,9 @@ class Rewriting:
         ]
         for emission in emissions:
             emission.emit()  # all before any is put in place: bodies read values of graphs around
-        guards = [guard for emission in emissions for guard in emission.put()]
+        for emission in emissions:
+            emission.put()
         model = document.finish()
-        put_guards(model, guards, document.fresh)
         spreads = [spread_of(*found) for plans in self.plans.values() for found in plans.values()]
         note_spread(model, max(spreads, default=1.0))
         return model
