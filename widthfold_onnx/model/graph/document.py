@@ -24,7 +24,6 @@ from widthfold_onnx.model.graph.messages import (
     Scope,
     linked,
     message_of,
-    repeat,
     scopes_of,
     write_back,
 )
@@ -197,8 +196,6 @@ class Document:
             num_outputs=len(node.outputs),
             metadata_props=dict(metadata),
         )
-        if not attributes:
-            repeat(new, node)
         for output in new.outputs:
             output.name = self.fresh(name)
         new.name = self.fresh(name)

@@ -14,7 +14,9 @@ from onnx.inliner import inline_selected_functions
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model.proto.domain import operator_of
 from widthfold_onnx.model.proto.functions import (
+    FunctionKey,
     call_key,
+    callees_first,
     check_inlined_size,
     function_key,
     with_stated_defaults,
@@ -58,22 +60,12 @@ def inlined(model: onnx.ModelProto, sites: Sites) -> tuple[onnx.ModelProto, str]
 
 def _holding_sites(model: onnx.ModelProto, sites: Sites) -> set[tuple[str, str]]:
     """Return domain and name of every function with a site, in itself or in a function it calls."""
-    called_by: dict[object, list[onnx.FunctionProto]] = {}
-    waiting = []
-    for function in model.functions:
-        nodes = list(all_nodes(function.node))
-        if any(operator_of(node) in sites for node in nodes):
-            waiting.append(function)
-        for key in {call_key(node) for node in nodes}:
-            called_by.setdefault(key, []).append(function)
-    holding: set[tuple[str, str]] = set()
-    while waiting:
-        function = waiting.pop()
-        name = (function.domain, function.name)
-        if name not in holding:
-            holding.add(name)
-            waiting += called_by.get(function_key(function), [])
-    return holding
+    holding: dict[FunctionKey, tuple[str, str]] = {}
+    for function in callees_first(model):
+        nodes = all_nodes(function.node)
+        if any(operator_of(node) in sites or call_key(node) in holding for node in nodes):
+            holding[function_key(function)] = function.domain, function.name
+    return set(holding.values())
 
 
 def _one(_: onnx.NodeProto) -> int:

@@ -17,7 +17,6 @@ from widthfold_onnx.text import printable
 # The library warns of fields that it drops; they stay in the messages here.
 logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
 _SOURCE = "widthfold.source"  # key in Node.meta: the NodeProto that the node was read from
-_PATTERN = "widthfold.pattern"  # the same of the node that it repeats on other inputs
 
 
 @dataclass(frozen=True)
@@ -76,11 +75,6 @@ def scopes_of(model: ir.Model, proto: onnx.ModelProto) -> Iterator[Scope]:
         yield Scope(f"function {function.domain}:{function.name}", function, None)
 
 
-def repeat(node: ir.Node, pattern: ir.Node) -> None:
-    """Let a new node be written like `pattern`, except for its inputs, outputs and metadata."""
-    node.meta[_PATTERN] = message_of(pattern)
-
-
 def write_back(graph: ir.Graph, message: onnx.GraphProto) -> None:
     """Write a changed graph into the message it was read from."""
     nodes = [message_of(node) for node in graph]
@@ -111,20 +105,4 @@ def write_back(graph: ir.Graph, message: onnx.GraphProto) -> None:
 def message_of(node: ir.Node) -> onnx.NodeProto:
     """Return a node as ONNX message: the one that was read, if it is unchanged."""
     source: onnx.NodeProto | None = node.meta.get(_SOURCE)
-    pattern: onnx.NodeProto | None = node.meta.get(_PATTERN)
-    if source is not None:
-        return source
-    return ir.serde.serialize_node(node) if pattern is None else _repeated(node, pattern)
-
-
-def _repeated(node: ir.Node, pattern: onnx.NodeProto) -> onnx.NodeProto:
-    """Return the message of `pattern` with the inputs, outputs, name and metadata of `node`."""
-    message = onnx.NodeProto()
-    message.CopyFrom(pattern)
-    message.name = node.name or ""
-    message.input[:] = ["" if value is None else value.name or "" for value in node.inputs]
-    message.output[:] = [value.name or "" for value in node.outputs]
-    del message.metadata_props[:]
-    for key, text in node.metadata_props.items():
-        message.metadata_props.add(key=key, value=text)
-    return message
+    return ir.serde.serialize_node(node) if source is None else source

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 
 from widthfold_onnx.algebra.axis import fold_axis, keep_axis
 from widthfold_onnx.algebra.channels import Grouping, regroup
@@ -189,8 +190,9 @@ def splits(axis: AxisName | int, factor: int, rank: int) -> Iterator[Split]:
         yield from single[wanted : wanted + 1]
         return
     yield from single
-    for split in _factorizations(factor, slots):
-        if sum(n > 1 for n in split) > 1:
+    divisors = [n for n in range(1, factor + 1) if factor % n == 0]
+    for split in product(divisors, repeat=slots):
+        if math.prod(split) == factor and factor not in split:
             yield split
 
 
@@ -201,16 +203,6 @@ def _slot(axis: AxisName | int, rank: int) -> int | None:
     names = axis_names(rank)
     index = axis if isinstance(axis, int) else names.index(axis) if axis in names else len(names)
     return 0 if index == 0 else index - 1 if 2 <= index < rank + 2 else rank + 1
-
-
-def _factorizations(factor: int, slots: int) -> Iterator[Split]:
-    if slots == 1:
-        yield (factor,)
-        return
-    for first in range(1, factor + 1):
-        if factor % first == 0:
-            for rest in _factorizations(factor // first, slots - 1):
-                yield (first, *rest)
 
 
 def _axis_forms(

@@ -78,7 +78,7 @@ def form(
         flops_ratio=fold.flops_growth(elements(produced) / elements(multiplied)),
         bytes_ratio=bytes_growth(site, fold, in_shape, out_shape),
         stated=tuple(e if i in tested else None for i, e in enumerate(site.planned)),
-        folded=frozenset(
+        binds=frozenset(
             i
             for i, is_ in enumerate((fold.batch > 1, False, *(a.folded for a in fold.axes)))
             if is_
@@ -111,7 +111,7 @@ def _summed(site: LinearSite, candidate: Candidate, shapes: tuple[Dims, Dims]) -
         flops_ratio=fold.flops_growth(produced / elements(site.positions)),
         bytes_ratio=bytes_growth(site, fold, in_shape, out_shape),
         stated=site.planned,
-        folded=frozenset(range(len(in_shape))) - {1},  # its Reshapes state all of them
+        binds=frozenset(range(len(in_shape))) - {1},  # its Reshapes state all of them
         rests=(1,) * len(in_shape),
         folding=before.steps(tile_major=False),
         unfolding=(

@@ -75,10 +75,7 @@ def read_site(
     integers_only = quantization is not None and not quantization.dequantized
     turned = operator.data_transposed(node)
     result = LinearSite(
-        node=node,
-        scope=site.scope,
-        name=site.name,
-        op=site.op,
+        **vars(site),
         operator=operator,
         static=fixed,
         planned=assumed,

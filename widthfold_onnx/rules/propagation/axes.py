@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from widthfold_onnx.algebra.packing import Reshape, Step
+from widthfold_onnx.algebra.packing import after
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.document import Attributes
 from widthfold_onnx.model.proto.dims import Dims
@@ -128,8 +128,8 @@ def along(op: Op) -> PackedOp | Refusal:
         return changed
     if op.layout.involved(len(shape)) & changed.keys():
         return Refusal(Code.ALONG_FOLDED_AXIS, f"it acts along the axes {sorted(changed)}")
-    after = tuple(changed.get(axis, extent) for axis, extent in enumerate(shape))
-    return PackedOp((after,), _sizes(op, after), _lifted(op, lift) if lift else {})
+    result_shape = tuple(changed.get(axis, extent) for axis, extent in enumerate(shape))
+    return PackedOp((result_shape,), _sizes(op, result_shape), _lifted(op, lift) if lift else {})
 
 
 def _lifted(op: Op, lift: int) -> Attributes:
@@ -144,17 +144,8 @@ def _lifted(op: Op, lift: int) -> Attributes:
     return result
 
 
-def _sizes(op: Op, after: Dims) -> Mapping[int, Array]:
+def _sizes(op: Op, shape: Dims) -> Mapping[int, Array]:
     """Return the output extents that a Resize reads, as those of the packed tensor."""
     if op.node.op_type != "Resize" or len(op.node.inputs) <= SIZES:
         return {}
-    for step in op.layout.steps(after):
-        after = _moved(after, step)
-    return {SIZES: np.array(after, np.int64)}
-
-
-def _moved(extents: Dims, step: Step) -> Dims:
-    """Return the extents behind a move."""
-    if isinstance(step, Reshape):
-        return step.extents
-    return tuple(extents[i] for i in step.order)
+    return {SIZES: np.array(after(shape, op.layout.steps(shape)), np.int64)}
