@@ -27,7 +27,7 @@ from widthfold_onnx.model.graph.messages import (
     scopes_of,
     write_back,
 )
-from widthfold_onnx.model.graph.names import Names
+from widthfold_onnx.model.graph.names import named_by_training, names_of
 from widthfold_onnx.model.proto.constant_folding import evaluated
 from widthfold_onnx.model.proto.domain import operator_of
 from widthfold_onnx.model.shapes.table import ShapeTable
@@ -66,13 +66,14 @@ class Document:
         self.opset = imports.get("", imports.get("ai.onnx", 1))
         self.scopes = list(scopes_of(self._model, proto))
         self._model.graph.sort()  # a file may hold its nodes in any order
-        self._names = Names(proto, self.scopes)
+        self._trained = frozenset(named_by_training(proto))
+        self._names = names_of(self.scopes) | self._trained
         self._touched: set[int] = set()
         self._branches: dict[Graph, list[Graph]] = {}
         graphs = [(scope.graph, scope.proto) for scope in self.scopes if scope.proto is not None]
         self._constants = Constants(
             folder,
-            trained=self._names.trained,
+            trained=self._trained,
             overridable=proto.ir_version >= 4,
             sparse={
                 (id(graph), sparse.values.name): sparse
@@ -126,7 +127,12 @@ class Document:
 
     def fresh(self, base: str) -> str:
         """Return a name that no value or node of the model has yet: `base`, or `base`_2, ..."""
-        return self._names.fresh(base)
+        name, count = base, 1
+        while name in self._names:
+            count += 1
+            name = f"{base}_{count}"
+        self._names.add(name)
+        return name
 
     def add_constant(
         self, array: Array, name: str, owner: ir.Graph, *, external: bool = False
@@ -203,9 +209,7 @@ class Document:
 
     def is_fixed(self, value: Value) -> bool:
         """Check whether anything but nodes refers to a value, so that it must stay."""
-        return (
-            value.is_graph_output() or value.name in self._names.trained or self.is_annotated(value)
-        )
+        return value.is_graph_output() or value.name in self._trained or self.is_annotated(value)
 
     def path_of(self, graph: ir.Graph) -> str:
         """Return the path of a graph of the model."""
