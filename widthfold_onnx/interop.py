@@ -19,7 +19,7 @@ from widthfold_onnx.errors import CheckFailedError, UnverifiedError, UsageError
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.proved import proved
 from widthfold_onnx.model.graph.library import ir
-from widthfold_onnx.model.graph.traversal import bodies
+from widthfold_onnx.model.graph.traversal import bodies, values_of
 from widthfold_onnx.model.proto.frozen import frozen
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.pipeline import optimize
@@ -179,8 +179,8 @@ def _keep(old: ir.Graph, new: ir.Graph) -> None:
     for name, value in new.initializers.items():
         if name in old.initializers:
             value.const_value = old.initializers[name].const_value
-    before = {value.name: value for value in _values(old)}
-    for value in _values(new):
+    before = {value.name: value for value in values_of(old)}
+    for value in values_of(new):
         if value.name in before:
             value.meta.update(before[value.name].meta)
     nodes = {tuple(value.name for value in node.outputs): node for node in old}
@@ -200,10 +200,3 @@ def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol | None]:
             for attribute in node.attributes.values():
                 if attribute.type is ir.AttributeType.TENSOR:
                     yield attribute.as_tensor()
-
-
-def _values(graph: ir.Graph) -> Iterator[ir.Value]:
-    yield from graph.inputs
-    yield from graph.initializers.values()
-    for node in graph:
-        yield from node.outputs

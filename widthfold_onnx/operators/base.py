@@ -97,6 +97,16 @@ class Operator:
     integers: bool = False
     min_opset: int = MIN_OPSET
 
+    @property
+    def is_product(self) -> bool:
+        """True for a product of matrices, whose positions are rows or columns."""
+        return self.positions is not Positions.SPATIAL
+
+    @property
+    def left(self) -> bool:
+        """True for a product with the weight on the left."""
+        return self.positions is Positions.COLUMNS
+
 
 def integers(node: Node, name: str, default: Sequence[int]) -> list[int]:
     """Return an attribute of integers."""

@@ -71,18 +71,18 @@ class Document:
         self._touched: set[int] = set()
         self._branches: dict[Graph, list[Graph]] = {}
         graphs = [(scope.graph, scope.proto) for scope in self.scopes if scope.proto is not None]
+        self._sparse = {
+            (id(graph), sparse.values.name): sparse
+            for graph, message in graphs
+            for sparse in message.sparse_initializer
+        }
         self._constants = Constants(
             folder,
             trained=self._trained,
             overridable=proto.ir_version >= 4,
-            sparse={
-                (id(graph), sparse.values.name): sparse
-                for graph, message in graphs
-                for sparse in message.sparse_initializer
-            },
+            sparse=self._sparse,
             evaluate=lambda node, inputs: evaluated(message_of(node), inputs, self.opset),
         )
-        self._sparse = {sparse.values.name for _, m in graphs for sparse in m.sparse_initializer}
         self._annotated = {
             a.tensor_name for s in self.scopes if s.proto for a in s.proto.quantization_annotation
         }
@@ -260,7 +260,7 @@ class Document:
         for value in list(graph.initializers.values()):
             readers = {user.graph for user, _ in value.uses()}
             branch = next((body for body in branches if readers == {body}), None)
-            is_stored = value.name not in self._sparse and not value.is_graph_input()
+            is_stored = (id(graph), value.name) not in self._sparse and not value.is_graph_input()
             if branch is not None and is_stored and not self.is_fixed(value):
                 del graph.initializers[value.name or ""]
                 value.type = value.shape = None  # the tensor says both

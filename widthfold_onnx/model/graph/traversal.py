@@ -1,4 +1,4 @@
-"""List the graphs in a node and what it reads, and group what is joined."""
+"""List the graphs in a node, what it reads and the values of a graph; group what is joined."""
 
 from __future__ import annotations
 
@@ -24,6 +24,15 @@ def reads(node: ir.Node) -> Iterator[ir.Value]:
     """Yield the values that a node and the nodes of the graphs in it read."""
     inside = (inner for body in bodies(node) for inner in body.all_nodes())
     yield from (value for each in (node, *inside) for value in each.inputs if value is not None)
+
+
+def values_of(graph: ir.Graph | ir.Function) -> Iterator[ir.Value]:
+    """Yield the values of a graph: its inputs, its initializers and the outputs of its nodes."""
+    yield from graph.inputs
+    if isinstance(graph, ir.Graph):
+        yield from graph.initializers.values()
+    for node in graph:
+        yield from node.outputs
 
 
 def connected(joined: Iterable[Sequence[T]]) -> Iterator[list[T]]:
