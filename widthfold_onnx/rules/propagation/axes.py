@@ -15,7 +15,7 @@ from widthfold_onnx.model.graph.document import Attributes
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.operators.base import read_axes
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.propagation.op import Op, PackedOp, pointwise
+from widthfold_onnx.rules.propagation.op import Op, PackedOp
 
 Changed = dict[int, int | None]
 """Axis -> its new extent, None where that is open."""
@@ -73,32 +73,28 @@ SIZES = 3
 
 
 def _resize(op: Op, shape: Dims) -> Changed | Refusal:
-    index = 2 if op.document.opset >= 11 else 1
+    given, inputs = op.node.attributes, op.node.inputs
     plain = (
-        op.node.attributes.get_string("coordinate_transformation_mode", "") != "tf_crop_and_resize"
-        and op.node.attributes.get_string("keep_aspect_ratio_policy", "stretch") == "stretch"
-        and "axes" not in op.node.attributes
+        given.get_string("coordinate_transformation_mode", "") != "tf_crop_and_resize"
+        and given.get_string("keep_aspect_ratio_policy", "stretch") == "stretch"
+        and "axes" not in given
     )
-    if plain and len(op.node.inputs) == SIZES + 1 and op.node.inputs[2] is None:
-        sizes = op.constant(SIZES)
-        if isinstance(sizes, Refusal):
-            return sizes
-        if sizes.shape != (len(shape),):
-            return Refusal(
-                Code.INCONSISTENT_ATTRIBUTES, f"{sizes.size} sizes for rank {len(shape)}"
-            )
-        ends = enumerate(zip(shape, sizes.tolist(), strict=True))
-        return {i: size for i, (extent, size) in ends if extent != size}
-    if len(op.node.inputs) != index + 1 or not plain:
+    index = len(inputs) - 1
+    has_sizes = index == SIZES and inputs[2] is None
+    if not plain or not (has_sizes or index == (2 if op.document.opset >= 11 else 1)):
         return Refusal(Code.NOT_CARRIED, "it is not given scales or sizes of all axes")
-    scales = op.constant(index)
-    if isinstance(scales, Refusal):
-        return scales
-    if scales.shape != (len(shape),):
-        return Refusal(Code.INCONSISTENT_ATTRIBUTES, f"{scales.size} scales for rank {len(shape)}")
+    numbers = op.constant(index)
+    if isinstance(numbers, Refusal):
+        return numbers
+    if numbers.shape != (len(shape),):
+        what = "sizes" if has_sizes else "scales"
+        return Refusal(Code.INCONSISTENT_ATTRIBUTES, f"{numbers.size} {what} for rank {len(shape)}")
+    pairs = list(zip(shape, numbers, strict=True))
+    if has_sizes:
+        return {i: int(size) for i, (extent, size) in enumerate(pairs) if extent != size}
     return {
         i: None if extent is None else int(np.floor(np.float32(extent) * scale))
-        for i, (extent, scale) in enumerate(zip(shape, scales, strict=True))
+        for i, (extent, scale) in enumerate(pairs)
         if scale != 1
     }
 
@@ -115,11 +111,7 @@ ALONG: Mapping[str, Callable[[Op, Dims], Changed | Refusal]] = {
 
 def along(op: Op) -> PackedOp | Refusal:
     """Carry an op along axes that the layout does not fold; inputs other than 0 are parameters."""
-    result = pointwise(op)
-    if isinstance(result, Refusal):
-        return result
-    (shape,) = result.shapes
-    function = ALONG[op.node.op_type]
+    shape, function = op.data, ALONG[op.node.op_type]
     lift = op.layout.rank(len(shape)) - len(shape)
     if lift and (lift < 0 or function is not _pool):
         return Refusal(Code.OTHER_RANK, "it names axes by number, and the packed tensor has others")
