@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import onnx
 
 from widthfold_onnx.model.graph.document import Document, Graph, graph_of
+from widthfold_onnx.model.proto.walk import retain
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rewrite.emission import Emission
 from widthfold_onnx.rewrite.guard_groups import GuardGroups, Plans
@@ -84,8 +85,6 @@ def spread_of(site: LinearSite, form: Reformulation) -> float:
 
 def note_spread(model: onnx.ModelProto, largest: float) -> None:
     """Write into a model how far its folds may spread at most, in place of any other such note."""
-    others = [entry for entry in model.metadata_props if entry.key != NONFINITE_KEY]
-    del model.metadata_props[:]
-    model.metadata_props.extend(others)
+    retain(model.metadata_props, lambda entry: entry.key != NONFINITE_KEY)
     if largest > 1.0:
         model.metadata_props.add(key=NONFINITE_KEY, value=f"spread:{largest:g}")

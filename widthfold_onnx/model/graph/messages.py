@@ -11,7 +11,7 @@ import onnx
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model.graph.library import ir
 from widthfold_onnx.model.graph.reduced import reduced
-from widthfold_onnx.model.proto.walk import all_graphs, body_path
+from widthfold_onnx.model.proto.walk import all_graphs, body_path, retain
 from widthfold_onnx.text import printable
 
 # The library warns of fields that it drops; they stay in the messages here.
@@ -85,18 +85,10 @@ def write_back(graph: ir.Graph, message: onnx.GraphProto) -> None:
     before = {tensor.name for tensor in message.initializer} | sparse
     gone = before - set(graph.initializers)
     added = [v for name, v in graph.initializers.items() if name not in before]
-    if gone:
-        kept = [tensor for tensor in message.initializer if tensor.name not in gone]
-        del message.initializer[:]
-        message.initializer.extend(kept)
-        thin = [t for t in message.sparse_initializer if t.values.name not in gone]
-        del message.sparse_initializer[:]
-        message.sparse_initializer.extend(thin)
+    retain(message.initializer, lambda tensor: tensor.name not in gone)
+    retain(message.sparse_initializer, lambda tensor: tensor.values.name not in gone)
     gone |= written - {name for node in nodes for name in node.output}
-    if any(value.name in gone for value in message.value_info):
-        described = [v for v in message.value_info if v.name not in gone]
-        del message.value_info[:]
-        message.value_info.extend(described)
+    retain(message.value_info, lambda value: value.name not in gone)
     for value in added:
         assert value.const_value is not None
         message.initializer.append(ir.serde.serialize_tensor(value.const_value))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, MutableSequence
+from typing import TypeVar
 
 import onnx
 from google.protobuf.message import Message
+
+M = TypeVar("M", bound=Message)
 
 
 def attribute_graphs(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
@@ -71,6 +74,14 @@ def all_initializers(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     """Yield the dense initializers of a graph and of all graphs in it."""
     for inner in all_graphs(graph):
         yield from inner.initializer
+
+
+def retain(items: MutableSequence[M], is_kept: Callable[[M], bool]) -> None:
+    """Keep some messages of a repeated field."""
+    kept = [item for item in items if is_kept(item)]
+    if len(kept) < len(items):
+        del items[:]
+        items.extend(kept)
 
 
 def all_tensors(message: Message) -> Iterator[onnx.TensorProto]:

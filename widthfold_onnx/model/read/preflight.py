@@ -67,8 +67,10 @@ def scan_wire(data: bytes) -> None:
         raise InvalidModelError(f"text, not an ONNX model; it starts with {shown}")
     try:
         _scan(data)
-    except _WireError as error:
-        raise InvalidModelError(f"not an ONNX protobuf, or cut off: {error}") from error
+    except (_WireError, IndexError) as error:
+        ends = f"the last field runs past the end, {len(data)} bytes"
+        where = error if isinstance(error, _WireError) else ends
+        raise InvalidModelError(f"not an ONNX protobuf, or cut off: {where}") from error
 
 
 class _WireError(Exception):
@@ -96,13 +98,6 @@ def _too_many(name: str, count: int) -> InvalidModelError:
 
 
 def _scan(data: bytes) -> None:
-    try:
-        _scan_fields(data)
-    except IndexError as error:
-        raise _WireError(f"the last field runs past the end, {len(data)} bytes") from error
-
-
-def _scan_fields(data: bytes) -> None:
     names, all_children = _schema()
     graph, value = names.index("GraphProto"), names.index("ValueInfoProto")
     limits = [_LIMITS.get(name, MAX_MESSAGES) for name in names]
