@@ -21,7 +21,7 @@ from dataclasses import replace
 from itertools import product
 
 from widthfold_onnx.algebra.axis import fold_axis, keep_axis
-from widthfold_onnx.algebra.channels import Grouping, regroup
+from widthfold_onnx.algebra.channels import Grouping, Regrouping
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.options import STRIDES_ALONE, AxisName, FoldOptions, Layout
@@ -90,8 +90,7 @@ def forms(
         one_sided: add folds of the output alone and, along axes of factor 1, of the input alone:
             they have fewer structural zeros, but channels grow on one side only.
     """
-    regrouping = regroup(site.grouping, grouping or site.grouping)
-    assert not isinstance(regrouping, Refusal)
+    regrouping = Regrouping(site.grouping, grouping or site.grouping)
     regrouped = words(regrouping.before, regrouping.after)
     names = axis_names(len(site.axes))
     label = "+".join(names[i + 1 if i else 0] for i, n in enumerate(split) if n > 1)
@@ -152,8 +151,7 @@ def summed_taps(site: LinearSite, options: FoldOptions) -> Iterator[Reformulatio
         return
     if any(axis.base_dilation > 1 for axis in others):
         return
-    regrouping = regroup(site.grouping, site.grouping)
-    assert not isinstance(regrouping, Refusal)
+    regrouping = Regrouping(site.grouping, site.grouping)
     for _, taps in _forms(first, 1, one_sided=True):
         if isinstance(taps, Refusal) or taps.stride > 1 or taps.kernel == 1:
             continue

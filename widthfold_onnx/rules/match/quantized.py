@@ -36,7 +36,13 @@ from widthfold_onnx.rules.match.dequantized import (
     exact_dequantizer,
     refused,
 )
-from widthfold_onnx.rules.match.parameter import Parameter, dequantizer, input_of, is_single
+from widthfold_onnx.rules.match.parameter import (
+    Parameter,
+    constant_of,
+    dequantizer,
+    input_of,
+    is_single,
+)
 
 Extents = Callable[[Value], Dims | None]
 """Extents of a value; None where not even the rank is known."""
@@ -208,9 +214,8 @@ def quantization_problem(
             "output channels",
         )
     scales = [p.scale for p in (weight, bias) if p is not None and p.scale is not None]
-    given = input_of(node, inputs.scale)
-    known = None if given is None else document.constant(given)
-    for scale in (*scales, *((known,) if isinstance(known, Constant) else ())):
+    known = constant_of(document, input_of(node, inputs.scale))
+    for scale in scales if known is None else (*scales, known):
         numbers = document.read(scale).astype(np.float64)
         if not (np.isfinite(numbers).all() and (numbers > 0).all()):
             return Refusal(Code.QUANTIZED, "a scale is not a positive number")
@@ -248,9 +253,9 @@ def accumulator_overflow(
     if quantization.dtype not in BYTES or weight.dtype.itemsize > 1:
         return None  # no runtime sums such products in int32
     limits = np.iinfo(quantization.dtype.lower())
-    constant = None if quantization.zero is None else document.constant(quantization.zero)
+    constant = constant_of(document, quantization.zero)
     low, high = limits.min, limits.max
-    if isinstance(constant, Constant) and 0 not in constant.shape:
+    if constant is not None and 0 not in constant.shape:
         low, high = (int(f(document.read(constant))) for f in (np.min, np.max))
     elif quantization.zero is None:
         low = high = 0
