@@ -58,6 +58,10 @@ class Inputs:
         return (self.out_scale, self.out_zero)
 
 
+QLINEAR = Inputs(data_scale=1, data_zero=2, weight=3, scale=4, zero=5, out_scale=6, out_zero=7)
+"""The inputs of a quantized operator with the weight as second operand."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Operator:
     """An operator, described as a Conv with a weight [O, C/group, *kernel].

@@ -8,7 +8,7 @@ from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.conv_axis import ConvAxis
 from widthfold_onnx.model.graph.document import Attributes, Node
 from widthfold_onnx.model.proto.dims import Dims
-from widthfold_onnx.operators.base import Inputs, Operator, read_axes
+from widthfold_onnx.operators.base import QLINEAR, Inputs, Operator, read_axes
 from widthfold_onnx.refusal import Code, Refusal
 
 
@@ -100,17 +100,4 @@ CONV = Operator(
     pads_by_extent=_pads_by_extent,
 )
 CONV_INTEGER = replace(CONV, inputs=Inputs(data_zero=2, zero=3), integers=True)
-QLINEAR_CONV = replace(
-    CONV,
-    inputs=Inputs(
-        data_scale=1,
-        data_zero=2,
-        weight=3,
-        scale=4,
-        zero=5,
-        out_scale=6,
-        out_zero=7,
-        bias=8,
-    ),
-    integers=True,
-)
+QLINEAR_CONV = replace(CONV, inputs=replace(QLINEAR, bias=8), integers=True)

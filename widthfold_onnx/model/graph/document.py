@@ -36,7 +36,7 @@ from widthfold_onnx.refusal import Refusal
 Node = ir.Node
 Value = ir.Value
 Graph = ir.Graph
-Attribute = int | float | str | Sequence[int] | Sequence[float] | Array | Graph
+Attribute = int | float | str | Sequence[int] | Sequence[float] | Array | Graph | ir.Attr
 Attributes = Mapping[str, Attribute]
 
 
