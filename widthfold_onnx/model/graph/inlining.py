@@ -45,9 +45,10 @@ def inlined(model: onnx.ModelProto, sites: Sites) -> tuple[onnx.ModelProto, str]
     if not holding:
         return model, ""
     try:
-        for weigh, most, unit in ((_one, MAX_NODES, "nodes"), (_bytes, MAX_BYTES, "bytes")):
-            own = sum(map(weigh, all_nodes(model.graph.node)))
-            check_inlined_size(model, weigh, own + most, unit)
+        nodes = list(all_nodes(model.graph.node))
+        check_inlined_size(model, lambda _: 1, len(nodes) + MAX_NODES, "nodes")
+        own = sum(node.ByteSize() for node in nodes)
+        check_inlined_size(model, lambda node: node.ByteSize(), own + MAX_BYTES, "bytes")
     except InvalidModelError as error:
         return model, str(error)
     if model.ByteSize() > MAX_BYTES:
@@ -66,11 +67,3 @@ def _holding_sites(model: onnx.ModelProto, sites: Sites) -> set[tuple[str, str]]
         if any(operator_of(node) in sites or call_key(node) in holding for node in nodes):
             holding[function_key(function)] = function.domain, function.name
     return set(holding.values())
-
-
-def _one(_: onnx.NodeProto) -> int:
-    return 1
-
-
-def _bytes(node: onnx.NodeProto) -> int:
-    return int(node.ByteSize())

@@ -70,12 +70,6 @@ def body_path(path: str, node: onnx.NodeProto, attribute: str, index: int | None
     return f"{path}/{owner}/{attribute}{place}".lstrip("/")
 
 
-def all_initializers(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Yield the dense initializers of a graph and of all graphs in it."""
-    for inner in all_graphs(graph):
-        yield from inner.initializer
-
-
 def retain(items: MutableSequence[M], is_kept: Callable[[M], bool]) -> None:
     """Keep some messages of a repeated field."""
     kept = [item for item in items if is_kept(item)]

@@ -12,6 +12,7 @@ from widthfold_onnx.algebra.conv_axis import ConvAxis
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Document, Node
+from widthfold_onnx.model.graph.messages import Scope
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.domain import operator_of
 from widthfold_onnx.operators import OPERATORS
@@ -48,7 +49,7 @@ def read_site(
         planned: extents that are planned with.
     """
     node = site.node
-    operator = _place_problem(document, site) or _operator(document, node)
+    operator = place_problem(document, site.scope, node) or _operator(document, node)
     if isinstance(operator, Refusal):
         return operator
     found = _parameters(document, node, operator, planned)
@@ -89,13 +90,13 @@ def read_site(
     return _shape_problem(result) or _overflow(document, result) or result
 
 
-def _place_problem(document: Document, site: Site) -> Refusal | None:
+def place_problem(document: Document, scope: Scope, node: Node) -> Refusal | None:
     """Refuse a node that no rule can replace, for its place or its devices."""
-    if site.scope.proto is None:
+    if scope.proto is None:
         return Refusal(
             Code.IN_FUNCTION, f"the function cannot be inlined: {document.why_not_inlined}"
         )
-    if site.node.device_configurations:
+    if node.device_configurations:
         return Refusal(Code.SHARDED, "the node is configured to run on several devices")
     return None
 
