@@ -53,11 +53,11 @@ def test_the_limits_of_untrusted_models_are_those_of_the_code() -> None:
     page = (ROOT / "SECURITY.md").read_text()
     stated = dict(re.findall(r"^\| (.+) \| ([\d,; ]*\d)(?: each| GiB)? \|$", page, re.MULTILINE))
     assert stated == {
-        "nodes; initializers": f"{preflight.MAX_NODES:,}",
+        "nodes; tensors": f"{preflight.MAX_NODES:,}",
         "subgraphs in one another": f"{preflight.MAX_DEPTH}",
         "fields; messages of any kind": f"{preflight.MAX_FIELDS:,}; {preflight.MAX_MESSAGES:,}",
         "nodes once local functions are inlined": f"{functions.MAX_INLINED_NODES:,}",
         "dims of a tensor": f"{tensors.MAX_RANK}",
         "bytes of one set of stored inputs": f"{recorded.MAX_BYTES >> 30}",
     }
-    assert preflight.MAX_INITIALIZERS == preflight.MAX_NODES
+    assert preflight.MAX_TENSORS == preflight.MAX_NODES

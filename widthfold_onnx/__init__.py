@@ -46,22 +46,14 @@ if TYPE_CHECKING:
         VerifyReport,
     )
 
-_HOMES = {
-    "InspectReport": "results",
-    "OptimizeReport": "results",
-    "SiteReport": "results",
-    "TuneReport": "results",
-    "VerifyReport": "results",
-    "fold": "interop",
-    "fold_graph": "interop",
-    "fold_ir": "interop",
-    "fold_model": "planning",
-    "inspect": "pipeline",
-    "optimize": "pipeline",
-    "tune": "plan.search.tuning",
-    "verify": "pipeline",
+_ON_FIRST_USE = {
+    "interop": ("fold", "fold_graph", "fold_ir"),
+    "pipeline": ("inspect", "optimize", "verify"),
+    "plan.search.tuning": ("tune",),
+    "planning": ("fold_model",),
+    "results": ("InspectReport", "OptimizeReport", "SiteReport", "TuneReport", "VerifyReport"),
 }
-"""Modules of the names that are imported on first use."""
+"""Modules and the names that are imported from them on first use."""
 
 __all__ = [
     "AxisName",
@@ -100,6 +92,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import on first use: `--help` needs no onnx, and `fold` and `runtime` only numpy and onnx."""
-    if name in _HOMES:
-        return getattr(import_module(f"widthfold_onnx.{_HOMES[name]}"), name)
+    for module, names in _ON_FIRST_USE.items():
+        if name in names:
+            return getattr(import_module(f"widthfold_onnx.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

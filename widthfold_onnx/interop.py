@@ -9,7 +9,7 @@ like any other.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from widthfold_onnx.errors import CheckFailedError, UnverifiedError, UsageError
 from widthfold_onnx.evidence.proof.compare import proved
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.model.graph.library import ir
+from widthfold_onnx.model.graph.traversal import bodies, values_of
 from widthfold_onnx.model.proto.frozen import frozen
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.pipeline import optimize
@@ -187,8 +188,8 @@ def _keep(old: ir.Graph, new: ir.Graph) -> None:
     for name, value in new.initializers.items():
         if name in old.initializers:
             value.const_value = old.initializers[name].const_value
-    before = {value.name: value for value in _values(old)}
-    for value in _values(new):
+    before = {value.name: value for value in values_of(old)}
+    for value in values_of(new):
         if value.name in before:
             value.meta.update(before[value.name].meta)
     nodes = {tuple(value.name for value in node.outputs): node for node in old}
@@ -197,9 +198,8 @@ def _keep(old: ir.Graph, new: ir.Graph) -> None:
         if same is None or same.op_identifier() != node.op_identifier():
             continue
         node.meta.update(same.meta)
-        for name, attribute in same.attributes.items():
-            for one, other in zip(_bodies(attribute), _bodies(node.attributes[name]), strict=True):
-                _keep(one, other)
+        for one, other in zip(bodies(same), bodies(node), strict=True):
+            _keep(one, other)
 
 
 def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol | None]:
@@ -209,16 +209,3 @@ def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol | None]:
             for attribute in node.attributes.values():
                 if attribute.type is ir.AttributeType.TENSOR:
                     yield attribute.as_tensor()
-
-
-def _values(graph: ir.Graph) -> Iterator[ir.Value]:
-    yield from graph.inputs
-    yield from graph.initializers.values()
-    for node in graph:
-        yield from node.outputs
-
-
-def _bodies(attribute: ir.Attr) -> Sequence[ir.Graph]:
-    if attribute.type is ir.AttributeType.GRAPH:
-        return [attribute.as_graph()]
-    return attribute.as_graphs() if attribute.type is ir.AttributeType.GRAPHS else []

@@ -73,10 +73,6 @@ class Code(StrEnum):
     GROUPED_CHANNELS_LAST = "grouped-channels-last"
     NO_CHANNELS = "no-channels"
 
-    # Channels and groups of a form.
-    CHANNELS_LOST = "channels-lost"
-    GROUPS_DO_NOT_DIVIDE = "groups-do-not-divide"
-
     # A form of a site.
     EMPTY_TENSOR = "empty-tensor"
     ONE_POSITION = "one-position"

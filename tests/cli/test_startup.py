@@ -51,13 +51,15 @@ def test_help_needs_no_library(word: str, report: Path) -> None:
 
 @pytest.mark.parametrize("verb", ["optimize", "verify", "inspect", "tune"])
 @pytest.mark.parametrize("name", NO_MODELS)
-def test_a_file_that_is_no_model_is_refused_before_any_library_is_imported(
+def test_a_file_that_is_no_model_is_refused_before_a_library_is_imported(
     verb: str, name: str, report: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(NO_MODELS[name])
     second = {"optimize": [tmp_path / "out.onnx"], "verify": [path]}.get(verb, [])
-    assert imported(COMMAND, report, verb, path, *second) == (set(), 3)
+    # Only the definition of its messages tells that a model is cut off.
+    libraries = TO_PARSE if name == "cut" else set()
+    assert imported(COMMAND, report, verb, path, *second) == (libraries, 3)
 
 
 @pytest.mark.parametrize("verb", ["optimize", "verify", "inspect"])

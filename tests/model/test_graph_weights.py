@@ -104,7 +104,7 @@ def test_a_weight_in_a_constant_node(place):
     assert "Constant" not in {node.op_type for node in result.graph.node}
 
 
-def test_nodes_out_of_order_keep_their_order():
+def test_nodes_out_of_order_are_put_in_an_order_that_can_run():
     model = parsed(
         """(float[1, 2, 8, 8] x) => (float[1, 3, 8, 8] y) {
           y = Relu (c)
@@ -116,7 +116,7 @@ def test_nodes_out_of_order_keep_their_order():
     result, codes = refolded(model)
     assert codes == {"conv": "folded"}
     ops = [node.op_type for node in result.graph.node]
-    assert ops.index("Relu") < ops.index("Conv") < ops.index("Sigmoid")
+    assert ops.index("Sigmoid") < ops.index("Conv") < ops.index("Relu")
 
 
 def test_a_computed_weight_and_a_fed_weight_are_refused():

@@ -74,7 +74,7 @@ def test_depth_needs_no_stack():
     ("data", "message"),
     [
         (field(7, b"\x0a\x00" * (4 << 20)), "more than 1000000 nodes"),
-        (field(7, b"\x2a\x00" * (2 << 20)), "more than 1000000 initializers"),
+        (field(7, b"\x2a\x00" * (2 << 20)), "more than 1000000 tensors"),
         (b"\x3a\x02\x0a\x00" * (2 << 20), "more than"),
         (field(7, b"\x5a\x00" * (3 << 20)), "more than 2000000"),
         (field(7, field(1, b"\x2a\x00" * (3 << 20))), "more than 2000000"),

@@ -204,7 +204,7 @@ def test_every_step_may_fail(source, out, monkeypatch, call):
 
     loaded = load(source)
     with monkeypatch.context() as patch:
-        target = atomic.Path if call == "replace" else atomic.os
+        target = atomic.os if call == "fsync" else atomic.Path
         patch.setattr(target, call, fail)
         with pytest.raises(UsageError, match="No space left"):
             write_model(loaded.proto, out, source_folder=source.parent, check=check)

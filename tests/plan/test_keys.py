@@ -43,7 +43,7 @@ NOT_IN_THE_KEY = {
     # Names of fields, of one class only where it is named.
     # of a form
     **dict.fromkeys(("is_view", "bytes_ratio", "flops_ratio", "channels_last"), EXTENTS),
-    **dict.fromkeys(("in_shape", "out_shape", "stated", "folded", "rests"), EXTENTS),
+    **dict.fromkeys(("in_shape", "out_shape", "stated", "binds", "rests"), EXTENTS),
     **dict.fromkeys(("folding", "unfolding", "ends"), EXTENTS),
     # of a fold
     "Grouping.group": "is the group of the fold",

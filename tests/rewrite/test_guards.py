@@ -177,3 +177,19 @@ def test_a_region_of_products_has_one_guard(rows: int) -> None:
     model = parsed(text, m=(3, 7), k=(7, 5), c=(7,))
     options = replace(REGION, factor=8, axis=AxisName.AUTO, input_shapes={"x": (1, 40, 3)})
     assert same(model, folded(model, options, 2), {"x": draw((1, rows, 3))}) == [rows == 40]
+
+
+def test_an_op_of_two_results_stands_once_in_each_branch() -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : 13]>
+    main (float[2, 3, 7, W] x) => (float[2, 2, 7, W] s, float[2, 3, 7, W] y) {{
+      c = Conv <{PADS}> (x, u)
+      p, q = Split <axis = 1> (c)
+      s = Relu (p)
+      y = Conv <{PADS}> (q, v)
+    }}"""
+    model = parsed(text, u=(4, 3, 3, 5), v=(3, 2, 3, 5))
+    result = folded(model, CHAINED, 2)
+    (guard,) = guards(result)
+    assert [[n.op_type for n in a.g.node].count("Split") for a in guard.attribute] == [1, 1]
+    for width, taken in SIZES.items():
+        assert same(model, result, {"x": draw((*SHAPE[:3], width))}) == [taken]

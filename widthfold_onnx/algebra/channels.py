@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.refusal import Code, Refusal
 
 Mask = npt.NDArray[np.bool_]
 
@@ -53,6 +52,13 @@ class Regrouping:
     after: Grouping = Grouping()
 
     @property
+    def is_possible(self) -> bool:
+        """True if no channels are taken away, and the groups divide the new ones."""
+        before, after = self.before, self.after
+        fewer = after.inputs < before.inputs or after.outputs < before.outputs
+        return not fewer and math.gcd(after.inputs, after.outputs) % after.group == 0
+
+    @property
     def growth(self) -> float:
         """Elements of the weight, after / before."""
         return self.after.size / self.before.size
@@ -82,18 +88,6 @@ class Regrouping:
         """Return the new input and output channels, for those of the original."""
         before, after = self.before, self.after
         return inputs + after.inputs - before.inputs, outputs + after.outputs - before.outputs
-
-
-def regroup(before: Grouping, after: Grouping) -> Regrouping | Refusal:
-    """Return the change from one grouping to another, or why there is none."""
-    if after.inputs < before.inputs or after.outputs < before.outputs:
-        return Refusal(Code.CHANNELS_LOST, "channels can be added, none can be taken away")
-    if math.gcd(after.inputs, after.outputs) % after.group:
-        return Refusal(
-            Code.GROUPS_DO_NOT_DIVIDE,
-            f"{after.group} groups do not divide {after.inputs} -> {after.outputs} channels",
-        )
-    return Regrouping(before, after)
 
 
 def regroup_weight(weight: Array, regrouping: Regrouping) -> Array:

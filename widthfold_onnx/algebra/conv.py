@@ -97,16 +97,12 @@ class ConvFold:
         """The axes of the folded Conv's kernel, without those that are lifted."""
         return self.axes[1:] if self.summed else self.axes
 
-    @property
-    def in_layout(self) -> ConvLayout:
-        """State of its input, unless that is extended; tile-major only for one group."""
-        tiles = tuple((a.in_tile, a.blocked) for a in self.axes)
-        return ConvLayout(self.batch, tiles, self.lift, self.tile_major)
+    def layout(self, *, output: bool) -> ConvLayout:
+        """Return the layout of its input or output, unless that is extended or cut.
 
-    @property
-    def out_layout(self) -> ConvLayout:
-        """State of its output, unless that is cut; tile-major only for one group."""
-        tiles = tuple((a.out_tile, a.blocked) for a in self.axes)
+        It is tile-major only for one group.
+        """
+        tiles = tuple((a.out_tile if output else a.in_tile, a.blocked) for a in self.axes)
         return ConvLayout(self.batch, tiles, self.lift, self.tile_major)
 
     @property

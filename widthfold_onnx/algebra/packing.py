@@ -16,10 +16,11 @@ folding the last axis needs no other Transpose: one Reshape stands between them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+Dims = tuple[int | None, ...]
 Axis = tuple[str, ...]
 Arrangement = tuple[Axis, ...]
 
@@ -62,6 +63,13 @@ class ShiftedSum:
 
 Step = Reshape | Transpose
 Move = Step | ShiftedSum
+
+
+def after(shape: Dims, steps: Iterable[Step]) -> Dims:
+    """Return the extents behind some moves of a tensor."""
+    for step in steps:
+        shape = step.extents if isinstance(step, Reshape) else tuple(shape[i] for i in step.order)
+    return shape
 
 
 def pixel_shuffle(steps: Sequence[Move]) -> int | None:

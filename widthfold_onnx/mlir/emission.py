@@ -11,7 +11,7 @@ import numpy as np
 from widthfold_onnx.algebra.channels import Grouping, Regrouping, most_groups, regroup_weight
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.conv_axis import ConvAxis, FoldedAxis
-from widthfold_onnx.algebra.packing import Step
+from widthfold_onnx.algebra.packing import Step, after
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.mlir import library as mlir
 from widthfold_onnx.mlir.layers import (
@@ -23,7 +23,7 @@ from widthfold_onnx.mlir.layers import (
     result_axes,
     to_canonical,
 )
-from widthfold_onnx.mlir.moves import after, dense, empty, inverted, moved, padded, shape_of
+from widthfold_onnx.mlir.moves import dense, empty, inverted, moved, padded, shape_of
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite

@@ -18,10 +18,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from widthfold_onnx.algebra.packing import Reshape, Step, Transpose
+from widthfold_onnx.algebra.packing import Reshape, Step, Transpose, after
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.mlir import library as mlir
-from widthfold_onnx.mlir.moves import after, shape_of
+from widthfold_onnx.mlir.moves import shape_of
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.operators import OPERATORS

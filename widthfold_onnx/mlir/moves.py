@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
-from widthfold_onnx.algebra.packing import Reshape, Step, Transpose
+from widthfold_onnx.algebra.packing import Reshape, Step, Transpose, after
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.mlir import library as mlir
 from widthfold_onnx.model.proto.dims import Dims
@@ -26,13 +26,6 @@ def shape_of(value: Any) -> Dims:
     """Return the extents of a tensor; None where open."""
     kind = value.type
     return tuple(None if kind.is_dynamic_dim(i) else e for i, e in enumerate(kind.shape))
-
-
-def after(shape: Dims, steps: Iterable[Step]) -> Dims:
-    """Return the extents behind some moves."""
-    for step in steps:
-        shape = step.extents if isinstance(step, Reshape) else tuple(shape[i] for i in step.order)
-    return shape
 
 
 def inverted(shape: Dims, steps: Sequence[Step]) -> tuple[Step, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -11,7 +11,7 @@ from widthfold_onnx.algebra.conv_axis import ConvAxis
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.document import Attributes, Node
 from widthfold_onnx.model.proto.dims import Dims
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 
 MIN_OPSET = 5
 """First operator set whose Reshape takes its shape as an input, which every form needs."""
@@ -58,6 +58,10 @@ class Inputs:
         return (self.out_scale, self.out_zero)
 
 
+QLINEAR = Inputs(data_scale=1, data_zero=2, weight=3, scale=4, zero=5, out_scale=6, out_zero=7)
+"""The inputs of a quantized operator with the weight as second operand."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Operator:
     """An operator, described as a Conv with a weight [O, C/group, *kernel].
@@ -97,7 +101,47 @@ class Operator:
     integers: bool = False
     min_opset: int = MIN_OPSET
 
+    @property
+    def is_product(self) -> bool:
+        """True for a product of matrices, whose positions are rows or columns."""
+        return self.positions is not Positions.SPATIAL
 
-def integers(node: Node, name: str, default: list[int]) -> list[int]:
+    @property
+    def left(self) -> bool:
+        """True for a product with the weight on the left."""
+        return self.positions is Positions.COLUMNS
+
+
+def integers(node: Node, name: str, default: Sequence[int]) -> list[int]:
     """Return an attribute of integers."""
     return list(node.attributes.get_ints(name, default))
+
+
+def read_axes(node: Node, lengths: Dims, kernel: Sequence[int]) -> list[ConvAxis] | Refusal:
+    """Read kernel, strides, dilations and pads of a Conv, a ConvTranspose or a pool.
+
+    Args:
+        node: the node.
+        lengths: extents of the spatial axes.
+        kernel: extents of the kernel by its weight.
+
+    Returns:
+        The axes, without what `auto_pad` says; a refusal if the attributes contradict each other.
+    """
+    rank = len(lengths)
+    stated = integers(node, "kernel_shape", kernel)
+    strides, dilations = (integers(node, name, [1] * rank) for name in ("strides", "dilations"))
+    pads = integers(node, "pads", [0] * (2 * rank))
+    fits = stated == list(kernel) and len(kernel) == rank
+    fits = fits and [len(strides), len(dilations), len(pads)] == [rank, rank, 2 * rank]
+    if not fits or min([1, *strides, *dilations]) < 1:
+        return Refusal(
+            Code.INCONSISTENT_ATTRIBUTES,
+            f"kernel {stated}, strides {strides}, dilations {dilations}, pads {pads} for a kernel "
+            f"{list(kernel)} along {rank} axes",
+        )
+    rows = zip(lengths, kernel, strides, dilations, pads[:rank], pads[rank:], strict=True)
+    return [
+        ConvAxis(length=n, kernel=k, stride=s, dilation=d, pad_begin=begin, pad_end=end)
+        for n, k, s, d, begin, end in rows
+    ]

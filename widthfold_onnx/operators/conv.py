@@ -8,7 +8,7 @@ from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.conv_axis import ConvAxis
 from widthfold_onnx.model.graph.document import Attributes, Node
 from widthfold_onnx.model.proto.dims import Dims
-from widthfold_onnx.operators.base import Inputs, Operator, integers
+from widthfold_onnx.operators.base import QLINEAR, Inputs, Operator, read_axes
 from widthfold_onnx.refusal import Code, Refusal
 
 
@@ -24,39 +24,18 @@ def _axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis, ..
         The axes with explicit pads (SAME as the ONNX operator text defines it), or a refusal
         where the attributes contradict each other or pads depend on an unknown extent.
     """
-    rank = len(weight) - 2
-    strides = integers(node, "strides", [1] * rank)
-    dilations = integers(node, "dilations", [1] * rank)
-    pads = integers(node, "pads", [0] * (2 * rank))
+    axes = read_axes(node, dims[2:], weight[2:])
+    if isinstance(axes, Refusal):
+        return axes
     auto_pad = auto_pad_of(node)
-    kernel = integers(node, "kernel_shape", list(weight[2:]))
-    fits = (
-        tuple(kernel) == weight[2:]
-        and (len(strides), len(dilations), len(pads)) == (rank, rank, 2 * rank)
-        and min(*strides, *dilations) >= 1
-    )
-    if not fits:
-        return Refusal(
-            Code.INCONSISTENT_ATTRIBUTES,
-            f"kernel {kernel}, strides {strides}, dilations {dilations}, pads {pads} for weight "
-            f"{list(weight)}",
-        )
-    axes = []
-    for i in range(rank):
-        axis = ConvAxis(
-            length=dims[2 + i],
-            kernel=kernel[i],
-            stride=strides[i],
-            dilation=dilations[i],
-            pad_begin=0 if auto_pad == "VALID" else pads[i],
-            pad_end=0 if auto_pad == "VALID" else pads[rank + i],
-        )
+    for i, axis in enumerate(axes):
         if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-            same = _same_pads(axis, auto_pad)
-            if isinstance(same, Refusal):
-                return same
-            axis = replace(axis, pad_begin=same[0], pad_end=same[1])
-        axes.append(axis)
+            pads = _same_pads(axis, auto_pad)
+            if isinstance(pads, Refusal):
+                return pads
+            axes[i] = replace(axis, pad_begin=pads[0], pad_end=pads[1])
+        elif auto_pad == "VALID":
+            axes[i] = replace(axis, pad_begin=0, pad_end=0)
     return tuple(axes)
 
 
@@ -121,17 +100,4 @@ CONV = Operator(
     pads_by_extent=_pads_by_extent,
 )
 CONV_INTEGER = replace(CONV, inputs=Inputs(data_zero=2, zero=3), integers=True)
-QLINEAR_CONV = replace(
-    CONV,
-    inputs=Inputs(
-        data_scale=1,
-        data_zero=2,
-        weight=3,
-        scale=4,
-        zero=5,
-        out_scale=6,
-        out_zero=7,
-        bias=8,
-    ),
-    integers=True,
-)
+QLINEAR_CONV = replace(CONV, inputs=replace(QLINEAR, bias=8), integers=True)

@@ -16,7 +16,7 @@ from widthfold_onnx.algebra.conv_axis import ConvAxis
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.document import Node
 from widthfold_onnx.model.proto.dims import Dims
-from widthfold_onnx.operators.base import integers
+from widthfold_onnx.operators.base import integers, read_axes
 from widthfold_onnx.operators.conv import CONV, auto_pad_of, group_of
 from widthfold_onnx.refusal import Code, Refusal
 
@@ -25,33 +25,24 @@ Pads = tuple[int, int]
 
 def _axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis, ...] | Refusal:
     """Return the geometry of every spatial axis, see `Operator.axes`."""
-    rank = len(weight) - 2
-    kernel = integers(node, "kernel_shape", list(weight[2:]))
-    strides = integers(node, "strides", [1] * rank)
-    dilations = integers(node, "dilations", [1] * rank)
-    pads = integers(node, "pads", [0] * (2 * rank))
+    axes = read_axes(node, dims[2:], weight[2:])
+    if isinstance(axes, Refusal):
+        return axes
+    rank = len(axes)
     more = integers(node, "output_padding", [0] * rank)
     wanted = integers(node, "output_shape", [])
-    fits = (
-        tuple(kernel) == weight[2:]
-        and [len(strides), len(dilations), len(more), len(pads)] == [rank] * 3 + [2 * rank]
-        and len(wanted) in (0, rank)
-        and min(*strides, *dilations) >= 1
-        and min(*pads, *more) >= 0
-    )
-    if not fits:
+    pads = [pad for axis in axes for pad in (axis.pad_begin, axis.pad_end)]
+    if len(more) != rank or len(wanted) not in (0, rank) or min(*pads, *more) < 0:
         return Refusal(
             Code.INCONSISTENT_ATTRIBUTES,
-            f"kernel {kernel}, strides {strides}, dilations {dilations}, pads {pads}, output "
-            f"padding {more}, output shape {wanted} for weight of kernel {list(weight[2:])}",
+            f"pads {pads}, output padding {more}, output shape {wanted} along {rank} axes",
         )
-    axes = []
-    for i in range(rank):
-        length, s, reach = dims[2 + i], strides[i], dilations[i] * (kernel[i] - 1)
+    for i, axis in enumerate(axes):
+        s, reach = axis.stride, axis.dilation * (axis.kernel - 1)
         found = _pads(
             auto_pad_of(node),
-            (pads[i], pads[rank + i]),
-            None if length is None else s * (length - 1) + reach + 1 + more[i],
+            (axis.pad_begin, axis.pad_end),
+            None if axis.length is None else s * (axis.length - 1) + reach + 1 + more[i],
             None if not wanted else wanted[i],
             reach + 1 + more[i] - s,
         )
@@ -62,16 +53,8 @@ def _axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis, ..
                 Code.OUTPUT_TOO_LARGE,
                 f"an output of {wanted[i]} positions is a stride or more beyond the kernel's reach",
             )
-        axes.append(
-            ConvAxis(
-                length=length,
-                kernel=kernel[i],
-                dilation=dilations[i],
-                pad_begin=reach - found[0],
-                pad_end=reach - found[1] + more[i],
-                base_dilation=s,
-            )
-        )
+        before, behind = reach - found[0], reach - found[1] + more[i]
+        axes[i] = replace(axis, stride=1, base_dilation=s, pad_begin=before, pad_end=behind)
     return tuple(axes)
 
 

@@ -12,6 +12,7 @@ from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.conv_axis import ConvAxis
 from widthfold_onnx.model.graph.document import Attributes, Node
 from widthfold_onnx.model.proto.dims import Dims
+from widthfold_onnx.model.shapes.inference import ACTIVATION
 from widthfold_onnx.operators.conv import CONV
 from widthfold_onnx.refusal import Code, Refusal
 
@@ -26,12 +27,8 @@ def _axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis, ..
 
 
 def _attributes(node: Node, fold: ConvFold) -> Attributes:
-    kept = dict(CONV.attributes(node, fold))
-    if "activation" in node.attributes:
-        kept["activation"] = node.attributes["activation"].as_string()
-    if "activation_params" in node.attributes:
-        kept["activation_params"] = node.attributes["activation_params"].as_floats()
-    return kept
+    kept = {name: node.attributes[name] for name in ACTIVATION if name in node.attributes}
+    return {**CONV.attributes(node, fold), **kept}
 
 
 FUSED_CONV = replace(CONV, axes=_axes, attributes=_attributes)

@@ -20,7 +20,7 @@ from widthfold_onnx.algebra.conv_axis import ConvAxis
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.document import Attributes, Node
 from widthfold_onnx.model.proto.dims import Dims
-from widthfold_onnx.operators.base import Inputs, Operator, Positions
+from widthfold_onnx.operators.base import QLINEAR, Inputs, Operator, Positions
 
 SCALES = ("alpha", "beta")
 GEMM_MIN_OPSET = 7
@@ -72,9 +72,7 @@ def _axes(node: Node, dims: Dims, weight: tuple[int, ...], *, left: bool) -> tup
 def _attributes(node: Node, fold: ConvFold, *, left: bool) -> Attributes:
     """Return the attributes of the folded product: data that lay across is transposed before."""
     turned = _flag_of_weight(left=left)
-    kept: dict[str, float] = {
-        name: node.attributes[name].as_float() for name in SCALES if name in node.attributes
-    }
+    kept = {name: node.attributes[name] for name in SCALES if name in node.attributes}
     return {**kept, turned: 1} if flag(node, turned) else kept
 
 
@@ -108,23 +106,5 @@ MATMUL_INTEGER = _of_bytes(
     Inputs(data_zero=2, zero=3), Inputs(data=1, weight=0, data_zero=3, zero=2)
 )
 QLINEAR_MATMUL = _of_bytes(
-    Inputs(
-        data_scale=1,
-        data_zero=2,
-        weight=3,
-        scale=4,
-        zero=5,
-        out_scale=6,
-        out_zero=7,
-    ),
-    Inputs(
-        data=3,
-        data_scale=4,
-        data_zero=5,
-        weight=0,
-        scale=1,
-        zero=2,
-        out_scale=6,
-        out_zero=7,
-    ),
+    QLINEAR, replace(QLINEAR, data=3, data_scale=4, data_zero=5, weight=0, scale=1, zero=2)
 )

@@ -7,36 +7,32 @@ which is 1, or 0 without elements.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from onnx import NodeProto, helper, numpy_helper
 
+from widthfold_onnx.model.graph.document import Attributes, Document, Node, Value
 from widthfold_onnx.rules.forms.open_extents import Extent
 
 GUARD_KEY = "widthfold.guard"
 """Metadata key of the nodes of a guard; for its If, the value names what the guard tests."""
-
-Fresh = Callable[[str], str]
-"""Returns a name that the model does not have yet."""
 
 
 class Conditions:
     """The nodes of the test of a guard.
 
     Args:
+        document: the model.
         base: prefix of their names.
-        fresh: returns new names.
     """
 
-    def __init__(self, base: str, fresh: Fresh) -> None:
-        self.nodes: list[NodeProto] = []
+    def __init__(self, document: Document, base: str) -> None:
+        self.nodes: list[Node] = []
+        self._document = document
         self._base = base
-        self._fresh = fresh
 
-    def all_of(self, extents: Mapping[str, Mapping[int, Extent]]) -> str:
-        """Return the name of the value that is true if the folded nodes may run.
+    def all_of(self, extents: Mapping[Value, Mapping[int, Extent]]) -> Value:
+        """Return the value that is true if the folded nodes may run.
 
         Args:
             extents: conditions on the extents, by value and axis.
@@ -46,29 +42,28 @@ class Conditions:
             chosen = self._add("And", "guard_all", [chosen, test])
         return chosen
 
-    def _extents(self, value: str, wanted: Mapping[int, Extent]) -> str:
-        columns = {
-            "axes": list(wanted),
-            "offsets": [extent.offset for extent in wanted.values()],
-            "moduli": [extent.modulus for extent in wanted.values()],
-        }
-        axes, offsets, moduli = (
-            self._constant(f"guard_{name}", np.array(numbers, np.int64))
-            for name, numbers in columns.items()
-        )
+    def _extents(self, value: Value, wanted: Mapping[int, Extent]) -> Value:
+        axes = self._constant("axes", wanted)
+        offsets = self._constant("offsets", [extent.offset for extent in wanted.values()])
+        moduli = self._constant("moduli", [extent.modulus for extent in wanted.values()])
         shape = self._add("Shape", "guard_shape", [value])
         extents = self._add("Gather", "guard_extents", [shape, axes])
         above = self._add("Sub", "guard_above", [extents, offsets])
         rest = self._add("Mod", "guard_rest", [above, moduli])
-        largest = self._add("ReduceMax", "guard_largest", [rest], keepdims=0)
-        smallest = self._add("ReduceMin", "guard_smallest", [shape], keepdims=0)
+        largest = self._add("ReduceMax", "guard_largest", [rest], {"keepdims": 0})
+        smallest = self._add("ReduceMin", "guard_smallest", [shape], {"keepdims": 0})
         some = self._add("Sign", "guard_some", [smallest])
         return self._add("Less", "guard_fits", [largest, some])
 
-    def _constant(self, what: str, array: np.ndarray[Any, Any]) -> str:
-        return self._add("Constant", what, [], value=numpy_helper.from_array(array))
+    def _constant(self, what: str, numbers: Iterable[int]) -> Value:
+        array = np.array(list(numbers), np.int64)
+        return self._add("Constant", f"guard_{what}", [], {"value": array})
 
-    def _add(self, op_type: str, what: str, inputs: Sequence[str], **attributes: Any) -> str:
-        name = self._fresh(f"{self._base}/{what}")
-        self.nodes.append(helper.make_node(op_type, inputs, [name], name=name, **attributes))
-        return name
+    def _add(
+        self, op_type: str, what: str, inputs: Sequence[Value], attributes: Attributes | None = None
+    ) -> Value:
+        name, metadata = f"{self._base}/{what}", {GUARD_KEY: ""}
+        node = self._document.node(op_type, inputs, attributes or {}, name=name, metadata=metadata)
+        node.outputs[0].name = node.name
+        self.nodes.append(node)
+        return node.outputs[0]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from widthfold_onnx.algebra.axis import fold_axis
 from widthfold_onnx.algebra.conv import ConvFold
-from widthfold_onnx.algebra.conv_axis import FoldedAxis
+from widthfold_onnx.algebra.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.results import AxisPattern
 from widthfold_onnx.rewrite.record import MOST_TAPS, FoldRecord
 from widthfold_onnx.rules.forms.form import Reformulation
@@ -37,23 +38,10 @@ def patterns(fold: ConvFold, names: Sequence[str], samples: int | None) -> list[
         names: of the other axes.
         samples: extent of the batch; None for any.
     """
-    result = []
-    if fold.batch > 1:
-        result.append(
-            AxisPattern(
-                axis="batch",
-                in_tile=fold.batch,
-                out_tile=fold.batch,
-                blocked=False,
-                in_length=samples,
-                original_kernel=1,
-                kernel=1,
-                stride=1,
-                taps=[(b, b, 0, 0) for b in range(fold.batch) if fold.batch <= MOST_TAPS],
-            )
-        )
-    pairs = zip(names, fold.axes, strict=True)
-    return result + [_pattern(name, axis) for name, axis in pairs if axis.folded]
+    batch = fold_axis(ConvAxis(length=samples, kernel=1), fold.batch, fold.batch)
+    assert isinstance(batch, FoldedAxis)
+    pairs = [("batch", batch), *zip(names, fold.axes, strict=True)]
+    return [_pattern(name, axis) for name, axis in pairs if axis.folded]
 
 
 def _pattern(name: str, folded: FoldedAxis) -> AxisPattern:

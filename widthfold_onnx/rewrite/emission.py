@@ -16,11 +16,10 @@ from collections.abc import Sequence
 from widthfold_onnx.algebra.packed_layout import PackedLayout
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.document import Document, Graph, Node, Value
-from widthfold_onnx.model.graph.traversal import nodes_of
 from widthfold_onnx.rewrite.chain import Chain, base_name, take_over
 from widthfold_onnx.rewrite.folded import append_folded
 from widthfold_onnx.rewrite.guard_groups import GuardGroups, Plans
-from widthfold_onnx.rewrite.guards import Guard
+from widthfold_onnx.rewrite.guards import put_guard
 from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rewrite.record import ORIGIN_KEY, PACKED
 from widthfold_onnx.rewrite.regions import PropagatedOp
@@ -60,7 +59,7 @@ class Emission:
 
     def emit(self) -> None:
         """Make the new nodes; the graph still holds the old ones only."""
-        for node in list(nodes_of(self._graph)):
+        for node in self._graph:
             propagated_op = self._regions.propagated.get(node)
             if node in self._plans:
                 self._chains[node] = []
@@ -71,24 +70,15 @@ class Emission:
             elif self._regions.is_superseded(node):
                 self._chains[node] = []
 
-    def put(self) -> list[Guard]:
-        """Replace the old nodes by the new ones; return the guards to put around them."""
-        kept = [node for group in self._groups for node in group.nodes]
-        originals = {node: self._document.message(node) for node in kept}
-        self._document.replace(self._graph, self._chains, self._logical, kept)
-        path = self._document.path_of(self._graph)
-        return [
-            Guard(
-                path,
-                base_name(group.nodes[0]),
-                frozenset(
-                    new.outputs[0].name or "" for old in group.nodes for new in self._chains[old]
-                ),
-                tuple(originals[node] for node in group.nodes),
-                group.extents,
-            )
+    def put(self) -> None:
+        """Replace the old nodes by the new ones, and put guards around those of groups."""
+        branches = [
+            branch
             for group in self._groups
+            for branch in put_guard(self._document, group, self._chains, self._logical)
         ]
+        self._document.replace(self._graph, self._chains, self._logical)
+        self._document.add_branches(self._graph, branches)
 
     def _fold(self, node: Node, site: LinearSite, plan: Reformulation) -> None:
         """Emit the folded node with the moves that belong to it."""

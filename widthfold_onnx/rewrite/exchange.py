@@ -15,11 +15,12 @@ from widthfold_onnx.model.graph.messages import Scope
 from widthfold_onnx.model.proto.domain import operator_of
 from widthfold_onnx.model.proto.walk import all_nodes
 from widthfold_onnx.options import Companion
-from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.chain import base_name, take_over
 from widthfold_onnx.rewrite.record import ORIGIN_KEY, carries_folds
 from widthfold_onnx.rules.companions.companion import Step
 from widthfold_onnx.rules.companions.table import COMPANIONS
+from widthfold_onnx.rules.match.reading import place_problem
 
 
 @dataclass(frozen=True)
@@ -78,13 +79,7 @@ def _steps(
 ) -> tuple[Step, ...] | Refusal | None:
     if scope.proto is None and not COMPANIONS[name].inlines:
         return None
-    if scope.proto is None:
-        return Refusal(
-            Code.IN_FUNCTION, f"the function cannot be inlined: {document.why_not_inlined}"
-        )
-    if node.device_configurations:
-        return Refusal(Code.SHARDED, "the node is configured to run on several devices")
-    return COMPANIONS[name].equal(document, node)
+    return place_problem(document, scope, node) or COMPANIONS[name].equal(document, node)
 
 
 class _Making:
@@ -129,5 +124,5 @@ def _carried_out(document: Document, found: Mapping[Node, tuple[Step, ...]]) -> 
         chains[graph_of(node)][node] = making.nodes(node, steps)
     for graph, nodes in chains.items():
         values = {node.outputs[0]: made[-1].outputs[0] for node, made in nodes.items()}
-        document.replace(graph, nodes, values, ())
+        document.replace(graph, nodes, values)
     return document.finish()

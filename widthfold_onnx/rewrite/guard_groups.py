@@ -29,7 +29,7 @@ class Group:
     """Nodes that are guarded together, in an order in which they can run, and the test."""
 
     nodes: tuple[Node, ...]
-    extents: Mapping[str, Mapping[int, Extent]]
+    extents: Mapping[Value, Mapping[int, Extent]]
 
 
 class GuardGroups:
@@ -99,11 +99,11 @@ class GuardGroups:
 
     def _group_extents(
         self, nodes: tuple[Node, ...], border: Sequence[Value]
-    ) -> dict[str, dict[int, Extent]] | None:
+    ) -> dict[Value, dict[int, Extent]] | None:
         """Return the conditions on the border's extents; None if they do not fix those inside."""
         needed = [self._extents(node) for node in nodes]
         if len(nodes) == 1:
-            return {border[0].name or "": needed[0]}
+            return {border[0]: needed[0]}
         axes = sorted({axis for one in needed for axis in one})
         sites = [self._plans[node][0] for node in nodes if node in self._plans]
         shapes = {site.data: [site.planned[axis] for axis in stored_axes(site)] for site in sites}
@@ -114,7 +114,7 @@ class GuardGroups:
                 return None
             if None in (planned[axis] for axis in axes):
                 return None
-            result[value.name or ""] = {axis: Extent(planned[axis] or 0, EXACT) for axis in axes}
+            result[value] = {axis: Extent(planned[axis] or 0, EXACT) for axis in axes}
         return result
 
     def _on_a_cycle(self, groups: Sequence[tuple[Node, ...]]) -> list[tuple[Node, ...]]:

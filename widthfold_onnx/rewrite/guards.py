@@ -1,183 +1,91 @@
 """Put guards around folded nodes: If(condition) folded nodes, else the nodes of the original.
 
-Guards are put into the messages of a graph that is already rewritten: the folded nodes move into
-one branch, copies of the original nodes into the other. Constants that only one branch reads lie in
-that branch, because ONNX Runtime changes the layout of weights in the same graph only: with weights
-outside, a Conv 8 -> 8 of 3x39 took 1.3 times as long.
+The folded nodes move into one branch, copies of the original nodes into the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 
-import onnx
-from onnx import GraphProto, NodeProto, helper
-
-from widthfold_onnx.model.proto.domain import domain_name
-from widthfold_onnx.model.proto.scope import graph_scope
-from widthfold_onnx.model.proto.walk import all_nodes, placed_graphs, subgraphs
-from widthfold_onnx.rewrite.conditions import GUARD_KEY, Conditions, Fresh
-from widthfold_onnx.rules.forms.open_extents import EXTENTS, Extent
-
-Ports = Mapping[str, onnx.ValueInfoProto | None]
-"""The values that a guard returns, with their descriptions in the graph."""
+from widthfold_onnx.model.graph.document import Document, Graph, Node, Value
+from widthfold_onnx.rewrite.chain import base_name
+from widthfold_onnx.rewrite.conditions import GUARD_KEY, Conditions
+from widthfold_onnx.rewrite.guard_groups import Group
+from widthfold_onnx.rules.forms.open_extents import EXTENTS
 
 
-@dataclass(frozen=True)
-class Guard:
-    """Nodes that are to be guarded together.
+def put_guard(
+    document: Document,
+    group: Group,
+    chains: MutableMapping[Node, list[Node]],
+    logical: MutableMapping[Value, Value],
+) -> list[Graph]:
+    """Put the new nodes of a group into a guard; return its branches.
 
-    Attributes:
-        path: path of the graph that holds them (`model.graph.messages.Scope.path`).
-        base: prefix of the names of its own nodes.
-        new: first outputs of the folded nodes.
-        originals: the original nodes that they replace.
-        extents: conditions on the extents, by value and axis.
+    Args:
+        document: the model.
+        group: the nodes that are replaced, and the test.
+        chains: the new nodes by those that they replace: the guard takes their place.
+        logical: new values by those that they replace: what the guard returns takes their place.
     """
-
-    path: str
-    base: str
-    new: frozenset[str]
-    originals: tuple[NodeProto, ...]
-    extents: Mapping[str, Mapping[int, Extent]]
-
-
-def put_guards(model: onnx.ModelProto, guards: Iterable[Guard], fresh: Fresh) -> None:
-    """Move the guarded nodes into the branches of Ifs."""
-    by_path: dict[str, list[Guard]] = {}
-    for guard in guards:
-        by_path.setdefault(guard.path, []).append(guard)
-    if not by_path:
-        return
-    # Inner graphs first: a node that holds one is copied when its own graph is rewritten.
-    for path, graph in reversed(list(placed_graphs(model.graph))):
-        if path in by_path:
-            _put(graph, by_path[path], fresh)
-    # Below IR version 4 an initializer must be an input of its graph, and a body has no inputs.
-    # Constants move after all guards are put: the originals of another may read the same ones.
-    if model.ir_version >= 4 and not model.training_info:
-        for path, graph in placed_graphs(model.graph):
-            if path in by_path:
-                _move_constants(graph)
-
-
-def _put(graph: GraphProto, guards: Sequence[Guard], fresh: Fresh) -> None:
-    """Replace the folded nodes of a graph by guards."""
-    owner = {name: guard for guard in guards for name in guard.new}
-    folded: dict[int, list[NodeProto]] = {id(guard): [] for guard in guards}
-    readers: dict[str, set[int]] = {name: {0} for name in _ends(graph)}
-    for node in graph.node:
-        guard = owner.get(node.output[0]) if node.output else None
-        if guard is not None:
-            folded[id(guard)].append(node)
-        for name in _read_by([node]):
-            readers.setdefault(name, set()).add(0 if guard is None else id(guard))
-    described = {v.name: v for v in (*graph.value_info, *graph.output)}
-    nodes: list[NodeProto] = []
-    done: set[int] = set()
-    for node in graph.node:
-        guard = owner.get(node.output[0]) if node.output else None
-        if guard is None:
-            nodes.append(node)
-        elif id(guard) not in done:
-            done.add(id(guard))
-            written = {name for new in folded[id(guard)] for name in new.output}
-            ports = {
-                name: described.get(name)
-                for original in guard.originals
-                for name in original.output
-                # A value without readers among the nodes is kept: something else uses it.
-                if name in written and readers.get(name, set()) != {id(guard)}
-            }
-            nodes += _guarded(guard, folded[id(guard)], ports, fresh)
-    _set_nodes(graph, nodes)
-    _set_nodes(graph, list(graph_scope(graph).nodes))  # sort: a guard may read a later node
+    base = base_name(group.nodes[0])
+    folded = [new for old in group.nodes for new in chains[old]]
+    inside = {*folded, *group.nodes}
+    made = {value: logical.pop(value, None) for old in group.nodes for value in old.outputs}
+    ports = {
+        value: new
+        for value, new in made.items()
+        if new is not None and (document.is_fixed(value) or _is_read((value, new), inside))
+    }
+    originals, copies = _copied(document, group.nodes)
+    returned = {value: copies[value] for value in ports}
+    conditions = Conditions(document, base)
+    test = conditions.all_of(group.extents)
+    branches = {
+        "else_branch": _branch(document, base, "original", originals, returned),
+        "then_branch": _branch(document, base, "folded", folded, ports),
+    }
+    name, metadata = f"{base}/guard", {GUARD_KEY: EXTENTS}
+    choice = document.node("If", [test], branches, name=name, metadata=metadata, outputs=len(ports))
+    for output, (value, new) in zip(choice.outputs, ports.items(), strict=True):
+        for user, index in list(new.uses()):
+            if user not in inside:
+                user.replace_input_with(index, output)
+        logical[value] = output
+    chains.update({old: [] for old in group.nodes})
+    chains[group.nodes[-1]] = [*conditions.nodes, choice]
+    return list(branches.values())
 
 
-def _guarded(
-    guard: Guard, folded: Sequence[NodeProto], ports: Ports, fresh: Fresh
-) -> list[NodeProto]:
-    """Return the If that returns `ports`, behind the nodes of its condition."""
-    conditions = Conditions(guard.base, fresh)
-    choice = helper.make_node(
-        "If",
-        [conditions.all_of(guard.extents)],
-        list(ports),
-        name=fresh(f"{guard.base}/guard"),
-        then_branch=_branch("folded", folded, ports, guard.base, fresh),
-        else_branch=_branch("original", guard.originals, ports, guard.base, fresh),
-    )
-    for node in conditions.nodes:
-        node.metadata_props.add(key=GUARD_KEY, value="")
-    choice.metadata_props.add(key=GUARD_KEY, value=EXTENTS)
-    return [*conditions.nodes, choice]
+def _is_read(values: Iterable[Value], inside: set[Node]) -> bool:
+    """Check whether other nodes read a value, or none at all, so that something else uses it."""
+    users = [user for value in values for user, _ in value.uses()]
+    return not users or any(user not in inside for user in users)
 
 
-def _set_nodes(graph: GraphProto, nodes: Sequence[NodeProto]) -> None:
-    del graph.node[:]
-    graph.node.extend(nodes)
+def _copied(document: Document, nodes: Iterable[Node]) -> tuple[list[Node], dict[Value, Value]]:
+    """Copy nodes that may read each other; return the copies, and those of their outputs."""
+    made: list[Node] = []
+    copies: dict[Value, Value] = {}
+    for node in nodes:
+        inputs = [v if v is None else copies.get(v, v) for v in node.inputs]
+        copy = document.again(node, inputs, "", node.metadata_props, {})
+        copy.name, copy.doc_string = node.name, node.doc_string
+        for old, new in zip(node.outputs, copy.outputs, strict=True):
+            new.name, copies[old] = old.name, new
+        made.append(copy)
+    return made, copies
 
 
 def _branch(
-    what: str,
-    nodes: Sequence[NodeProto],
-    ports: Ports,
+    document: Document,
     base: str,
-    fresh: Fresh,
-) -> GraphProto:
+    what: str,
+    nodes: Sequence[Node],
+    ports: Mapping[Value, Value],
+) -> Graph:
     """Return a body that computes the values of `ports`, under new names."""
-    body = GraphProto(name=f"{base}/{what}")
-    own = {name: fresh(f"{name}/widthfold/{what}") for name in ports}
-    for node in nodes:
-        copy = body.node.add()
-        copy.CopyFrom(node)
-        if domain_name(node.domain) != node.domain:
-            copy.ClearField("domain")  # the runtime knows no "ai.onnx" in a body
-        for names in (copy.input, copy.output):
-            names[:] = [own.get(name, name) for name in names]
-    for name, port in ports.items():
-        described = body.output.add()
-        if port is not None:
-            described.CopyFrom(port)
-        described.name = own[name]
-    return body
-
-
-def _read_by(nodes: Iterable[NodeProto]) -> set[str]:
-    """Return the names that nodes read, and the graphs inside them."""
-    every = list(all_nodes(nodes))
-    ends = {name for node in every for body in subgraphs(node) for name in _ends(body)}
-    return {name for node in every for name in node.input} | ends
-
-
-def _ends(graph: GraphProto) -> set[str]:
-    return {value.name for value in graph.output}
-
-
-def _move_constants(graph: GraphProto) -> None:
-    """Move constants that only one branch of a guard reads into that branch."""
-    readers: dict[str, list[int]] = {}
-    bodies: dict[int, GraphProto] = {}
-
-    def note(names: Iterable[str], reader: int) -> None:
-        for name in names:
-            readers.setdefault(name, []).append(reader)
-
-    note(_ends(graph) | {value.name for value in graph.input}, -1)
-    note({annotation.tensor_name for annotation in graph.quantization_annotation}, -1)
-    for node in graph.node:
-        inner = subgraphs(node) if any(e.key == GUARD_KEY for e in node.metadata_props) else []
-        for body in inner:
-            bodies[len(bodies)] = body
-            note(_read_by(body.node), len(bodies) - 1)
-        note(node.input if inner else _read_by([node]), -1)
-    stay = []
-    for tensor in graph.initializer:
-        reader = readers.get(tensor.name, [-1])
-        if len(reader) == 1 and reader[0] in bodies:
-            bodies[reader[0]].initializer.append(tensor)
-        else:
-            stay.append(tensor)
-    del graph.initializer[:]
-    graph.initializer.extend(stay)
+    for value, made in ports.items():
+        made.name = document.fresh(f"{value.name}/widthfold/{what}")
+        made.type, made.shape = value.type, value.shape
+    return Graph([], list(ports.values()), nodes=nodes, name=f"{base}/{what}")

@@ -17,13 +17,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from widthfold_onnx.algebra.packed_layout import PackedLayout
-from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Document, Node, Value
 from widthfold_onnx.model.graph.traversal import connected
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.domain import is_default
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.forms.form import Ends, elements
+from widthfold_onnx.rules.match.parameter import constant_of
 from widthfold_onnx.rules.propagation.op import Op, PackedOp
 from widthfold_onnx.rules.propagation.table import propagate
 
@@ -175,10 +175,8 @@ class Regions:
         if len(node.inputs) < 3:
             return None
         _, scale, zero = node.inputs[:3]
-        assert scale is not None
-        known = None if zero is None else self._document.constant(zero)
-        step = self._document.constant(scale)
-        if zero is None or not isinstance(known, Constant) or not isinstance(step, Constant):
+        step, known = (constant_of(self._document, value) for value in (scale, zero))
+        if scale is None or zero is None or step is None or known is None:
             return None
         one = math.prod(known.shape) == math.prod(step.shape) == 1
         return (scale, zero) if one and known.dtype == "INT8" else None

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import onnx
 
 from widthfold_onnx.model.graph.document import Document, Graph, graph_of
-from widthfold_onnx.model.graph.traversal import nodes_of
+from widthfold_onnx.model.proto.walk import retain
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rewrite.emission import Emission
 from widthfold_onnx.rewrite.guard_groups import GuardGroups, Plans
-from widthfold_onnx.rewrite.guards import put_guards
 from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite
@@ -51,12 +50,7 @@ class Rewriting:
         for site, form in chosen:
             plans.setdefault(graph_of(site.node), {})[site.node] = (site, form)
         groups = {
-            graph: GuardGroups(
-                document,
-                list(nodes_of(graph)),
-                found,
-                options,
-            )
+            graph: GuardGroups(document, list(graph), found, options)
             for graph, found in plans.items()
         }
         return cls(document, plans, groups)
@@ -71,9 +65,9 @@ class Rewriting:
         ]
         for emission in emissions:
             emission.emit()  # all before any is put in place: bodies read values of graphs around
-        guards = [guard for emission in emissions for guard in emission.put()]
+        for emission in emissions:
+            emission.put()
         model = document.finish()
-        put_guards(model, guards, document.fresh)
         spreads = [spread_of(*found) for plans in self.plans.values() for found in plans.values()]
         note_spread(model, max(spreads, default=1.0))
         return model
@@ -91,8 +85,6 @@ def spread_of(site: LinearSite, form: Reformulation) -> float:
 
 def note_spread(model: onnx.ModelProto, largest: float) -> None:
     """Write into a model how far its folds may spread at most, in place of any other such note."""
-    others = [entry for entry in model.metadata_props if entry.key != NONFINITE_KEY]
-    del model.metadata_props[:]
-    model.metadata_props.extend(others)
+    retain(model.metadata_props, lambda entry: entry.key != NONFINITE_KEY)
     if largest > 1.0:
         model.metadata_props.add(key=NONFINITE_KEY, value=f"spread:{largest:g}")

@@ -30,7 +30,7 @@ def reformulate(site: LinearSite, options: FoldOptions, factor: int) -> Reformul
             legal,
             key=lambda form: (
                 _guarded_extent(site, form, options),
-                -len(form.folded) if factor == STRIDES_ALONE else 0,
+                -len(form.binds) if factor == STRIDES_ALONE else 0,
                 *cost(form),
             ),
         )

@@ -18,7 +18,7 @@ from tests.plan import tool
 from tests.rewrite.products import Product
 from widthfold_onnx import FoldOptions, fold_model
 from widthfold_onnx.evidence import proof
-from widthfold_onnx.operators import OPERATORS, conv, conv_transpose, matmul
+from widthfold_onnx.operators import OPERATORS, base, conv, conv_transpose, matmul
 from widthfold_onnx.operators.base import Operator
 from widthfold_onnx.operators.conv_transpose import CONV_TRANSPOSE
 from widthfold_onnx.rules.match import reading
@@ -76,7 +76,7 @@ def groups_reversed(weight: np.ndarray, node: Any) -> np.ndarray:
     return weight.reshape(conv.group_of(node), -1, *weight.shape[1:])[::-1].reshape(weight.shape)
 
 
-RIGHT_INTEGERS = conv.integers
+RIGHT_INTEGERS = base.integers
 RIGHT_FLAG = matmul.flag
 RIGHT_AUTO_PAD = conv.auto_pad_of
 
@@ -97,20 +97,20 @@ def described(op_type: str, *wrong: Operator) -> tuple[object, str, object]:
 FAULTS: dict[str, tuple[onnx.ModelProto, object, str, object]] = {
     "auto_pad is taken for its mirror image": (CONV, conv, "auto_pad_of", mirrored_auto_pad),
     "auto_pad is ignored": (CONV, conv, "auto_pad_of", lambda node: "NOTSET"),
-    "dilations are ignored": (UNEVEN, conv, "integers", without("dilations")),
-    "pads are ignored": (UNEVEN, conv, "integers", without("pads")),
-    "pads are read end first": (UNEVEN, conv, "integers", exchanged),
-    "strides are ignored": (STRIDED, conv, "integers", without("strides")),
+    "dilations are ignored": (UNEVEN, base, "integers", without("dilations")),
+    "pads are ignored": (UNEVEN, base, "integers", without("pads")),
+    "pads are read end first": (UNEVEN, base, "integers", exchanged),
+    "strides are ignored": (STRIDED, base, "integers", without("strides")),
     "groups are read in reverse": (
         GROUPS,
         *described("Conv", replace(conv.CONV, canonical=groups_reversed)),
     ),
-    "strides of a ConvTranspose are ignored": (UP, conv_transpose, "integers", without("strides")),
+    "strides of a ConvTranspose are ignored": (UP, base, "integers", without("strides")),
     "output_padding is ignored": (UP, conv_transpose, "integers", without("output_padding")),
-    "pads of a ConvTranspose are read end first": (UP, conv_transpose, "integers", exchanged),
+    "pads of a ConvTranspose are read end first": (UP, base, "integers", exchanged),
     "dilations of a ConvTranspose are ignored": (
         UP_DILATED,
-        conv_transpose,
+        base,
         "integers",
         without("dilations"),
     ),

@@ -20,7 +20,7 @@ from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.evidence.proof.values import Described, Shape
 from widthfold_onnx.model.proto.domain import domain_name, is_default
 from widthfold_onnx.model.proto.external import is_external
-from widthfold_onnx.model.proto.walk import node_tensors
+from widthfold_onnx.model.proto.walk import all_tensors
 from widthfold_onnx.model.shapes.table import ShapeTable
 
 _INTEGERS = tuple(
@@ -74,7 +74,7 @@ class Correspondence:
         return (
             _bare(before) == _bare(node)
             and self.old.versions(before) == self.new.versions(node)
-            and not any(map(is_external, node_tensors([node])))  # two files may lie elsewhere
+            and not any(map(is_external, all_tensors(node)))  # two files may lie elsewhere
             and all(self._alike(name) for name in self.new.graph.reads[index])
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from widthfold_onnx.model.graph.constants import Constant, computed_from
 from widthfold_onnx.model.graph.library import ir
@@ -12,14 +12,12 @@ from widthfold_onnx.refusal import Refusal
 def drop_unused(
     values: Iterable[ir.Value],
     constant: Callable[[ir.Value], Constant | Refusal],
-    staying: Container[ir.Value],
 ) -> Iterator[ir.Graph]:
     """Remove constants that are no longer read, and the nodes that compute them from others.
 
     Args:
         values: the inputs of removed nodes.
         constant: the constant behind a value.
-        staying: values that stay, read or not.
 
     Returns:
         The changed graphs, one for each removal.
@@ -27,7 +25,7 @@ def drop_unused(
     waiting = list(values)
     while waiting:
         value = waiting.pop()
-        if value.uses() or value.is_graph_output() or value.is_graph_input() or value in staying:
+        if value.uses() or value.is_graph_output() or value.is_graph_input():
             continue
         producer = value.producer()
         if producer is None and value.is_initializer() and isinstance(value.graph, ir.Graph):

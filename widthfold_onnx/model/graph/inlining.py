@@ -14,7 +14,9 @@ from onnx.inliner import inline_selected_functions
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model.proto.domain import operator_of
 from widthfold_onnx.model.proto.functions import (
+    FunctionKey,
     call_key,
+    callees_first,
     check_inlined_size,
     function_key,
     with_stated_defaults,
@@ -43,9 +45,10 @@ def inlined(model: onnx.ModelProto, sites: Sites) -> tuple[onnx.ModelProto, str]
     if not holding:
         return model, ""
     try:
-        for weigh, most, unit in ((_one, MAX_NODES, "nodes"), (_bytes, MAX_BYTES, "bytes")):
-            own = sum(map(weigh, all_nodes(model.graph.node)))
-            check_inlined_size(model, weigh, own + most, unit)
+        nodes = list(all_nodes(model.graph.node))
+        check_inlined_size(model, lambda _: 1, len(nodes) + MAX_NODES, "nodes")
+        own = sum(node.ByteSize() for node in nodes)
+        check_inlined_size(model, lambda node: node.ByteSize(), own + MAX_BYTES, "bytes")
     except InvalidModelError as error:
         return model, str(error)
     if model.ByteSize() > MAX_BYTES:
@@ -58,27 +61,9 @@ def inlined(model: onnx.ModelProto, sites: Sites) -> tuple[onnx.ModelProto, str]
 
 def _holding_sites(model: onnx.ModelProto, sites: Sites) -> set[tuple[str, str]]:
     """Return domain and name of every function with a site, in itself or in a function it calls."""
-    called_by: dict[object, list[onnx.FunctionProto]] = {}
-    waiting = []
-    for function in model.functions:
-        nodes = list(all_nodes(function.node))
-        if any(operator_of(node) in sites for node in nodes):
-            waiting.append(function)
-        for key in {call_key(node) for node in nodes}:
-            called_by.setdefault(key, []).append(function)
-    holding: set[tuple[str, str]] = set()
-    while waiting:
-        function = waiting.pop()
-        name = (function.domain, function.name)
-        if name not in holding:
-            holding.add(name)
-            waiting += called_by.get(function_key(function), [])
-    return holding
-
-
-def _one(_: onnx.NodeProto) -> int:
-    return 1
-
-
-def _bytes(node: onnx.NodeProto) -> int:
-    return int(node.ByteSize())
+    holding: dict[FunctionKey, tuple[str, str]] = {}
+    for function in callees_first(model):
+        nodes = all_nodes(function.node)
+        if any(operator_of(node) in sites or call_key(node) in holding for node in nodes):
+            holding[function_key(function)] = function.domain, function.name
+    return set(holding.values())

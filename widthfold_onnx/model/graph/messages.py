@@ -11,13 +11,12 @@ import onnx
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model.graph.library import ir
 from widthfold_onnx.model.graph.reduced import reduced
-from widthfold_onnx.model.proto.walk import all_graphs, body_path
+from widthfold_onnx.model.proto.walk import all_graphs, body_path, retain
 from widthfold_onnx.text import printable
 
 # The library warns of fields that it drops; they stay in the messages here.
 logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
 _SOURCE = "widthfold.source"  # key in Node.meta: the NodeProto that the node was read from
-_PATTERN = "widthfold.pattern"  # the same of the node that it repeats on other inputs
 
 
 @dataclass(frozen=True)
@@ -76,11 +75,6 @@ def scopes_of(model: ir.Model, proto: onnx.ModelProto) -> Iterator[Scope]:
         yield Scope(f"function {function.domain}:{function.name}", function, None)
 
 
-def repeat(node: ir.Node, pattern: ir.Node) -> None:
-    """Let a new node be written like `pattern`, except for its inputs, outputs and metadata."""
-    node.meta[_PATTERN] = message_of(pattern)
-
-
 def write_back(graph: ir.Graph, message: onnx.GraphProto) -> None:
     """Write a changed graph into the message it was read from."""
     nodes = [message_of(node) for node in graph]
@@ -91,18 +85,10 @@ def write_back(graph: ir.Graph, message: onnx.GraphProto) -> None:
     before = {tensor.name for tensor in message.initializer} | sparse
     gone = before - set(graph.initializers)
     added = [v for name, v in graph.initializers.items() if name not in before]
-    if gone:
-        kept = [tensor for tensor in message.initializer if tensor.name not in gone]
-        del message.initializer[:]
-        message.initializer.extend(kept)
-        thin = [t for t in message.sparse_initializer if t.values.name not in gone]
-        del message.sparse_initializer[:]
-        message.sparse_initializer.extend(thin)
+    retain(message.initializer, lambda tensor: tensor.name not in gone)
+    retain(message.sparse_initializer, lambda tensor: tensor.values.name not in gone)
     gone |= written - {name for node in nodes for name in node.output}
-    if any(value.name in gone for value in message.value_info):
-        described = [v for v in message.value_info if v.name not in gone]
-        del message.value_info[:]
-        message.value_info.extend(described)
+    retain(message.value_info, lambda value: value.name not in gone)
     for value in added:
         assert value.const_value is not None
         message.initializer.append(ir.serde.serialize_tensor(value.const_value))
@@ -111,20 +97,4 @@ def write_back(graph: ir.Graph, message: onnx.GraphProto) -> None:
 def message_of(node: ir.Node) -> onnx.NodeProto:
     """Return a node as ONNX message: the one that was read, if it is unchanged."""
     source: onnx.NodeProto | None = node.meta.get(_SOURCE)
-    pattern: onnx.NodeProto | None = node.meta.get(_PATTERN)
-    if source is not None:
-        return source
-    return ir.serde.serialize_node(node) if pattern is None else _repeated(node, pattern)
-
-
-def _repeated(node: ir.Node, pattern: onnx.NodeProto) -> onnx.NodeProto:
-    """Return the message of `pattern` with the inputs, outputs, name and metadata of `node`."""
-    message = onnx.NodeProto()
-    message.CopyFrom(pattern)
-    message.name = node.name or ""
-    message.input[:] = ["" if value is None else value.name or "" for value in node.inputs]
-    message.output[:] = [value.name or "" for value in node.outputs]
-    del message.metadata_props[:]
-    for key, text in node.metadata_props.items():
-        message.metadata_props.add(key=key, value=text)
-    return message
+    return ir.serde.serialize_node(node) if source is None else source

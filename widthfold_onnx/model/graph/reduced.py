@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import onnx
 from onnx import AttributeProto
 
-from widthfold_onnx.model.proto.walk import all_graphs, all_nodes
+from widthfold_onnx.model.proto.walk import all_graphs, all_nodes, retain
 
 _UNREADABLE = (
     AttributeProto.SPARSE_TENSOR,
@@ -43,11 +43,7 @@ def reduced(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _reduce_nodes(nodes: Iterable[onnx.NodeProto]) -> None:
     for node in all_nodes(nodes):
-        kept = [a for a in node.attribute if _is_readable(a)]
-        if len(kept) < len(node.attribute):
-            copies = [AttributeProto.FromString(a.SerializeToString()) for a in kept]
-            del node.attribute[:]
-            node.attribute.extend(copies)
+        retain(node.attribute, _is_readable)
 
 
 def _is_readable(attribute: AttributeProto) -> bool:

@@ -1,4 +1,4 @@
-"""Put nodes into an order in which they can run, list what they read, group what is joined."""
+"""List the graphs in a node, what it reads and the values of a graph; group what is joined."""
 
 from __future__ import annotations
 
@@ -11,32 +11,28 @@ from widthfold_onnx.model.graph.library import ir
 T = TypeVar("T", bound=Hashable)
 
 
-def nodes_of(graph: ir.Graph) -> Iterator[ir.Node]:
-    """Yield the nodes of a graph, each after those whose outputs it reads itself."""
-    done: set[ir.Node] = set()
-    for node in graph:
-        waiting = [node]
-        while waiting:
-            top = waiting[-1]
-            sources = (value.producer() for value in top.inputs if value is not None)
-            missing = [s for s in sources if s and s.graph is graph and s not in done]
-            waiting.extend(missing)
-            if not missing:
-                waiting.pop()
-                if top not in done:
-                    done.add(top)
-                    yield top
+def bodies(node: ir.Node) -> Iterator[ir.Graph]:
+    """Yield the graphs in the attributes of a node."""
+    for attribute in node.attributes.values():
+        if attribute.type is ir.AttributeType.GRAPH:
+            yield attribute.as_graph()
+        elif attribute.type is ir.AttributeType.GRAPHS:
+            yield from attribute.as_graphs()
 
 
 def reads(node: ir.Node) -> Iterator[ir.Value]:
     """Yield the values that a node and the nodes of the graphs in it read."""
-    yield from (value for value in node.inputs if value is not None)
-    for attribute in node.attributes.values():
-        if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-            single = attribute.type == ir.AttributeType.GRAPH
-            for body in [attribute.as_graph()] if single else attribute.as_graphs():
-                for inner in ir.traversal.RecursiveGraphIterator(body):
-                    yield from (value for value in inner.inputs if value is not None)
+    inside = (inner for body in bodies(node) for inner in body.all_nodes())
+    yield from (value for each in (node, *inside) for value in each.inputs if value is not None)
+
+
+def values_of(graph: ir.Graph | ir.Function) -> Iterator[ir.Value]:
+    """Yield the values of a graph: its inputs, its initializers and the outputs of its nodes."""
+    yield from graph.inputs
+    if isinstance(graph, ir.Graph):
+        yield from graph.initializers.values()
+    for node in graph:
+        yield from node.outputs
 
 
 def connected(joined: Iterable[Sequence[T]]) -> Iterator[list[T]]:

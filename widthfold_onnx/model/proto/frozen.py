@@ -6,6 +6,8 @@ from collections.abc import Collection
 
 import onnx
 
+from widthfold_onnx.model.proto.walk import retain
+
 OVERRIDABLE_SINCE = 4
 """IR version from which an initializer that is also an input is a default value."""
 
@@ -38,7 +40,5 @@ def frozen(model: onnx.ModelProto, kept: Collection[str] = ()) -> onnx.ModelProt
         return model
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    inputs = [value for value in copy.graph.input if value.name not in gone]
-    del copy.graph.input[:]
-    copy.graph.input.extend(inputs)
+    retain(copy.graph.input, lambda value: value.name not in gone)
     return copy

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 
 import onnx
 
@@ -85,13 +86,8 @@ def check_inlined_size(model: onnx.ModelProto, weigh: Weigh, most: int, unit: st
         InvalidModelError: it is larger, or a function is defined twice or calls itself.
     """
     bodies: dict[FunctionKey, _Body] = {}
-    for function in model.functions:
-        key = function_key(function)
-        for part in key:
-            text(part, "function name")
-        if key in bodies:
-            raise InvalidModelError(f"{_describe(key)} is defined twice")
-        body = bodies[key] = _measure(function.node, weigh)
+    for function in callees_first(model):
+        body = bodies[function_key(function)] = _measure(function.node, weigh)
         for attribute in function.attribute_proto:
             for graph in attribute_graphs(attribute):
                 body.size += sum(map(weigh, all_nodes(graph.node)))
@@ -107,8 +103,8 @@ def check_inlined_size(model: onnx.ModelProto, weigh: Weigh, most: int, unit: st
             raise InvalidModelError(f"{what} has {size} {unit} once inlined, above {most}")
         return size
 
-    for key in _callees_first(bodies):
-        sizes[key] = total(bodies[key], _describe(key))
+    for key, body in bodies.items():
+        sizes[key] = total(body, _describe(key))
     total(main, "the graph")
 
 
@@ -127,23 +123,25 @@ def _measure(nodes: Iterable[onnx.NodeProto], weigh: Weigh) -> _Body:
     return body
 
 
-def _callees_first(bodies: dict[FunctionKey, _Body]) -> list[FunctionKey]:
-    """Sort functions after those that they call; chains may be longer than Python's stack."""
-    order: list[FunctionKey] = []
-    state: dict[FunctionKey, bool] = {}  # True once all callees are in the order
-    stack = list(bodies)
-    while stack:
-        key = stack[-1]
-        if key not in state:
-            state[key] = False
-            for callee in bodies[key].calls:
-                if state.get(callee) is False:
-                    raise InvalidModelError(f"{_describe(callee)} calls itself")
-                if callee in bodies and callee not in state:
-                    stack.append(callee)
-        else:
-            stack.pop()
-            if not state[key]:
-                state[key] = True
-                order.append(key)
-    return order
+def callees_first(model: onnx.ModelProto) -> list[onnx.FunctionProto]:
+    """Sort the local functions of a model after those that they call.
+
+    Raises:
+        InvalidModelError: a function is defined twice or calls itself.
+    """
+    functions: dict[FunctionKey, onnx.FunctionProto] = {}
+    for function in model.functions:
+        key = function_key(function)
+        for part in key:
+            text(part, "function name")
+        if key in functions:
+            raise InvalidModelError(f"{_describe(key)} is defined twice")
+        functions[key] = function
+    callees = {
+        key: {call_key(node) for node in all_nodes(function.node)} & functions.keys()
+        for key, function in functions.items()
+    }
+    try:
+        return [functions[key] for key in TopologicalSorter(callees).static_order()]
+    except CycleError as error:
+        raise InvalidModelError(f"{_describe(error.args[1][0])} calls itself") from error

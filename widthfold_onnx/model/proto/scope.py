@@ -5,9 +5,9 @@ Nodes may stand in any order in a file; runtimes sort them, and real models rely
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 
 import onnx
 
@@ -154,33 +154,10 @@ def _writers(nodes: Sequence[onnx.NodeProto], declared: dict[str, None]) -> dict
 def _sorted(
     nodes: Sequence[onnx.NodeProto], reads: Sequence[Sequence[str]], writer: dict[str, int]
 ) -> list[int]:
-    """Sort nodes after what they read, as near to the order of the file as that allows."""
-    needs = [{writer[name] for name in names if name in writer} for names in reads]
-    users: list[list[int]] = [[] for _ in nodes]
-    for index, sources in enumerate(needs):
-        for source in sources:
-            users[source].append(index)
-    waiting = [len(sources) for sources in needs]
-    ready = [index for index, count in enumerate(waiting) if not count]
-    order: list[int] = []
-    while ready:
-        index = heapq.heappop(ready)
-        order.append(index)
-        for user in users[index]:
-            waiting[user] -= 1
-            if not waiting[user]:
-                heapq.heappush(ready, user)
-    if len(order) < len(nodes):
-        stuck = _on_cycle(needs, waiting)
-        raise InvalidModelError(f"{describe_node(nodes[stuck])}: it reads what it feeds, a cycle")
-    return order
-
-
-def _on_cycle(needs: Sequence[set[int]], waiting: Sequence[int]) -> int:
-    """Walk back from a node that never got ready; the first one met twice is on the cycle."""
-    index = next(i for i, count in enumerate(waiting) if count)
-    seen: set[int] = set()
-    while index not in seen:
-        seen.add(index)
-        index = min(source for source in needs[index] if waiting[source])
-    return index
+    """Sort nodes after what they read."""
+    needs = {i: [writer[n] for n in names if n in writer] for i, names in enumerate(reads)}
+    try:
+        return list(TopologicalSorter(needs).static_order())
+    except CycleError as error:
+        first = describe_node(nodes[error.args[1][0]])
+        raise InvalidModelError(f"{first}: it reads what it feeds, a cycle") from error

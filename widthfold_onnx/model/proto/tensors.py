@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from types import MappingProxyType
+import re
 
 from onnx import TensorProto
+from onnx.helper import tensor_dtype_to_field
 
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.text import quoted
@@ -14,61 +14,18 @@ from widthfold_onnx.text import quoted
 MAX_RANK = 64
 """Highest rank of numpy; the runtime's kernels stop far below."""
 
-BITS: Mapping[int, int] = MappingProxyType(
-    {
-        TensorProto.UINT2: 2,
-        TensorProto.INT2: 2,
-        TensorProto.UINT4: 4,
-        TensorProto.INT4: 4,
-        TensorProto.FLOAT4E2M1: 4,
-        TensorProto.FLOAT6E2M3: 6,
-        TensorProto.FLOAT6E3M2: 6,
-        TensorProto.UINT8: 8,
-        TensorProto.INT8: 8,
-        TensorProto.BOOL: 8,
-        TensorProto.FLOAT8E4M3FN: 8,
-        TensorProto.FLOAT8E4M3FNUZ: 8,
-        TensorProto.FLOAT8E5M2: 8,
-        TensorProto.FLOAT8E5M2FNUZ: 8,
-        TensorProto.FLOAT8E8M0: 8,
-        TensorProto.UINT16: 16,
-        TensorProto.INT16: 16,
-        TensorProto.FLOAT16: 16,
-        TensorProto.BFLOAT16: 16,
-        TensorProto.UINT32: 32,
-        TensorProto.INT32: 32,
-        TensorProto.FLOAT: 32,
-        TensorProto.UINT64: 64,
-        TensorProto.INT64: 64,
-        TensorProto.DOUBLE: 64,
-        TensorProto.COMPLEX64: 64,
-        TensorProto.COMPLEX128: 128,
-    }
-)
-"""Bits of one element of a stored tensor, for every element type with a fixed size."""
-
-DTYPES = frozenset(BITS) | {TensorProto.STRING}
+DTYPES = frozenset(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
 """Every element type that a tensor can have."""
 
-# The field that holds the elements when raw_data does not; all others use int32_data.
-_TYPED_FIELDS: Mapping[int, str] = {
-    TensorProto.FLOAT: "float_data",
-    TensorProto.COMPLEX64: "float_data",
-    TensorProto.DOUBLE: "double_data",
-    TensorProto.COMPLEX128: "double_data",
-    TensorProto.INT64: "int64_data",
-    TensorProto.UINT32: "uint64_data",
-    TensorProto.UINT64: "uint64_data",
-    TensorProto.STRING: "string_data",
+_UNNUMBERED = {"BOOL": 8, "FLOAT": 32, "DOUBLE": 64}
+BITS = {
+    kind: _UNNUMBERED.get(name) or int(re.findall(r"\d+", name)[0])
+    for name, kind in TensorProto.DataType.items()
+    if kind in DTYPES - {TensorProto.STRING}
 }
-_ALL_FIELDS = (
-    "float_data",
-    "int32_data",
-    "string_data",
-    "int64_data",
-    "double_data",
-    "uint64_data",
-)
+"""Bits of one element of a stored tensor, by element type: the first number in most names."""
+
+_FIELDS = sorted(set(map(tensor_dtype_to_field, DTYPES)))
 
 
 def elements(tensor: TensorProto) -> int:
@@ -123,7 +80,7 @@ def check_inline(tensor: TensorProto) -> None:
         InvalidModelError: data in two fields or in the wrong one, too many or too few.
     """
     what = describe(tensor)
-    used = [name for name in _ALL_FIELDS if len(getattr(tensor, name))]
+    used = [name for name in _FIELDS if len(getattr(tensor, name))]
     if tensor.HasField("raw_data"):
         if used:
             raise InvalidModelError(f"{what}: data both in raw_data and in {used[0]}")
@@ -131,7 +88,7 @@ def check_inline(tensor: TensorProto) -> None:
         if size != need:
             raise InvalidModelError(f"{what}: {size} data bytes, its dims need {need}")
         return
-    field = _TYPED_FIELDS.get(tensor.data_type, "int32_data")
+    field = tensor_dtype_to_field(tensor.data_type)
     for name in used:
         if name != field:
             raise InvalidModelError(
@@ -146,7 +103,5 @@ def _typed_count(tensor: TensorProto) -> int:
     count = elements(tensor)
     if tensor.data_type in (TensorProto.COMPLEX64, TensorProto.COMPLEX128):
         return 2 * count
-    bits = BITS.get(tensor.data_type, 8)
-    if bits in (2, 4):  # packed, one byte per entry; six-bit elements take an entry each
-        return (count * bits + 7) // 8
-    return count
+    # Elements of 2 and 4 bits are packed, one byte per entry; all others take an entry each.
+    return stored_bytes(tensor) if BITS.get(tensor.data_type) in (2, 4) else count

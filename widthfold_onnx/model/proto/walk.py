@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, MutableSequence
+from typing import TypeVar
 
 import onnx
+from google.protobuf.message import Message
+
+M = TypeVar("M", bound=Message)
 
 
 def attribute_graphs(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
@@ -12,22 +16,6 @@ def attribute_graphs(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto
     if attribute.HasField("g"):
         yield attribute.g
     yield from attribute.graphs
-
-
-def attribute_tensors(attribute: onnx.AttributeProto) -> Iterator[onnx.TensorProto]:
-    """Yield the tensors of an attribute: dense ones, then both parts of sparse ones."""
-    if attribute.HasField("t"):
-        yield attribute.t
-    yield from attribute.tensors
-    if attribute.HasField("sparse_tensor"):
-        yield from _sparse_tensors([attribute.sparse_tensor])
-    yield from _sparse_tensors(attribute.sparse_tensors)
-
-
-def _sparse_tensors(tensors: Iterable[onnx.SparseTensorProto]) -> Iterator[onnx.TensorProto]:
-    for sparse in tensors:
-        yield sparse.values
-        yield sparse.indices
 
 
 def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
@@ -88,42 +76,32 @@ def body_path(path: str, node: onnx.NodeProto, attribute: str, index: int | None
     return f"{path}/{owner}/{attribute}{place}".lstrip("/")
 
 
-def all_initializers(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Yield the dense initializers of a graph and of all graphs in it."""
-    for inner in all_graphs(graph):
-        yield from inner.initializer
+def retain(items: MutableSequence[M], is_kept: Callable[[M], bool]) -> None:
+    """Keep some messages of a repeated field."""
+    kept = [item for item in items if is_kept(item)]
+    if len(kept) < len(items):
+        del items[:]
+        items.extend(kept)
 
 
-def all_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Yield every TensorProto of a model: initializers, sparse parts and attributes.
+def all_tensors(message: Message) -> Iterator[onnx.TensorProto]:
+    """Yield every TensorProto in a message: initializers, attributes, parts of sparse tensors.
 
     Includes subgraphs, local functions with their attribute defaults, and training graphs.
     """
-    yield from _graph_tensors(model.graph)
-    for function in model.functions:
-        yield from node_tensors(function.node)
-        yield from _attributes_tensors(function.attribute_proto)
-    for training in model.training_info:
-        yield from _graph_tensors(training.initialization)
-        yield from _graph_tensors(training.algorithm)
+    for field, value in message.ListFields():
+        if field.message_type is not None and field.message_type.name in _HOLDERS:
+            for item in value if field.is_repeated else [value]:
+                if isinstance(item, onnx.TensorProto):
+                    yield item
+                else:
+                    yield from all_tensors(item)
 
 
-def _graph_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    yield from graph.initializer
-    yield from _sparse_tensors(graph.sparse_initializer)
-    yield from node_tensors(graph.node)
-
-
-def node_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
-    """Yield every TensorProto in the attributes of nodes, and in the graphs there."""
-    for node in nodes:
-        yield from _attributes_tensors(node.attribute)
-
-
-def _attributes_tensors(
-    attributes: Iterable[onnx.AttributeProto],
-) -> Iterator[onnx.TensorProto]:
-    for attribute in attributes:
-        yield from attribute_tensors(attribute)
-        for graph in attribute_graphs(attribute):
-            yield from _graph_tensors(graph)
+_HOLDERS = frozenset(
+    {
+        *("AttributeProto", "FunctionProto", "GraphProto", "NodeProto", "SparseTensorProto"),
+        *("TensorProto", "TrainingInfoProto"),
+    }
+)
+"""The messages that are tensors or may hold some."""

@@ -69,10 +69,10 @@ def check_model(model: onnx.ModelProto, folder: Path | None) -> None:
     for tensor in all_tensors(model):
         _check_tensor(tensor, folder)
     functions = {function_key(function) for function in model.functions}
-    nodes = _NodeChecker(_opsets(model.opset_import), functions)
-    nodes.check_graph(graph_scope(model.graph))
+    _NodeChecker(_opsets(model.opset_import), functions).check(graph_scope(model.graph))
     for function in model.functions:
-        _NodeChecker(_opsets(function.opset_import), functions).check_function(function)
+        opsets = _opsets(function.opset_import)
+        _NodeChecker(opsets, functions).check(function_scope(function))
     _check_with_onnx(model)
 
 
@@ -136,16 +136,10 @@ class _NodeChecker:
         self._functions = functions
         self._visible: set[str] = set()
 
-    def check_graph(self, scope: NameScope) -> None:
-        """Check the main graph."""
+    def check(self, scope: NameScope) -> None:
+        """Check the main graph or a local function, which sees no value of the graph."""
         _check_nothing_captured(scope)
-        self._check_scope(scope, in_function=False)
-
-    def check_function(self, function: onnx.FunctionProto) -> None:
-        """Check a local function, which sees no value of the graph."""
-        scope = function_scope(function)
-        _check_nothing_captured(scope)
-        self._check_scope(scope, in_function=True)
+        self._check_scope(scope, in_function=scope.graph is None)
 
     def _check_scope(self, scope: NameScope, *, in_function: bool) -> None:
         """Check a scope in running order; `_visible` holds the names of enclosing scopes."""

@@ -7,13 +7,13 @@ over the content of all others.
 
 from __future__ import annotations
 
-from enum import IntEnum, auto
+from functools import cache
 
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.text import quoted
 
 MAX_NODES = 1_000_000
-MAX_INITIALIZERS = 1_000_000
+MAX_TENSORS = 1_000_000
 MAX_DEPTH = 32
 MAX_MESSAGES = 2_000_000
 MAX_FIELDS = 8_000_000
@@ -26,76 +26,25 @@ _LFS = b"version https://git-lfs"
 _LONG_VALUE = 4096
 
 
-class _Kind(IntEnum):
-    """Messages that the scan tells apart; an ENTRY is counted and not entered."""
-
-    MODEL = 0
-    GRAPH = auto()
-    NODE = auto()
-    ATTRIBUTE = auto()
-    INITIALIZER = auto()
-    TENSOR = auto()
-    SPARSE = auto()
-    VALUE = auto()
-    TYPE = auto()
-    SHAPED = auto()
-    SHAPE = auto()
-    WRAPPED = auto()
-    MAP = auto()
-    FUNCTION = auto()
-    TRAINING = auto()
-    ANNOTATION = auto()
-    ENTRY = auto()
+_LIMITS = {"NodeProto": MAX_NODES, "TensorProto": MAX_TENSORS}
 
 
-_K = _Kind
-_FIELDS: dict[_Kind, dict[int, _Kind]] = {
-    _K.MODEL: {7: _K.GRAPH, 8: _K.ENTRY, 14: _K.ENTRY, 20: _K.TRAINING, 25: _K.FUNCTION},
-    _K.GRAPH: {
-        1: _K.NODE,
-        5: _K.INITIALIZER,
-        11: _K.VALUE,
-        12: _K.VALUE,
-        13: _K.VALUE,
-        14: _K.ANNOTATION,
-        15: _K.SPARSE,
-        16: _K.ENTRY,
-    },
-    _K.NODE: {5: _K.ATTRIBUTE, 9: _K.ENTRY, 10: _K.ENTRY},
-    _K.ATTRIBUTE: {
-        5: _K.TENSOR,
-        6: _K.GRAPH,
-        10: _K.TENSOR,
-        11: _K.GRAPH,
-        14: _K.TYPE,
-        15: _K.TYPE,
-        22: _K.SPARSE,
-        23: _K.SPARSE,
-    },
-    _K.INITIALIZER: {13: _K.ENTRY, 16: _K.ENTRY},
-    _K.TENSOR: {13: _K.ENTRY, 16: _K.ENTRY},
-    _K.SPARSE: {1: _K.TENSOR, 2: _K.TENSOR},
-    _K.VALUE: {2: _K.TYPE, 4: _K.ENTRY},
-    _K.TYPE: {1: _K.SHAPED, 4: _K.WRAPPED, 5: _K.MAP, 8: _K.SHAPED, 9: _K.WRAPPED},
-    _K.SHAPED: {2: _K.SHAPE},
-    _K.SHAPE: {1: _K.ENTRY},
-    _K.WRAPPED: {1: _K.TYPE},
-    _K.MAP: {2: _K.TYPE},
-    _K.FUNCTION: {7: _K.NODE, 9: _K.ENTRY, 11: _K.ATTRIBUTE, 12: _K.VALUE, 14: _K.ENTRY},
-    _K.TRAINING: {1: _K.GRAPH, 2: _K.GRAPH, 3: _K.ENTRY, 4: _K.ENTRY},
-    _K.ANNOTATION: {2: _K.ENTRY},
-    _K.ENTRY: {},
-}
+@cache
+def _schema() -> tuple[list[str], list[dict[int, int]]]:
+    """Return the messages that a ModelProto may hold, and by tag what each of them may hold.
 
-# The loop below runs once per field: plain ints and tuples, and keys that are whole tags.
-_CHILDREN = tuple(
-    {number << 3 | _LENGTH_DELIMITED: int(child) for number, child in _FIELDS[kind].items()}
-    for kind in _Kind
-)
-_LIMITS = tuple(
-    {_K.NODE: MAX_NODES, _K.INITIALIZER: MAX_INITIALIZERS}.get(kind, MAX_MESSAGES) for kind in _Kind
-)
-_GRAPH, _VALUE = int(_K.GRAPH), int(_K.VALUE)
+    They are numbered, itself first: the scan looks one up for every field.
+    """
+    from onnx import ModelProto  # only for a file worth scanning
+
+    kinds = [ModelProto.DESCRIPTOR]
+    children = []
+    for kind in kinds:  # the loop appends to it
+        inside = {f.number: f.message_type for f in kind.fields if f.message_type}
+        kinds += [each for each in dict.fromkeys(inside.values()) if each not in kinds]
+        numbers = {number: kinds.index(each) for number, each in inside.items()}
+        children.append({n << 3 | _LENGTH_DELIMITED: each for n, each in numbers.items()})
+    return [kind.name for kind in kinds], children
 
 
 def scan_wire(data: bytes) -> None:
@@ -106,21 +55,22 @@ def scan_wire(data: bytes) -> None:
 
     Raises:
         InvalidModelError: the file is empty, a Git LFS pointer, text, cut off or not a protobuf;
-            or it declares more than `MAX_NODES` nodes, `MAX_INITIALIZERS` initializers,
+            or it declares more than `MAX_NODES` nodes, `MAX_TENSORS` tensors,
             `MAX_DEPTH` nested subgraphs, `MAX_MESSAGES` messages or `MAX_FIELDS` fields.
     """
     if not data:
         raise InvalidModelError("the file is empty")
     if data.startswith(_LFS):
         raise InvalidModelError("a Git LFS pointer, not the model; fetch it with: git lfs pull")
+    if _TEXT.issuperset(data[:256]):  # a model has other bytes in its first fields
+        shown = quoted(data[:256], 40)
+        raise InvalidModelError(f"text, not an ONNX model; it starts with {shown}")
     try:
         _scan(data)
-    except _WireError as error:
-        head = data[:256]
-        if _TEXT.issuperset(head):
-            shown = quoted(head, 40)
-            raise InvalidModelError(f"text, not an ONNX model; it starts with {shown}") from error
-        raise InvalidModelError(f"not an ONNX protobuf, or cut off: {error}") from error
+    except (_WireError, IndexError) as error:
+        ends = f"the last field runs past the end, {len(data)} bytes"
+        where = error if isinstance(error, _WireError) else ends
+        raise InvalidModelError(f"not an ONNX protobuf, or cut off: {where}") from error
 
 
 class _WireError(Exception):
@@ -140,23 +90,20 @@ def _varint(data: bytes, pos: int) -> tuple[int, int]:
             raise _WireError(f"a number longer than 10 bytes at byte {pos}")
 
 
-def _too_many(kind: int, count: int) -> InvalidModelError:
-    if count > _LIMITS[kind]:
-        return InvalidModelError(f"more than {_LIMITS[kind]} {_Kind(kind).name.lower()}s")
+def _too_many(name: str, count: int) -> InvalidModelError:
+    most = _LIMITS.get(name, MAX_MESSAGES)
+    if count > most:
+        return InvalidModelError(f"more than {most} {name.removesuffix('Proto').lower()}s")
     return InvalidModelError(f"more than {MAX_MESSAGES} nodes, attributes, tensors and values")
 
 
 def _scan(data: bytes) -> None:
-    try:
-        _scan_fields(data)
-    except IndexError as error:
-        raise _WireError(f"the last field runs past the end, {len(data)} bytes") from error
-
-
-def _scan_fields(data: bytes) -> None:
-    counts = [0] * len(_Kind)
+    names, all_children = _schema()
+    graph, value = names.index("GraphProto"), names.index("ValueInfoProto")
+    limits = [_LIMITS.get(name, MAX_MESSAGES) for name in names]
+    counts = [0] * len(limits)
     stack: list[tuple[int, int]] = []  # (end, kind) of the messages around this one
-    kind, children = int(_K.MODEL), _CHILDREN[_K.MODEL]
+    kind, children = 0, all_children[0]
     pos, end = 0, len(data)
     depth = fields = messages = 0
     while True:
@@ -165,9 +112,9 @@ def _scan_fields(data: bytes) -> None:
                 raise _WireError(f"a field runs past its message, which ends at byte {end}")
             if not stack:
                 return
-            depth -= kind == _GRAPH
+            depth -= kind == graph
             end, kind = stack.pop()
-            children = _CHILDREN[kind]
+            children = all_children[kind]
             continue
         tag = data[pos]
         pos += 1
@@ -194,14 +141,14 @@ def _scan_fields(data: bytes) -> None:
             continue
         counts[child] += 1
         messages += 1
-        if counts[child] > _LIMITS[child] or messages > MAX_MESSAGES:
-            raise _too_many(child, counts[child])
-        if not size or not _CHILDREN[child] or (child == _VALUE and size < _LONG_VALUE):
+        if counts[child] > limits[child] or messages > MAX_MESSAGES:
+            raise _too_many(names[child], counts[child])
+        if not size or not all_children[child] or (child == value and size < _LONG_VALUE):
             pos = stop
             continue
         stack.append((end, kind))
-        kind, children, end = child, _CHILDREN[child], stop
-        if child == _GRAPH:
+        kind, children, end = child, all_children[child], stop
+        if child == graph:
             depth += 1
             if depth > MAX_DEPTH + 1:  # the main graph is one of them
                 raise InvalidModelError(f"subgraphs are nested more than {MAX_DEPTH} deep")

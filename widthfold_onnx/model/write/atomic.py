@@ -7,11 +7,11 @@ import os
 import secrets
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from widthfold_onnx.errors import InternalError, UsageError
+from widthfold_onnx.errors import UsageError
 from widthfold_onnx.text import printable, quoted
 
 TEMPORARY_PREFIX = ".wf-"
@@ -21,38 +21,23 @@ CHUNK_BYTES = 4 << 20
 """Bytes of a file that are in memory while it is copied or hashed."""
 
 
+def writing(path: Path) -> AbstractContextManager[None]:
+    """Turn an OSError raised inside into a UsageError that names the file to be written."""
+    return _doing(f"write {quoted(str(path))}")
+
+
+def reading(name: str) -> AbstractContextManager[None]:
+    """Turn an OSError raised inside into a UsageError that names the file, as user or model do."""
+    return _doing(f"read {quoted(name)}")
+
+
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn an error of the system into one that names the file that could not be written.
-
-    Args:
-        path: the file that the caller meant to write.
-
-    Raises:
-        UsageError: an OSError was raised inside, such as a full disk or a missing permission.
-    """
+def _doing(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise UsageError(f"cannot write {quoted(str(path))}: {printable(reason)}") from error
-
-
-@contextmanager
-def reading(name: str) -> Iterator[None]:
-    """Turn an error of the system into one that names the file that could not be read.
-
-    Args:
-        name: the file, as the user or the model names it.
-
-    Raises:
-        UsageError: an OSError was raised inside.
-    """
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise UsageError(f"cannot read {quoted(name)}: {printable(reason)}") from error
+        raise UsageError(f"cannot {what}: {printable(reason)}") from error
 
 
 def pieces(file: BinaryIO, length: int) -> Iterator[memoryview]:
@@ -122,21 +107,17 @@ class Temporary:
         """
         self.target = target
         self.path = target.parent / f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}{target.suffix}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
-        self._descriptor: int | None = None
-        self._descriptor = os.open(self.path, flags | getattr(os, "O_BINARY", 0), 0o666)
+        self._file = self.path.open("xb", buffering=0)  # nothing is left to flush after a failure
 
     def write(self, data: bytes | memoryview) -> None:
-        """Append data without a buffer, so that nothing is left to flush after a failure.
+        """Append data.
 
         Raises:
             OSError: the disk does not take all of it.
         """
-        if self._descriptor is None:
-            raise InternalError(f"{self.path.name} is finished")
         rest = memoryview(data)
         while rest:
-            rest = rest[os.write(self._descriptor, rest) :]
+            rest = rest[self._file.write(rest) :]
 
     def finish(self) -> None:
         """Flush the content to the disk and close the file.
@@ -144,9 +125,8 @@ class Temporary:
         Raises:
             OSError: the disk did not take all of it; it is not tried again.
         """
-        if self._descriptor is not None:
-            os.fsync(self._descriptor)
-        self._close()
+        os.fsync(self._file.fileno())
+        self._file.close()
 
     def publish(self, target: Path | None = None) -> None:
         """Rename the finished file to its target in one step, without a gap.
@@ -171,13 +151,8 @@ class Temporary:
         Raises:
             OSError: the file could not be removed.
         """
-        self._close()
+        self._file.close()
         self.path.unlink(missing_ok=True)
-
-    def _close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
 
 
 @contextmanager

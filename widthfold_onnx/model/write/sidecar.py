@@ -16,7 +16,7 @@ from widthfold_onnx.model.proto.external import (
     external_tensors,
     open_external,
 )
-from widthfold_onnx.model.proto.walk import all_initializers
+from widthfold_onnx.model.proto.walk import all_graphs
 from widthfold_onnx.model.write.atomic import Temporary, pieces, reading, writing
 from widthfold_onnx.text import quoted
 
@@ -45,7 +45,8 @@ class Sidecar:
         self._old = [(t, check_external(t, source_folder)) for t in external_tensors(proto)]
         self._new = [
             tensor
-            for tensor in all_initializers(proto.graph)
+            for graph in all_graphs(proto.graph)
+            for tensor in graph.initializer
             if tensor.name in externalize and tensor.HasField("raw_data")
         ]
         if missing := sorted(set(externalize) - {tensor.name for tensor in self._new}):

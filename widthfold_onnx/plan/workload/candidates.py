@@ -8,11 +8,11 @@ from dataclasses import replace
 import msgspec
 
 from widthfold_onnx.algebra.axis import fold_axis, keep_axis
-from widthfold_onnx.algebra.channels import Grouping, regroup
+from widthfold_onnx.algebra.channels import Grouping, Regrouping
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.options import FACTORS, AxisName, FoldOptions, Layout
 from widthfold_onnx.plan.store.identity import canonical
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms import rows
 from widthfold_onnx.rules.forms.enumeration import candidates, forms, splits, summed_taps
 from widthfold_onnx.rules.forms.form import Candidate, Reformulation
@@ -94,9 +94,9 @@ def form_of(site: LinearSite, text: str, options: FoldOptions) -> Reformulation 
     key = msgspec.json.decode(text, type=FormKey)
     if site.is_product:
         return legal_form(site, options, rows.candidate(site, key.factor, key.merged))
-    regrouping = regroup(site.grouping, Grouping(*key.channels, key.group))
-    if isinstance(regrouping, Refusal):
-        return regrouping
+    regrouping = Regrouping(site.grouping, Grouping(*key.channels, key.group))
+    if not regrouping.is_possible:
+        return Refusal(Code.INCONSISTENT_SHAPES, "its channels cannot form such groups")
     axes = []
     for axis, entry in zip(site.axes, key.axes, strict=True):
         kept = entry.out_tile * entry.in_tile * axis.base_dilation == 1

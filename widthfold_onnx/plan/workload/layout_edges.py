@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from widthfold_onnx.model.graph.document import Document, Graph, Node, Value, graph_of
-from widthfold_onnx.model.graph.traversal import connected, nodes_of
+from widthfold_onnx.model.graph.traversal import connected
 from widthfold_onnx.model.proto.domain import is_default
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.propagation.table import PROPAGATION
@@ -47,7 +47,7 @@ def links(document: Document, subjects: Mapping[Node, str]) -> list[Link]:
 
 def _links(document: Document, graph: Graph, subjects: Mapping[Node, str]) -> Iterator[Link]:
     """Yield the links of one graph."""
-    nodes = list(nodes_of(graph))
+    nodes = list(graph)
     layers = dict.fromkeys(node for node in nodes if node in subjects)
     propagated = dict.fromkeys(
         node for node in nodes if node not in subjects and is_default(node, *PROPAGATION)

@@ -18,9 +18,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 
 from widthfold_onnx.algebra.axis import fold_axis, keep_axis
-from widthfold_onnx.algebra.channels import Grouping, regroup
+from widthfold_onnx.algebra.channels import Grouping, Regrouping
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.options import STRIDES_ALONE, AxisName, FoldOptions, Layout
@@ -89,8 +90,7 @@ def forms(
         one_sided: add folds of the output alone and, along axes of factor 1, of the input alone:
             they have fewer structural zeros, but channels grow on one side only.
     """
-    regrouping = regroup(site.grouping, grouping or site.grouping)
-    assert not isinstance(regrouping, Refusal)
+    regrouping = Regrouping(site.grouping, grouping or site.grouping)
     regrouped = words(regrouping.before, regrouping.after)
     names = axis_names(len(site.axes))
     label = "+".join(names[i + 1 if i else 0] for i, n in enumerate(split) if n > 1)
@@ -151,8 +151,7 @@ def summed_taps(site: LinearSite, options: FoldOptions) -> Iterator[Reformulatio
         return
     if any(axis.base_dilation > 1 for axis in others):
         return
-    regrouping = regroup(site.grouping, site.grouping)
-    assert not isinstance(regrouping, Refusal)
+    regrouping = Regrouping(site.grouping, site.grouping)
     for _, taps in _forms(first, 1, one_sided=True):
         if isinstance(taps, Refusal) or taps.stride > 1 or taps.kernel == 1:
             continue
@@ -189,8 +188,9 @@ def splits(axis: AxisName | int, factor: int, rank: int) -> Iterator[Split]:
         yield from single[wanted : wanted + 1]
         return
     yield from single
-    for split in _factorizations(factor, slots):
-        if sum(n > 1 for n in split) > 1:
+    divisors = [n for n in range(1, factor + 1) if factor % n == 0]
+    for split in product(divisors, repeat=slots):
+        if math.prod(split) == factor and factor not in split:
             yield split
 
 
@@ -201,16 +201,6 @@ def _slot(axis: AxisName | int, rank: int) -> int | None:
     names = axis_names(rank)
     index = axis if isinstance(axis, int) else names.index(axis) if axis in names else len(names)
     return 0 if index == 0 else index - 1 if 2 <= index < rank + 2 else rank + 1
-
-
-def _factorizations(factor: int, slots: int) -> Iterator[Split]:
-    if slots == 1:
-        yield (factor,)
-        return
-    for first in range(1, factor + 1):
-        if factor % first == 0:
-            for rest in _factorizations(factor // first, slots - 1):
-                yield (first, *rest)
 
 
 def _axis_forms(

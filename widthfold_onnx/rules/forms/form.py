@@ -67,7 +67,8 @@ class Reformulation(Candidate):
         flops_ratio: multiply-adds after / before.
         bytes_ratio: bytes of input, weight and output after / before.
         stated: extents of the data for which the form is right; None for any.
-        folded: axes of the data of which positions become channels, in input or output.
+        binds: axes of the data of which positions become channels, in input or output, so that the
+            form is for the stated extents of these alone.
         rests: per axis of the data the number that must divide its extent if it is open.
         folding: the Reshapes and Transposes of the data.
         unfolding: those of the result, and the sum of what its taps give.
@@ -81,7 +82,7 @@ class Reformulation(Candidate):
     flops_ratio: float
     bytes_ratio: float
     stated: Dims
-    folded: frozenset[int]
+    binds: frozenset[int]
     rests: tuple[int, ...]
     folding: tuple[Step, ...]
     unfolding: tuple[Move, ...]

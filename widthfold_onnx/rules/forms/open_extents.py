@@ -101,7 +101,7 @@ def open_extents_problem(
             Code.SEVERAL_UNKNOWN_EXTENTS,
             "more than one extent beside the folded axis is not known; a Reshape infers one",
         )
-    assumed = {i for i in form.folded if site.static[i] is None and form.stated[i] is not None}
+    assumed = {i for i in form.binds if site.static[i] is None and form.stated[i] is not None}
     is_shuffled = pixel_shuffle(form.unfolding) is not None
     unseen = not site.is_product and any(
         fold.axes[i - 2].in_tile == 1

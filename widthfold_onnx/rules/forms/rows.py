@@ -103,7 +103,7 @@ def form(
     shape = tuple(site.channels[0] if i == channel else e for i, e in enumerate(shape))
     moves = folding(layout, shape, transposed=site.transposed)
     rest = factor // math.gcd(factor, math.prod(extent or 1 for extent in planned))
-    folded = frozenset(range(span.start, span.stop))
+    binds = frozenset(range(span.start, span.stop))
     return Reformulation(
         **vars(candidate),
         is_view=all(isinstance(step, Reshape) for step in moves),
@@ -112,8 +112,8 @@ def form(
         flops_ratio=candidate.fold.flops_growth(),
         bytes_ratio=bytes_growth(site, candidate.fold, *shapes),
         stated=shape,
-        folded=folded,
-        rests=tuple(rest if i in folded else 1 for i in range(len(shape))),
+        binds=binds,
+        rests=tuple(rest if i in binds else 1 for i in range(len(shape))),
         folding=moves,
         unfolding=unfolding(layout, site.result(shape), flat=site.flat),
         ends=_ends(site, layout, shape),

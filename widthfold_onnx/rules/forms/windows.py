@@ -18,7 +18,7 @@ def extended(
 ) -> tuple[Dims, Dims] | Refusal:
     """Return the extents of input and output that the fold needs, or why it cannot have them."""
     fold, names = candidate.fold, axis_names(len(site.axes))
-    for axis, tiles in enumerate(fold.in_layout.factors):
+    for axis, tiles in enumerate(fold.layout(output=False).factors):
         open_ = tiles > 1 and site.planned[axis] is None
         if open_ and not (options.guard_shapes and site.quantization is None):
             return Refusal(
@@ -78,12 +78,12 @@ def form(
         flops_ratio=fold.flops_growth(elements(produced) / elements(multiplied)),
         bytes_ratio=bytes_growth(site, fold, in_shape, out_shape),
         stated=tuple(e if i in tested else None for i, e in enumerate(site.planned)),
-        folded=frozenset(
+        binds=frozenset(
             i
             for i, is_ in enumerate((fold.batch > 1, False, *(a.folded for a in fold.axes)))
             if is_
         ),
-        rests=fold.in_layout.factors,
+        rests=fold.layout(output=False).factors,
         folding=before.steps(tile_major=last),
         unfolding=after.steps(tile_major=last, inverse=True),
         ends=_ends(site, fold, shapes, before.shape, after.shape),
@@ -111,7 +111,7 @@ def _summed(site: LinearSite, candidate: Candidate, shapes: tuple[Dims, Dims]) -
         flops_ratio=fold.flops_growth(produced / elements(site.positions)),
         bytes_ratio=bytes_growth(site, fold, in_shape, out_shape),
         stated=site.planned,
-        folded=frozenset(range(len(in_shape))) - {1},  # its Reshapes state all of them
+        binds=frozenset(range(len(in_shape))) - {1},  # its Reshapes state all of them
         rests=(1,) * len(in_shape),
         folding=before.steps(tile_major=False),
         unfolding=(
@@ -134,8 +134,8 @@ def _ends(
     reads, returns = (
         layout if shape == logical and layout.fits(shape) and not apart else None
         for layout, shape, logical in (
-            (fold.in_layout, shapes[0], site.planned),
-            (fold.out_layout, shapes[1], site.output),
+            (fold.layout(output=False), shapes[0], site.planned),
+            (fold.layout(output=True), shapes[1], site.output),
         )
     )
     why = None
@@ -148,8 +148,9 @@ def _ends(
 
 def _packed(fold: ConvFold, shape: Dims, *, output: bool) -> Packing:
     """Return how the input or output of these extents is packed."""
-    tiles = [(a.out_tile if output else a.in_tile, a.blocked) for a in fold.axes]
-    return pack(shape, tiles, group=fold.group, batch=fold.batch, lift=fold.lift)
+    return pack(
+        shape, fold.layout(output=output).tiles, group=fold.group, batch=fold.batch, lift=fold.lift
+    )
 
 
 def _extended(site: LinearSite, fold: ConvFold, *, output: bool) -> Dims:

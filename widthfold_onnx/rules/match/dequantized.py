@@ -14,11 +14,10 @@ from __future__ import annotations
 import numpy as np
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Document, Node, Value
 from widthfold_onnx.model.proto.domain import is_default
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.match.parameter import dequantizer, input_of
+from widthfold_onnx.rules.match.parameter import constant_of, dequantizer, input_of, is_single
 
 DEQUANTIZE_INPUTS = 3
 """Number of inputs of a DequantizeLinear with a zero point."""
@@ -62,11 +61,11 @@ def is_finite(document: Document, value: Value | None) -> bool:
     difference of an integer and a zero point.
     """
     maker = data_dequantizer(value)
-    if maker is None or maker.inputs[1] is None:
+    if maker is None:
         return False
-    scale = document.constant(maker.inputs[1])
+    scale = constant_of(document, maker.inputs[1])
     kind = element_type(document, maker.inputs[0], input_of(maker, 2))
-    if not (isinstance(scale, Constant) and isinstance(kind, str)):
+    if scale is None or isinstance(kind, Refusal):
         return False
     if not kind.startswith(("INT", "UINT")):
         return False  # 8-bit floats include NaN
@@ -86,8 +85,8 @@ def exact_dequantizer(document: Document, value: Value | None) -> Node | Refusal
     maker = data_dequantizer(value)
     if maker is None:
         return None
-    given = [document.constant(v) for v in maker.inputs[1:] if v is not None]
-    constants = [c for c in given if isinstance(c, Constant) and c.shape in ((), (1,))]
+    given = [constant_of(document, value) for value in maker.inputs[1:]]
+    constants = [c for c in given if c is not None and is_single(c.shape)]
     if len(constants) != DEQUANTIZE_INPUTS - 1:
         return refused("the data is dequantized with other than one constant scale and zero point")
     more = sorted(maker.attributes.keys() - {"axis"})
@@ -109,8 +108,8 @@ def refused(reason: str) -> Refusal:
 def element_type(document: Document, data: Value | None, zero: Value | None) -> str | Refusal:
     """Return the element type of integers: that of their zero point, else their own."""
     for value in (zero, data):
-        constant = None if value is None else document.constant(value)
-        if isinstance(constant, Constant):
+        constant = constant_of(document, value)
+        if constant is not None:
             return constant.dtype
         if value is not None and value.dtype is not None:
             return value.dtype.name

@@ -73,12 +73,13 @@ def read_parameter(
     maker = dequantizer(value) if dequantized else None
     if isinstance(constant, Refusal) or maker is None:
         return constant if isinstance(constant, Refusal) else Parameter(constant)
-    numbers, scale, zero = (_constant(document, input_of(maker, place)) for place in range(3))
+    numbers, scale, zero = (constant_of(document, input_of(maker, place)) for place in range(3))
     assert numbers is not None  # else its output would be no constant
     axis = maker.attributes.get_int("axis", 1)
     return Parameter(numbers, maker, scale, zero, axis % max(len(numbers.shape), 1))
 
 
-def _constant(document: Document, value: Value | None) -> Constant | None:
+def constant_of(document: Document, value: Value | None) -> Constant | None:
+    """Return the constant behind a value, None if there is none."""
     found = None if value is None else document.constant(value)
     return found if isinstance(found, Constant) else None

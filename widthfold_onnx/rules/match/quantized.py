@@ -28,7 +28,7 @@ from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Document, Node, Value
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.domain import is_default
-from widthfold_onnx.operators.base import Operator, Positions
+from widthfold_onnx.operators.base import Operator
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.match.dequantized import (
     data_dequantizer,
@@ -36,7 +36,13 @@ from widthfold_onnx.rules.match.dequantized import (
     exact_dequantizer,
     refused,
 )
-from widthfold_onnx.rules.match.parameter import Parameter, dequantizer, input_of, is_single
+from widthfold_onnx.rules.match.parameter import (
+    Parameter,
+    constant_of,
+    dequantizer,
+    input_of,
+    is_single,
+)
 
 Extents = Callable[[Value], Dims | None]
 """Extents of a value; None where not even the rank is known."""
@@ -113,7 +119,6 @@ def read_scales(
         differs between positions, or is computed per channel.
     """
     inputs = operator.inputs
-    left = operator.positions is Positions.COLUMNS
     axis = operator.out_axis(node, len(weight))
     found: dict[int, Parameter] = {}
     for owner, indices in (
@@ -122,8 +127,8 @@ def read_scales(
         ("result", inputs.of_result),
     ):
         # A weight on the left has output channels as rows, as the result has.
-        of_channels = owner == "weight" or (left and owner == "result")
-        if operator.positions is Positions.SPATIAL and not of_channels:
+        of_channels = owner == "weight" or (operator.left and owner == "result")
+        if not operator.is_product and not of_channels:
             continue  # one number, by the operator's text
         for what, index in zip(("scale", "zero point"), indices, strict=True):
             value = input_of(node, index)
@@ -209,13 +214,12 @@ def quantization_problem(
             "output channels",
         )
     scales = [p.scale for p in (weight, bias) if p is not None and p.scale is not None]
-    given = input_of(node, inputs.scale)
-    known = None if given is None else document.constant(given)
-    for scale in (*scales, *((known,) if isinstance(known, Constant) else ())):
+    known = constant_of(document, input_of(node, inputs.scale))
+    for scale in scales if known is None else (*scales, known):
         numbers = document.read(scale).astype(np.float64)
         if not (np.isfinite(numbers).all() and (numbers > 0).all()):
             return Refusal(Code.QUANTIZED, "a scale is not a positive number")
-    if operator.positions is Positions.SPATIAL or not quantization.dequantized:
+    if not operator.is_product or not quantization.dequantized:
         return None
     # With a Reshape of integers before the DequantizeLinear ONNX Runtime 1.31.1 multiplies int8 in
     # floats, so the data of a product is quantized again behind its moves.
@@ -225,7 +229,7 @@ def quantization_problem(
     shape = () if bias is None else bias.constant.shape
     several = not is_single(shape) and bias is not None and bias.maker is not None
     # On the left a C per channel has two axes, which integer kernels do not take.
-    if several and (operator.positions is Positions.COLUMNS or len(shape) > 1):
+    if several and (operator.left or len(shape) > 1):
         return refused(f"C of extents {list(shape)} is dequantized")
     return None
 
@@ -249,9 +253,9 @@ def accumulator_overflow(
     if quantization.dtype not in BYTES or weight.dtype.itemsize > 1:
         return None  # no runtime sums such products in int32
     limits = np.iinfo(quantization.dtype.lower())
-    constant = None if quantization.zero is None else document.constant(quantization.zero)
+    constant = constant_of(document, quantization.zero)
     low, high = limits.min, limits.max
-    if isinstance(constant, Constant) and 0 not in constant.shape:
+    if constant is not None and 0 not in constant.shape:
         low, high = (int(f(document.read(constant))) for f in (np.min, np.max))
     elif quantization.zero is None:
         low = high = 0

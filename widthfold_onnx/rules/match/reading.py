@@ -12,10 +12,11 @@ from widthfold_onnx.algebra.conv_axis import ConvAxis
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Document, Node
+from widthfold_onnx.model.graph.messages import Scope
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.domain import operator_of
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.operators.base import MIN_OPSET, Operator, Positions
+from widthfold_onnx.operators.base import MIN_OPSET, Operator
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.match.dequantized import data_dequantizer, exact_dequantizer, is_finite
 from widthfold_onnx.rules.match.parameter import Parameter, read_parameter
@@ -48,64 +49,54 @@ def read_site(
         planned: extents that are planned with.
     """
     node = site.node
-    operator = _place_problem(document, site) or _operator(document, node)
+    operator = place_problem(document, site.scope, node) or _operator(document, node)
     if isinstance(operator, Refusal):
         return operator
     found = _parameters(document, node, operator, planned)
     if isinstance(found, Refusal):
         return found
     parameters, quantization = found
-    parameter = parameters[operator.inputs.weight]
-    weight, data = parameter.constant, node.inputs[operator.inputs.data]
+    data, weight = node.inputs[operator.inputs.data], parameters[operator.inputs.weight]
     assert data is not None
-    shapes = _extents(node, operator, weight, static(data), planned(data))
+    shapes = _shapes(node, operator, weight.constant, static(data), planned(data))
     if isinstance(shapes, Refusal):
         return shapes
-    group = operator.group(node, weight.shape)
-    spatial = operator.positions is Positions.SPATIAL
-    # The groups divide the first axis of the weight, both of a Conv and of a ConvTranspose.
-    if spatial and (group < 1 or weight.shape[0] % group):
-        return _misfit(shapes[1], weight, f" and group {group}")
-    shape = operator.canonical(np.broadcast_to(np.int8(0), weight.shape), node).shape
-    fixed, assumed = (_with_channels(dims, operator, shape, group) for dims in shapes)
+    fixed, assumed, shape = shapes
     axes = _axes(node, assumed, shape, operator)
     if isinstance(axes, Refusal):
         return axes
     maker = exact_dequantizer(document, data)
-    integers_only = quantization is not None and not quantization.dequantized
+    is_float = quantization is None or quantization.dequantized
     turned = operator.data_transposed(node)
     result = LinearSite(
-        node=node,
-        scope=site.scope,
-        name=site.name,
-        op=site.op,
+        **vars(site),
         operator=operator,
         static=fixed,
         planned=assumed,
         opset=document.opset,
-        weight=weight,
+        weight=weight.constant,
         weight_shape=shape,
-        group=group,
+        group=operator.group(node, weight.constant.shape),
         axes=axes,
-        sized_pads=_sized_pads(node, axes, fixed[2:], operator) if spatial else frozenset(),
+        sized_pads=_sized_pads(node, axes, fixed, operator),
         parameters=parameters,
         quantization=quantization,
-        zero=_zero(document, parameter, shape),
-        is_finite=integers_only or is_finite(document, data),
+        zero=_zero(document, weight, shape),
+        is_finite=not is_float or is_finite(document, data),
         dequantizer=maker if isinstance(maker, Node) else None,
-        samples=None if spatial else samples_of(document, fixed, transposed=turned),
-        stored=lambda: document.read(weight),
+        samples=samples_of(document, fixed, transposed=turned) if operator.is_product else None,
+        stored=lambda: document.read(weight.constant),
     )
     return _shape_problem(result) or _overflow(document, result) or result
 
 
-def _place_problem(document: Document, site: Site) -> Refusal | None:
+def place_problem(document: Document, scope: Scope, node: Node) -> Refusal | None:
     """Refuse a node that no rule can replace, for its place or its devices."""
-    if site.scope.proto is None:
+    if scope.proto is None:
         return Refusal(
             Code.IN_FUNCTION, f"the function cannot be inlined: {document.why_not_inlined}"
         )
-    if site.node.device_configurations:
+    if node.device_configurations:
         return Refusal(Code.SHARDED, "the node is configured to run on several devices")
     return None
 
@@ -146,8 +137,7 @@ def _parameters(
         return quantization
     integers = quantization is not None and quantization.dequantized
     inputs = operator.inputs
-    spatial = operator.positions is Positions.SPATIAL
-    between = spatial and data_dequantizer(node.inputs[inputs.data]) is not None
+    between = not operator.is_product and data_dequantizer(node.inputs[inputs.data]) is not None
     weight = read_parameter(document, node, inputs.weight, dequantized=integers)
     bias = read_parameter(document, node, inputs.bias, dequantized=integers or between)
     if isinstance(weight, Refusal):
@@ -179,14 +169,17 @@ def _parameters(
     return {**parameters, **beside}, quantization
 
 
-def _extents(
+def _shapes(
     node: Node, operator: Operator, weight: Constant, static: Dims | None, planned: Dims | None
-) -> tuple[Dims, Dims] | Refusal:
-    """Return the extents of the data as the operator reads it: fixed, and as planned."""
+) -> tuple[Dims, Dims, tuple[int, ...]] | Refusal:
+    """Return the extents of the data as the operator reads it, and of [O, C/group, *kernel].
+
+    Those of the data are fixed by the model, and as planned.
+    """
     if static is None or planned is None:
         return Refusal(Code.UNKNOWN_SHAPE, "the rank of the input is not known")
     rank, weight_rank = len(planned), len(weight.shape)
-    if operator.positions is Positions.SPATIAL:
+    if not operator.is_product:
         if rank != weight_rank or not 3 <= rank <= 5:
             return Refusal(
                 Code.RANK_UNSUPPORTED,
@@ -202,9 +195,19 @@ def _extents(
         return Refusal(
             Code.EMPTY_TENSOR, f"input {list(planned)} or weight {list(weight.shape)} is empty"
         )
-    if operator.data_transposed(node):
-        return (*static[:-2], static[-1], static[-2]), (*planned[:-2], planned[-1], planned[-2])
-    return static, planned
+    group = operator.group(node, weight.shape)
+    # The groups divide the first axis of the weight, both of a Conv and of a ConvTranspose.
+    if not operator.is_product and (group < 1 or weight.shape[0] % group):
+        return _misfit(planned, weight, f" and group {group}")
+    shape = operator.canonical(np.broadcast_to(np.int8(0), weight.shape), node).shape
+    if not operator.is_product:  # the weight tells the channels
+        static, planned = (
+            (n, shape[1] * group if c is None else c, *spatial)
+            for n, c, *spatial in (static, planned)
+        )
+    elif operator.data_transposed(node):
+        static, planned = ((*dims[:-2], dims[-1], dims[-2]) for dims in (static, planned))
+    return static, planned, shape
 
 
 def _misfit(dims: Dims, weight: Constant, more: str) -> Refusal:
@@ -254,12 +257,6 @@ def _overflow(document: Document, site: LinearSite) -> Refusal | None:
     return accumulator_overflow(document, site.quantization, numbers, site.zero, added)
 
 
-def _with_channels(dims: Dims, operator: Operator, shape: tuple[int, ...], group: int) -> Dims:
-    """Return the extents of the data of a Conv with its channels, which the weight tells."""
-    known = operator.positions is not Positions.SPATIAL or dims[1] is not None
-    return dims if known else (dims[0], shape[1] * group, *dims[2:])
-
-
 def _axes(
     node: Node, dims: Dims, weight: tuple[int, ...], operator: Operator
 ) -> tuple[ConvAxis, ...] | Refusal:
@@ -273,12 +270,14 @@ def _axes(
 
 
 def _sized_pads(
-    node: Node, axes: Sequence[ConvAxis], lengths: Dims, operator: Operator
+    node: Node, axes: Sequence[ConvAxis], fixed: Dims, operator: Operator
 ) -> frozenset[int]:
     """Return the spatial axes of open length whose pads depend on it."""
-    pairs = enumerate(zip(axes, lengths, strict=True))
+    lengths = fixed[-len(axes) :]
     return frozenset(
-        i for i, (axis, n) in pairs if n is None and operator.pads_by_extent(node, axis)
+        i
+        for i, (axis, n) in enumerate(zip(axes, lengths, strict=True))
+        if n is None and operator.pads_by_extent(node, axis)
     )
 
 

@@ -17,8 +17,8 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Node, Value
 from widthfold_onnx.model.graph.messages import Scope
-from widthfold_onnx.model.proto.dims import Dims
-from widthfold_onnx.operators.base import Operator, Positions
+from widthfold_onnx.model.proto.dims import Dims, size_of
+from widthfold_onnx.operators.base import Operator
 from widthfold_onnx.operators.matmul import matrix_shape
 from widthfold_onnx.rules.match.parameter import Parameter, is_single
 from widthfold_onnx.rules.match.quantized import Quantization
@@ -117,12 +117,12 @@ class LinearSite(Site):
     @property
     def is_product(self) -> bool:
         """True for a product of matrices, whose positions are rows or columns."""
-        return self.operator.positions is not Positions.SPATIAL
+        return self.operator.is_product
 
     @property
     def left(self) -> bool:
         """True for a product with the weight on the left."""
-        return self.operator.positions is Positions.COLUMNS
+        return self.operator.left
 
     @property
     def transposed(self) -> bool:
@@ -195,8 +195,8 @@ class LinearSite(Site):
     def macs(self) -> int | None:
         """Multiply-adds of one run, None where an extent is not known."""
         if self.is_product:
-            return product((*self.output, self.channels[0]))
-        return product((*self.positions, *self.weight_shape))
+            return size_of((*self.output, self.channels[0]))
+        return size_of((*self.positions, *self.weight_shape))
 
     @property
     def signature(self) -> dict[str, object]:
@@ -328,9 +328,3 @@ def axis_names(rank: int) -> tuple[str, ...]:
     ('batch', 'channel', 'height', 'width')
     """
     return ("batch", "channel", *("depth", "height", "width")[3 - rank :])
-
-
-def product(extents: Dims) -> int | None:
-    """Return the number of elements of a tensor, None where an extent is not known."""
-    known = [extent for extent in extents if extent is not None]
-    return math.prod(known) if len(known) == len(extents) else None

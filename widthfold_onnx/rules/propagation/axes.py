@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from widthfold_onnx.algebra.conv_axis import ConvAxis
-from widthfold_onnx.algebra.packing import Reshape, Step
+from widthfold_onnx.algebra.packing import after
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.document import Attributes
 from widthfold_onnx.model.proto.dims import Dims
+from widthfold_onnx.operators.base import read_axes
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.propagation.op import Op, PackedOp, pointwise
+from widthfold_onnx.rules.propagation.op import Op, PackedOp
 
 Changed = dict[int, int | None]
 """Axis -> its new extent, None where that is open."""
@@ -26,30 +26,14 @@ def _pool(op: Op, shape: Dims) -> Changed | Refusal:
     given = op.node.attributes
     if given.get_string("auto_pad", "NOTSET") != "NOTSET" or given.get_int("ceil_mode"):
         return Refusal(Code.IMPLICIT_EXTENT, "auto_pad or ceil_mode decides its output extents")
-    kernel = given.get_ints("kernel_shape", [])
-    rank = len(kernel)
-    strides = given.get_ints("strides", [1] * rank)
-    dilations = given.get_ints("dilations", [1] * rank)
-    pads = given.get_ints("pads", [0] * (2 * rank))
-    lengths = [rank, len(strides), len(dilations), len(pads)]
-    if lengths != [len(shape) - 2, rank, rank, 2 * rank]:
-        return Refusal(
-            Code.INCONSISTENT_ATTRIBUTES,
-            f"kernel, strides, dilations and pads of lengths {lengths} for rank {len(shape)}",
-        )
-    changed: Changed = {}
-    for i, extent in enumerate(shape[2:]):
-        begin, end = pads[i], pads[rank + i]
-        if (kernel[i], strides[i], begin, end) != (1, 1, 0, 0):
-            changed[i + 2] = ConvAxis(
-                length=extent,
-                kernel=kernel[i],
-                stride=strides[i],
-                dilation=dilations[i],
-                pad_begin=begin,
-                pad_end=end,
-            ).out_length
-    return changed
+    axes = read_axes(op.node, shape[2:], given.get_ints("kernel_shape", []))
+    if isinstance(axes, Refusal):
+        return axes
+    return {
+        i: axis.out_length
+        for i, axis in enumerate(axes, 2)
+        if (axis.kernel, axis.stride, axis.pad_begin, axis.pad_end) != (1, 1, 0, 0)
+    }
 
 
 def _pad(op: Op, shape: Dims) -> Changed | Refusal:
@@ -89,32 +73,28 @@ SIZES = 3
 
 
 def _resize(op: Op, shape: Dims) -> Changed | Refusal:
-    index = 2 if op.document.opset >= 11 else 1
+    given, inputs = op.node.attributes, op.node.inputs
     plain = (
-        op.node.attributes.get_string("coordinate_transformation_mode", "") != "tf_crop_and_resize"
-        and op.node.attributes.get_string("keep_aspect_ratio_policy", "stretch") == "stretch"
-        and "axes" not in op.node.attributes
+        given.get_string("coordinate_transformation_mode", "") != "tf_crop_and_resize"
+        and given.get_string("keep_aspect_ratio_policy", "stretch") == "stretch"
+        and "axes" not in given
     )
-    if plain and len(op.node.inputs) == SIZES + 1 and op.node.inputs[2] is None:
-        sizes = op.constant(SIZES)
-        if isinstance(sizes, Refusal):
-            return sizes
-        if sizes.shape != (len(shape),):
-            return Refusal(
-                Code.INCONSISTENT_ATTRIBUTES, f"{sizes.size} sizes for rank {len(shape)}"
-            )
-        ends = enumerate(zip(shape, sizes.tolist(), strict=True))
-        return {i: size for i, (extent, size) in ends if extent != size}
-    if len(op.node.inputs) != index + 1 or not plain:
+    index = len(inputs) - 1
+    has_sizes = index == SIZES and inputs[2] is None
+    if not plain or not (has_sizes or index == (2 if op.document.opset >= 11 else 1)):
         return Refusal(Code.NOT_CARRIED, "it is not given scales or sizes of all axes")
-    scales = op.constant(index)
-    if isinstance(scales, Refusal):
-        return scales
-    if scales.shape != (len(shape),):
-        return Refusal(Code.INCONSISTENT_ATTRIBUTES, f"{scales.size} scales for rank {len(shape)}")
+    numbers = op.constant(index)
+    if isinstance(numbers, Refusal):
+        return numbers
+    if numbers.shape != (len(shape),):
+        what = "sizes" if has_sizes else "scales"
+        return Refusal(Code.INCONSISTENT_ATTRIBUTES, f"{numbers.size} {what} for rank {len(shape)}")
+    pairs = list(zip(shape, numbers, strict=True))
+    if has_sizes:
+        return {i: int(size) for i, (extent, size) in enumerate(pairs) if extent != size}
     return {
         i: None if extent is None else int(np.floor(np.float32(extent) * scale))
-        for i, (extent, scale) in enumerate(zip(shape, scales, strict=True))
+        for i, (extent, scale) in enumerate(pairs)
         if scale != 1
     }
 
@@ -131,11 +111,7 @@ ALONG: Mapping[str, Callable[[Op, Dims], Changed | Refusal]] = {
 
 def along(op: Op) -> PackedOp | Refusal:
     """Carry an op along axes that the layout does not fold; inputs other than 0 are parameters."""
-    result = pointwise(op)
-    if isinstance(result, Refusal):
-        return result
-    (shape,) = result.shapes
-    function = ALONG[op.node.op_type]
+    shape, function = op.data, ALONG[op.node.op_type]
     lift = op.layout.rank(len(shape)) - len(shape)
     if lift and (lift < 0 or function is not _pool):
         return Refusal(Code.OTHER_RANK, "it names axes by number, and the packed tensor has others")
@@ -144,8 +120,8 @@ def along(op: Op) -> PackedOp | Refusal:
         return changed
     if op.layout.involved(len(shape)) & changed.keys():
         return Refusal(Code.ALONG_FOLDED_AXIS, f"it acts along the axes {sorted(changed)}")
-    after = tuple(changed.get(axis, extent) for axis, extent in enumerate(shape))
-    return PackedOp((after,), _sizes(op, after), _lifted(op, lift) if lift else {})
+    result_shape = tuple(changed.get(axis, extent) for axis, extent in enumerate(shape))
+    return PackedOp((result_shape,), _sizes(op, result_shape), _lifted(op, lift) if lift else {})
 
 
 def _lifted(op: Op, lift: int) -> Attributes:
@@ -160,17 +136,8 @@ def _lifted(op: Op, lift: int) -> Attributes:
     return result
 
 
-def _sizes(op: Op, after: Dims) -> Mapping[int, Array]:
+def _sizes(op: Op, shape: Dims) -> Mapping[int, Array]:
     """Return the output extents that a Resize reads, as those of the packed tensor."""
     if op.node.op_type != "Resize" or len(op.node.inputs) <= SIZES:
         return {}
-    for step in op.layout.steps(after):
-        after = _moved(after, step)
-    return {SIZES: np.array(after, np.int64)}
-
-
-def _moved(extents: Dims, step: Step) -> Dims:
-    """Return the extents behind a move."""
-    if isinstance(step, Reshape):
-        return step.extents
-    return tuple(extents[i] for i in step.order)
+    return {SIZES: np.array(after(shape, op.layout.steps(shape)), np.int64)}

@@ -6,7 +6,7 @@ import numpy as np
 
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.propagation.op import Op, PackedOp, pointwise
+from widthfold_onnx.rules.propagation.op import Op, PackedOp
 
 
 def concat(op: Op) -> PackedOp | Refusal:
@@ -33,10 +33,7 @@ def _with(shape: Dims, axis: int, extent: int | None) -> Dims:
 
 def split(op: Op) -> PackedOp | Refusal:
     """Carry a Split of channels; every channel takes its packed positions with it."""
-    result = pointwise(op)
-    if isinstance(result, Refusal):
-        return result
-    (shape,), count = result.shapes, len(op.node.outputs)
+    shape, count = op.data, len(op.node.outputs)
     channel = op.layout.channel_axis % len(shape)
     channels = shape[channel] or 0
     splits = op.layout.names_channels(op.node.attributes.get_int("axis", 0), len(shape))

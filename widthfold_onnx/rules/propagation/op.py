@@ -13,7 +13,7 @@ from widthfold_onnx.model.graph.document import Attributes, Document, Node
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.domain import operator_of
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.refusal import Refusal
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,13 @@ class Op:
     node: Node
     layout: PackedLayout
     shapes: tuple[Dims | None, ...]
+
+    @property
+    def data(self) -> Dims:
+        """Extents of input 0, which is available in the layout."""
+        shape = self.shapes[0]
+        assert shape is not None
+        return shape
 
     def constant(self, index: int) -> Array | Refusal:
         """Return the numbers of an input."""
@@ -72,9 +79,6 @@ class PackedOp:
     attributes: Attributes = field(default_factory=dict)
 
 
-def pointwise(op: Op) -> PackedOp | Refusal:
+def pointwise(op: Op) -> PackedOp:
     """Carry an op of data at input 0; all others are scalars by the definition of the operator."""
-    shape, *others = op.shapes
-    if shape is None or any(other is not None for other in others):
-        return Refusal(Code.NOT_PACKED, "the input is not packed in this layout")
-    return PackedOp((shape,))
+    return PackedOp((op.data,))

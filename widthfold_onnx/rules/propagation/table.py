@@ -50,6 +50,10 @@ def propagate(op: Op) -> PackedOp | Refusal:
         return Refusal(Code.OPSET_TOO_OLD, f"opset {op.document.opset} is below {MIN_OPSET}")
     if node.device_configurations:
         return Refusal(Code.SHARDED, "the node is configured to run on several devices")
+    data, *others = op.shapes
+    several = node.op_type in BROADCASTING or node.op_type == "Concat"
+    if not several and (data is None or any(other is not None for other in others)):
+        return Refusal(Code.NOT_PACKED, "the input is not packed in this layout")
     result = rule(op)
     if isinstance(result, Refusal):
         return result
@@ -95,10 +99,7 @@ def _constant(op: Op, array: Array, shape: Dims) -> Array | Refusal | None:
 
 def _per_channel(op: Op, axis: int) -> PackedOp | Refusal:
     """Carry an op on input 0 whose other inputs hold one number, or one per channel on `axis`."""
-    result = pointwise(op)
-    if isinstance(result, Refusal):
-        return result
-    (shape,) = result.shapes
+    shape = op.data
     named = op.layout.names_channels(axis, len(shape))
     count = shape[op.layout.channel_axis] if named else None
     constants = {}
@@ -111,7 +112,7 @@ def _per_channel(op: Op, axis: int) -> PackedOp | Refusal:
                 constants[index] = array[op.layout.channels(array.size)]
             elif array.size > 1:
                 return Refusal(Code.CONSTANT_VARIES, f"a constant has the extents {array.shape}")
-    return PackedOp(result.shapes, constants)
+    return PackedOp((shape,), constants)
 
 
 def _product(op: Op) -> PackedOp | Refusal:
