@@ -95,6 +95,19 @@ def test_none_is_taken_that_is_slower_on_nearly_constant_inputs(
     assert companion.status == ("exchanged" if kept else "kept")
 
 
+def test_without_layers_the_last_trial_is_one_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that took the companion had one session, at the setting that suits the companion."""
+    text = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[1,1,4,32] x) => (float[1,1,4,32] y) <float[1] s = {0.25}> { [prelu] y = PRelu (x, s) }"""
+    model = save(build(text), tmp_path / "model.onnx")
+    report, here = found(model, monkeypatch, {"prelu": 2.0})
+    assert here.compared == [(frozenset(), {"prelu"})] * 3
+    assert report.search is not None and report.search.folded_setting == "all"
+
+
 def test_stored_inputs_alone_are_timed(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = model.with_name("x.npy")
     np.save(data, np.ones((1, 1, 4, 32), np.float32))

@@ -13,7 +13,6 @@ from widthfold_onnx.options.folding import (
     Shapes,
 )
 from widthfold_onnx.options.running import (
-    ANY,
     Effort,
     Provider,
     Runtime,

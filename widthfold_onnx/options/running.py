@@ -57,7 +57,7 @@ class Provider(StrEnum):
 
 
 class Effort(StrEnum):
-    """How much a search measures before it decides (`plan.measure.effort`).
+    """The amounts that a search measures before it decides (`plan.measure.effort`).
 
     Attributes:
         QUICK: the few most promising forms of each layer.
@@ -72,7 +72,7 @@ class Effort(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerance:
-    """What counts as equal: `|a - b| <= atol + rtol * largest`.
+    """The bounds within which outputs count as equal: `|a - b| <= atol + rtol * largest`.
 
     `largest` is the largest finite |reference| of that output.
 
@@ -94,7 +94,7 @@ class Tolerance:
 
 @dataclass(frozen=True, kw_only=True)
 class Runtime:
-    """How the runtime runs a model.
+    """Options of ONNX Runtime, with which a model runs.
 
     Attributes:
         provider: where it runs. A model that runs elsewhere is an error; single nodes that do are
@@ -116,9 +116,6 @@ class Runtime:
         object.__setattr__(self, "provider", word("provider", self.provider, Provider))
         if not 1 <= self.threads <= MAX_THREADS:
             raise UsageError(f"threads is {self.threads}; it must lie in 1..{MAX_THREADS}")
-
-
-ANY = Runtime()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,7 +45,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Description:
-    """What is said of a result; names in it are as the model has them.
+    """The tables and lines on a result; names in them are as the model has them.
 
     Attributes:
         tables: those that have rows.

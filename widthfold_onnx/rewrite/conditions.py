@@ -64,6 +64,5 @@ class Conditions:
     ) -> Value:
         name, metadata = f"{self._base}/{what}", {GUARD_KEY: ""}
         node = self._document.node(op_type, inputs, attributes or {}, name=name, metadata=metadata)
-        node.outputs[0].name = node.name
         self.nodes.append(node)
         return node.outputs[0]

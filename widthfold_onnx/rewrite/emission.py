@@ -110,8 +110,15 @@ class Emission:
             else:
                 inputs.append(self._read(value, None, reader))
         metadata = {**PACKED, ORIGIN_KEY: node.outputs[0].name or ""}
-        name, attributes = f"{base_name(node)}/packed", propagated_op.form.attributes
-        new = self._document.again(node, inputs, name, metadata, attributes)
+        new = self._document.node(
+            node.op_type,
+            inputs,
+            {**node.attributes, **propagated_op.form.attributes},
+            name=f"{base_name(node)}/packed",
+            metadata=metadata,
+            outputs=len(node.outputs),
+            domain=node.domain,
+        )
         self._chains[reader].append(new)
         return new
 

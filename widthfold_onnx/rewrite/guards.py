@@ -69,7 +69,15 @@ def _copied(document: Document, nodes: Iterable[Node]) -> tuple[list[Node], dict
     copies: dict[Value, Value] = {}
     for node in nodes:
         inputs = [v if v is None else copies.get(v, v) for v in node.inputs]
-        copy = document.again(node, inputs, "", node.metadata_props, {})
+        copy = document.node(
+            node.op_type,
+            inputs,
+            node.attributes,
+            name="",
+            metadata=node.metadata_props,
+            outputs=len(node.outputs),
+            domain=node.domain,
+        )
         copy.name, copy.doc_string = node.name, node.doc_string
         for old, new in zip(node.outputs, copy.outputs, strict=True):
             new.name, copies[old] = old.name, new

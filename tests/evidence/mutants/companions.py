@@ -81,7 +81,7 @@ def alpha(number: float | None) -> Fault:
     return plant
 
 
-MIXED = "d/widthfold/where_2", "d/widthfold/less_2"
+MIXED = "d/widthfold/where", "d/widthfold/less"
 
 FAULTS: dict[str, Fault] = {
     "alpha.one_ulp": alpha(float(np.nextafter(np.float32(0.3), np.float32(9)))),
@@ -95,10 +95,10 @@ FAULTS: dict[str, Fault] = {
     "max.negative": numbers("small", put(1, -0.6)),
     "max.channels_swapped": numbers("small", swap),
     "max.is_min": operator("Max", "Min"),
-    "max.of_another_value": reads("Max", ("w", "b/widthfold/mul_2")),
+    "max.of_another_value": reads("Max", ("w", "b/widthfold/mul")),
     "max.of_another_product": reads("Mul", ("w", "small")),
     "max.of_itself": reads("Max", ("a", "a")),
-    "max.of_three": reads("Max", ("a", "b/widthfold/mul_2", "w")),
+    "max.of_three": reads("Max", ("a", "b/widthfold/mul", "w")),
     "max.adds": operator("Mul", "Add"),
     "min.one_ulp": numbers("large", one_ulp(0)),
     "min.below_one": numbers("large", put(0, 0.5)),

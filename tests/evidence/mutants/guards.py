@@ -225,5 +225,5 @@ FAULTS = {
     ("dequantized", "more is computed"): more_nodes,
     ("several", "one input is not tested"): first_only,
     ("several", "either input is tested"): either,
-    ("several", "one input is tested twice"): read("guard_shape_3", "x"),
+    ("several", "one input is tested twice"): read("guard_shape_2", "x"),
 }

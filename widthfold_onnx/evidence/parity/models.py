@@ -60,7 +60,7 @@ class ModelParity:
 
     @property
     def verdict(self) -> Verdict:
-        """What these lines amount to."""
+        """Fail, unverified or pass, by these lines."""
         return verdict(self.failures, self.doubts)
 
     @property

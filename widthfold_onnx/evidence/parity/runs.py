@@ -138,7 +138,7 @@ class Reference:
 
     @cached_property
     def noise(self) -> list[dict[str, float | None]]:
-        """How far outputs of the original move if every float input moves by one rounding.
+        """Distances by which outputs of the original move if float inputs move by one rounding.
 
         By input set; if the changed inputs do not run, there is no noise.
         """

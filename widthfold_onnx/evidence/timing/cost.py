@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.model.proto.external import check_external, external_tensors
+from widthfold_onnx.model.proto.external import data_files
 from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.options import Runtime
 from widthfold_onnx.runtime.child import isolated
@@ -89,6 +89,5 @@ def _own_peak() -> int:
 def file_bytes(model: Path) -> int:
     """Return the size of a model with the files of its external data."""
     loaded = load(model)
-    files = {check_external(t, loaded.folder).location for t in external_tensors(loaded.proto)}
-    sizes = ((loaded.folder / location).stat().st_size for location in files)
-    return model.stat().st_size + sum(sizes)
+    files = [model, *data_files(loaded.proto, loaded.folder)]
+    return sum(path.stat().st_size for path in files)

@@ -167,45 +167,20 @@ class Document:
         outputs: int = 1,
         domain: str = "",
     ) -> Node:
-        """Create a node; it and its outputs get fresh names from `name`."""
+        """Create a node with fresh names: one for it and its first output, one for each other."""
+        first, *others = (self.fresh(name) for _ in range(outputs))
         node = ir.Node(
             domain,
             op_type,
             inputs,
             [_attribute(*given) for given in attributes.items()],
             num_outputs=outputs,
-            name=self.fresh(name),
+            name=first,
             metadata_props=dict(metadata),
         )
-        for output in node.outputs:
-            output.name = self.fresh(name)
+        for output, own in zip(node.outputs, (first, *others), strict=True):
+            output.name = own
         return node
-
-    def again(
-        self,
-        node: Node,
-        inputs: Sequence[Value | None],
-        name: str,
-        metadata: Mapping[str, str],
-        attributes: Attributes,
-    ) -> Node:
-        """Create a node that applies what `node` does to other inputs; its names are fresh.
-
-        Some attributes may be others.
-        """
-        kept = [given for given in node.attributes.values() if given.name not in attributes]
-        new = ir.Node(
-            node.domain,
-            node.op_type,
-            inputs,
-            [*kept, *(_attribute(*given) for given in attributes.items())],
-            num_outputs=len(node.outputs),
-            metadata_props=dict(metadata),
-        )
-        for output in new.outputs:
-            output.name = self.fresh(name)
-        new.name = self.fresh(name)
-        return new
 
     def is_fixed(self, value: Value) -> bool:
         """Check whether anything but nodes refers to a value, so that it must stay."""

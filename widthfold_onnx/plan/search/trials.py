@@ -135,7 +135,8 @@ class Trials:
         Returns:
             Time of each other / time of `chosen`, as `compare` does.
         """
-        candidates = {_candidate(other, chosen, kind): other for other in others}
+        # `compare` decides what is written, so it must not take these results, which are weaker.
+        candidates = {_candidate(other, chosen, inputs=kind): other for other in others}
         left = [candidate for candidate in candidates if self._is_open(candidate)]
         for start in range(0, len(left), AT_ONCE):
             part = left[start : start + AT_ONCE]
@@ -224,9 +225,8 @@ def _measurement(trial: Timed) -> Measurement:
     )
 
 
-def _candidate(base: Choice, other: Choice, kind: Distribution = Distribution.NORMAL) -> str:
-    inputs = {} if kind is Distribution.NORMAL else {"inputs": kind}
-    return canonical({"than": asdict(base), "is": asdict(other), **inputs})
+def _candidate(base: Choice, other: Choice, **how: str) -> str:
+    return canonical({"than": asdict(base), "is": asdict(other), **how})
 
 
 def _digest(content: bytes) -> str:

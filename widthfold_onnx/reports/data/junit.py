@@ -66,9 +66,7 @@ def _properties(report: VerifyReport) -> dict[str, str]:
     return found
 
 
-def _case(
-    name: str, group: str, found: str | Error | Failure | Skipped, seconds: float = 0.0
-) -> TestCase:
+def _case(name: str, group: str, found: Found, seconds: float = 0.0) -> TestCase:
     """Return a case; one of which a text is found has passed."""
     case = TestCase(name, group, seconds)
     if not isinstance(found, str):

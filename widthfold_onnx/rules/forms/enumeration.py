@@ -189,9 +189,10 @@ def splits(axis: AxisName | int, factor: int, rank: int) -> Iterator[Split]:
         return
     yield from single
     divisors = [n for n in range(1, factor + 1) if factor % n == 0]
-    for split in product(divisors, repeat=slots):
-        if math.prod(split) == factor and factor not in split:
-            yield split
+    for first in product(divisors, repeat=slots - 1):
+        last, rest = divmod(factor, math.prod(first))
+        if not rest and factor not in (*first, last):
+            yield (*first, last)
 
 
 def _slot(axis: AxisName | int, rank: int) -> int | None:
