@@ -223,7 +223,7 @@ def test_errors_are_one_line(model: Path) -> None:
 def test_a_glob_that_matches_no_node_is_exit_2(model: Path) -> None:
     run = widthfold("inspect", model, "--nodes", "third")
     assert run.code == 2
-    assert "no linear node is named 'third'" in run.line
+    assert "no layer is named 'third'" in run.line
 
 
 @pytest.mark.parametrize("verb", ["inspect", "optimize"])

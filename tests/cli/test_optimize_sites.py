@@ -44,7 +44,7 @@ def test_a_glob_that_matches_no_node_is_exit_2(
 ) -> None:
     run = widthfold("optimize", model, out, "--factor", 8, option, "first", option, pattern)
     assert run.code == 2
-    assert f"no linear node is named '{pattern}'" in run.line
+    assert f"no layer is named '{pattern}'" in run.line
     assert not out.exists()
 
 

@@ -93,6 +93,7 @@ def test_none_is_taken_that_is_slower_on_nearly_constant_inputs(
     assert companion.gain.ratio == pytest.approx(10 / 8)
     assert companion.steady.ratio == pytest.approx(10 / (10 - saved))
     assert companion.status == ("exchanged" if kept else "kept")
+    assert companion.reason == ("" if kept else "slower on nearly constant inputs")
 
 
 def test_without_layers_the_last_trial_is_one_of_its_own(

@@ -39,6 +39,15 @@ def test_sentences_stand_below_their_row_where_the_terminal_is_narrow(columns: i
     assert lines[at + 1].startswith("    width by 8: ")
 
 
+@pytest.mark.parametrize("columns", [80, 400])
+def test_tables_begin_alike_however_wide_the_terminal_is(columns: int) -> None:
+    run = on_terminal("inspect", MODELS / "chain.onnx", columns=columns, env={"NO_COLOR": "1"})
+    lines = re.sub(r"\x1b\[\d+m|\r", "", run.out).splitlines()
+    assert lines[0].startswith("node ")
+    assert set(lines[1].strip()) == {"─"}
+    assert [at for at, line in enumerate(lines) if not line.strip()] == [len(lines) - 2]
+
+
 def test_a_terminal_wraps_a_sentence_between_words(tmp_path) -> None:
     path = save(build(), tmp_path / "m.onnx")
     run = on_terminal("verify", path, path, "--no-timing", "--seeds", 1, columns=30)

@@ -54,9 +54,11 @@ def companion_reports(
     for name in dict.fromkeys(match.companion for match in matches):
         own = [(match, match.became) for match in matches if match.companion is name]
         equal = [(m.node, became) for m, became in own if not isinstance(became, Refusal)]
-        gain, steady, *_ = *(gains or {}).get(name, ()), None, None
+        timed = (gains or {}).get(name, ())
         is_done = name in done
-        kept = "not surely faster" if gain is not None else why
+        kept = "not surely faster" if timed else why
+        if len(timed) > 1 and timed[0].low > 1 > timed[1].high:
+            kept = "slower on nearly constant inputs"
         reports.append(
             CompanionReport(
                 name=name.value,
@@ -69,8 +71,8 @@ def companion_reports(
                     if isinstance(became, Refusal)
                 ],
                 reason="" if is_done or not equal else kept,
-                gain=gain,
-                steady=steady,
+                gain=next(iter(timed), None),
+                steady=next(iter(timed[1:]), None),
             )
         )
     return reports

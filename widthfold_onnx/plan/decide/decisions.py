@@ -165,7 +165,7 @@ def find_sites(document: Document, options: FoldOptions) -> list[Site]:
     ]
     for pattern in (*options.nodes, *options.skip):
         if not any(fnmatchcase(site.name, pattern) for site in sites):
-            raise UsageError(f"no linear node is named {quoted(pattern)}; `inspect` lists them")
+            raise UsageError(f"no layer is named {quoted(pattern)}; `inspect` lists them")
     return sites
 
 

@@ -74,7 +74,7 @@ def table(made: Table) -> None:
             sys.stdout.write(f"{_tame(line)}\n")
         return
     shown = [[short(row[0][0], _NAME_WIDTH), *map("\n".join, row[1:])] for row in cells]
-    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for column in made.columns:
         grid.add_column(column, overflow="fold")
     for row in shown:
@@ -85,6 +85,7 @@ def table(made: Table) -> None:
         _stacked(console, rows, [row[-1] for row in cells])
     else:
         console.print(grid)
+    console.print()
 
 
 def _lines(cell: Cell) -> list[str]:
@@ -124,7 +125,6 @@ def _stacked(
             console.print("─" * min(sum(widths) + _GAP * (len(widths) - 1), console.width))
         for line in filter(None, lines):
             console.print(Padding(Text(line), (0, 0, 0, 2 * _GAP), expand=False))
-    console.print()
 
 
 def _tame(line: str) -> str:
