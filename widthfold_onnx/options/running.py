@@ -87,9 +87,10 @@ class Tolerance:
     per_output: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for bound in (self.rtol or 0.0, self.atol, *self.per_output.values()):
-            if not (bound >= 0 and math.isfinite(bound)):
-                raise UsageError(f"{bound} is no tolerance")
+        bounds = [("rtol", self.rtol or 0.0), ("atol", self.atol), *self.per_output.items()]
+        for name, bound in bounds:
+            if not 0 <= bound < math.inf:
+                raise UsageError(f"tolerance {name} is {bound}; it must be 0 or a number above")
 
 
 @dataclass(frozen=True, kw_only=True)
