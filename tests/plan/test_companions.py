@@ -144,8 +144,13 @@ def test_none_is_tried_where_none_is_wanted(model: Path, monkeypatch: pytest.Mon
     assert changed(model.with_name("out.onnx")) == {"first", "second"}
 
 
-def test_one_that_does_not_run_is_not_taken(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    report, _ = found(model, monkeypatch, {"first": 1.0, "prelu": float("nan"), "second": 1.0})
+@pytest.mark.parametrize("steady", [float("nan"), 1.0])
+def test_one_that_does_not_run_is_not_taken(
+    model: Path, monkeypatch: pytest.MonkeyPatch, steady: float
+) -> None:
+    """Nor is its gain that on other inputs."""
+    saved = {"first": 1.0, "prelu": float("nan"), "second": 1.0}
+    report, _ = found(model, monkeypatch, saved, steady={**saved, "prelu": steady})
     (companion,) = report.companions
     assert (companion.status, companion.gain) == ("kept", None)
     assert changed(model.with_name("out.onnx")) == {"first", "second"}
