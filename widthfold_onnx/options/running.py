@@ -94,7 +94,7 @@ class Tolerance:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Runtime:
+class RuntimeOptions:
     """Options of ONNX Runtime, with which a model runs.
 
     Attributes:
@@ -120,7 +120,7 @@ class Runtime:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifyOptions(Runtime):
+class VerifyOptions(RuntimeOptions):
     """Options for `verify`; `threads` are those of the timed sessions.
 
     Attributes:
@@ -189,7 +189,7 @@ class VerifyOptions(Runtime):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchOptions(Runtime):
+class SearchOptions(RuntimeOptions):
     """Options for the measurements of `optimize` and `tune`.
 
     Attributes:
