@@ -142,7 +142,8 @@ class VerifyOptions(RuntimeOptions):
         time_budget: seconds that timing may take.
         baseline: JSON report of an earlier `verify`; `fail_under` then judges the speed-up / that.
         fail_under: least original / rewritten; the verdict is fail where the speed-up is below it
-            beyond noise, unverified where that is not known (`timing.gate`); None asks nothing.
+            beyond noise, unverified where that is not known; None asks nothing
+            (`evidence.timing.regression_threshold`).
 
     Raises:
         UsageError: a number out of its range, or `fail_under` without a timing to judge.

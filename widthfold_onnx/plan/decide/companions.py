@@ -54,7 +54,7 @@ def companion_reports(
     for name in dict.fromkeys(match.companion for match in matches):
         own = [(match, match.became) for match in matches if match.companion is name]
         equal = [(m.node, became) for m, became in own if not isinstance(became, Refusal)]
-        gain, steady, *_ = *(gains or {}).get(name, ()), None, None
+        gain, on_constant, *_ = *(gains or {}).get(name, ()), None, None
         is_done = name in done
         kept = "not surely faster" if gain is not None else why
         reports.append(
@@ -70,7 +70,7 @@ def companion_reports(
                 ],
                 reason="" if is_done or not equal else kept,
                 gain=gain,
-                steady=steady,
+                gain_on_constant=on_constant,
             )
         )
     return reports
