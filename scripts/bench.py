@@ -44,7 +44,7 @@ from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import Companion, Provider, Runtime, SearchOptions, Shapes
+from widthfold_onnx.options import Companion, Provider, RuntimeOptions, SearchOptions, Shapes
 from widthfold_onnx.plan.predict.targets import target
 from widthfold_onnx.plan.store.identity import machine_identity, setting_identity
 from widthfold_onnx.plan.store.store import Key, Store
@@ -154,7 +154,7 @@ def compared(
     document = Document(proto, model.parent, OPERATORS)
     layers = Layers.of(document, fold, shapes, target(found.target))
     provider = Provider(found.provider)
-    how = Runtime(provider=provider, threads=search.threads)
+    how = RuntimeOptions(provider=provider, threads=search.threads)
     setting = setting_identity(how, Level.ALL)
     machine = machine_identity(provider)
     with Store(search.store) as store:

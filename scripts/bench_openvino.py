@@ -12,7 +12,7 @@ import numpy as np
 from bench_report import Cell
 from one_process import paired
 
-from widthfold_onnx.options import Provider, Runtime, Shapes
+from widthfold_onnx.options import Provider, RuntimeOptions, Shapes
 from widthfold_onnx.runtime.clock import Run
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.inputs.sizes import find_shapes
@@ -43,7 +43,7 @@ def against_openvino(model: Path, shapes: Shapes, budget: float, threads: int = 
     clock = time.process_time_ns if threads == 1 else time.perf_counter_ns
     runs: dict[Level, list[Run]] = {}
     for level in (Level.ALL, Level.EXTENDED):
-        how = Runtime(provider=Provider.CPU, threads=threads)
+        how = RuntimeOptions(provider=Provider.CPU, threads=threads)
         sessions = [open_session(model, how, level) for _ in range(2)]
         given = find_shapes(sessions[0], shapes)
         feeds = random_feeds(sessions[0].inputs, 0, given)

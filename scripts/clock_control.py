@@ -31,7 +31,7 @@ from bench_history import Commit
 from onnx import TensorProto, helper, numpy_helper
 
 from widthfold_onnx import VerifyOptions, verify
-from widthfold_onnx.options import Provider, Runtime
+from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.clock import alternate
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
@@ -167,7 +167,7 @@ def seconds(models: list[Path]) -> float:
     """Return the time of a run of a model, or by what part the first takes longer."""
     runs = []
     for model in models * PAIRS:
-        session = open_session(model, Runtime(provider=Provider.CPU))
+        session = open_session(model, RuntimeOptions(provider=Provider.CPU))
         once = session.bound(random_feeds(session.inputs, 0, find_shapes(session, {})))
         runs.append(lambda count, once=once: once())
     one = alternate(runs, 2, time.thread_time_ns).mean()

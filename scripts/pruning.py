@@ -23,7 +23,7 @@ from widthfold_onnx import FoldOptions, WidthfoldError
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import Provider, Runtime
+from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.plan.measure import successive_halving
 from widthfold_onnx.plan.predict.targets import target, usual
 from widthfold_onnx.plan.workload.layers import Layers
@@ -66,7 +66,7 @@ def raced(layers: Layers, seconds: float) -> dict[str, dict[str, Measurement]]:
         if isinstance(message, successive_halving.Ran):
             found[message.subject][message.key] = message.found
 
-    setup = successive_halving.Setup(Runtime(provider=Provider.CPU), FoldOptions())
+    setup = successive_halving.Setup(RuntimeOptions(provider=Provider.CPU), FoldOptions())
     successive_halving.race(list(layers.workloads.values()), setup, seconds, report=keep)
     return found
 

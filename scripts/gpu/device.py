@@ -15,7 +15,7 @@ from gpu.graphs import serialized
 from gpu.results import of, read, us
 from gpu.stage import Stage, noise
 from widthfold_onnx.errors import CheckFailedError
-from widthfold_onnx.options import Provider, Runtime
+from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.sessions.session import Level, open_session
 
 CHAINS = (8, 72)
@@ -38,10 +38,12 @@ def check(stage: Stage) -> None:
         path = stage.folder / "check.onnx"
         path.write_bytes(_model("Conv", [x.shape], dtype, [w], pads=[1] * 4))
         # Float16 by tensor cores, as it is timed: without TF32 CUDA would not use them.
-        session = open_session(path, Runtime(provider=stage.provider), tf32=dtype == "float16")
+        session = open_session(
+            path, RuntimeOptions(provider=stage.provider), tf32=dtype == "float16"
+        )
         found = session.run({"x0": x})["y"]
         path.write_bytes(_model("Conv", [x.shape], "float32", [whole[1]], pads=[1] * 4))
-        reference = open_session(path, Runtime(provider=Provider.CPU), Level.DISABLED)
+        reference = open_session(path, RuntimeOptions(provider=Provider.CPU), Level.DISABLED)
         wanted = reference.run({"x0": whole[0]})["y"]
         error = float(np.abs(found.astype("float32") - wanted).max() / np.abs(wanted).max())
         if not error <= tolerance:  # nor if it is no number

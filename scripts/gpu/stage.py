@@ -20,7 +20,7 @@ from onnx import helper
 from gpu.graphs import serialized
 from gpu.results import Results, us
 from widthfold_onnx.errors import CheckFailedError, UnverifiedError
-from widthfold_onnx.options import Provider, Runtime
+from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.clock import clock_of
 from widthfold_onnx.runtime.sessions.binding import Bound, Placed
 from widthfold_onnx.runtime.sessions.session import Session, open_session
@@ -128,7 +128,7 @@ class Stage:
         made, used = self.folder / "optimized.onnx", provider or self.provider
         # The runtime refuses to write a graph that TensorRT compiled (onnxruntime#5840).
         shown = used is not Provider.TENSORRT
-        how = Runtime(provider=used, provider_options=options)
+        how = RuntimeOptions(provider=used, provider_options=options)
         session = open_session(path, how, tf32=True, optimized=made if shown else None)
         return Opened(session, (transposes(made), transposes(path)) if shown else None)
 
@@ -158,12 +158,12 @@ class Stage:
             lambda _: other(),
             lambda _: copy(),
             budget=self.scale.trial_seconds,
-            clock=clock_of(Runtime(provider=self.provider)),
+            clock=clock_of(RuntimeOptions(provider=self.provider)),
         )
 
     def seconds(self, run: Bound) -> npt.NDArray[np.float64]:
         """Return the seconds of single runs, after some to warm up."""
-        clock = clock_of(Runtime(provider=self.provider))
+        clock = clock_of(RuntimeOptions(provider=self.provider))
         start = time.perf_counter()
         times: list[int] = []
         while True:

@@ -13,7 +13,7 @@ from tests.plan.test_cost import STRIDED, same
 from tests.plan.world import WHOLE, World, doubled, enter
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import FoldOptions, Provider, Runtime
+from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions
 from widthfold_onnx.plan.measure.bench import AS_IS
 from widthfold_onnx.plan.measure.measurements import lost, now
 from widthfold_onnx.plan.predict.targets import target, usual
@@ -25,7 +25,7 @@ from widthfold_onnx.runtime.sessions.session import Level
 
 CPU = ("--no-measure", "--target", "cpu-avx512")
 WIDE = MODELS / "wide_signal.onnx"
-SETTING = setting_identity(Runtime(provider=Provider.CPU), Level.ALL)
+SETTING = setting_identity(RuntimeOptions(provider=Provider.CPU), Level.ALL)
 
 WINS = {
     "8 -> 8, 3x39": ([1, 8, 172, 264], [8, 8, 3, 39], same(3, 39)),

@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.timing import cost
 from widthfold_onnx.evidence.timing.cost import file_bytes
-from widthfold_onnx.options import Provider, Runtime
+from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.paired_benchmark import Setting
 from widthfold_onnx.runtime.sessions.session import Level
 
@@ -22,7 +22,7 @@ def ones(size):
 
 
 def peak_mib(path, setting, feeds):
-    return cost.cost(path, Runtime(provider=Provider.CPU), setting, feeds).peak_mib
+    return cost.cost(path, RuntimeOptions(provider=Provider.CPU), setting, feeds).peak_mib
 
 
 def stored(folder, name, text):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.evidence.machine import Machine, costs
-from widthfold_onnx.options import Provider, Runtime, VerifyOptions
+from widthfold_onnx.options import Provider, RuntimeOptions, VerifyOptions
 from widthfold_onnx.runtime import clock, paired_benchmark
 from widthfold_onnx.runtime.clock import MIN_PROCESSES, SESSIONS
 from widthfold_onnx.runtime.inputs import rotation
@@ -187,14 +187,14 @@ def test_made_up_inputs_are_shared_out_among_the_sessions(measured):
 
 
 def test_the_settings_of_the_cpu():
-    all_, extended = settings_of(Runtime(provider=Provider.CPU, provider_options={"k": "v"}))
+    all_, extended = settings_of(RuntimeOptions(provider=Provider.CPU, provider_options={"k": "v"}))
     assert all_ == Setting(Level.ALL, {"k": "v"})
     assert extended == Setting(Level.EXTENDED, {"k": "v"})
     assert str(extended) == "extended, k=v"
 
 
 def test_the_settings_of_cuda_sweep_layout_search_and_bias():
-    settings = settings_of(Runtime(provider=Provider.CUDA))
+    settings = settings_of(RuntimeOptions(provider=Provider.CUDA))
     names = ("prefer_nhwc", "cudnn_conv_algo_search", "fuse_conv_bias")
     values = [tuple(setting.options[name] for name in names) for setting in settings]
     assert values[0] == ("0", "HEURISTIC", "0")  # the common one
@@ -214,14 +214,14 @@ def test_the_settings_of_cuda_sweep_layout_search_and_bias():
     ],
 )
 def test_what_the_caller_chose_is_not_swept(chosen, count):
-    settings = settings_of(Runtime(provider=Provider.CUDA, provider_options=chosen))
+    settings = settings_of(RuntimeOptions(provider=Provider.CUDA, provider_options=chosen))
     assert len(settings) == count
     assert all(chosen.items() <= setting.options.items() for setting in settings)
     assert len({str(setting) for setting in settings}) == count
 
 
 def test_tensorrt_searches_by_itself():
-    how = Runtime(provider=Provider.TENSORRT, provider_options={"a": "b"})
+    how = RuntimeOptions(provider=Provider.TENSORRT, provider_options={"a": "b"})
     assert settings_of(how) == [Setting(Level.ALL, {"a": "b"})]
 
 

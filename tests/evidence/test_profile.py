@@ -9,7 +9,7 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.timing import profile as profile_module
 from widthfold_onnx.evidence.timing.placement import placement
 from widthfold_onnx.evidence.timing.profile import PROFILED_RUNS, WARM_RUNS, profile
-from widthfold_onnx.options import Provider, Runtime
+from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.sessions.session import Level, open_session
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
@@ -168,7 +168,7 @@ def test_a_real_profile_names_nodes_operators_and_providers(tmp_path):
 
     def open_with(prefix):
         prefixes.append(prefix)
-        return open_session(path, Runtime(provider=Provider.CPU), Level.ALL, profile=prefix)
+        return open_session(path, RuntimeOptions(provider=Provider.CPU), Level.ALL, profile=prefix)
 
     nodes = profile(open_with, {"x": np.ones(64, np.float32)})
     assert sorted(node.op for node in nodes) == ["Exp", "Sin"]

@@ -10,7 +10,7 @@ from tests import oracle
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.proof.reference_ops import OPS
 from widthfold_onnx.evidence.proof.values import UnevaluableError
-from widthfold_onnx.options import Provider, Runtime
+from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.sessions.session import Level, open_session
 
 GEOMETRIES = [
@@ -64,7 +64,7 @@ def both(folder, op_type, arrays, attributes, opset, outputs=1, names="xwbmv"):
     path.write_bytes(model.SerializeToString())
     feeds = {"x": arrays[0]}
     reference = ReferenceEvaluator(model, new_ops=list(OPS)).run(None, feeds)[0]
-    session = open_session(path, Runtime(provider=Provider.CPU), Level.DISABLED)
+    session = open_session(path, RuntimeOptions(provider=Provider.CPU), Level.DISABLED)
     return session.run(feeds)["y0"], reference
 
 

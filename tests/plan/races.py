@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.plan.tool import FOLD
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.options import Provider, Runtime
+from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.plan.measure import bench as bench_module
 from widthfold_onnx.plan.measure.bench import Bench
 from widthfold_onnx.plan.measure.measurements import timed
@@ -19,7 +19,7 @@ from widthfold_onnx.plan.store.store import Measurement, Store
 from widthfold_onnx.plan.workload.workloads import Form, Workload
 
 LOG = "WIDTHFOLD_TEST_LOG"
-SETUP = Setup(Runtime(provider=Provider.CPU), FOLD)
+SETUP = Setup(RuntimeOptions(provider=Provider.CPU), FOLD)
 
 
 def workload(subject: str, *forms: str) -> Workload:

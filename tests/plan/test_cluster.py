@@ -22,7 +22,7 @@ from distributed import LocalCluster  # noqa: TID251 - the cluster of the tests
 
 from tests.plan.workers import noted, own_number, workloads
 from widthfold_onnx.errors import UnverifiedError, UsageError
-from widthfold_onnx.options import FoldOptions, Provider, Runtime, SearchOptions
+from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, SearchOptions
 from widthfold_onnx.plan.measure import cluster as cluster_module
 from widthfold_onnx.plan.measure import cluster_pool
 from widthfold_onnx.plan.measure.bench import AS_IS
@@ -90,7 +90,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def measured(
     address: str, todo: list[Workload], say: Callable[[str], None] = lambda line: None
 ) -> dict[Key, Measurement]:
-    with Store(None) as store, Cluster(address, Runtime()) as found:
+    with Store(None) as store, Cluster(address, RuntimeOptions()) as found:
         ClusterPool(found, SMALL, FoldOptions(), store).measure(todo, time.monotonic() + 50, say)
         return dict(store.items())
 

@@ -15,7 +15,7 @@ from tests.plan.races import workload as raced
 from tests.plan.tool import conv, integers, layers, run, workload
 from tests.rewrite.guarded import guards
 from tests.rewrite.products import Product
-from widthfold_onnx.options import FoldOptions, Provider, Runtime
+from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions
 from widthfold_onnx.plan.measure import bench as bench_module
 from widthfold_onnx.plan.measure.bench import AS_IS, Bench
 from widthfold_onnx.plan.measure.measurements import timed
@@ -86,11 +86,15 @@ def test_the_store_keeps_them_apart(
 
     monkeypatch.setattr(bench_module, "isolated", isolated)
     with Store(tmp_path / "store.sqlite") as store:
-        bench = Bench(Setup(Runtime(provider=Provider.CPU), fold), store, "setting", "machine")
+        bench = Bench(
+            Setup(RuntimeOptions(provider=Provider.CPU), fold), store, "setting", "machine"
+        )
         bench.measure([raced("one", "a")], bench_module.time.monotonic() + 60, quiet)
         assert kept(store).keys() == {("one", AS_IS), ("one", f"a{mark}")}
         assert bench.known("one", "a") is not None
         other = FoldOptions() if mark else GUARD
-        plain = Bench(Setup(Runtime(provider=Provider.CPU), other), store, "setting", "machine")
+        plain = Bench(
+            Setup(RuntimeOptions(provider=Provider.CPU), other), store, "setting", "machine"
+        )
         assert plain.known("one", "a") is None
         assert plain.known("one", AS_IS) is not None

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from widthfold_onnx.errors import InternalError
-from widthfold_onnx.options import Provider, Runtime
+from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.plan.store import identity
 from widthfold_onnx.plan.store.identity import canonical, machine_identity, setting_identity
 from widthfold_onnx.runtime.sessions.session import Level
@@ -131,18 +131,18 @@ def test_every_argument_of_a_setting_counts() -> None:
         "session_options": {"a": "2"},
         "threads": 2,
     }
-    assert [field.name for field in fields(Runtime)] == list(changes)
+    assert [field.name for field in fields(RuntimeOptions)] == list(changes)
     assert list(inspect.signature(setting_identity).parameters) == ["how", "level"]
     ways = [base | {name: value} for name, value in changes.items()]
     ways += [base, base | {"provider_options": {"b": "1"}}]
-    texts = {setting_identity(Runtime(**way), Level.ALL) for way in ways}
-    texts.add(setting_identity(Runtime(**base), Level.EXTENDED))
+    texts = {setting_identity(RuntimeOptions(**way), Level.ALL) for way in ways}
+    texts.add(setting_identity(RuntimeOptions(**base), Level.EXTENDED))
     assert len(texts) == 7
 
 
 def test_the_order_of_options_does_not_count() -> None:
     options, entries = {"prefer_nhwc": "1", "device_id": "0"}, {"s.b": "1", "s.a": "2"}
-    how = Runtime(provider=Provider.CUDA, provider_options=options, session_options=entries)
+    how = RuntimeOptions(provider=Provider.CUDA, provider_options=options, session_options=entries)
     first = setting_identity(how, Level.ALL)
     turned = {
         "provider_options": dict(reversed(options.items())),
@@ -159,7 +159,7 @@ def test_a_provider_that_is_not_chosen_is_our_fault() -> None:
     with pytest.raises(InternalError):
         machine_identity(Provider.AUTO)
     with pytest.raises(InternalError):
-        setting_identity(Runtime(), Level.ALL)
+        setting_identity(RuntimeOptions(), Level.ALL)
 
 
 def test_canonical_is_one_text() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.tool import build
 from widthfold_onnx import FoldOptions, Layout, SearchOptions, optimize
-from widthfold_onnx.options import Provider, Runtime
+from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.plan.decide.layouts import decide_layout
 from widthfold_onnx.rewrite.record import FOLD_KEY
 
@@ -31,7 +31,7 @@ def model(tmp_path: Path) -> Path:
 def test_what_the_caller_chose_stays(layout: Layout, factor: int | None) -> None:
     for options in ({}, LAST):
         asked = FoldOptions(factor=factor, layout=layout)
-        how = Runtime(provider=Provider.CUDA, provider_options=options)
+        how = RuntimeOptions(provider=Provider.CUDA, provider_options=options)
         assert decide_layout(asked, how).layout is layout
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.plan.races import workload
 from tests.plan.tool import FOLD
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.options import FoldOptions, Provider, Runtime
+from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions
 from widthfold_onnx.plan.measure import successive_halving
 from widthfold_onnx.plan.measure.successive_halving import (
     FIRST_PAIRS,
@@ -37,7 +37,7 @@ from widthfold_onnx.results.store import NO_TIME, SKIPPED
 
 MILLI = 1e-3
 PEAK = 1e9
-SETUP = Setup(Runtime(provider=Provider.CPU), FOLD)
+SETUP = Setup(RuntimeOptions(provider=Provider.CPU), FOLD)
 
 
 class Track:
@@ -250,12 +250,12 @@ def test_options_of_sessions_reach_every_layer(
     class OpenedError(Exception):
         pass
 
-    def open_session(path: Path, how: Runtime, *_: object, **others: object) -> None:
+    def open_session(path: Path, how: RuntimeOptions, *_: object, **others: object) -> None:
         raise OpenedError(how.session_options)
 
     monkeypatch.setattr(successive_halving, "open_session", open_session)
     chosen = {"session.disable_prepacking": "1"}
-    setup = replace(SETUP, how=Runtime(provider=Provider.CPU, session_options=chosen))
+    setup = replace(SETUP, how=RuntimeOptions(provider=Provider.CPU, session_options=chosen))
     with pytest.raises(OpenedError) as caught:
         successive_halving._Runner(setup, tmp_path).runner(b"")
     assert caught.value.args == (chosen,)

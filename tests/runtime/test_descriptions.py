@@ -17,7 +17,7 @@ from widthfold_onnx.options import (
     FoldOptions,
     Layout,
     Provider,
-    Runtime,
+    RuntimeOptions,
     SearchOptions,
     VerifyOptions,
 )
@@ -82,8 +82,8 @@ def test_other_words_are_no_providers(name: object) -> None:
         Provider(name)
 
 
-@pytest.mark.parametrize("kind", [Runtime, SearchOptions, VerifyOptions])
-def test_options_take_a_plain_word_for_a_provider(kind: type[Runtime]) -> None:
+@pytest.mark.parametrize("kind", [RuntimeOptions, SearchOptions, VerifyOptions])
+def test_options_take_a_plain_word_for_a_provider(kind: type[RuntimeOptions]) -> None:
     assert kind(provider="cpu").provider is Provider.CPU
     assert kind(provider="FooExecutionProvider").provider == OTHER
     with pytest.raises(UsageError, match="provider is 'npu', none of auto, cpu, cuda"):
@@ -96,8 +96,8 @@ def test_what_is_not_described_runs_with_defaults() -> None:
         (OTHER, {"a": "1"}),
         ("CPUExecutionProvider", {}),
     ]
-    assert [str(setting) for setting in settings_of(Runtime(provider=OTHER))] == ["all"]
-    assert clock_name(Runtime(provider=OTHER)) == "wall"
+    assert [str(setting) for setting in settings_of(RuntimeOptions(provider=OTHER))] == ["all"]
+    assert clock_name(RuntimeOptions(provider=OTHER)) == "wall"
     assert usual(OTHER) == usual(Provider.CPU)
 
 
@@ -107,17 +107,17 @@ def test_openvino_has_threads_precision_and_levels() -> None:
     assert options == {"device_type": "CPU", "precision": "FP32", "num_of_threads": "3"}
     own = chain(Provider.OPENVINO, {"num_of_threads": "8", "precision": "FP16"}, 3, tf32=False)
     assert own[0][1] == {"device_type": "CPU", "precision": "FP16", "num_of_threads": "8"}
-    settings = settings_of(Runtime(provider=Provider.OPENVINO))
+    settings = settings_of(RuntimeOptions(provider=Provider.OPENVINO))
     assert [setting.level for setting in settings] == [Level.ALL, Level.DISABLED]
 
 
 def test_the_clock_of_the_thread_counts_only_where_all_work_is_done_in_it() -> None:
     for provider in (Provider.CPU, Provider.OPENVINO):
-        assert clock_name(Runtime(provider=provider)) == "thread"
-        assert clock_name(Runtime(provider=provider, threads=2)) == "wall"
-    elsewhere = Runtime(provider=Provider.OPENVINO, provider_options={"device_type": "GPU"})
+        assert clock_name(RuntimeOptions(provider=provider)) == "thread"
+        assert clock_name(RuntimeOptions(provider=provider, threads=2)) == "wall"
+    elsewhere = RuntimeOptions(provider=Provider.OPENVINO, provider_options={"device_type": "GPU"})
     assert clock_name(elsewhere) == "wall"
-    assert clock_name(Runtime(provider=Provider.CUDA)) == "wall"
+    assert clock_name(RuntimeOptions(provider=Provider.CUDA)) == "wall"
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_the_clock_of_the_thread_counts_only_where_all_work_is_done_in_it() -> N
     [(Provider.WEBGPU, "nhwc"), (Provider.XNNPACK, "nhwc"), (Provider.OPENVINO, "nchw")],
 )
 def test_a_fixed_factor_takes_the_layout_of_the_provider(provider: Provider, layout: str) -> None:
-    how = Runtime(provider=provider)
+    how = RuntimeOptions(provider=provider)
     assert decide_layout(FoldOptions(factor=8), how).layout is Layout(layout)
     chosen = FoldOptions(factor=8, layout=Layout.NCHW)
     assert decide_layout(chosen, how).layout is Layout.NCHW

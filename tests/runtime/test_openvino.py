@@ -13,7 +13,7 @@ import pytest
 from tests.cli.tool import MODELS, widthfold
 from widthfold_onnx import Effort, FoldOptions, SearchOptions, VerifyOptions, optimize, verify
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.options import Provider, Runtime
+from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.session import open_session, resolved
 
@@ -74,7 +74,7 @@ def test_what_it_would_silently_leave_to_the_cpu_is_refused(option: str, value: 
 
 
 def test_the_inputs_of_a_binding_stay() -> None:
-    session = open_session(MODELS / "paper_conv.onnx", Runtime(provider=Provider.OPENVINO))
+    session = open_session(MODELS / "paper_conv.onnx", RuntimeOptions(provider=Provider.OPENVINO))
     shape = [dim if isinstance(dim, int) else 1 for dim in session.inputs[0].dims]
     array = np.ones(shape, np.float32)
     alive, once = weakref.ref(array), session.bound({session.inputs[0].name: array})

@@ -13,7 +13,7 @@ NAMES = {provider: known.name for provider, known in DESCRIPTIONS.items()}
 CUDA_OPTIONS = described(Provider.CUDA).options
 
 
-class Runtime:
+class RuntimeOptions:
     """Stands in for a GPU build of the runtime: prints a lot, and falls back as told."""
 
     def __init__(self, folder, *, runs_on=None, available=None):
@@ -58,7 +58,7 @@ def using(monkeypatch):
 
 
 def test_a_device_that_works_is_used_with_the_fallback_forbidden(using, tmp_path, capfd):
-    runtime = using(Runtime(tmp_path, runs_on=NAMES[Provider.CUDA]))
+    runtime = using(RuntimeOptions(tmp_path, runs_on=NAMES[Provider.CUDA]))
     assert choose(Provider.AUTO) is Provider.CUDA
     assert choose(Provider.CUDA) is Provider.CUDA
     assert runtime.entries == {"session.disable_cpu_ep_fallback": "1"}
@@ -66,14 +66,14 @@ def test_a_device_that_works_is_used_with_the_fallback_forbidden(using, tmp_path
 
 
 def test_a_device_that_does_not_work_is_named_or_left_to_auto(using, tmp_path):
-    using(Runtime(tmp_path))
+    using(RuntimeOptions(tmp_path))
     assert choose(Provider.AUTO) is Provider.CPU
     with pytest.raises(UnverifiedError, match="provider cuda cannot be used: no kernel image"):
         choose(Provider.CUDA)
 
 
 def test_a_silent_fallback_is_no_device(using, tmp_path):
-    using(Runtime(tmp_path, runs_on=NAMES[Provider.CPU]))
+    using(RuntimeOptions(tmp_path, runs_on=NAMES[Provider.CPU]))
     assert choose(Provider.AUTO) is Provider.CPU
     with pytest.raises(UnverifiedError, match="tensorrt cannot be used: no usable device"):
         choose(Provider.TENSORRT)
@@ -82,14 +82,14 @@ def test_a_silent_fallback_is_no_device(using, tmp_path):
 def test_a_library_that_does_not_load_is_named_without_its_folder(using, tmp_path):
     (tmp_path / "capi").mkdir()
     (tmp_path / "capi" / "libonnxruntime_providers_cuda.so").write_text("no library")
-    using(Runtime(tmp_path))
+    using(RuntimeOptions(tmp_path))
     with pytest.raises(UnverifiedError, match=r"libonnxruntime_providers_cuda\.so") as caught:
         choose(Provider.CUDA)
     assert str(tmp_path) not in str(caught.value)
 
 
 def test_a_build_without_the_provider_says_what_to_install(using, tmp_path):
-    using(Runtime(tmp_path, available=[NAMES[Provider.CPU]]))
+    using(RuntimeOptions(tmp_path, available=[NAMES[Provider.CPU]]))
     assert choose(Provider.AUTO) is Provider.CPU
     assert choose(Provider.CPU) is Provider.CPU
     with pytest.raises(UnverifiedError, match=r"no CUDAExecutionProvider; pip install .*\[gpu\]"):
@@ -138,7 +138,7 @@ def test_options_belong_to_the_provider_and_not_to_what_stands_in_for_it():
         assert ("trt_fp16_enable" in options) == (name == NAMES[Provider.TENSORRT])
 
 
-class Choosy(Runtime):
+class Choosy(RuntimeOptions):
     """Takes one option."""
 
     def InferenceSession(self, model, options, providers, enable_fallback):  # noqa: N802 - its name
@@ -161,14 +161,14 @@ def test_an_option_that_the_runtime_refuses_is_wrong_usage(using, tmp_path):
 
 
 def test_the_cpu_ignores_options_so_they_are_refused(using, tmp_path):
-    using(Runtime(tmp_path))
+    using(RuntimeOptions(tmp_path))
     check_options(Provider.CPU, {})
     with pytest.raises(UsageError, match="provider cpu takes no options: use_arena=0"):
         check_options(Provider.CPU, {"use_arena": "0"})
 
 
 def test_a_captured_run_cannot_be_verified(using, tmp_path):
-    using(Runtime(tmp_path, runs_on=NAMES[Provider.CUDA]))
+    using(RuntimeOptions(tmp_path, runs_on=NAMES[Provider.CUDA]))
     check_options(Provider.CUDA, {"enable_cuda_graph": "0"})
     with pytest.raises(UsageError, match="enable_cuda_graph repeats a run on its old inputs"):
         check_options(Provider.CUDA, {"enable_cuda_graph": "1"})

@@ -10,12 +10,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
-from widthfold_onnx.options import Provider, Runtime
+from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.sessions import session as session_module
 from widthfold_onnx.runtime.sessions.ports import Port
 from widthfold_onnx.runtime.sessions.session import Level, open_session, runtime_version
 
-ON_CPU = Runtime(provider=Provider.CPU)
+ON_CPU = RuntimeOptions(provider=Provider.CPU)
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 
 
@@ -82,7 +82,7 @@ def test_an_initializer_that_is_an_input_is_overridable(tmp_path):
 @pytest.mark.parametrize("level", list(Level))
 def test_it_runs_at_every_level(tmp_path, level):
     path = stored(tmp_path, "g (float[N] x) => (float[N] y) { z = Neg(x)\n y = Abs(z) }")
-    session = open_session(path, Runtime(), level)
+    session = open_session(path, RuntimeOptions(), level)
     assert session.run({"x": np.array([-3, 5], np.float32)})["y"].tolist() == [3, 5]
 
 
@@ -208,7 +208,7 @@ def test_a_run_that_stops_is_told_and_prints_nothing(tmp_path, capfd):
 def test_a_provider_that_is_not_there_is_an_error(tmp_path, provider, capfd):
     path = stored(tmp_path, "g (float[1] x) => (float[1] y) { y = Neg(x) }")
     try:
-        session = open_session(path, Runtime(provider=provider))
+        session = open_session(path, RuntimeOptions(provider=provider))
     except UnverifiedError as error:
         assert f"provider {provider} cannot be used: " in str(error)
     else:

@@ -4,7 +4,7 @@ import pytest
 from onnx import parser
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
-from widthfold_onnx.options import Provider, Runtime
+from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.inputs.dimensions import open_dimensions
 from widthfold_onnx.runtime.inputs.sizes import find_shapes, other_shapes
 from widthfold_onnx.runtime.sessions import session as session_module
@@ -20,7 +20,7 @@ IMAGE = [Port("image", "float32", ("N", 3, "H", "W"))]
 def opened(folder, text):
     path = folder / "model.onnx"
     path.write_bytes(parser.parse_model(HEAD + text).SerializeToString())
-    return open_session(path, Runtime(provider=Provider.CPU), Level.DISABLED)
+    return open_session(path, RuntimeOptions(provider=Provider.CPU), Level.DISABLED)
 
 
 def test_open_dimensions_lead_at_axis_0():
@@ -88,7 +88,7 @@ def test_real_models_run_without_hints(path, monkeypatch):
     monkeypatch.setattr(
         session_module.Session, "run", lambda self, feeds: tries.append(1) or run(self, feeds)
     )
-    session = open_session(path, Runtime(provider=Provider.CPU), Level.DISABLED)
+    session = open_session(path, RuntimeOptions(provider=Provider.CPU), Level.DISABLED)
     shapes = find_shapes(session, {})
     assert len(tries) <= 40
     for port in session.inputs:

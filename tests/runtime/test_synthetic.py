@@ -1,6 +1,6 @@
 from onnx import parser
 
-from widthfold_onnx.options import Provider, Runtime
+from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.inputs.synthetic import made_up
 from widthfold_onnx.runtime.sessions.session import Level, open_session
 
@@ -10,7 +10,7 @@ HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 def opened(folder, text):
     path = folder / "model.onnx"
     path.write_bytes(parser.parse_model(HEAD + text).SerializeToString())
-    return open_session(path, Runtime(provider=Provider.CPU), Level.DISABLED)
+    return open_session(path, RuntimeOptions(provider=Provider.CPU), Level.DISABLED)
 
 
 def test_an_open_batch_is_1_2_and_7(tmp_path):

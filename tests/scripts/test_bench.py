@@ -14,7 +14,7 @@ import pytest
 from tests.cli.tool import build, save
 from tests.plan import test_companions
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.options import Runtime
+from widthfold_onnx.options import RuntimeOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -97,7 +97,7 @@ def test_openvino_runs_at_as_many_threads_as_the_runtime(
         asked.update(options)
         return SimpleNamespace(create_infer_request=lambda: request)
 
-    def open_session(model: Path, how: Runtime, level: object):
+    def open_session(model: Path, how: RuntimeOptions, level: object):
         threads.append(how.threads)
         return opened(model, how, level)
 

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from tests import oracle
-from widthfold_onnx.options import Provider, Runtime
+from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.sessions.session import Level, open_session
 
 
@@ -34,7 +34,11 @@ def run(folder: Path, model: bytes, x: np.ndarray) -> np.ndarray:
     path = folder / "layer.onnx"
     path.write_bytes(model)
     onnx.checker.check_model(path, full_check=True)
-    (y,) = open_session(path, Runtime(provider=Provider.CPU), Level.DISABLED).run({"x": x}).values()
+    (y,) = (
+        open_session(path, RuntimeOptions(provider=Provider.CPU), Level.DISABLED)
+        .run({"x": x})
+        .values()
+    )
     return y
 
 
@@ -149,6 +153,6 @@ def test_transposes_that_the_runtime_cancels_are_gone_from_its_graph(
     given.write_bytes(graphs.model(layer, weight, layers.AS_IS, last=True))
     left = {}
     for level in (Level.DISABLED, Level.ALL):
-        open_session(given, Runtime(provider=Provider.CPU), level, optimized=made)
+        open_session(given, RuntimeOptions(provider=Provider.CPU), level, optimized=made)
         left[level] = stage.transposes(made)
     assert left == {Level.DISABLED: 2, Level.ALL: 0}

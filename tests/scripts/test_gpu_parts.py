@@ -13,7 +13,7 @@ import pytest
 
 from tests.scripts.gpu_runs import rows_of
 from widthfold_onnx.errors import CheckFailedError, UnverifiedError
-from widthfold_onnx.options import Provider, Runtime
+from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.sessions import session as session_module
 
 
@@ -164,7 +164,7 @@ def test_a_device_that_computes_wrong_ends_the_run(
     real = session_module.open_session
     for off, found in ((1.001, r"\d"), (np.nan, "nan")):
 
-        def broken(path: Path, how: Runtime, *more: Any, off=off, **named: Any) -> Any:
+        def broken(path: Path, how: RuntimeOptions, *more: Any, off=off, **named: Any) -> Any:
             session = real(path, how, *more, **named)
             by = off if how.provider is Provider.CUDA else 1.0
             return SimpleNamespace(run=lambda x: {k: v * by for k, v in session.run(x).items()})
@@ -181,7 +181,7 @@ def test_tensorrt_is_not_asked_for_its_graph_and_compares_on_cuda(
     grid, module, layers = (importlib.import_module(f"gpu.{name}") for name in names)
     real, asked = module.open_session, []
 
-    def seen(path: Path, how: Runtime, *more: Any, optimized: Any, **named: Any) -> Any:
+    def seen(path: Path, how: RuntimeOptions, *more: Any, optimized: Any, **named: Any) -> Any:
         asked.append((how.provider, optimized is not None))
         return real(path, how, *more, optimized=optimized, **named)
 

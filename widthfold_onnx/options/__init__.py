@@ -15,7 +15,7 @@ from widthfold_onnx.options.folding import (
 from widthfold_onnx.options.running import (
     Effort,
     Provider,
-    Runtime,
+    RuntimeOptions,
     SearchOptions,
     Tolerance,
     VerifyOptions,

@@ -87,13 +87,14 @@ class Tolerance:
     per_output: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for bound in (self.rtol or 0.0, self.atol, *self.per_output.values()):
-            if not (bound >= 0 and math.isfinite(bound)):
-                raise UsageError(f"{bound} is no tolerance")
+        bounds = [("rtol", self.rtol or 0.0), ("atol", self.atol), *self.per_output.items()]
+        for name, bound in bounds:
+            if not 0 <= bound < math.inf:
+                raise UsageError(f"tolerance {name} is {bound}; it must be 0 or a number above")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Runtime:
+class RuntimeOptions:
     """Options of ONNX Runtime, with which a model runs.
 
     Attributes:
@@ -119,7 +120,7 @@ class Runtime:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifyOptions(Runtime):
+class VerifyOptions(RuntimeOptions):
     """Options for `verify`; `threads` are those of the timed sessions.
 
     Attributes:
@@ -141,7 +142,8 @@ class VerifyOptions(Runtime):
         time_budget: seconds that timing may take.
         baseline: JSON report of an earlier `verify`; `fail_under` then judges the speed-up / that.
         fail_under: least original / rewritten; the verdict is fail where the speed-up is below it
-            beyond noise, unverified where that is not known (`timing.gate`); None asks nothing.
+            beyond noise, unverified where that is not known; None asks nothing
+            (`evidence.timing.regression_threshold`).
 
     Raises:
         UsageError: a number out of its range, or `fail_under` without a timing to judge.
@@ -188,7 +190,7 @@ class VerifyOptions(Runtime):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchOptions(Runtime):
+class SearchOptions(RuntimeOptions):
     """Options for the measurements of `optimize` and `tune`.
 
     Attributes:

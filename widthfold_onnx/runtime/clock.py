@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.options import Runtime
+from widthfold_onnx.options import RuntimeOptions
 from widthfold_onnx.runtime.sessions.descriptions import described
 
 Run = Callable[[int], object]
@@ -126,7 +126,7 @@ class Pairing:
         return self.samples[:, 0].size
 
 
-def clock_of(how: Runtime) -> Clock:
+def clock_of(how: RuntimeOptions) -> Clock:
     """Return the clock of a run: thread processor time if one thread does all, else wall time.
 
     On a busy host the wall time of a run includes other processes. One thread on the CPU works in
@@ -137,7 +137,7 @@ def clock_of(how: Runtime) -> Clock:
     return time.thread_time_ns if clock_name(how) == "thread" else time.perf_counter_ns
 
 
-def clock_name(how: Runtime) -> Literal["wall", "thread"]:
+def clock_name(how: RuntimeOptions) -> Literal["wall", "thread"]:
     """Return the name of the clock that `clock_of` chooses."""
     own = described(how.provider).in_caller and how.threads == 1 and not how.provider_options
     return "thread" if own else "wall"

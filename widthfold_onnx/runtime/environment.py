@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
-from widthfold_onnx.options import Runtime
+from widthfold_onnx.options import RuntimeOptions
 from widthfold_onnx.results import Environment
 
 _CPU_INFO = Path("/proc/cpuinfo")
@@ -50,7 +50,9 @@ class Before:
     mhz: float | None = field(default_factory=clock_mhz)
 
 
-def environment(options: Runtime, before: Before, u8s8_error: int | None = None) -> Environment:
+def environment(
+    options: RuntimeOptions, before: Before, u8s8_error: int | None = None
+) -> Environment:
     """Describe the machine now.
 
     Args:

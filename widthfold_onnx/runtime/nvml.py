@@ -12,11 +12,11 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from widthfold_onnx.options import Runtime
+from widthfold_onnx.options import RuntimeOptions
 from widthfold_onnx.results import Gpu, GpuState
 from widthfold_onnx.runtime.environment import version
 from widthfold_onnx.runtime.sessions.descriptions import described
-from widthfold_onnx.runtime.sessions.libraries import cudnn_version
+from widthfold_onnx.runtime.sessions.shared_libraries import cudnn_version
 from widthfold_onnx.text import printable
 
 PERIOD = 0.1
@@ -38,7 +38,7 @@ class Device:
         missing: why NVML tells nothing of it; "" if it does, or if there is none.
     """
 
-    def __init__(self, options: Runtime) -> None:
+    def __init__(self, options: RuntimeOptions) -> None:
         self.missing = ""
         self._nvml: Any = None
         self._handle: Any = None
@@ -109,7 +109,7 @@ class Device:
 
 
 @contextlib.contextmanager
-def watched(options: Runtime) -> Iterator[list[GpuState]]:
+def watched(options: RuntimeOptions) -> Iterator[list[GpuState]]:
     """Look at the GPU during the block: at its begin and end, and every tenth of a second between.
 
     Args:

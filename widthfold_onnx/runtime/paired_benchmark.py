@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.options import Runtime, Shapes, VerifyOptions
+from widthfold_onnx.options import RuntimeOptions, Shapes, VerifyOptions
 from widthfold_onnx.results import GpuState
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.clock import (
@@ -87,7 +87,7 @@ class Setting:
         return ", ".join([self.level, *(f"{k}={v}" for k, v in self.options.items())])
 
 
-def settings_of(how: Runtime) -> list[Setting]:
+def settings_of(how: RuntimeOptions) -> list[Setting]:
     """Return the settings to choose from, the common one first; given options are fixed."""
     known = described(how.provider)
     swept = [
@@ -338,7 +338,9 @@ def time_sessions(
     return Process(times.reshape(2, each.sessions, each.runs), loads, firsts, states)
 
 
-def open_at(model: Path, how: Runtime, setting: Setting, prefix: Path | None = None) -> Session:
+def open_at(
+    model: Path, how: RuntimeOptions, setting: Setting, prefix: Path | None = None
+) -> Session:
     """Open a session as models are timed; with `prefix` it writes a profile there.
 
     Raises:

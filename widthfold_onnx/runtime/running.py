@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from widthfold_onnx.options import Provider, Runtime, Shapes
+from widthfold_onnx.options import Provider, RuntimeOptions, Shapes
 from widthfold_onnx.runtime.inputs.recorded import stored_feeds
 from widthfold_onnx.runtime.inputs.sizes import find_shapes
 from widthfold_onnx.runtime.sessions.session import open_session
@@ -26,7 +26,7 @@ def running(
         UnverifiedError: the provider cannot be used, or no shapes were found.
         UsageError: stored inputs that the model does not take.
     """
-    session = open_session(model, Runtime(provider=provider))
+    session = open_session(model, RuntimeOptions(provider=provider))
     if not inputs:
         return session.provider, dict(find_shapes(session, fixed))
     first, *_ = stored_feeds(Path(inputs[0]), session.inputs)

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from widthfold_onnx.options import Provider, Runtime
+from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.sessions.session import Level, open_session
 
 _DATA, _WEIGHT = np.uint8(255), np.int8(127)
@@ -29,7 +29,7 @@ def u8s8_error() -> int:
     Raises:
         UnverifiedError: ONNX Runtime is not installed.
     """
-    session = open_session(_model(), Runtime(provider=Provider.CPU), Level.DISABLED)
+    session = open_session(_model(), RuntimeOptions(provider=Provider.CPU), Level.DISABLED)
     result = session.run({"x": np.full((1, _CHANNELS, 1, 1), _DATA)})["y"]
     return int(np.abs(result.astype(int) - _EXPECTED).max())
 

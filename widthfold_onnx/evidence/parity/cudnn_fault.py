@@ -16,8 +16,8 @@ from widthfold_onnx.model.proto.walk import model_nodes
 from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.sessions.descriptions import described
-from widthfold_onnx.runtime.sessions.libraries import cudnn_version
 from widthfold_onnx.runtime.sessions.session import Level
+from widthfold_onnx.runtime.sessions.shared_libraries import cudnn_version
 
 SOUND = (9, 24)
 """The first cuDNN without that fault."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.proto.external import data_files
 from widthfold_onnx.model.read.loader import load
-from widthfold_onnx.options import Runtime
+from widthfold_onnx.options import RuntimeOptions
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.nvml import Device
 from widthfold_onnx.runtime.paired_benchmark import Setting, open_at, rounds_of
@@ -38,7 +38,7 @@ class Cost(NamedTuple):
     gpu_mj: float | None
 
 
-def cost(model: Path, options: Runtime, setting: Setting, feeds: Feeds) -> Cost:
+def cost(model: Path, options: RuntimeOptions, setting: Setting, feeds: Feeds) -> Cost:
     """Return what a process of its own takes that loads and runs a model.
 
     Args:
@@ -53,7 +53,7 @@ def cost(model: Path, options: Runtime, setting: Setting, feeds: Feeds) -> Cost:
     return isolated(_cost, model, options, setting, dict(feeds))
 
 
-def _cost(model: Path, options: Runtime, setting: Setting, feeds: dict[str, Array]) -> Cost:
+def _cost(model: Path, options: RuntimeOptions, setting: Setting, feeds: dict[str, Array]) -> Cost:
     device = Device(options)
     free = device.used_mib()
     run = rounds_of(open_at(model, options, setting), [feeds])

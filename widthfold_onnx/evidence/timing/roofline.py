@@ -22,7 +22,7 @@ from onnx import TensorProto, helper, numpy_helper
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.proto.walk import all_graphs
-from widthfold_onnx.options import Runtime
+from widthfold_onnx.options import RuntimeOptions
 from widthfold_onnx.runtime.ceilings import RUNS, copied, operations
 from widthfold_onnx.runtime.clock import clock_of
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
@@ -76,7 +76,7 @@ PARTLY_READ = ("Gather", "GatherElements", "GatherND", "Slice", "Resize", "Upsam
 class Roofline:
     """The measured speeds of this machine, in sessions like those that are timed."""
 
-    def __init__(self, options: Runtime) -> None:
+    def __init__(self, options: RuntimeOptions) -> None:
         self._open = partial(open_session, how=options, tf32=True)
         self._clock = clock_of(options)
         self.copies: dict[int, float] = {}

@@ -55,10 +55,9 @@ def companion_reports(
         own = [(match, match.became) for match in matches if match.companion is name]
         equal = [(m.node, became) for m, became in own if not isinstance(became, Refusal)]
         timed = (gains or {}).get(name, ())
+        gain, on_constant, *_ = *timed, None, None
         is_done = name in done
-        kept = "not surely faster" if timed else why
-        if len(timed) > 1 and timed[0].low > 1 > timed[1].high:
-            kept = "slower on nearly constant inputs"
+        kept = _not_taken(timed) if timed else why
         reports.append(
             CompanionReport(
                 name=name.value,
@@ -71,8 +70,17 @@ def companion_reports(
                     if isinstance(became, Refusal)
                 ],
                 reason="" if is_done or not equal else kept,
-                gain=next(iter(timed), None),
-                steady=next(iter(timed[1:]), None),
+                gain=gain,
+                gain_on_constant=on_constant,
             )
         )
     return reports
+
+
+def _not_taken(timed: Sequence[Gain]) -> str:
+    """Return why a companion was left alone, by its gains on random and nearly constant inputs."""
+    if timed[0].low <= 1:
+        return "not surely faster"
+    if any(gain.high < 1 for gain in timed):
+        return "slower on nearly constant inputs"
+    return "not surely faster in every trial"

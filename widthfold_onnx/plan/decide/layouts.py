@@ -10,21 +10,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from widthfold_onnx.options import FoldOptions, Layout, Provider, Runtime
+from widthfold_onnx.options import FoldOptions, Layout, Provider, RuntimeOptions
 from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.providers import OFF
 
 
-def decide_layout(fold: FoldOptions, how: Runtime) -> FoldOptions:
+def decide_layout(fold: FoldOptions, how: RuntimeOptions) -> FoldOptions:
     """Return the options with AUTO decided, unless forms are measured, where both layouts compete.
 
     Args:
         fold: the options.
         how: where the model will run; AUTO has the options of CUDA.
 
-    >>> decide_layout(FoldOptions(factor=8), Runtime(provider=Provider.CUDA)).layout
+    >>> decide_layout(FoldOptions(factor=8), RuntimeOptions(provider=Provider.CUDA)).layout
     <Layout.NCHW: 'nchw'>
-    >>> how = Runtime(provider=Provider.CUDA, provider_options={"prefer_nhwc": "1"})
+    >>> how = RuntimeOptions(provider=Provider.CUDA, provider_options={"prefer_nhwc": "1"})
     >>> decide_layout(FoldOptions(factor=8), how).layout
     <Layout.NHWC: 'nhwc'>
     """

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
-from widthfold_onnx.options import Runtime
+from widthfold_onnx.options import RuntimeOptions
 from widthfold_onnx.plan.measure.cluster_task import Outcome, measured, versions
 from widthfold_onnx.plan.measure.successive_halving import Setup
 from widthfold_onnx.plan.store.identity import Place, find_place
@@ -38,7 +38,7 @@ class Cluster:
         unfit: workers that cannot measure, by address, and why.
     """
 
-    def __init__(self, address: str, how: Runtime) -> None:
+    def __init__(self, address: str, how: RuntimeOptions) -> None:
         """Connect to a scheduler.
 
         Args:

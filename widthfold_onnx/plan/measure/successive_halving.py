@@ -23,7 +23,7 @@ import onnx
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.options import FoldOptions, Runtime
+from widthfold_onnx.options import FoldOptions, RuntimeOptions
 from widthfold_onnx.plan.measure.measurements import lost, timed
 from widthfold_onnx.plan.workload.build import reformed
 from widthfold_onnx.plan.workload.workloads import Workload
@@ -72,7 +72,7 @@ FIRST_SHARE = 0.7
 class Setup:
     """The settings of a race: how models run, limits of forms, level and rungs."""
 
-    how: Runtime
+    how: RuntimeOptions
     fold: FoldOptions
     level: Level = Level.ALL
     rungs: tuple[Rung, ...] = RUNGS

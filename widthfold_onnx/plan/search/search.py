@@ -207,12 +207,12 @@ class _Search:
         for name in sorted(equal):
             self.say(Step(f"timing the whole model with the companion {name}"))
             choice = replace(taken, companions=(*taken.companions, name))
-            found = [
-                trial
-                for kind in kinds
-                for trial in trials.without(choice, [taken], COMPANION_SECONDS, kind)
-                if trial is not None and trial.status == "ok"
-            ]
+            found: list[Measurement] = []
+            for kind in kinds:
+                (trial,) = trials.without(choice, [taken], COMPANION_SECONDS, kind)
+                if trial is None or trial.status != "ok":
+                    break
+                found.append(trial)
             gains[name] = list(map(gain_of, found))
             is_safe = len(found) == len(kinds) and all(trial.high >= 1 for trial in found)
             if is_safe and found[0].low > 1:

@@ -10,7 +10,7 @@ from functools import cache
 from typing import NamedTuple
 
 from widthfold_onnx.errors import InternalError
-from widthfold_onnx.options import Provider, Runtime
+from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.environment import cores, cpu_info, machine, version
 from widthfold_onnx.runtime.saturation import u8s8_error
 from widthfold_onnx.runtime.sessions.descriptions import described
@@ -42,7 +42,7 @@ class Place(NamedTuple):
     machine: str
 
 
-def find_place(how: Runtime) -> Place:
+def find_place(how: RuntimeOptions) -> Place:
     """Return the provider and the machine that this process would measure with.
 
     Run it in `runtime.child.isolated`, since a provider may keep memory of its device.
@@ -85,7 +85,7 @@ def machine_identity(provider: Provider) -> str:
     return canonical(found)
 
 
-def setting_identity(how: Runtime, level: Level) -> str:
+def setting_identity(how: RuntimeOptions, level: Level) -> str:
     """Return the settings with which the runtime runs a model.
 
     Args:

@@ -14,8 +14,8 @@ from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.sessions import library
 from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.failures import words
-from widthfold_onnx.runtime.sessions.libraries import missing_library, preload
 from widthfold_onnx.runtime.sessions.library import FATAL
+from widthfold_onnx.runtime.sessions.shared_libraries import missing_library, preload
 from widthfold_onnx.text import printable
 
 OFF = ("0", "false")

@@ -17,7 +17,7 @@ import onnx
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import NoKernelError, UnverifiedError, UsageError
 from widthfold_onnx.model.proto.walk import all_tensors
-from widthfold_onnx.options import Provider, Runtime
+from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.sessions import library
 from widthfold_onnx.runtime.sessions.binding import Bound, Placed, place
 from widthfold_onnx.runtime.sessions.descriptions import described
@@ -30,8 +30,8 @@ from widthfold_onnx.runtime.sessions.session_options import check_entries, entri
 from widthfold_onnx.text import printable
 
 Feeds = Mapping[str, Array]
-R = TypeVar("R", bound=Runtime)
-DEFAULTS = Runtime()
+R = TypeVar("R", bound=RuntimeOptions)
+DEFAULTS = RuntimeOptions()
 
 
 class Session:
@@ -127,7 +127,7 @@ def resolved(options: R) -> R:
 
 def open_session(
     model: Path | onnx.ModelProto,
-    how: Runtime = DEFAULTS,
+    how: RuntimeOptions = DEFAULTS,
     level: Level = Level.ALL,
     *,
     tf32: bool = False,
