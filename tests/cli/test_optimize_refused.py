@@ -166,6 +166,7 @@ def test_a_wrong_command_is_one_line_too() -> None:
     assert widthfold("fold").code == 2
     assert "'fold'" in widthfold("fold").line
     assert widthfold("--nope").code == 2
+    assert widthfold("optimize", "--factor").line.endswith("(see widthfold --help)")
 
 
 def test_a_failed_check_keeps_the_old_output_and_writes_the_report(model: Path, out: Path) -> None:

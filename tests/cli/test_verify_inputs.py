@@ -76,7 +76,7 @@ def test_a_tolerance_that_means_nothing_is_exit_2(
 ) -> None:
     run = widthfold("verify", *pair, *QUICK, option, value)
     assert run.code == 2
-    assert run.line
+    assert {"--rtol": "tolerance", "--atol": "atol is"}[option] in run.line
 
 
 # ---------------------------------------------------------------- what cannot be verified
@@ -88,6 +88,7 @@ def test_wrong_usage_is_one_line_and_exit_2(pair: tuple[Path, Path]) -> None:
         (pair[0], pair[0].with_name("gone.onnx")),
         (*pair, "--threads", 0),
         (*pair, "--time-budget", 0),
+        (*pair, "--time-budget", -1, "--no-timing"),
         (*pair, "--seeds", 0),
         (*pair, "--provider", "npu"),
         (*pair, "--input-shape", "x:2,2,8,16"),

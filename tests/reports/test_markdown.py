@@ -5,7 +5,9 @@ import re
 import pytest
 from msgspec.structs import replace
 
+from tests.cli.tool import MODELS
 from tests.reports.sample import HOSTILE, failing, folded, hostile, output, passing
+from widthfold_onnx import FoldOptions, inspect
 from widthfold_onnx.reports.text.markdown import LIMIT, code, render
 
 ENTITY = re.compile(r"&#\d+;")
@@ -69,6 +71,14 @@ def test_long_tables_fold_and_huge_ones_are_cut() -> None:
     text = render(many)
     assert "<details><summary>30 folded nodes</summary>\n\n| folded node" in text
     assert "are not shown" not in text
+
+
+def test_no_line_of_a_cell_is_cut_for_the_others() -> None:
+    report = inspect(MODELS / "pitch_cnn.onnx", FoldOptions(factor=8))
+    text = render(report)
+    for site in report.sites:
+        for choice in site.choices:
+            assert code(f"{choice.axis} by {choice.factor}: {choice.channels}")[:-7] in text
 
 
 @pytest.mark.parametrize("name", ["conv", HOSTILE, "名" * 300, "|" * 300])

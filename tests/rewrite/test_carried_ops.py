@@ -119,6 +119,15 @@ def test_quantized_tensors(opset: int, per_channel: bool, batch: bool) -> None:
     assert conversions(result) == 2
 
 
+def test_a_dequantizer_that_nobody_reads_keeps_its_integers() -> None:
+    g = builder()
+    step = (np.array(2, np.float32), np.array(3, np.int8))
+    value = g.op("QuantizeLinear", g.conv("x", 5, [1, 3]), *step)
+    g.op("DequantizeLinear", value, *step)
+    value = g.conv(g.op("DequantizeLinear", value, *step), 2, [3, 3])
+    folded(g.model([value]), count=2)
+
+
 def test_a_scale_along_another_axis_is_not_carried() -> None:
     g = builder()
     scale, zero = np.arange(1, 8, dtype=np.float32), np.arange(7, dtype=np.int8)

@@ -44,7 +44,7 @@ class OneLineErrors(click.Group):
             error.show()
             sys.exit(error.exit_code)
         except click.UsageError as error:
-            command = error.ctx.command_path if error.ctx else self.name
+            command = error.ctx.command_path if error.ctx else "widthfold"
             line = " ".join(error.format_message().split())
             click.echo(f"widthfold: {printable(line, 1000)} (see {command} --help)", err=True)
             sys.exit(error.exit_code)

@@ -87,10 +87,11 @@ class Tolerance:
     per_output: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        bounds = [("rtol", self.rtol or 0.0), ("atol", self.atol), *self.per_output.items()]
+        bounds = [("rtol", self.rtol or 0.0), ("atol", self.atol)]
+        bounds += [(f"rtol of {name}", bound) for name, bound in self.per_output.items()]
         for name, bound in bounds:
             if not 0 <= bound < math.inf:
-                raise UsageError(f"tolerance {name} is {bound}; it must be 0 or a number above")
+                raise UsageError(f"{name} is {bound}; it must be 0 or a number above")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,8 +179,7 @@ class VerifyOptions(RuntimeOptions):
             raise UsageError(
                 f"truth-budget is {self.truth_budget}; it must lie in 0..{MAX_TRUTH_BUDGET:.0f} s"
             )
-        if self.timing:
-            _check_time_budget(self.time_budget)
+        _check_time_budget(self.time_budget)
         if self.baseline is not None and not self.timing:
             raise UsageError("a baseline judges the timing, which is switched off")
         if self.fail_under is None:

@@ -83,5 +83,5 @@ def _table(table: Table, most: int) -> str:
 
 
 def _cell(cell: Cell) -> str:
-    text = cell if isinstance(cell, str) else "; ".join(cell)
-    return text if _NUMBER.fullmatch(text) else code(text, _CELL)
+    lines = [cell] if isinstance(cell, str) else cell
+    return "; ".join(x if _NUMBER.fullmatch(x) else code(x, _CELL) for x in lines)
