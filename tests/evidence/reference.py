@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from widthfold_onnx.evidence.parity.runs import Reference, no_report
+from widthfold_onnx.evidence.parity.runs import Reference
 from widthfold_onnx.options import VerifyOptions
+from widthfold_onnx.progress import quiet
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 
 
 def reference(model: Path, options: VerifyOptions, sets: Sequence[InputSet]) -> Reference:
-    return Reference(model, options, no_report, list(sets), [], [], set(), {}, [])
+    return Reference(model, options, quiet, list(sets), [], [], set(), {}, [])

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.options import VerifyOptions
+from widthfold_onnx.progress import Say
 from widthfold_onnx.results import VerifyReport
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.environment import Before, environment
 from widthfold_onnx.text import quoted
 
-Report = Callable[[str], None]
-
 
 def verify_files(
-    original: Path, rewritten: Path, options: VerifyOptions, on_progress: Report
+    original: Path, rewritten: Path, options: VerifyOptions, on_progress: Say
 ) -> VerifyReport:
     """Compare two model files; the runtime runs in a child process that may crash or hang.
 
@@ -107,9 +106,7 @@ def _saturating(original: Path, folds: Sequence[Path], options: VerifyOptions) -
     return saturating(original, folds, options)
 
 
-def _run(
-    original: Path, rewritten: Path, options: VerifyOptions, *, report: Report
-) -> VerifyReport:
+def _run(original: Path, rewritten: Path, options: VerifyOptions, *, report: Say) -> VerifyReport:
     from widthfold_onnx.evidence.run import verified
 
     return verified(original, rewritten, options, report=report)

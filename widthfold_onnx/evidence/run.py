@@ -12,7 +12,6 @@ from widthfold_onnx.evidence.eight_bits.exact_kernels import holds_bytes
 from widthfold_onnx.evidence.folds import recorded_folds
 from widthfold_onnx.evidence.integers import run_on_integers
 from widthfold_onnx.evidence.parity.models import ModelParity, compare_models, verdict
-from widthfold_onnx.evidence.parity.runs import Report
 from widthfold_onnx.evidence.proof.compare import proved
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.timing.placement import alarms
@@ -23,6 +22,7 @@ from widthfold_onnx.model.proto.frozen import frozen
 from widthfold_onnx.model.read.loader import LoadedModel, load
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.progress import Say
 from widthfold_onnx.results import IntegerRun, Proof, Timing, VerifyReport
 from widthfold_onnx.runtime.environment import Before, environment
 from widthfold_onnx.runtime.saturation import u8s8_error
@@ -30,7 +30,7 @@ from widthfold_onnx.text import printable
 
 
 def verified(
-    original: Path, rewritten: Path, options: VerifyOptions, *, report: Report
+    original: Path, rewritten: Path, options: VerifyOptions, *, report: Say
 ) -> VerifyReport:
     """Compare two model files in this process; `files.verify_files` starts one for it.
 
@@ -109,7 +109,7 @@ def _proved(
     new: LoadedModel,
     options: VerifyOptions,
     parity: ModelParity,
-    report: Report,
+    report: Say,
 ) -> tuple[Proof | None, IntegerRun | None]:
     """Return the proof, and if it holds, the run of the changed nodes on integers."""
     if not options.exact:
@@ -133,7 +133,7 @@ def _timed(
     options: VerifyOptions,
     parity: ModelParity,
     load: float,
-    report: Report,
+    report: Say,
 ) -> tuple[Timing | None, Outcome, str]:
     """Return the times, whether they are what was asked for, and why they are not."""
     shapes = parity.shapes or None

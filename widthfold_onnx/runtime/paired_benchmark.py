@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.options import RuntimeOptions, Shapes, VerifyOptions
+from widthfold_onnx.progress import Say, quiet
 from widthfold_onnx.results import GpuState
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.clock import (
@@ -169,7 +170,7 @@ def contest(
     shapes: Shapes | None = None,
     *,
     fewest: int = 1,
-    report: Callable[[str], None] | None = None,
+    report: Say = quiet,
 ) -> Contest:
     """Time two models, in one process after the other until the interval is narrow.
 
@@ -188,15 +189,14 @@ def contest(
         UnverifiedError: a model does not run, or no inputs were found.
         UsageError: the provider does not take its options, or stored inputs that do not fit.
     """
-    say = report or (lambda line: None)
     start = time.perf_counter()
-    say("timing: choosing settings")
+    report("timing: choosing settings")
     options = resolved(options)
     models = (original, rewritten)
     choice, feeds, made_up = _choose(models, options, shapes)
     seconds = max(options.time_budget * PROCESS_SHARE, 2 * START)
     each = repeats(choice.run, choice.opening, seconds)
-    say("timing: alternating runs")
+    report("timing: alternating runs")
     # Each session has copies of the inputs, and all copies together need to exceed the cache.
     taken = feeds[: max(INPUT_SETS[0], len(feeds) // (2 * each.sessions))] if made_up else feeds
     processes: list[Process] = []

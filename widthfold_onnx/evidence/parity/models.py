@@ -23,9 +23,10 @@ from widthfold_onnx.evidence.parity.outputs import meaningless
 from widthfold_onnx.evidence.parity.overflow import overflowing_sets
 from widthfold_onnx.evidence.parity.reference import reference_of, stored_differences, unsteady_of
 from widthfold_onnx.evidence.parity.reference_validity import usable
-from widthfold_onnx.evidence.parity.runs import Reference, Report, no_report
+from widthfold_onnx.evidence.parity.runs import Reference
 from widthfold_onnx.evidence.parity.saturated import as_deployed
 from widthfold_onnx.options import Shapes, VerifyOptions
+from widthfold_onnx.progress import Say, quiet
 from widthfold_onnx.results import OutputParity
 from widthfold_onnx.runtime.sessions.session import Level, resolved
 
@@ -75,7 +76,7 @@ def verdict(failures: Sequence[str], doubts: Sequence[str]) -> Verdict:
 
 
 def compare_models(
-    original: Path, rewritten: Path, options: VerifyOptions, *, report: Report = no_report
+    original: Path, rewritten: Path, options: VerifyOptions, *, report: Say = quiet
 ) -> ModelParity:
     """Compare interface and values; meant to run in `runtime.child.isolated`.
 

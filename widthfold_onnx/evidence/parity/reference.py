@@ -20,18 +20,17 @@ from widthfold_onnx.evidence.parity.comparison import (
 from widthfold_onnx.evidence.parity.outputs import compare
 from widthfold_onnx.evidence.parity.runs import (
     Reference,
-    Report,
     input_sets,
-    no_report,
     originals,
 )
 from widthfold_onnx.evidence.parity.saturated import as_deployed, check_deployable
 from widthfold_onnx.options import VerifyOptions
+from widthfold_onnx.progress import Say, quiet
 from widthfold_onnx.runtime.sessions.session import Level, resolved
 from widthfold_onnx.text import printable
 
 
-def reference_of(original: Path, options: VerifyOptions, report: Report) -> Reference:
+def reference_of(original: Path, options: VerifyOptions, report: Say) -> Reference:
     """Run the original and close it again: at most two models are in memory at a time.
 
     Raises:
@@ -99,7 +98,7 @@ def check_judged(original: Path, options: VerifyOptions) -> bool:
         UsageError: stored inputs or shapes that do not fit it.
     """
     chosen = replace(resolved(options), seeds=0 if options.inputs else 1)
-    reference = reference_of(original, chosen, no_report)
+    reference = reference_of(original, chosen, quiet)
     if reference.unsteady:
         raise UnverifiedError(unsteady_of(reference)[0])
     return may_saturate(chosen, original)
@@ -116,7 +115,7 @@ def saturating(original: Path, folds: Sequence[Path], options: VerifyOptions) ->
     Returns:
         For each fold the objections if it saturates further than the original; else none.
     """
-    reference = reference_of(original, resolved(options), no_report)
+    reference = reference_of(original, resolved(options), quiet)
     exact = reference.run(original, Level.ALL)
     found: list[list[str]] = []
     for fold in folds:

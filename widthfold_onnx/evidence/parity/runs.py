@@ -16,19 +16,14 @@ from widthfold_onnx.evidence.eight_bits.exact_kernels import open_exact
 from widthfold_onnx.evidence.parity.comparison import Outputs, both
 from widthfold_onnx.evidence.parity.figures import relative_error
 from widthfold_onnx.options import Shapes, VerifyOptions
+from widthfold_onnx.progress import Say, quiet
 from widthfold_onnx.runtime.inputs.recorded import InputSet, stored_feeds
 from widthfold_onnx.runtime.inputs.synthetic import made_up
 from widthfold_onnx.runtime.sessions.session import Level, Session
 from widthfold_onnx.text import printable
 
-Report = Callable[[str], None]
-
 LARGE_BYTES = 1 << 26
 """Outputs of this size are kept in files."""
-
-
-def no_report(line: str) -> None:
-    """Ignore a report."""
 
 
 def input_sets(
@@ -53,7 +48,7 @@ def input_sets(
 
 
 def originals(
-    session: Session, sets: Sequence[InputSet], limits: list[str], report: Report
+    session: Session, sets: Sequence[InputSet], limits: list[str], report: Say
 ) -> tuple[list[InputSet], list[Outputs]]:
     """Return the sets and outputs of the original, without synthetic sets on which it stops.
 
@@ -74,7 +69,7 @@ def originals(
     return kept, results
 
 
-def _run(session: Session, item: InputSet, who: str, report: Report) -> Outputs:
+def _run(session: Session, item: InputSet, who: str, report: Say) -> Outputs:
     report(f"{who}: {item.label}")
     return {name: _kept(array) for name, array in session.run(item.feeds).items()}
 
@@ -94,7 +89,7 @@ def attempt(
     options: VerifyOptions,
     level: Level,
     sets: Sequence[InputSet],
-    report: Report = no_report,
+    report: Say = quiet,
     opened: Callable[[Path, VerifyOptions, Level], Session] = open_exact,
 ) -> list[Outputs] | str:
     """Return all outputs, by default computed with exact integers, or why there are none."""
@@ -124,7 +119,7 @@ class Reference:
 
     model: Path
     options: VerifyOptions
-    report: Report
+    report: Say
     sets: list[InputSet]
     outputs: list[Outputs]
     names: list[str]

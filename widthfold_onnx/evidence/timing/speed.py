@@ -7,7 +7,6 @@ setting, and where the time of each goes, are reported beside it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from widthfold_onnx.evidence.timing.placement import fallbacks, placement, remar
 from widthfold_onnx.evidence.timing.profile import profile
 from widthfold_onnx.evidence.timing.roofline import Roofline
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
+from widthfold_onnx.progress import Say, quiet
 from widthfold_onnx.results import Gpu, Side, Throughput, Timing
 from widthfold_onnx.runtime.clock import clock_name
 from widthfold_onnx.runtime.environment import cores, load_average
@@ -43,7 +43,7 @@ def time_models(
     shapes: Shapes | None = None,
     *,
     load: float | None = None,
-    report: Callable[[str], None] | None = None,
+    report: Say = quiet,
 ) -> Timing:
     """Time both models, and measure the time of their nodes.
 
@@ -63,7 +63,6 @@ def time_models(
         UnverifiedError: a model does not run, or no inputs were found.
         UsageError: the provider does not take its options.
     """
-    say = report or (lambda line: None)
     busy = load_average() if load is None else min(load_average(), load)
     streamed = options.time_budget * SHARE if options.streams > 1 else 0.0
     paired = dataclasses.replace(options, time_budget=options.time_budget - streamed)
@@ -71,10 +70,10 @@ def time_models(
     options, pairing = found.options, found.pairing
     together: Throughput | None = None
     if streamed:
-        say(f"timing: {options.streams} streams at once")
+        report(f"timing: {options.streams} streams at once")
         together = throughput(original, rewritten, found, streamed)
     roofline = Roofline(options) if options.provider is Provider.CPU else None
-    sides = _sides(original, rewritten, found, roofline, say)
+    sides = _sides(original, rewritten, found, roofline, report)
     crowded = busy + options.threads > cores()
     notes = [
         "" if found.made_up else "timed on the stored inputs",
@@ -112,12 +111,12 @@ def _sides(
     rewritten: Path,
     found: Contest,
     roofline: Roofline | None,
-    say: Callable[[str], None],
+    report: Say,
 ) -> dict[str, Side]:
     """Profile both models, and return the times of each."""
     sides = {}
     for number, (role, model) in enumerate({"original": original, "rewritten": rewritten}.items()):
-        say(f"profile of {model.name}")
+        report(f"profile of {model.name}")
         sides[role] = _side(model, number, found, roofline)
     return sides
 
