@@ -135,6 +135,12 @@ def test_refuses_an_attribute_given_twice():
     refuses(model([made]), "two attributes named 'a'")
 
 
+def test_refuses_a_word_that_is_no_text():
+    made = node("Conv", ["X", "X"], ["Y"], "c", auto_pad=b"\xff")
+    refuses(model([made]), "^node 'c': attribute 'auto_pad' is not UTF-8$")
+    accepts(model([node("Frobnicate", ["X"], ["Y"], domain="x", cache=b"\xff")]))
+
+
 def test_refuses_a_split_into_fewer_parts_than_it_has_outputs():
     """Inference and the runtime both write behind the end of a list of parts."""
     made = node("Split", ["X"], ["Y", "Z"], "cut", num_outputs=1)

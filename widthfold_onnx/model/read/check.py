@@ -15,7 +15,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from widthfold_onnx.errors import InvalidModelError
-from widthfold_onnx.model.proto.domain import domain_name
+from widthfold_onnx.model.proto.domain import domain_name, operator_of
 from widthfold_onnx.model.proto.external import check_external, is_external
 from widthfold_onnx.model.proto.functions import (
     FunctionKey,
@@ -196,15 +196,29 @@ def _check_nothing_captured(scope: NameScope) -> None:
 
 def _check_attributes(node: onnx.NodeProto, *, in_function: bool) -> None:
     seen: set[str] = set()
+    # A Constant, and ops of runtimes, may hold any bytes.
+    domain, op_type = operator_of(node)
+    has_words = domain == "" and op_type != "Constant"
     for attribute in node.attribute:
         name = text(attribute.name, "attribute name")
         if name in seen:
             what = f"two attributes named {quoted(name)}"
             raise InvalidModelError(f"{describe_node(node)}: {what}")
         seen.add(name)
+        if has_words and not _is_text(attribute.s):
+            what = f"attribute {quoted(name)} is not UTF-8"
+            raise InvalidModelError(f"{describe_node(node)}: {what}")
         if text(attribute.ref_attr_name, "attribute name") and not in_function:
             what = f"attribute {quoted(name)} refers to a function that it is not in"
             raise InvalidModelError(f"{describe_node(node)}: {what}")
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _check_notes(
