@@ -56,7 +56,7 @@ CHOICE_ROUNDS = (6, 1000)
 
 CHOICE_PATIENCE = 3.0
 """Seconds that the fewest rounds may take beyond the share: under load, the one round that fitted
-into it saw a level 1.4x as fast as the other that is 1.3x as slow."""
+into it made a level look 1.4x as fast as the other, which is in truth 1.3x as fast as it."""
 
 CHOICE_SECONDS = 0.6
 """More rounds than the fewest are run until then: 6 runs of some microseconds choose at random, and
