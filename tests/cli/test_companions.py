@@ -93,7 +93,7 @@ def test_a_fixed_factor_exchanges_what_is_asked_for(model: Path, tmp_path: Path)
             "refused": [],
             "reason": "",
             "gain": None,
-            "gain_on_constant": None,
+            "gain_on_smooth": None,
         }
     ]
     assert (found["summary"]["folded"], found["summary"]["exchanged"]) == (0, 1)

@@ -227,7 +227,7 @@ def test_tensorrt_searches_by_itself():
 
 def test_parts_run_at_the_setting_that_suits_the_base(machine):
     paths = [Path(f"{name}.onnx") for name in "abc"]
-    b, c = ratios_to(paths[0], paths[1:], Distribution.NORMAL, OPTIONS, SHAPES)
+    b, c = ratios_to(paths[0], paths[1:], [Distribution.NORMAL], OPTIONS, SHAPES)
     assert b.ratio == pytest.approx(9 / 4)
     assert 9 / 4 / 1.03 < b.low < b.ratio < b.high < 9 / 4 * 1.03
     assert (c.ratio, c.seconds) == pytest.approx((5 / 4, 4e-3))

@@ -35,8 +35,10 @@ def model(tmp_path: Path) -> Path:
 
 def changed(model: Path) -> frozenset[str]:
     """Names of what was folded or exchanged."""
-    nodes = onnx.load(model).graph.node
-    return folded(model) | {node.name for node in nodes if node.op_type == "LeakyRelu"}
+    graph = onnx.load(model).graph
+    matrices = {weight.name for weight in graph.initializer if list(weight.dims) == [1, 1]}
+    exchanged = [n for n in graph.node if n.op_type == "LeakyRelu" or matrices & {*n.input}]
+    return folded(model) | {node.name for node in exchanged}
 
 
 def found(
@@ -83,17 +85,29 @@ def test_each_is_taken_for_what_it_saves(
 
 
 @pytest.mark.parametrize(("saved", "kept"), [(0.0, True), (0.04, True), (-0.5, False)])
-def test_none_is_taken_that_is_slower_on_nearly_constant_inputs(
+def test_none_is_taken_that_is_slower_on_smooth_inputs(
     model: Path, monkeypatch: pytest.MonkeyPatch, saved: float, kept: bool
 ) -> None:
     nodes = {"first": -1.0, "prelu": 2.0, "second": -1.0}
     report, _ = found(model, monkeypatch, nodes, steady={**nodes, "prelu": saved})
     (companion,) = report.companions
-    assert companion.gain is not None and companion.gain_on_constant is not None
+    assert companion.gain is not None and companion.gain_on_smooth is not None
     assert companion.gain.ratio == pytest.approx(10 / 8)
-    assert companion.gain_on_constant.ratio == pytest.approx(10 / (10 - saved))
+    assert companion.gain_on_smooth.ratio == pytest.approx(10 / (10 - saved))
     assert companion.status == ("exchanged" if kept else "kept")
-    assert companion.reason == ("" if kept else "slower on nearly constant inputs")
+    assert companion.reason == ("" if kept else "slower on smooth inputs")
+
+
+def test_one_that_does_not_branch_on_data_is_timed_on_random_inputs_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[1,4,31,1] x) => (float[1,4,31,1] y) <float[1] c = {0.5}> { [scalar] y = Mul (x, c) }"""
+    model = save(build(text), tmp_path / "model.onnx")
+    report, _ = found(model, monkeypatch, {"scalar": 2.0}, steady={"scalar": -2.0})
+    (companion,) = report.companions
+    assert (companion.status, companion.gain_on_smooth) == ("exchanged", None)
 
 
 def test_without_layers_the_last_trial_is_one_of_its_own(
@@ -116,7 +130,7 @@ def test_stored_inputs_alone_are_timed(model: Path, monkeypatch: pytest.MonkeyPa
     steady, given = {**nodes, "prelu": -1.0}, {"inputs": (str(data),)}
     report, _ = found(model, monkeypatch, nodes, steady=steady, search=given)
     (companion,) = report.companions
-    assert (companion.status, companion.gain_on_constant) == ("exchanged", None)
+    assert (companion.status, companion.gain_on_smooth) == ("exchanged", None)
 
 
 def test_a_second_run_measures_nothing_and_writes_the_same(

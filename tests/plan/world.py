@@ -49,7 +49,7 @@ class World:
     Args:
         alone: what becomes of a layer's form.
         saved: seconds that a node saves in its place if it is folded; with NaN no model runs.
-        steady: the same on nearly constant inputs, where it differs.
+        steady: the same on smooth inputs, where it differs.
         noise: half width of every interval of whole models, and their control.
         levels: time of the original at level ALL / at EXTENDED.
     """
@@ -115,8 +115,12 @@ class World:
             raise UnverifiedError("the child process died of SIGSEGV")
         return self._timed(before, after, "all", "all")
 
-    def _turns(self, base: Path, others: Sequence[Path], kind: Distribution, *rest) -> list[Ratio]:
-        pairings = [self._contest(other, base, *rest, kind).pairing for other in others]
+    def _turns(
+        self, base: Path, others: Sequence[Path], kinds: Sequence[Distribution], *rest
+    ) -> list[Ratio]:
+        pairings = [
+            self._contest(other, base, *rest, kind).pairing for kind in kinds for other in others
+        ]
         return [Ratio(p.ratio, p.low, p.high, 1.0, 50) for p in pairings]
 
     def _timed(self, before: float, after: float, *settings: str) -> Timed:

@@ -4,8 +4,8 @@ import pytest
 from widthfold_onnx.runtime.inputs.distributions import Distribution, distribution_of, draw
 
 
-def test_five_seeds_cover_all_distributions():
-    assert {distribution_of(seed) for seed in range(5)} == set(Distribution)
+def test_five_seeds_cover_all_distributions_that_are_compared():
+    assert {distribution_of(seed) for seed in range(5)} == set(Distribution) - {Distribution.SMOOTH}
     assert distribution_of(5) is distribution_of(0) is Distribution.NORMAL
 
 
@@ -34,3 +34,20 @@ def test_what_distributions_look_like():
     assert 1.9 < wide.max() <= 2
     assert abs(wide.mean() + 2) < 0.2
     assert 0.45 < np.mean(drawn(Distribution.RANGE) > 0) < 0.55
+
+
+@pytest.mark.parametrize("shape", [(), (1, 1), (0, 3)])
+def test_smooth_values_of_hardly_any_elements(shape: tuple[int, ...]) -> None:
+    values = draw(Distribution.SMOOTH, np.random.default_rng(3), shape)
+    assert values.shape == shape
+    assert np.isfinite(values).all()
+
+
+@pytest.mark.parametrize("shape", [(509,), (2, 61, 53), (1, 47, 59, 1)])
+def test_amplitudes_of_smooth_values_fall_as_1_over_frequency(shape: tuple[int, ...]) -> None:
+    noise = np.random.default_rng(3).standard_normal(shape)
+    values = draw(Distribution.SMOOTH, np.random.default_rng(3), shape)
+    assert (values.mean(), values.std()) == pytest.approx((0, 1), abs=1e-12)
+    frequencies = np.linalg.norm(np.meshgrid(*map(np.fft.fftfreq, shape), indexing="ij"), axis=0)
+    fall = np.abs(np.fft.fftn(values)) * frequencies / np.abs(np.fft.fftn(noise))
+    np.testing.assert_allclose(fall.flat[1:], fall.flat[1], rtol=1e-6)

@@ -153,8 +153,8 @@ def companion(found: CompanionReport) -> str:
         became = " or ".join(f"({one})" if "," in one else one for one in found.became)
         said = [f"{counted(len(found.nodes), 'node')} {_DONE[found.status]} {became}"]
     if found.gain is not None:
-        other = found.gain_on_constant
-        also = f", on nearly constant inputs at {gain(other)}" if other is not None else ""
+        other = found.gain_on_smooth
+        also = f", on smooth inputs at {gain(other)}" if other is not None else ""
         said.append(f"the whole model ran at {gain(found.gain)} with it{also}")
     if found.reason:
         said.append(found.reason)

@@ -88,7 +88,7 @@ class CompanionReport(Result, kw_only=True, frozen=True):
         refused: the nodes that have none, with the reason.
         reason: why they are kept; else "".
         gain: of the whole model with this companion alone, where that was measured.
-        gain_on_constant: the same on nearly constant inputs, where branches on data cost least.
+        gain_on_smooth: the same on inputs with neighbours alike, where branches cost less.
     """
 
     name: str
@@ -98,7 +98,7 @@ class CompanionReport(Result, kw_only=True, frozen=True):
     refused: list[Stop]
     reason: str = ""
     gain: Gain | None = None
-    gain_on_constant: Gain | None = None
+    gain_on_smooth: Gain | None = None
 
 
 class OptimizeSummary(Result, kw_only=True, frozen=True):

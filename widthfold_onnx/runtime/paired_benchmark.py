@@ -244,33 +244,40 @@ class Ratio(NamedTuple):
 def ratios_to(
     base: Path,
     models: Sequence[Path],
-    kind: Distribution,
+    kinds: Sequence[Distribution],
     options: VerifyOptions,
     shapes: Shapes,
 ) -> list[Ratio]:
     """Time models in turn with a base, all at the setting that suits the base best.
 
-    Each has one session, as there are many. Random inputs are of that kind.
+    Each has one session, as there are many.
+
+    Args:
+        base: model file.
+        models: model files.
+        kinds: how random inputs are distributed, one after the other.
+        options: as those of `contest`; the budget is that of all kinds together.
+        shapes: of every random input.
 
     Returns:
-        Time of each model / time of the base.
+        On inputs of each kind, time of each model / time of the base.
 
     Raises:
         UnverifiedError: a model does not run.
     """
     settings = settings_of(options)
     sessions = [open_at(base, options, setting) for setting in settings]
-    feeds, _ = timed_inputs(sessions[0], shapes, options, kind)
+    feeds, *more = (timed_inputs(sessions[0], shapes, options, kind)[0] for kind in kinds)
     clock = clock_of(options)
     best = int(np.argmin(np.median(_choosing([sessions], feeds, options, clock), axis=0)))
     others = [open_at(model, options, settings[best]) for model in models]
-    runs = [rounds_of(session, feeds) for session in (sessions[best], *others)]
-    times = _in_turn(runs, clock, options.time_budget, math.inf)
-    own = times[:, 0]
     found = []
-    for other in times[:, 1:].T:
-        ratio, low, high = map(math.exp, one_session(np.log(other / own)))
-        found.append(Ratio(ratio, low, high, float(np.median(own)), len(own)))
+    for inputs in (feeds, *more):
+        runs = [rounds_of(session, inputs) for session in (sessions[best], *others)]
+        own, *rest = _in_turn(runs, clock, options.time_budget / len(kinds), math.inf).T
+        for other in rest:
+            ratio, low, high = map(math.exp, one_session(np.log(other / own)))
+            found.append(Ratio(ratio, low, high, float(np.median(own)), len(own)))
     return found
 
 

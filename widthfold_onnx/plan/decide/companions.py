@@ -48,14 +48,14 @@ def companion_reports(
         matches: what they match.
         done: those that were exchanged.
         why: why others were not, where that was not measured.
-        gains: measured gains: on random inputs, and on nearly constant ones.
+        gains: measured gains: on random inputs, and on smooth ones.
     """
     reports = []
     for name in dict.fromkeys(match.companion for match in matches):
         own = [(match, match.became) for match in matches if match.companion is name]
         equal = [(m.node, became) for m, became in own if not isinstance(became, Refusal)]
         timed = (gains or {}).get(name, ())
-        gain, on_constant, *_ = *timed, None, None
+        gain, on_smooth, *_ = *timed, None, None
         is_done = name in done
         kept = _not_taken(timed) if timed else why
         reports.append(
@@ -71,16 +71,16 @@ def companion_reports(
                 ],
                 reason="" if is_done or not equal else kept,
                 gain=gain,
-                gain_on_constant=on_constant,
+                gain_on_smooth=on_smooth,
             )
         )
     return reports
 
 
 def _not_taken(timed: Sequence[Gain]) -> str:
-    """Return why a companion was left alone, by its gains on random and nearly constant inputs."""
+    """Return why a companion was left alone, by its gains on random and smooth inputs."""
     if timed[0].low <= 1:
         return "not surely faster"
     if any(gain.high < 1 for gain in timed):
-        return "slower on nearly constant inputs"
+        return "slower on smooth inputs"
     return "not surely faster in every trial"

@@ -23,6 +23,8 @@ class Spending:
     Attributes:
         forms: the most forms of a layer that race besides the one in which its neighbours agree.
         rungs: how often they run.
+        first: seconds in which the model is timed at its levels, and with each companion on each
+            kind of inputs.
         layers: seconds in which all layers race.
         least: layers are left out that together cannot gain this share of the model's time.
         trial: seconds of one trial of the whole model; 0: there is only the last one.
@@ -32,6 +34,7 @@ class Spending:
 
     forms: int
     rungs: tuple[Rung, ...]
+    first: float
     layers: float
     least: float
     trial: float
@@ -43,15 +46,17 @@ SPENDING = {
     Effort.QUICK: Spending(
         forms=4,
         rungs=(Rung(sys.maxsize, 2),),
+        first=1.0,
         layers=5.0,
         least=SMALLEST_DIFFERENCE - 1,
         trial=0.0,
         trials=0.0,
-        final=3.0,
+        final=2.0,
     ),
     Effort.DEFAULT: Spending(
         forms=12,
         rungs=(Rung(sys.maxsize, 2), Rung(6, 8), Rung(2, 24)),
+        first=2.0,
         layers=15.0,
         least=SMALLEST_DIFFERENCE - 1,
         trial=3.0,
@@ -61,6 +66,7 @@ SPENDING = {
     Effort.THOROUGH: Spending(
         forms=sys.maxsize,
         rungs=RUNGS,
+        first=2.0,
         layers=150.0,
         least=0.0,
         trial=3.0,

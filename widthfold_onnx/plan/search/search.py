@@ -44,7 +44,7 @@ from widthfold_onnx.plan.search.search_context import (
     context_without_running,
 )
 from widthfold_onnx.plan.search.settling import Settling
-from widthfold_onnx.plan.search.trials import COMPANION_SECONDS, ORIGINAL, Choice, Trials
+from widthfold_onnx.plan.search.trials import ORIGINAL, Choice, Trials
 from widthfold_onnx.plan.store.store import Measurement, Store
 from widthfold_onnx.plan.workload.candidates import form_of
 from widthfold_onnx.plan.workload.layers import Layers
@@ -52,6 +52,7 @@ from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import Gain, SearchReport
 from widthfold_onnx.rewrite.exchange import Match, exchanged
+from widthfold_onnx.rules.companions.table import COMPANIONS
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite
 from widthfold_onnx.runtime.inputs.distributions import Distribution
@@ -123,7 +124,7 @@ class _Search:
             extended = Level.EXTENDED in described(self.options.provider).levels
             if first.layers.workloads and extended:
                 self.say(Step("timing the original at the levels of the runtime"))
-                original = trials.levels(taken)
+                original = trials.levels(taken, self._spending.first)
             if original is not None and original.status == "ok":
                 levels = self._levels(taken, first, original)
             if self.options.measure:
@@ -199,23 +200,21 @@ class _Search:
 
         The runtime's PRelu branches on every element: it takes 5 ns for one of random signs, and
         1 ns where neighbours have the same sign. So none is taken that surely makes the model
-        slower on nearly constant inputs.
+        slower on smooth inputs, which are like photographs and recordings.
         """
         taken, gains = asked, {}
-        kinds = [Distribution.NORMAL, *([] if self.options.inputs else [Distribution.CONSTANT])]
         equal = {m.companion for m in matches if not isinstance(m.became, Refusal)}
         for name in sorted(equal):
             self.say(Step(f"timing the whole model with the companion {name}"))
             choice = replace(taken, companions=(*taken.companions, name))
-            found: list[Measurement] = []
-            for kind in kinds:
-                (trial,) = trials.without(choice, [taken], COMPANION_SECONDS, kind)
-                if trial is None or trial.status != "ok":
-                    break
-                found.append(trial)
+            varies = COMPANIONS[name].branches and not self.options.inputs
+            kinds = [Distribution.NORMAL, *([Distribution.SMOOTH] if varies else [])]
+            timed = trials.without(choice, [taken], len(kinds) * self._spending.first, kinds)
+            found = [trial for trial in timed if trial is not None and trial.status == "ok"]
+            if len(found) < len(kinds):
+                continue
             gains[name] = list(map(gain_of, found))
-            is_safe = len(found) == len(kinds) and all(trial.high >= 1 for trial in found)
-            if is_safe and found[0].low > 1:
+            if found[0].low > 1 and all(trial.high >= 1 for trial in found):
                 taken = choice
         return taken, gains
 

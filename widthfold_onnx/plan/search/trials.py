@@ -35,9 +35,6 @@ PATIENCE = 600.0
 """Seconds beyond the timing itself after which a model counts as hung: some run for ten seconds,
 and the fewest processes of a trial run them almost sixty times."""
 
-LEVEL_SECONDS = 2.0
-COMPANION_SECONDS = 2.0
-
 AT_ONCE = 8
 """Most models that are in memory at a time, besides the one that they are compared with."""
 
@@ -122,40 +119,42 @@ class Trials:
         chosen: Choice,
         others: Sequence[Choice],
         seconds: float,
-        kind: Distribution = Distribution.NORMAL,
+        kinds: Sequence[Distribution] = (Distribution.NORMAL,),
     ) -> list[Measurement | None]:
         """Time the models of other choices in turn with that of one, all at one setting.
 
         Args:
             chosen: the choice.
             others: parts of it.
-            seconds: time that timing may take, all others together.
-            kind: how random inputs are distributed.
+            seconds: time that timing may take, all others and kinds together.
+            kinds: how random inputs are distributed, one after the other.
 
         Returns:
-            Time of each other / time of `chosen`, as `compare` does.
+            On inputs of each kind, time of each other / time of `chosen`, as `compare` does.
         """
+
         # `compare` decides what is written, so it must not take these results, which are weaker.
-        candidates = {_candidate(other, chosen, inputs=kind): other for other in others}
-        left = [candidate for candidate in candidates if self._is_open(candidate)]
+        def candidates(taken: Sequence[Choice]) -> list[str]:
+            return [_candidate(other, chosen, inputs=kind) for kind in kinds for other in taken]
+
+        left = [other for other in others if any(map(self._is_open, candidates([other])))]
         for start in range(0, len(left), AT_ONCE):
             part = left[start : start + AT_ONCE]
-            files = [self._file(candidates[candidate]) for candidate in part]
+            files = [self._file(other) for other in part]
+            share = seconds * len(part) / len(left)
             try:
-                ratios = self._run(
-                    ratios_to, seconds * len(part) / len(left), self._file(chosen), files, kind
-                )
+                ratios = self._run(ratios_to, share, self._file(chosen), files, kinds)
                 found = [timed(*ratio) for ratio in ratios]
             except UnverifiedError as error:
-                found = [lost(str(error))] * len(part)
-            for candidate, measured in zip(part, found, strict=True):
+                found = [lost(str(error))] * len(candidates(part))
+            for candidate, measured in zip(candidates(part), found, strict=True):
                 self._bench.keep(self._subject, candidate, measured)
-        return [self._bench.known(self._subject, candidate) for candidate in candidates]
+        return [self._bench.known(self._subject, candidate) for candidate in candidates(others)]
 
-    def levels(self, choice: Choice) -> Measurement | None:
+    def levels(self, choice: Choice, seconds: float) -> Measurement | None:
         """Time one model on the CPU: at level ALL / at level EXTENDED, as `compare` does."""
         candidate = canonical({"of": asdict(choice), "than": Level.ALL, "is": Level.EXTENDED})
-        return self._timed(ratio_of_levels, [choice], candidate, LEVEL_SECONDS)
+        return self._timed(ratio_of_levels, [choice], candidate, seconds)
 
     def known(self, base: Choice, other: Choice) -> Measurement | None:
         """Return the stored result of `compare`, if there is one."""

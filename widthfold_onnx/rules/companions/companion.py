@@ -34,8 +34,10 @@ class Rule:
         equal: returns the new nodes that are equal to one of these, the last of which computes its
             output; why there are none; or None for a node that it does not match.
         inlines: whether functions are inlined that hold such operators, to exchange them.
+        branches: whether ONNX Runtime's kernels of these operators branch on the data.
     """
 
     op_types: tuple[str, ...]
     equal: Callable[[Document, Node], tuple[Step, ...] | Refusal | None]
     inlines: bool = True
+    branches: bool = False

@@ -10,6 +10,6 @@ from widthfold_onnx.rules.companions.prelu import prelu
 from widthfold_onnx.rules.companions.scalar import scalar
 
 COMPANIONS: Mapping[Companion, Rule] = {
-    Companion.PRELU: Rule(("PRelu",), prelu),
+    Companion.PRELU: Rule(("PRelu",), prelu, branches=True),
     Companion.SCALAR: Rule(("Add", "Div", "Mul", "Sub"), scalar, inlines=False),
 }

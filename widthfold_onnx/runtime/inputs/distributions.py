@@ -21,6 +21,8 @@ class Distribution(StrEnum):
 
     NORMAL has both signs and hardly a zero; UNIFORM never averages out; BYTES are unscaled
     pixels; CONSTANT cancels in every difference; RANGE buries small values under large.
+    SMOOTH is for times alone: NORMAL with neighbours alike, whose amplitudes fall as 1 / frequency,
+    as those of photographs do (Field, 1987).
     """
 
     NORMAL = "normal"
@@ -28,11 +30,12 @@ class Distribution(StrEnum):
     BYTES = "integers 0 to 255"
     CONSTANT = "nearly constant"
     RANGE = "8 decades"
+    SMOOTH = "smooth"
 
 
 def distribution_of(seed: int) -> Distribution:
-    """Return the distribution of a seed; five seeds in a row cover all of them."""
-    kinds = list(Distribution)
+    """Return the distribution of a seed; five seeds in a row cover all but SMOOTH."""
+    kinds = [kind for kind in Distribution if kind is not Distribution.SMOOTH]
     return kinds[seed % len(kinds)]
 
 
@@ -51,6 +54,19 @@ def draw(kind: Distribution, generator: np.random.Generator, shape: tuple[int, .
         case Distribution.RANGE:
             sign = generator.choice([-1.0, 1.0], shape)
             values = sign * 10.0 ** generator.uniform(*DECADES, shape)
+        case Distribution.SMOOTH:
+            values = _smooth(generator.standard_normal(shape))
         case _:
             assert_never(kind)
     return np.asarray(values)
+
+
+def _smooth(noise: Array) -> Array:
+    """Scale the amplitudes of noise by 1 / frequency, to a mean of 0 and a variance of 1."""
+    if noise.size < 2:
+        return noise
+    axes = [*map(np.fft.fftfreq, noise.shape[:-1]), np.fft.rfftfreq(noise.shape[-1])]
+    frequencies = np.sqrt(sum(axis**2 for axis in np.ix_(*axes)))
+    frequencies.flat[0] = np.inf
+    values = np.fft.irfftn(np.fft.rfftn(noise) / frequencies, noise.shape, range(noise.ndim))
+    return np.asarray(values / values.std())
