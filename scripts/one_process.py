@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from widthfold_onnx.runtime.clock import Clock, Run, Times, Verdict, alternate, judge, one_session
+from widthfold_onnx.results import SpeedVerdict
+from widthfold_onnx.runtime.clock import Clock, Run, Times, alternate, judge, one_session
 
 FEWEST = 30
 SECONDS = 1.5
@@ -26,7 +27,7 @@ class Pair(NamedTuple):
     low: float
     high: float
     control: float
-    verdict: Verdict
+    verdict: SpeedVerdict
 
 
 def paired(original: Run, rewritten: Run, copy: Run, *, budget: float, clock: Clock) -> Pair:

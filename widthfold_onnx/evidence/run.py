@@ -15,7 +15,7 @@ from widthfold_onnx.evidence.parity.models import ModelParity, compare_models, v
 from widthfold_onnx.evidence.proof.compare import proved
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.timing.placement import alarms
-from widthfold_onnx.evidence.timing.regression_threshold import Outcome, gate
+from widthfold_onnx.evidence.timing.regression_threshold import gate
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.proto.frozen import frozen
@@ -23,7 +23,7 @@ from widthfold_onnx.model.read.loader import LoadedModel, load
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.progress import Say
-from widthfold_onnx.results import IntegerRun, Proof, Timing, VerifyReport
+from widthfold_onnx.results import IntegerRun, Proof, Timing, Verdict, VerifyReport
 from widthfold_onnx.runtime.environment import Before, environment
 from widthfold_onnx.runtime.saturation import u8s8_error
 from widthfold_onnx.text import printable
@@ -69,8 +69,7 @@ def verified(
         if outcome != "pass":
             (failures if outcome == "fail" else doubts).append(why)
     if timing is not None:
-        timed = {"original": timing.original, "rewritten": timing.rewritten}
-        limits += alarms(timed, timing.provider)
+        limits += alarms(timing.sides, timing.provider)
     return VerifyReport(
         original=original.name,
         rewritten=rewritten.name,
@@ -134,7 +133,7 @@ def _timed(
     parity: ModelParity,
     load: float,
     report: Say,
-) -> tuple[Timing | None, Outcome, str]:
+) -> tuple[Timing | None, Verdict, str]:
     """Return the times, whether they are what was asked for, and why they are not."""
     shapes = parity.shapes or None
     try:

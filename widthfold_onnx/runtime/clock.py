@@ -21,12 +21,12 @@ import numpy.typing as npt
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.options import RuntimeOptions
+from widthfold_onnx.results import SpeedVerdict
 from widthfold_onnx.runtime.sessions.descriptions import described
 
 Run = Callable[[int], object]
 """Runs once; the argument counts the rounds, so that all sides of a pair take the same inputs."""
 
-Verdict = Literal["faster", "slower", "no difference", "inconclusive"]
 Clock = Callable[[], int]
 """Nanoseconds, from any origin."""
 
@@ -105,7 +105,7 @@ class Pairing:
     high: float
     control: float
     converged: bool
-    verdict: Verdict
+    verdict: SpeedVerdict
 
     @classmethod
     def of(cls, samples: Times) -> Self:
@@ -254,7 +254,7 @@ def noise(control: float) -> float:
     return max(SMALLEST_DIFFERENCE, 1 + 2 * control)
 
 
-def judge(low: float, high: float, control: float) -> Verdict:
+def judge(low: float, high: float, control: float) -> SpeedVerdict:
     """Return the verdict on an interval of original / rewritten.
 
     Faster needs the whole interval above `noise(control)`, slower the mirror image, and no

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 from widthfold_onnx.errors import NoKernelError, UnverifiedError
 from widthfold_onnx.evidence.eight_bits.exact_kernels import may_saturate
@@ -27,10 +26,8 @@ from widthfold_onnx.evidence.parity.runs import Reference
 from widthfold_onnx.evidence.parity.saturated import as_deployed
 from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.progress import Say, quiet
-from widthfold_onnx.results import OutputParity
+from widthfold_onnx.results import OutputParity, Verdict
 from widthfold_onnx.runtime.sessions.session import Level, resolved
-
-Verdict = Literal["pass", "fail", "unverified"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.evidence.timing.regression_threshold import Outcome, gate
-from widthfold_onnx.results import Baseline, Timing, VerifyReport
+from widthfold_onnx.evidence.timing.regression_threshold import gate
+from widthfold_onnx.results import Baseline, Timing, Verdict, VerifyReport
 from widthfold_onnx.results.evidence import VERIFY_SCHEMA
 from widthfold_onnx.runtime.clock import judge
 from widthfold_onnx.text import quoted
@@ -65,7 +65,7 @@ def against(saved: VerifyReport, now: VerifyReport, name: str, least: float | No
         return msgspec.structs.replace(
             now, timing=msgspec.structs.replace(now.timing, baseline=baseline)
         )
-    outcome: Outcome
+    outcome: Verdict
     if relative is None:
         outcome, why = "unverified", f"not comparable with {name}: {'; '.join(baseline.differs)}"
     else:
@@ -80,8 +80,8 @@ def against(saved: VerifyReport, now: VerifyReport, name: str, least: float | No
     return msgspec.structs.replace(now, timing=timing, verdict=verdict, reasons=reasons)
 
 
-def _worse(one: Outcome, other: Outcome) -> Outcome:
-    order: tuple[Outcome, ...] = ("pass", "unverified", "fail")
+def _worse(one: Verdict, other: Verdict) -> Verdict:
+    order: tuple[Verdict, ...] = ("pass", "unverified", "fail")
     return max(one, other, key=order.index)
 
 

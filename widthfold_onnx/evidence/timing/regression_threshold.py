@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from widthfold_onnx.results import Timing
+from widthfold_onnx.results import Timing, Verdict
 from widthfold_onnx.runtime.clock import judge, noise
 
-Outcome = Literal["pass", "fail", "unverified"]
 
-
-def gate(timing: Timing, least: float, what: str = "original / rewritten") -> tuple[Outcome, str]:
+def gate(timing: Timing, least: float, what: str = "original / rewritten") -> tuple[Verdict, str]:
     """Judge a speed-up against `least`, as the verdict on speed judges it against 1.
 
     It fails where the whole interval lies below `least` by more than noise explains, which is 2 %
