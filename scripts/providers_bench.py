@@ -74,9 +74,9 @@ def timed(models: list[Path], provider: Provider, seconds: float) -> list[Side]:
     """Time an original and its fold at all levels in this process."""
     options = VerifyOptions(provider=provider)
     settings = settings_of(options)
-    feeds, _ = timed_inputs(open_at(models[0], options, settings[0]), None, options)
+    inputs = timed_inputs(open_at(models[0], settings[0]), None, options)
     cases = list(product((False, True), settings))
-    runs = [rounds_of(open_at(models[folded], options, at), feeds) for folded, at in cases]
+    runs = [rounds_of(open_at(models[folded], at), inputs.sets) for folded, at in cases]
     clock = clock_of(options)
     rounds = max(round(seconds / alternate(runs, 3, clock).mean(axis=1).sum()), 5)
     times = np.median(alternate(runs, rounds, clock, warm=True), axis=1) * 1e3

@@ -1,3 +1,4 @@
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -7,6 +8,7 @@ from widthfold_onnx.evidence.timing import speed
 from widthfold_onnx.evidence.timing.cost import Cost
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.progress import quiet
 from widthfold_onnx.runtime import clock, paired_benchmark
 from widthfold_onnx.runtime.inputs import rotation
 
@@ -25,7 +27,7 @@ def measured(monkeypatch, tmp_path):
         *,
         provider=Provider.CPU,
         load=0.0,
-        before=None,
+        before=math.inf,
         cores=2,
         same_file=False,
         first=None,
@@ -54,6 +56,6 @@ def measured(monkeypatch, tmp_path):
         monkeypatch.setattr(rotation, "last_cache_bytes", lambda: cache)
         pair = (paths[0], paths[0]) if same_file else paths
         options = VerifyOptions(provider=provider, **options)
-        return time_models(*pair, options, {"x": (1, 256)}, load=before), machine
+        return time_models(*pair, options, {"x": (1, 256)}, load=before, report=quiet), machine
 
     return measure

@@ -187,20 +187,21 @@ def test_made_up_inputs_are_shared_out_among_the_sessions(measured):
 
 
 def test_the_settings_of_the_cpu():
-    all_, extended = settings_of(RuntimeOptions(provider=Provider.CPU, provider_options={"k": "v"}))
-    assert all_ == Setting(Level.ALL, {"k": "v"})
-    assert extended == Setting(Level.EXTENDED, {"k": "v"})
+    how = RuntimeOptions(provider=Provider.CPU, provider_options={"k": "v"})
+    all_, extended = settings_of(how)
+    assert all_ == Setting(Level.ALL, how)
+    assert extended == Setting(Level.EXTENDED, how)
     assert str(extended) == "extended, k=v"
 
 
 def test_the_settings_of_cuda_sweep_layout_search_and_bias():
     settings = settings_of(RuntimeOptions(provider=Provider.CUDA))
     names = ("prefer_nhwc", "cudnn_conv_algo_search", "fuse_conv_bias")
-    values = [tuple(setting.options[name] for name in names) for setting in settings]
+    values = [tuple(s.how.provider_options[name] for name in names) for s in settings]
     assert values[0] == ("0", "HEURISTIC", "0")  # the common one
     assert sorted(values) == sorted(product("01", ("HEURISTIC", "EXHAUSTIVE"), "01"))
     assert {setting.level for setting in settings} == {Level.ALL}
-    assert all(len(setting.options) == 3 for setting in settings)
+    assert all(len(setting.how.provider_options) == 3 for setting in settings)
 
 
 @pytest.mark.parametrize(
@@ -216,13 +217,13 @@ def test_the_settings_of_cuda_sweep_layout_search_and_bias():
 def test_what_the_caller_chose_is_not_swept(chosen, count):
     settings = settings_of(RuntimeOptions(provider=Provider.CUDA, provider_options=chosen))
     assert len(settings) == count
-    assert all(chosen.items() <= setting.options.items() for setting in settings)
+    assert all(chosen.items() <= s.how.provider_options.items() for s in settings)
     assert len({str(setting) for setting in settings}) == count
 
 
 def test_tensorrt_searches_by_itself():
     how = RuntimeOptions(provider=Provider.TENSORRT, provider_options={"a": "b"})
-    assert settings_of(how) == [Setting(Level.ALL, {"a": "b"})]
+    assert settings_of(how) == [Setting(Level.ALL, how)]
 
 
 def test_parts_run_at_the_setting_that_suits_the_base(machine):

@@ -112,7 +112,7 @@ def test_a_model_and_its_fold_have_the_same_work(tmp_path, monkeypatch, name, le
         ports = open_session(model).inputs
         shapes = {p.name: tuple(d if isinstance(d, int) else 1 for d in p.dims) for p in ports}
         feeds = random_feeds(ports, 0, shapes)
-        profile(partial(open_at, model, CPU, Setting(level)), feeds, spied)
+        profile(partial(open_at, model, Setting(level, CPU)), feeds, spied)
         return found
 
     before, after = work(MODELS / f"{name}.onnx"), work(folded)

@@ -19,7 +19,7 @@ from widthfold_onnx.evidence.timing.placement import fallbacks, placement, remar
 from widthfold_onnx.evidence.timing.profile import profile
 from widthfold_onnx.evidence.timing.roofline import Roofline
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
-from widthfold_onnx.progress import Say, quiet
+from widthfold_onnx.progress import Say
 from widthfold_onnx.results import Gpu, Side, Throughput, Timing
 from widthfold_onnx.runtime.clock import clock_name
 from widthfold_onnx.runtime.environment import cores, load_average
@@ -40,10 +40,10 @@ def time_models(
     original: Path,
     rewritten: Path,
     options: VerifyOptions,
-    shapes: Shapes | None = None,
+    shapes: Shapes | None,
     *,
-    load: float | None = None,
-    report: Say = quiet,
+    load: float,
+    report: Say,
 ) -> Timing:
     """Time both models, and measure the time of their nodes.
 
@@ -63,7 +63,7 @@ def time_models(
         UnverifiedError: a model does not run, or no inputs were found.
         UsageError: the provider does not take its options.
     """
-    busy = load_average() if load is None else min(load_average(), load)
+    busy = min(load_average(), load)
     streamed = options.time_budget * SHARE if options.streams > 1 else 0.0
     paired = dataclasses.replace(options, time_budget=options.time_budget - streamed)
     found = contest(original, rewritten, paired, shapes, report=report)
@@ -71,12 +71,15 @@ def time_models(
     together: Throughput | None = None
     if streamed:
         report(f"timing: {options.streams} streams at once")
-        together = throughput(original, rewritten, found, streamed)
+        together = throughput(found, streamed)
     roofline = Roofline(options) if options.provider is Provider.CPU else None
-    sides = _sides(original, rewritten, found, roofline, report)
+    sides = {}
+    for number, role in enumerate(("original", "rewritten")):
+        report(f"profile of {found.models[number].name}")
+        sides[role] = _side(found, number, roofline)
     crowded = busy + options.threads > cores()
     notes = [
-        "" if found.made_up else "timed on the stored inputs",
+        "" if found.inputs.random else "timed on the stored inputs",
         found.advice,
         _busy(busy, options.threads) if crowded else "",
         *remarks(sides, options.provider),
@@ -85,7 +88,7 @@ def time_models(
         provider=options.provider.value,
         threads=options.threads,
         clock=clock_name(options),
-        shapes={name: list(array.shape) for name, array in found.feeds[0].items()},
+        shapes={name: list(array.shape) for name, array in found.inputs.sets[0].items()},
         limits=roofline.limits() if roofline is not None else {},
         pairs=pairing.pairs,
         processes=len(pairing.samples),
@@ -106,27 +109,13 @@ def time_models(
     )
 
 
-def _sides(
-    original: Path,
-    rewritten: Path,
-    found: Contest,
-    roofline: Roofline | None,
-    report: Say,
-) -> dict[str, Side]:
-    """Profile both models, and return the times of each."""
-    sides = {}
-    for number, (role, model) in enumerate({"original": original, "rewritten": rewritten}.items()):
-        report(f"profile of {model.name}")
-        sides[role] = _side(model, number, found, roofline)
-    return sides
-
-
-def _side(model: Path, number: int, found: Contest, roofline: Roofline | None) -> Side:
+def _side(found: Contest, number: int, roofline: Roofline | None) -> Side:
     """Describe one model, timed at the setting that suits it best."""
-    options, setting, feeds = found.options, found.choice.settings[number], found.feeds[0]
+    model, setting = found.models[number], found.choice.settings[number]
+    feeds = found.inputs.sets[0]
     seconds = found.pairing.samples[:, number]
     least = roofline.of(model, setting.level) if roofline is not None else None
-    nodes = profile(partial(open_at, model, options, setting), feeds, least)
+    nodes = profile(partial(open_at, model, setting), feeds, least)
     return Side(
         level=str(setting),
         median_ms=_ms(np.median(seconds)),
@@ -138,9 +127,9 @@ def _side(model: Path, number: int, found: Contest, roofline: Roofline | None) -
         first_ms=_ms(np.median([process.firsts[number] for process in found.processes])),
         file_bytes=file_bytes(model),
         providers=placement(nodes),
-        fallbacks=fallbacks(nodes, options.provider),
+        fallbacks=fallbacks(nodes, found.options.provider),
         nodes=nodes,
-        **cost(model, options, setting, feeds)._asdict(),
+        **cost(model, setting, feeds)._asdict(),
     )
 
 
