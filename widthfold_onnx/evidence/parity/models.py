@@ -104,7 +104,7 @@ def compare_models(
         return ModelParity(
             failures=[f"the original runs, the rewritten model does not: {computed}"],
             provider=options.provider.value,
-            shapes=reference.shapes,
+            shapes=reference.inputs.shapes,
         )
     return _judged(reference, rewritten, computed)
 
@@ -127,7 +127,7 @@ def _judged(reference: Reference, rewritten: Path, computed: list[Outputs]) -> M
     doubtful = {number for _, number in (*judge.failed(plain), *judge.failed(deployed))}
     made_up = [number for number in sorted(doubtful) if sets[number].made_up]
     overflown = overflowing_sets(reference, rewritten, made_up)
-    limits = [*reference.limits, *(line for line in (missing, unused, *unknown) if line)]
+    limits = [*reference.inputs.limits, *(line for line in (missing, unused, *unknown) if line)]
     limits += [f"left out {sets[number].label}: {why}" for number, why in overflown.items()]
     plain, deployed = (
         {key: cell for key, cell in cells.items() if key[1] not in overflown}
@@ -159,6 +159,6 @@ def _judged(reference: Reference, rewritten: Path, computed: list[Outputs]) -> M
         outputs=(*rows, *merged(deployed)),
         input_sets=len(sets) - len(overflown),
         provider=options.provider.value,
-        shapes=reference.shapes,
+        shapes=reference.inputs.shapes,
         saturates_further=bool(worse),
     )

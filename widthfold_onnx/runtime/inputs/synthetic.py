@@ -1,14 +1,16 @@
-"""Makes synthetic input sets: several distributions, batches and sizes."""
+"""Gathers the input sets of a comparison: stored ones, and synthetic ones of several kinds."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from widthfold_onnx.options import Shapes
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.runtime.inputs.dimensions import open_dimensions
 from widthfold_onnx.runtime.inputs.distributions import Distribution, distribution_of
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
-from widthfold_onnx.runtime.inputs.recorded import InputSet
+from widthfold_onnx.runtime.inputs.recorded import InputSet, stored_feeds
 from widthfold_onnx.runtime.inputs.sizes import find_shapes, other_shapes, with_batch
 from widthfold_onnx.runtime.sessions.session import Session
 
@@ -17,22 +19,46 @@ BATCHES = {2: 2, 3: 7}
 
 
 @dataclass(frozen=True)
-class MadeUp:
-    """Synthetic input sets.
+class InputSets:
+    """Input sets of a model.
 
     Attributes:
-        sets: one per seed; the label says how its floats are distributed.
-        shapes: of the first set.
-        limits: batches and sizes that could not be covered, one line each.
+        sets: all of them; those that are stored come first.
+        shapes: of the first synthetic set, empty if there is none.
+        limits: what could not be covered, and sets that were left out, one line each.
     """
 
     sets: list[InputSet]
-    shapes: Shapes
-    limits: list[str]
+    shapes: Shapes = field(default_factory=dict)
+    limits: list[str] = field(default_factory=list)
 
 
-def made_up(session: Session, fixed: Shapes, count: int, *, varied: bool = True) -> MadeUp:
-    """Make input sets of several distributions, batches and sizes.
+def input_sets(session: Session, options: VerifyOptions) -> InputSets:
+    """Return stored sets, then synthetic ones.
+
+    Args:
+        session: of the original, at any level.
+        options: stored inputs, shapes, seeds, and whether synthetic sets are varied.
+
+    Raises:
+        UsageError: stored inputs or shapes that do not fit the model.
+        UnverifiedError: as `find_shapes`, if none is stored.
+    """
+    stored = [item for path in options.inputs for item in stored_feeds(Path(path), session.inputs)]
+    if options.seeds < 1 and stored:
+        return InputSets(stored)
+    count = max(options.seeds, 1)
+    try:
+        made = made_up(session, options.input_shapes, count, varied=options.thorough)
+    except UnverifiedError as error:
+        if not stored:
+            raise
+        return InputSets(stored, limits=[f"stored inputs only: {error}"])
+    return InputSets([*stored, *made.sets], made.shapes, made.limits)
+
+
+def made_up(session: Session, fixed: Shapes, count: int, *, varied: bool = True) -> InputSets:
+    """Make synthetic sets of several distributions, batches and sizes, one per seed.
 
     Args:
         session: of the original, at any level.
@@ -65,4 +91,4 @@ def made_up(session: Session, fixed: Shapes, count: int, *, varied: bool = True)
         feeds = random_feeds(session.inputs, seed, special.get(seed, shapes), kind)
         size = f", batch {BATCHES[seed]}" if varied and seed in BATCHES and seed in special else ""
         sets.append(InputSet(f"seed {seed}, {kind}{size}", feeds, made_up=True))
-    return MadeUp(sets, shapes, limits)
+    return InputSets(sets, shapes, limits)
