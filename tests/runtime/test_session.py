@@ -56,10 +56,9 @@ def test_inputs_are_told_with_types_and_symbols(tmp_path):
     ]
     assert session.outputs == ["y"]
     assert session.provider is Provider.CPU
-    assert session.overridable == []
 
 
-def test_an_initializer_that_is_an_input_is_overridable(tmp_path):
+def test_an_initializer_that_is_an_input_need_not_be_fed(tmp_path):
     value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
     weight = helper.make_tensor_value_info("w", TensorProto.FLOAT, [2])
     result = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])
@@ -75,7 +74,6 @@ def test_an_initializer_that_is_an_input_is_overridable(tmp_path):
     path.write_bytes(model.SerializeToString())
     session = open_session(path, ON_CPU)
     assert [port.name for port in session.inputs] == ["x"]
-    assert session.overridable == ["w"]
     assert session.run({"x": np.ones(2, np.float32)})["y"].tolist() == [6, 8]
 
 

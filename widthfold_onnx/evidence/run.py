@@ -11,7 +11,7 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.eight_bits.exact_kernels import holds_bytes
 from widthfold_onnx.evidence.folds import recorded_folds
 from widthfold_onnx.evidence.integers import run_on_integers
-from widthfold_onnx.evidence.parity.models import ModelParity, compare_models, verdict
+from widthfold_onnx.evidence.parity.models import ModelParity, compare_models
 from widthfold_onnx.evidence.proof.compare import proved
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.timing.placement import alarms
@@ -70,6 +70,7 @@ def verified(
             (failures if outcome == "fail" else doubts).append(why)
     if timing is not None:
         limits += alarms(timing.sides, timing.provider)
+    parity = dataclasses.replace(parity, failures=failures, doubts=doubts, limits=limits)
     return VerifyReport(
         original=original.name,
         rewritten=rewritten.name,
@@ -78,9 +79,8 @@ def verified(
         integers=integers,
         folds=folds,
         timing=timing,
-        verdict=verdict(failures, doubts),
-        # Failures come before limits: a message may be cut at its end.
-        reasons=[*failures, *doubts, *limits],
+        verdict=parity.verdict,
+        reasons=list(parity.reasons),
         input_sets=parity.input_sets,
         environment=environment(
             options, before, u8s8_error() if holds_bytes(old.proto, new.proto) else None

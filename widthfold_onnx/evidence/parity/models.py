@@ -58,18 +58,13 @@ class ModelParity:
 
     @property
     def verdict(self) -> Verdict:
-        """Fail, unverified or pass, by these lines."""
-        return verdict(self.failures, self.doubts)
+        """Fail if anything failed, unverified if anything is left open, else pass."""
+        return "fail" if self.failures else "unverified" if self.doubts else "pass"
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """All lines."""
+        """All lines; failures come before limits, as a message may be cut at its end."""
         return (*self.failures, *self.doubts, *self.limits)
-
-
-def verdict(failures: Sequence[str], doubts: Sequence[str]) -> Verdict:
-    """Return fail if anything failed, unverified if anything is left open, else pass."""
-    return "fail" if failures else "unverified" if doubts else "pass"
 
 
 def compare_models(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,7 +50,6 @@ class Session:
         self.provider = provider
         self.inputs = [port_of(meta) for meta in session.get_inputs()]
         self.outputs = [str(meta.name) for meta in session.get_outputs()]
-        self.overridable = [str(meta.name) for meta in session.get_overridable_initializers()]
 
     def run(self, feeds: Feeds) -> dict[str, Array]:
         """Run once; a sequence of tensors comes back as ``name[0]``, ``name[1]``, ...
@@ -64,7 +64,7 @@ class Session:
             arrays.update(arrays_of(name, value))
         return arrays
 
-    def bound(self, feeds: Mapping[str, Array | Placed]) -> Callable[[], None] | Bound:
+    def bound(self, feeds: Mapping[str, Array | Placed]) -> Callable[[], object]:
         """Return a call that runs once on inputs that lie on the device already, for timing.
 
         With `enable_cuda_graph` the first call records what the device does, and every further one
@@ -74,7 +74,7 @@ class Session:
             UnverifiedError: the feeds do not fit; the call raises it where a run stops.
         """
         if any(isinstance(v, np.ndarray) and v.dtype.kind in "OUS" for v in feeds.values()):
-            return lambda: self._plain(feeds)  # strings have no buffer to bind
+            return partial(self.run, feeds)  # strings have no buffer to bind
         self._recordings += 1
         recording = self._recordings if self._captures else None
         return Bound(self._session, feeds, self.outputs, self._device, recording, self._stops)
@@ -91,9 +91,6 @@ class Session:
     def end_profile(self) -> Path:
         """Stop profiling and return the file that holds the profile."""
         return Path(self._session.end_profiling())
-
-    def _plain(self, feeds: Feeds) -> None:
-        self.run(feeds)
 
     @contextlib.contextmanager
     def _stops(self) -> Iterator[None]:
