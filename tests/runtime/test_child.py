@@ -1,5 +1,7 @@
 import contextlib
+import io
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -7,7 +9,7 @@ import tempfile
 import textwrap
 import time
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from widthfold_onnx.errors import (
     UsageError,
 )
 from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.runtime import child
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.providers import chain
@@ -136,6 +139,15 @@ def test_what_the_child_prints_stays_there(capfd):
 def test_a_crash_is_told_by_name(function, words):
     with pytest.raises(UnverifiedError, match=words):
         isolated(function)
+
+
+@pytest.mark.parametrize("share", [0, 0.5])
+def test_an_answer_that_breaks_off_means_that_the_child_is_gone(share):
+    answer = pickle.dumps(("result", "of a long run"))
+    pipes = SimpleNamespace(
+        stdin=io.BytesIO(), stdout=io.BytesIO(answer[: int(share * len(answer))])
+    )
+    assert child._messages(pipes, b"task").get(timeout=60) == ("gone", None)
 
 
 def test_an_endless_loop_is_stopped():
