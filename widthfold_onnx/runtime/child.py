@@ -85,15 +85,8 @@ def isolated(
                 on_progress(value)
             elif kind == "result":
                 return value  # type: ignore[no-any-return] # what the function returned
-            elif kind == "refused":
+            elif kind == "error":
                 raise value
-            elif kind == "memory":
-                raise UnverifiedError(f"out of memory{_limit(memory)}")
-            elif kind == "raised":
-                summary, trace = value
-                error = InternalError(printable(summary))
-                error.add_note(trace)
-                raise error
             elif kind == "gone":
                 raise UnverifiedError(_obituary(child.wait(), noise, memory))
 
@@ -147,7 +140,7 @@ def _messages(child: subprocess.Popen[bytes], task: bytes) -> queue.SimpleQueue[
         except (OSError, ValueError, EOFError, pickle.UnpicklingError):
             pass  # a pipe that was closed, perhaps inside a message: the child is gone
         except Exception as error:  # without this an answer that does not unpickle would hang
-            messages.put(("raised", (f"answer of the child: {error!r}", traceback.format_exc())))
+            messages.put(("error", _fault(f"answer of the child: {error!r}")))
         messages.put(("gone", None))
 
     threading.Thread(target=talk, daemon=True).start()
@@ -168,6 +161,7 @@ def serve(folder: str) -> None:
         with lock:
             _send(answers, message)
 
+    memory = None
     try:
         function, args, reports, memory = pickle.load(source)
         threading.Thread(target=_end_with_parent, args=(source, folder), daemon=True).start()
@@ -176,12 +170,18 @@ def serve(folder: str) -> None:
         options = {"report": lambda line: answer("progress", line)} if reports else {}
         answer("result", function(*args, **options))
     except WidthfoldError as error:
-        answer("refused", error)
+        answer("error", error)
     except MemoryError:
-        answer("memory", None)
+        answer("error", UnverifiedError(f"out of memory{_limit(memory)}"))
     except Exception as error:
-        summary = f"{type(error).__name__}: {error}"
-        answer("raised", (summary, traceback.format_exc()))
+        answer("error", _fault(f"{type(error).__name__}: {error}"))
+
+
+def _fault(summary: str) -> InternalError:
+    """Return an error of ours with the trace of the one that is handled."""
+    error = InternalError(printable(summary))
+    error.add_note(traceback.format_exc())
+    return error
 
 
 def _end_with_parent(source: IO[bytes], folder: str) -> None:
