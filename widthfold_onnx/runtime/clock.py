@@ -73,7 +73,6 @@ SMALLEST_DIFFERENCE = 1.02
 
 _RESAMPLES = 2000
 _NORMAL = 1.96
-_NANO = 1e-9
 
 
 class Repeats(NamedTuple):
@@ -185,10 +184,15 @@ def alternate(
     for number in range(rounds):
         order = order[::-1] if number % 2 else draws.permutation(len(sides)).tolist()
         for side in order:
-            before = clock()
-            sides[side](number)
-            times[side, number] = max(clock() - before, 1) * _NANO
+            times[side, number] = seconds_of(sides[side], number, clock)
     return times
+
+
+def seconds_of(run: Run, count: int, clock: Clock) -> float:
+    """Return the seconds of a run, which are never 0."""
+    before = clock()
+    run(count)
+    return max(clock() - before, 1) * 1e-9
 
 
 def _warm_up(sides: Sequence[Run]) -> None:

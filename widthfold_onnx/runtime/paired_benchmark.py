@@ -40,6 +40,7 @@ from widthfold_onnx.runtime.clock import (
     clock_of,
     one_session,
     repeats,
+    seconds_of,
 )
 from widthfold_onnx.runtime.inputs.distributions import Distribution
 from widthfold_onnx.runtime.inputs.rotation import Rotation, timed_inputs
@@ -108,18 +109,16 @@ class Choice:
     """The setting that suits each model best.
 
     Attributes:
-        common: the first of all settings.
         settings: the best one of each model.
-        same_level: original / rewritten at the common setting.
-        default: time of the original at the common setting / at its best one.
+        same_level: original / rewritten at the first of all settings.
+        advice: a sentence on the gain of the original by its setting alone, "" where it is little.
         run: seconds of a run at the best setting, the mean of both models.
         opening: seconds of opening a session.
     """
 
-    common: Setting
     settings: tuple[Setting, Setting]
     same_level: float
-    default: float
+    advice: str
     run: float
     opening: float
 
@@ -160,11 +159,6 @@ class Contest:
     choice: Choice
     processes: Sequence[Process]
     pairing: Pairing
-
-    @property
-    def advice(self) -> str:
-        """Sentence on the gain of the original by its setting alone, "" where that is little."""
-        return _advice(self.choice.default, self.choice.settings[0], self.choice.common)
 
 
 def contest(
@@ -243,7 +237,7 @@ def ratio_of(original: Path, rewritten: Path, options: VerifyOptions, shapes: Sh
         UnverifiedError: a model does not run.
     """
     found = contest(original, rewritten, options, shapes, fewest=TRIAL_PAIRS)
-    return Timed(found.pairing, found.advice, *map(str, found.choice.settings))
+    return Timed(found.pairing, found.choice.advice, *map(str, found.choice.settings))
 
 
 class Ratio(NamedTuple):
@@ -310,7 +304,7 @@ def ratio_of_levels(model: Path, options: VerifyOptions, shapes: Shapes) -> Time
     inputs = timed_inputs(session, shapes, options)
     run = rounds_of(session, inputs.sets)
     run(0)
-    seconds = _seconds(run, 1, clock_of(options))
+    seconds = seconds_of(run, 1, clock_of(options))
     each = repeats(seconds, opening, options.time_budget)
     process = time_sessions((model, model), (common, other), inputs.sets, each, 0)
     pairing = Pairing.of(process.runs[np.newaxis])
@@ -354,7 +348,7 @@ def time_sessions(
             session = open_at(models[side], settings[side])
             loads[side, number] = (clock() - before) * 1e-9
             runs[side].append(rounds_of(session, inputs))
-            firsts[side, number] = _seconds(runs[side][-1], 0, clock)
+            firsts[side, number] = seconds_of(runs[side][-1], 0, clock)
     with watched(how) as states:
         times = alternate([*runs[0], *runs[1]], each.runs, clock, seed=turn)
     return Process(times.reshape(2, each.sessions, each.runs), loads, firsts, states)
@@ -383,11 +377,11 @@ def _choose(
     best = [int(np.argmin(row)) for row in medians]
     if models[0].samefile(models[1]):
         best[1] = best[0]
+    chosen = settings[best[0]], settings[best[1]]
     choice = Choice(
-        common=settings[0],
-        settings=(settings[best[0]], settings[best[1]]),
+        settings=chosen,
         same_level=math.exp(float(np.median(np.log(times[:, 0, 0] / times[:, 1, 0])))),
-        default=float(medians[0][0] / medians[0][best[0]]),
+        advice=_advice(medians[0][0] / medians[0][best[0]], chosen[0], settings[0]),
         run=float(medians[0][best[0]] + medians[1][best[1]]) / 2,
         opening=opening,
     )
@@ -427,19 +421,13 @@ def _in_turn(
         spent = [0.0] * len(runs)
         for turn in range(len(runs)):
             side = (count + turn) % len(runs)
-            spent[side] = _seconds(runs[side], count, clock)
+            spent[side] = seconds_of(runs[side], count, clock)
         rounds.append(spent)
         passed = time.perf_counter() - start
         several = count + 1 >= fewest
         if count and passed > (min(budget, enough) if several else max(budget, CHOICE_PATIENCE)):
             break
     return np.array(rounds[1:])
-
-
-def _seconds(run: Run, count: int, clock: Clock) -> float:
-    before = clock()
-    run(count)
-    return (clock() - before) * 1e-9
 
 
 def rounds_of(session: Session, inputs: Sequence[Feeds]) -> Run:

@@ -64,24 +64,22 @@ def profile(
 
 def _nodes(events: list[dict[str, Any]], runs: int, least: Least) -> list[NodeTime]:
     """Return the mean time of every node over the runs after the warm ones; `runs` counts all."""
-    times: dict[tuple[str, str, str], list[int]] = defaultdict(list)
-    floors: dict[tuple[str, str, str], list[float | None]] = defaultdict(list)
+    ran: dict[tuple[str, str, str], list[tuple[int, float | None]]] = defaultdict(list)
     for event, duration in _own_times(events):
         details = event["args"]
         name = event["name"].removesuffix("_kernel_time")
         key = name, details["op_name"], details["provider"]
-        times[key].append(duration)
-        floors[key].append(least(name, details))
+        ran[key].append((duration, least(name, details)))
     results = []
-    for key, durations in times.items():
-        name, op, provider = key
+    for (name, op, provider), times in ran.items():
         # A node of a loop body runs several times in a run: the sum of a run is what counts.
-        per_run = max(len(durations) // runs, 1)
-        kept = durations[WARM_RUNS * per_run :]
-        mean = sum(kept) / max(len(kept) / per_run, 1)
-        floor = [seconds for seconds in floors[key][WARM_RUNS * per_run :] if seconds is not None]
-        known = len(floor) == len(kept) and mean >= SHORTEST
-        reached = round(sum(floor) * 1e6 / sum(kept), 4) if known else None
+        per_run = max(len(times) // runs, 1)
+        kept = times[WARM_RUNS * per_run :]
+        total = sum(duration for duration, _ in kept)
+        mean = total / max(len(kept) / per_run, 1)
+        floors = [seconds for _, seconds in kept if seconds is not None]
+        known = len(floors) == len(kept) and mean >= SHORTEST
+        reached = round(sum(floors) * 1e6 / total, 4) if known else None
         results.append(
             NodeTime(name=name, op=op, provider=provider, us=round(mean, 2), reached=reached)
         )

@@ -24,8 +24,9 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.proto.walk import all_graphs
 from widthfold_onnx.options import RuntimeOptions
 from widthfold_onnx.runtime.ceilings import RUNS, copied, operations
-from widthfold_onnx.runtime.clock import clock_of
+from widthfold_onnx.runtime.clock import clock_of, seconds_of
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
+from widthfold_onnx.runtime.paired_benchmark import rounds_of
 from widthfold_onnx.runtime.sessions.session import Level, open_session
 
 Least = Callable[[str, Mapping[str, Any]], float | None]
@@ -114,13 +115,8 @@ class Roofline:
     def _shortest(self, model: onnx.ModelProto) -> float:
         session = self._open(model)
         shapes = {port.name: tuple(int(dim or 1) for dim in port.dims) for port in session.inputs}
-        once = session.bound(random_feeds(session.inputs, 0, shapes))
-        times = []
-        for _ in range(1 + RUNS):
-            before = self._clock()
-            once()
-            times.append(max(self._clock() - before, 1))
-        return min(times) * 1e-9
+        run = rounds_of(session, [random_feeds(session.inputs, 0, shapes)])
+        return min(seconds_of(run, count, self._clock) for count in range(1 + RUNS))
 
     def _weights(self, model: Path, level: Level) -> Weights:
         """Return the weights of the runtime's optimized graph."""

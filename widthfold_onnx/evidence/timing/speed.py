@@ -80,7 +80,7 @@ def time_models(
     crowded = busy + options.threads > cores()
     notes = [
         "" if found.inputs.random else "timed on the stored inputs",
-        found.advice,
+        found.choice.advice,
         _busy(busy, options.threads) if crowded else "",
         *remarks(sides, options.provider),
     ]
