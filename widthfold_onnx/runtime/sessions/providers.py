@@ -14,7 +14,6 @@ from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.sessions import library
 from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.failures import words
-from widthfold_onnx.runtime.sessions.library import FATAL
 from widthfold_onnx.runtime.sessions.shared_libraries import missing_library, preload
 from widthfold_onnx.text import printable
 
@@ -100,9 +99,7 @@ def obstacle(provider: Provider, chosen: tuple[tuple[str, str], ...] = ()) -> st
         return f"this ONNX Runtime has no {known.name}; {hint}"
     if known.device == "nvidia":
         preload()
-    options = runtime.SessionOptions()
-    options.log_severity_level = FATAL
-    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    options = library.quiet_options({"session.disable_cpu_ep_fallback": "1"})
     cpu = described(Provider.CPU).name
     providers = [item for item in chain(provider, dict(chosen), 1, tf32=False) if item[0] != cpu]
     try:

@@ -21,10 +21,9 @@ from widthfold_onnx.model.proto.walk import all_tensors
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.sessions import library
 from widthfold_onnx.runtime.sessions.binding import Bound, Placed, place
+from widthfold_onnx.runtime.sessions.descriptions import Level as Level
 from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.failures import words
-from widthfold_onnx.runtime.sessions.level import Level as Level
-from widthfold_onnx.runtime.sessions.library import FATAL
 from widthfold_onnx.runtime.sessions.ports import arrays_of, port_of
 from widthfold_onnx.runtime.sessions.providers import OFF, chain, check_options, choose
 from widthfold_onnx.runtime.sessions.session_options import check_entries, entries
@@ -197,14 +196,10 @@ def _options(
     profile: Path | None,
     optimized: Path | None,
 ) -> Any:
-    runtime = library.runtime()
-    levels = runtime.GraphOptimizationLevel
-    options = runtime.SessionOptions()
-    options.log_severity_level = FATAL
+    levels = library.runtime().GraphOptimizationLevel
+    options = library.quiet_options(given)
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    for name, value in given.items():
-        options.add_session_config_entry(name, value)
     options.graph_optimization_level = {
         Level.DISABLED: levels.ORT_DISABLE_ALL,
         Level.EXTENDED: levels.ORT_ENABLE_EXTENDED,
