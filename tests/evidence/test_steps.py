@@ -40,7 +40,7 @@ def judged(
 
 def passed(*given: list[Outputs], tolerance: Tolerance | None = None) -> bool:
     deployed, *exactly = given
-    return judged(deployed, exactly, tolerance)["y", 0].passed
+    return judged(deployed, exactly, tolerance)["disabled", "y", 0].passed
 
 
 def test_a_step_that_float64_does_not_take_passes_and_says_why() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from widthfold_onnx.errors import NoKernelError, UnverifiedError
 from widthfold_onnx.evidence.eight_bits.exact_kernels import may_saturate
-from widthfold_onnx.evidence.parity.comparison import Judge, Outputs, merged
+from widthfold_onnx.evidence.parity.comparison import Judge, Outputs, at_level, merged
 from widthfold_onnx.evidence.parity.cudnn_fault import original_is_off
 from widthfold_onnx.evidence.parity.float64_reference import true_outputs
 from widthfold_onnx.evidence.parity.interface import interface_differences
@@ -106,44 +106,39 @@ def compare_models(
 
 def _judged(reference: Reference, rewritten: Path, computed: list[Outputs]) -> ModelParity:
     """Judge what the rewritten model computed, and what both compute as they would be deployed."""
-    original, options = reference.model, reference.options
-    sets, expected = reference.sets, reference.outputs
+    options, sets = reference.options, reference.sets
     reference.report("float64 reference")
     budget = options.truth_budget if options.thorough else 0.0
-    truths, missing = true_outputs(original, reference.names, sets, budget)
-    truths, unused = usable(truths, expected, lambda: reference.noise)
+    truths, missing = true_outputs(reference.model, reference.names, sets, budget)
+    truths, unused = usable(truths, reference.outputs, lambda: reference.noise)
     judge = Judge(options.tolerance, reference.unsteady, truths)
-    plain = judge.cells("disabled", expected, computed)
+    plain = judge.cells("disabled", reference.outputs, computed)
     ends = deployed_cells(reference, rewritten, judge)
-    deployed, widened = ends.cells, partial(in_float64, reference, rewritten)
-    plain, unknown = stepped(plain, deployed, judge, widened)
-    if judge.failed(plain) or judge.failed(deployed):
-        plain, deployed = (judge.forgiven(cells, reference.noise) for cells in (plain, deployed))
-    doubtful = {number for _, number in (*judge.failed(plain), *judge.failed(deployed))}
-    made_up = [number for number in sorted(doubtful) if sets[number].made_up]
-    overflown = overflowing_sets(reference, rewritten, made_up)
+    widened = partial(in_float64, reference, rewritten)
+    plain, unknown = stepped(plain, ends.cells, judge, widened)
+    cells = plain | ends.cells
+    if judge.failed(cells):
+        cells = judge.forgiven(cells, reference.noise)
+    doubtful = sorted({number for *_, number in judge.failed(cells) if sets[number].made_up})
+    overflown = overflowing_sets(reference, rewritten, doubtful)
+    cells = {key: cell for key, cell in cells.items() if key[-1] not in overflown}
     limits = [*reference.inputs.limits, *(line for line in (missing, unused, *unknown) if line)]
     limits += [f"left out {sets[number].label}: {why}" for number, why in overflown.items()]
-    plain, deployed = (
-        {key: cell for key, cell in cells.items() if key[1] not in overflown}
-        for cells in (plain, deployed)
-    )
-    failures = judge.differences(plain, sets)
+    failures = judge.differences(at_level("disabled", cells), sets)
     failures += stored_differences(reference, computed)
     if not failures:
-        lines = [*ends.stopped, *judge.differences(deployed, sets)]
+        lines = [*ends.stopped, *judge.differences(at_level("all", cells), sets)]
         failures = [f"only with the runtime's own optimizations: {line}" for line in lines]
     worse: list[str] = []
-    if not failures and ends.original and may_saturate(options, original, rewritten):
+    if not failures and ends.original and may_saturate(options, reference.model, rewritten):
         worse, told = as_deployed(reference, rewritten, (ends.original, ends.rewritten))
         failures += worse
         limits += told
     if failures:
-        runs = [expected, *([ends.original] if ends.original else [])]
+        runs = [reference.outputs, *([ends.original] if ends.original else [])]
         failures += original_is_off(reference, rewritten, runs)
-    rows = merged(plain)
     doubts = unsteady_of(reference)
-    if meaningless(rows):
+    if meaningless(merged(at_level("disabled", cells))):
         doubts.append("no output shows anything on these inputs; pass --inputs with real ones")
     if len(overflown) == len(sets):
         doubts.append("the original overflows on every input set; pass --inputs with real ones")
@@ -151,7 +146,7 @@ def _judged(reference: Reference, rewritten: Path, computed: list[Outputs]) -> M
         failures=failures,
         doubts=doubts,
         limits=limits,
-        outputs=(*rows, *merged(deployed)),
+        outputs=tuple(merged(cells)),
         input_sets=len(sets) - len(overflown),
         provider=options.provider.value,
         shapes=reference.inputs.shapes,

@@ -63,11 +63,10 @@ def deployed_cells(reference: Reference, rewritten: Path, judge: Judge) -> Deplo
         note = "the original does not run at this level; compared with level disabled"
         return Deployed(_noted(plain, note))
     cells = judge.cells("all", original, candidate)
-    bad, wrong = ({name for name, _ in judge.failed(some)} for some in (cells, plain))
+    bad, wrong = ({name for _, name, _ in judge.failed(some)} for some in (cells, plain))
     note = "the runtime's optimizations change the original; compared with level disabled"
-    good = _noted({key: cell for key, cell in plain.items() if key[0] in bad - wrong}, note)
-    cells = {key: good.get(key, cell) for key, cell in cells.items()}
-    return Deployed(cells, original=original, rewritten=candidate)
+    good = {key: cell for key, cell in plain.items() if cell.name in bad - wrong}
+    return Deployed(cells | _noted(good, note), original=original, rewritten=candidate)
 
 
 def stepped(
@@ -93,26 +92,25 @@ def stepped(
     Returns:
         The cells, and why float64 is not known, where it was needed.
     """
-    tipped = [
-        (name, number)
-        for name, number in judge.failed(cells)
-        if not judge.is_chosen(name) and _same_bits(name, deployed)
-    ]
+    tipped = {
+        key: cell
+        for key, cell in judge.failed(cells).items()
+        if not judge.is_chosen(cell.name) and _same_bits(cell.name, deployed)
+    }
     if not tipped:
         return cells, []
-    numbers = sorted({number for _, number in tipped})
+    numbers = sorted({number for *_, number in tipped})
     outputs, unknown = widened(numbers)
     runs = [dict(zip(numbers, run, strict=True)) for run in outputs]
     result = dict(cells)
-    for name, number in tipped:
+    for (level, name, number), cell in tipped.items():
         original, rewritten = (run[number].get(name) for run in runs)
-        cell = cells[name, number]
         if original is None or rewritten is None or not cell.nonfinite_match:
             continue
         if compare(name, original, rewritten, Tolerance()).passed:
             allowed = max(cell.tolerance, cell.max_rel or 0.0)
             given = {"passed": True, "tolerance": allowed, "note": TIPPED}
-            result[name, number] = msgspec.structs.replace(cell, **given)
+            result[level, name, number] = msgspec.structs.replace(cell, **given)
     return result, unknown
 
 
@@ -126,7 +124,7 @@ def in_float64(reference: Reference, rewritten: Path, numbers: Sequence[int]) ->
 
 
 def _same_bits(name: str, cells: Cells) -> bool:
-    row = [cell for key, cell in cells.items() if key[0] == name]
+    row = [cell for cell in cells.values() if cell.name == name]
     return bool(row) and all(c.passed and c.max_abs == 0 and c.nonfinite_match for c in row)
 
 
