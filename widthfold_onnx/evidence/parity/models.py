@@ -112,11 +112,9 @@ def _judged(reference: Reference, rewritten: Path, computed: list[Outputs]) -> M
     truths, missing = true_outputs(reference.model, reference.names, sets, budget)
     truths, unused = usable(truths, reference.outputs, lambda: reference.noise)
     judge = Judge(options.tolerance, reference.unsteady, truths)
-    plain = judge.cells("disabled", reference.outputs, computed)
     ends = deployed_cells(reference, rewritten, judge)
-    widened = partial(in_float64, reference, rewritten)
-    plain, unknown = stepped(plain, ends.cells, judge, widened)
-    cells = plain | ends.cells
+    cells = judge.cells("disabled", reference.outputs, computed) | ends.cells
+    cells, unknown = stepped(cells, judge, partial(in_float64, reference, rewritten))
     if judge.failed(cells):
         cells = judge.forgiven(cells, reference.noise)
     doubtful = sorted({number for *_, number in judge.failed(cells) if sets[number].made_up})

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from widthfold_onnx.evidence.parity.comparison import Cells, Judge, Outputs
+from widthfold_onnx.evidence.parity.comparison import Cells, Judge, Outputs, at_level
 from widthfold_onnx.evidence.parity.float64_reference import true_outputs
 from widthfold_onnx.evidence.parity.outputs import compare
 from widthfold_onnx.evidence.parity.runs import Reference
@@ -71,7 +71,6 @@ def deployed_cells(reference: Reference, rewritten: Path, judge: Judge) -> Deplo
 
 def stepped(
     cells: Cells,
-    deployed: Cells,
     judge: Judge,
     widened: Callable[[Sequence[int]], Float64],
 ) -> tuple[Cells, list[str]]:
@@ -84,8 +83,7 @@ def stepped(
     bits as deployed, on every input set, and the same numbers in float64, where sums do not round.
 
     Args:
-        cells: of the two models without the optimizations.
-        deployed: with them.
+        cells: of the two models, without the optimizations and with them.
         judge: a tolerance that the caller chose is never exceeded.
         widened: returns the float64 outputs of both models on some input sets; called if needed.
 
@@ -95,7 +93,9 @@ def stepped(
     tipped = {
         key: cell
         for key, cell in judge.failed(cells).items()
-        if not judge.is_chosen(cell.name) and _same_bits(cell.name, deployed)
+        if cell.level == "disabled"
+        and not judge.is_chosen(cell.name)
+        and _same_bits(cell.name, at_level("all", cells))
     }
     if not tipped:
         return cells, []
