@@ -29,8 +29,8 @@ from bench import SHAPES, SHARED
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.clock import alternate, clock_of, interval, judge
 from widthfold_onnx.runtime.inputs.rotation import timed_inputs
-from widthfold_onnx.runtime.paired_benchmark import open_at, rounds_of, settings_of
 from widthfold_onnx.runtime.sessions.session import runtime_version
+from widthfold_onnx.runtime.settings import open_at, rounds_of, settings_of
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "benchmarks" / "providers.json"

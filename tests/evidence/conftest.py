@@ -9,7 +9,7 @@ from widthfold_onnx.evidence.timing.cost import Cost
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.progress import quiet
-from widthfold_onnx.runtime import clock, paired_benchmark
+from widthfold_onnx.runtime import clock, paired_benchmark, settings
 from widthfold_onnx.runtime.inputs import rotation
 
 UNTOLD = Cost(12.3, None, None)
@@ -50,7 +50,7 @@ def measured(monkeypatch, tmp_path):
             "cores": lambda: cores,
         }
         for name, fake in fakes.items():
-            for module in (clock, paired_benchmark, speed):
+            for module in (clock, settings, paired_benchmark, speed):
                 if hasattr(module, name):
                     monkeypatch.setattr(module, name, fake)
         monkeypatch.setattr(rotation, "last_cache_bytes", lambda: cache)

@@ -9,8 +9,8 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.timing import cost
 from widthfold_onnx.evidence.timing.cost import file_bytes
 from widthfold_onnx.options import Provider, RuntimeOptions
-from widthfold_onnx.runtime.paired_benchmark import Setting
 from widthfold_onnx.runtime.sessions.session import Level
+from widthfold_onnx.runtime.settings import Setting
 
 pytestmark = pytest.mark.processes
 

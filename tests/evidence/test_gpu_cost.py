@@ -6,8 +6,8 @@ import pytest
 
 from widthfold_onnx.evidence.timing import cost
 from widthfold_onnx.options import Provider, RuntimeOptions
-from widthfold_onnx.runtime.paired_benchmark import Setting
 from widthfold_onnx.runtime.sessions.session import Level
+from widthfold_onnx.runtime.settings import Setting
 
 
 @pytest.mark.parametrize("tells", [True, False])

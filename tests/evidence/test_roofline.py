@@ -15,8 +15,8 @@ from widthfold_onnx.evidence.timing.roofline import WEIGHTS, Roofline, moved, mu
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime import ceilings
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
-from widthfold_onnx.runtime.paired_benchmark import Setting, open_at
 from widthfold_onnx.runtime.sessions.session import Level, open_session
+from widthfold_onnx.runtime.settings import Setting, open_at
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 CPU = VerifyOptions(provider=Provider.CPU)

@@ -3,11 +3,6 @@
 The runs are those of several sessions of each model in several processes (`runtime.clock`), which
 are fresh ones: where much was computed before, the session that was opened first was seen to be
 0.1 to 0.5 % slower than the next, and so was the model that always came first.
-
-The runtime's highest level is not always its fastest: convolutions of few channels were seen to
-run up to nine times slower there than one level below. On CUDA the layout and the algorithm search
-change times more than a fold does. So every setting that the description of the provider names is
-tried first, on both models.
 """
 
 from __future__ import annotations
@@ -16,14 +11,13 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from widthfold_onnx.options import RuntimeOptions, Shapes, VerifyOptions
+from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.progress import Say, quiet
 from widthfold_onnx.results import GpuState
 from widthfold_onnx.runtime.child import isolated
@@ -31,7 +25,6 @@ from widthfold_onnx.runtime.clock import (
     MIN_PROCESSES,
     SESSIONS,
     START,
-    Clock,
     Pairing,
     Repeats,
     Run,
@@ -45,22 +38,19 @@ from widthfold_onnx.runtime.clock import (
 from widthfold_onnx.runtime.inputs.distributions import Distribution
 from widthfold_onnx.runtime.inputs.rotation import Rotation, timed_inputs
 from widthfold_onnx.runtime.nvml import watched
-from widthfold_onnx.runtime.sessions.descriptions import described
-from widthfold_onnx.runtime.sessions.session import Feeds, Level, Session, open_session, resolved
-
-CHOICE_SHARE = 0.15
-"""Share of the budget that choosing the settings may take."""
-
-CHOICE_ROUNDS = (6, 1000)
-"""Fewest and most rounds that choose."""
-
-CHOICE_PATIENCE = 3.0
-"""Seconds that the fewest rounds may take beyond the share: under load, the one round that fitted
-into it made a level look 1.4x as fast as the other, which is in truth 1.3x as fast as it."""
-
-CHOICE_SECONDS = 0.6
-"""More rounds than the fewest are run until then: 6 runs of some microseconds choose at random, and
-after 0.2 s one of two copies of a quantized net got a level that is 4 % slower."""
+from widthfold_onnx.runtime.sessions.session import Feeds, resolved
+from widthfold_onnx.runtime.settings import (
+    Choice,
+    Models,
+    Setting,
+    advice_of,
+    choose,
+    choosing,
+    in_turn,
+    open_at,
+    rounds_of,
+    settings_of,
+)
 
 PROCESS_SHARE = 1 / 8
 """Share of the budget that a process may take, or twice as long as it starts if that is more."""
@@ -69,58 +59,7 @@ TRIAL_PAIRS = MIN_PROCESSES * SESSIONS[0]
 """Fewest pairs of a trial, which decides what is written: where runs are so long that each session
 has only one, they are those of as many processes as an interval needs to be narrow."""
 
-WORTH_SAYING = 1.1
-"""Least gain of a setting that is reported."""
-
 Result = TypeVar("Result")
-Models = tuple[Path, Path]
-"""Original and rewritten."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A level and options of the runtime, which determine how fast a model runs."""
-
-    level: Level
-    how: RuntimeOptions
-
-    def __str__(self) -> str:
-        options = self.how.provider_options.items()
-        return ", ".join([self.level, *(f"{name}={value}" for name, value in options)])
-
-
-def settings_of(how: RuntimeOptions) -> list[Setting]:
-    """Return the settings to choose from, the common one first; given options are fixed."""
-    known = described(how.provider)
-    swept = [
-        {**dict(zip(known.swept, values, strict=True)), **how.provider_options}
-        for values in itertools.product(*known.swept.values())
-    ]
-    kept = [options for number, options in enumerate(swept) if options not in swept[:number]]
-    return [
-        Setting(level, replace(how, provider_options=options))
-        for level in known.levels
-        for options in kept
-    ]
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The setting that suits each model best.
-
-    Attributes:
-        settings: the best one of each model.
-        same_level: original / rewritten at the first of all settings.
-        advice: a sentence on the gain of the original by its setting alone, "" where it is little.
-        run: seconds of a run at the best setting, the mean of both models.
-        opening: seconds of opening a session.
-    """
-
-    settings: tuple[Setting, Setting]
-    same_level: float
-    advice: str
-    run: float
-    opening: float
 
 
 @dataclass(frozen=True)
@@ -191,7 +130,7 @@ def contest(
     report("timing: choosing settings")
     options = resolved(options)
     models = (original, rewritten)
-    choice, inputs = _choose(models, options, shapes)
+    choice, inputs = choose(models, options, shapes)
     seconds = max(options.time_budget * PROCESS_SHARE, 2 * START)
     each = repeats(choice.run, choice.opening, seconds)
     report("timing: alternating runs")
@@ -278,13 +217,13 @@ def ratios_to(
     sessions = [open_at(base, setting) for setting in settings]
     inputs = [timed_inputs(sessions[0], shapes, options, kind) for kind in kinds]
     clock = clock_of(options)
-    times = _choosing([sessions], inputs[0], options, clock)
+    times = choosing([sessions], inputs[0], options, clock)
     best = int(np.argmin(np.median(times, axis=0)))
     others = [open_at(model, settings[best]) for model in models]
     found = []
     for of_kind in inputs:
         runs = [rounds_of(session, of_kind.sets) for session in (sessions[best], *others)]
-        own, *rest = _in_turn(runs, clock, options.time_budget / len(kinds), math.inf).T
+        own, *rest = in_turn(runs, clock, options.time_budget / len(kinds), math.inf).T
         for other in rest:
             ratio, low, high = map(math.exp, one_session(np.log(other / own)))
             found.append(Ratio(ratio, low, high, float(np.median(own)), len(own)))
@@ -308,13 +247,7 @@ def ratio_of_levels(model: Path, options: VerifyOptions, shapes: Shapes) -> Time
     each = repeats(seconds, opening, options.time_budget)
     process = time_sessions((model, model), (common, other), inputs.sets, each, 0)
     pairing = Pairing.of(process.runs[np.newaxis])
-    return Timed(pairing, _advice(pairing.ratio, other, common), str(common), str(other))
-
-
-def _advice(gain: float, best: Setting, common: Setting) -> str:
-    if gain < WORTH_SAYING:
-        return ""
-    return f"the original alone is {gain:.1f}x as fast at level {best} as at level {common}"
+    return Timed(pairing, advice_of(pairing.ratio, other, common), str(common), str(other))
 
 
 def time_sessions(
@@ -352,85 +285,3 @@ def time_sessions(
     with watched(how) as states:
         times = alternate([*runs[0], *runs[1]], each.runs, clock, seed=turn)
     return Process(times.reshape(2, each.sessions, each.runs), loads, firsts, states)
-
-
-def open_at(model: Path, setting: Setting, prefix: Path | None = None) -> Session:
-    """Open a session as models are timed; with `prefix` it writes a profile there.
-
-    Raises:
-        UnverifiedError: the model does not run.
-    """
-    return open_session(model, setting.how, setting.level, tf32=True, profile=prefix)
-
-
-def _choose(
-    models: Models, options: VerifyOptions, shapes: Shapes | None
-) -> tuple[Choice, Rotation]:
-    """Return the best settings, and the inputs to time with."""
-    settings = settings_of(options)
-    inputs = timed_inputs(open_at(models[0], settings[0]), shapes, options)
-    start = time.perf_counter()
-    sessions = [[open_at(model, setting) for setting in settings] for model in models]
-    opening = (time.perf_counter() - start) / (2 * len(settings))
-    times = _choosing(sessions, inputs, options, clock_of(options))
-    medians = np.median(times, axis=0)
-    best = [int(np.argmin(row)) for row in medians]
-    if models[0].samefile(models[1]):
-        best[1] = best[0]
-    chosen = settings[best[0]], settings[best[1]]
-    choice = Choice(
-        settings=chosen,
-        same_level=math.exp(float(np.median(np.log(times[:, 0, 0] / times[:, 1, 0])))),
-        advice=_advice(medians[0][0] / medians[0][best[0]], chosen[0], settings[0]),
-        run=float(medians[0][best[0]] + medians[1][best[1]]) / 2,
-        opening=opening,
-    )
-    return choice, inputs
-
-
-def _choosing(
-    sessions: Sequence[Sequence[Session]], inputs: Rotation, options: VerifyOptions, clock: Clock
-) -> npt.NDArray[np.float64]:
-    """Time all settings of models in turn, to choose; return seconds [round, model, setting]."""
-    runs = [rounds_of(session, inputs.sets) for row in sessions for session in row]
-    times = _in_turn(runs, clock, options.time_budget * CHOICE_SHARE, CHOICE_SECONDS)
-    return times.reshape(-1, len(sessions), len(sessions[0]))
-
-
-def _in_turn(
-    runs: Sequence[Run], clock: Clock, budget: float, enough: float
-) -> npt.NDArray[np.float64]:
-    """Run all in turn; the first round only warms up, and at least one follows.
-
-    Each round begins with another one: in models of some microseconds, one that always
-    came first was seen to take 3 to 10 % more.
-
-    Args:
-        runs: what to run.
-        clock: measures a run.
-        budget: seconds after which no further round begins, but see `CHOICE_PATIENCE`.
-        enough: seconds after which none begins if the fewest rounds were run.
-
-    Returns:
-        Seconds [round, run].
-    """
-    rounds: list[list[float]] = []
-    start = time.perf_counter()
-    fewest, most = CHOICE_ROUNDS
-    for count in range(most):
-        spent = [0.0] * len(runs)
-        for turn in range(len(runs)):
-            side = (count + turn) % len(runs)
-            spent[side] = seconds_of(runs[side], count, clock)
-        rounds.append(spent)
-        passed = time.perf_counter() - start
-        several = count + 1 >= fewest
-        if count and passed > (min(budget, enough) if several else max(budget, CHOICE_PATIENCE)):
-            break
-    return np.array(rounds[1:])
-
-
-def rounds_of(session: Session, inputs: Sequence[Feeds]) -> Run:
-    """Return a call that runs a session once, on one input set after the other."""
-    calls = [session.bound(feeds) for feeds in inputs]
-    return lambda count: calls[count % len(calls)]()

@@ -23,15 +23,9 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.results import Throughput
 from widthfold_onnx.runtime.clock import MIN_PROCESSES, START, WARMUP_SECONDS, Run, interval
-from widthfold_onnx.runtime.paired_benchmark import (
-    Contest,
-    Models,
-    Setting,
-    in_processes,
-    open_at,
-    rounds_of,
-)
+from widthfold_onnx.runtime.paired_benchmark import Contest, in_processes
 from widthfold_onnx.runtime.sessions.session import Feeds
+from widthfold_onnx.runtime.settings import Models, Setting, open_at, rounds_of
 
 SHARE = 0.5
 """Share of the time budget that streams take."""

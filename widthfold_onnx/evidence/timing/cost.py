@@ -13,8 +13,8 @@ from widthfold_onnx.model.proto.external import data_files
 from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.nvml import Device
-from widthfold_onnx.runtime.paired_benchmark import Setting, open_at, rounds_of
 from widthfold_onnx.runtime.sessions.session import Feeds
+from widthfold_onnx.runtime.settings import Setting, open_at, rounds_of
 
 SECONDS = 2.0
 """Time of the runs whose energy is taken; the counter moves in steps."""

@@ -26,8 +26,8 @@ from widthfold_onnx.options import RuntimeOptions
 from widthfold_onnx.runtime.ceilings import RUNS, copied, operations
 from widthfold_onnx.runtime.clock import clock_of, seconds_of
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
-from widthfold_onnx.runtime.paired_benchmark import rounds_of
 from widthfold_onnx.runtime.sessions.session import Level, open_session
+from widthfold_onnx.runtime.settings import rounds_of
 
 Least = Callable[[str, Mapping[str, Any]], float | None]
 """Returns the least seconds of a node, by its name and what the profile says of one run of it."""
