@@ -11,7 +11,7 @@ from onnx import TensorProto
 from widthfold_onnx import FoldOptions, optimize
 from widthfold_onnx.evidence.timing import roofline as roofline_module
 from widthfold_onnx.evidence.timing.profile import profile
-from widthfold_onnx.evidence.timing.roofline import WEIGHTS, Roofline, moved, multiply_adds
+from widthfold_onnx.evidence.timing.roofline import WEIGHTS, Roofline, moved, multiply_adds, unknown
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime import ceilings
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
@@ -163,6 +163,12 @@ def test_speeds_are_those_of_the_shortest_runs():
     assert ceilings.operations(seconds, TensorProto.UINT8) == 2 * 512**3 / 1e-4
     for size in roofline_module.COPIES:
         assert ceilings.copied(seconds, size) == pytest.approx(1e10, rel=0.01)
+
+
+def test_on_a_gpu_no_least_time_is_known():
+    roofline = Roofline(VerifyOptions(provider=Provider.CUDA))
+    assert roofline.of(MODELS / "pitch_cnn.onnx", Level.ALL) is unknown
+    assert roofline.limits() == {}
 
 
 def test_the_speeds_of_this_machine_are_named():

@@ -30,15 +30,13 @@ HOLDING = ("If", "Loop", "Scan")
 """Operators in whose time other nodes run."""
 
 
-def profile(
-    open_with: Callable[[Path], Session], feeds: Feeds, least: Least | None = None
-) -> list[NodeTime]:
+def profile(open_with: Callable[[Path], Session], feeds: Feeds, least: Least) -> list[NodeTime]:
     """Profile a model.
 
     Args:
         open_with: opens the session with profiling into the given prefix.
         feeds: one input set.
-        least: says the least time of a node on this machine; None: no node is compared with it.
+        least: says the least time of a node on this machine.
 
     Returns:
         All nodes of the optimized graph that ran, slowest first; time in microseconds per run.
@@ -58,7 +56,7 @@ def profile(
             once()
             runs += 1
         events = json.loads(session.end_profile().read_bytes())
-    nodes = _nodes(events, WARM_RUNS + runs, least or (lambda name, details: None))
+    nodes = _nodes(events, WARM_RUNS + runs, least)
     return sorted(nodes, key=lambda node: (-node.us, node.name))
 
 

@@ -22,7 +22,7 @@ from onnx import TensorProto, helper, numpy_helper
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.proto.walk import all_graphs
-from widthfold_onnx.options import RuntimeOptions
+from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.ceilings import RUNS, copied, operations
 from widthfold_onnx.runtime.clock import clock_of, seconds_of
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
@@ -78,13 +78,19 @@ class Roofline:
     """The measured speeds of this machine, in sessions like those that are timed."""
 
     def __init__(self, options: RuntimeOptions) -> None:
+        self._options = options
         self._open = partial(open_session, how=options, tf32=True)
         self._clock = clock_of(options)
         self.copies: dict[int, float] = {}
         self.operations: dict[str, float] = {}
 
     def of(self, model: Path, level: Level) -> Least:
-        """Return what says the least seconds of the nodes of a model at a level."""
+        """Return what says the least seconds of the nodes of a model at a level.
+
+        They are known on the CPU only.
+        """
+        if self._options.provider is not Provider.CPU:
+            return unknown
         weights = self._weights(model, level)
         return lambda name, details: self._least(weights, name, details)
 
@@ -136,6 +142,10 @@ class Roofline:
                 weight = constants.get(node.input[WEIGHTS[node.op_type]])
                 found[node.name] = None if weight is None else numpy_helper.to_array(weight)
         return found
+
+
+def unknown(name: str, details: Mapping[str, Any]) -> None:
+    """Tell the least seconds of no node."""
 
 
 def moved(details: Mapping[str, Any]) -> int | None:

@@ -18,7 +18,7 @@ from widthfold_onnx.evidence.timing.cost import cost, file_bytes
 from widthfold_onnx.evidence.timing.placement import fallbacks, placement, remarks
 from widthfold_onnx.evidence.timing.profile import profile
 from widthfold_onnx.evidence.timing.roofline import Roofline
-from widthfold_onnx.options import Provider, Shapes, VerifyOptions
+from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.progress import Say
 from widthfold_onnx.results import Gpu, Side, Throughput, Timing
 from widthfold_onnx.runtime.clock import clock_name
@@ -48,9 +48,6 @@ def time_models(
 ) -> Timing:
     """Time both models, and measure the time of their nodes.
 
-    The verdict is inconclusive if several threads were asked for on cores that are not free:
-    there even identical models differ several times.
-
     Args:
         original: model file.
         rewritten: model file.
@@ -68,16 +65,26 @@ def time_models(
     streamed = options.time_budget * SHARE if options.streams > 1 else 0.0
     paired = dataclasses.replace(options, time_budget=options.time_budget - streamed)
     found = contest(original, rewritten, paired, shapes, report=report)
-    options, pairing = found.options, found.pairing
     together: Throughput | None = None
     if streamed:
         report(f"timing: {options.streams} streams at once")
         together = throughput(found, streamed)
-    roofline = Roofline(options) if options.provider is Provider.CPU else None
+    roofline = Roofline(found.options)
     sides = {}
     for number, role in enumerate(("original", "rewritten")):
         report(f"profile of {found.models[number].name}")
         sides[role] = _side(found, number, roofline)
+    timing = _timing(found, sides, busy)
+    return msgspec.structs.replace(timing, limits=roofline.limits(), throughput=together)
+
+
+def _timing(found: Contest, sides: dict[str, Side], busy: float) -> Timing:
+    """Judge the pairs at the load `busy` of the machine.
+
+    The verdict is inconclusive if several threads were asked for on cores that are not free:
+    there even identical models differ several times.
+    """
+    options, pairing = found.options, found.pairing
     crowded = busy + options.threads > cores()
     notes = [
         "" if found.inputs.random else "timed on the stored inputs",
@@ -90,7 +97,6 @@ def time_models(
         threads=options.threads,
         clock=clock_name(options),
         shapes={name: list(array.shape) for name, array in found.inputs.sets[0].items()},
-        limits=roofline.limits() if roofline is not None else {},
         pairs=pairing.pairs,
         processes=len(pairing.samples),
         sessions=pairing.samples.shape[2],
@@ -105,17 +111,16 @@ def time_models(
         rewritten=sides["rewritten"],
         verdict="inconclusive" if crowded and options.threads > 1 else pairing.verdict,
         note="; ".join(filter(None, notes)),
-        throughput=together,
         gpu=_gpu(found),
     )
 
 
-def _side(found: Contest, number: int, roofline: Roofline | None) -> Side:
+def _side(found: Contest, number: int, roofline: Roofline) -> Side:
     """Describe one model, timed at the setting that suits it best."""
     model, setting = found.models[number], found.choice.settings[number]
     feeds = found.inputs.sets[0]
     seconds = found.pairing.samples[:, number]
-    least = roofline.of(model, setting.level) if roofline is not None else None
+    least = roofline.of(model, setting.level)
     nodes = profile(partial(open_at, model, setting), feeds, least)
     return Side(
         level=str(setting),

@@ -182,7 +182,9 @@ def _check_tensor_cores(model: Path | onnx.ModelProto, label: str) -> None:
 
     The option deselects all tensor cores, whatever the type (ONNX Runtime, cuda/nn/conv.cc).
     """
-    if _holds_float16(model):
+    if isinstance(model, Path):
+        model = onnx.load(model, "protobuf", load_external_data=False)
+    if any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in all_tensors(model)):
         raise UsageError(
             f"use_tf32=0 takes the tensor cores from the float16 layers of {label} as well; "
             "time them without it"
@@ -211,11 +213,3 @@ def _options(
     if optimized is not None:
         options.optimized_model_filepath = str(optimized)
     return options
-
-
-def _holds_float16(model: Path | onnx.ModelProto) -> bool:
-    proto = (
-        onnx.load(model, "protobuf", load_external_data=False) if isinstance(model, Path) else model
-    )
-    tensors = all_tensors(proto)
-    return any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in tensors)
