@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from functools import cache
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
+from widthfold_onnx.model.proto.onnx_text import model_of
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.sessions import library
 from widthfold_onnx.runtime.sessions.descriptions import described
@@ -125,10 +125,6 @@ def _shared_folder() -> tempfile.TemporaryDirectory[str]:
 
 def one_node() -> bytes:
     """Return a model of one Conv, since a device that cannot run one is of no use here."""
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1] * 4) for name in "xy"]
-    weight = numpy_helper.from_array(np.ones((1, 1, 1, 1), np.float32), "w")
-    node = helper.make_node("Conv", ["x", "w"], ["y"])
-    graph = helper.make_graph([node], "probe", ends[:1], ends[1:], [weight])
-    opset = helper.make_opsetid("", 17)
-    model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
+    conv = "<float[1, 1, 1, 1] w = {1}> { y = Conv(x, w) }"
+    model = model_of(f"probe (float[1, 1, 1, 1] x) => (float[1, 1, 1, 1] y) {conv}")
     return bytes(model.SerializeToString())
