@@ -7,7 +7,7 @@ from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Shapes, VerifyOptions
-from widthfold_onnx.runtime.inputs.dimensions import open_dimensions
+from widthfold_onnx.runtime.inputs.dimensions import Dimensions
 from widthfold_onnx.runtime.inputs.distributions import Distribution, distribution_of
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.inputs.recorded import InputSet, stored_feeds
@@ -67,7 +67,7 @@ def made_up(session: Session, fixed: Shapes, count: int, *, varied: bool = True)
         varied: several distributions, batches and sizes; otherwise normal numbers only.
 
     Raises:
-        UsageError: as `open_dimensions`.
+        UsageError: as `Dimensions`.
         UnverifiedError: as `find_shapes`.
     """
     shapes = find_shapes(session, fixed)
@@ -77,7 +77,7 @@ def made_up(session: Session, fixed: Shapes, count: int, *, varied: bool = True)
         special[1] = other_shapes(session, fixed, shapes) or shapes
     missing = []
     for seed, batch in BATCHES.items() if varied else ():
-        if seed < count and any(open_dimensions(session.inputs, fixed).values()):
+        if seed < count and any(Dimensions(session.inputs, fixed).opened.values()):
             found = with_batch(session, fixed, shapes, batch)
             if found is None:
                 missing.append(str(batch))
