@@ -8,8 +8,8 @@ from pathlib import Path
 from widthfold_onnx.evidence.parity.runs import Reference
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.progress import quiet
+from widthfold_onnx.runtime.inputs.input_sets import InputSets
 from widthfold_onnx.runtime.inputs.recorded import InputSet
-from widthfold_onnx.runtime.inputs.synthetic import InputSets
 
 
 def reference(model: Path, options: VerifyOptions, sets: Sequence[InputSet]) -> Reference:

@@ -117,7 +117,7 @@ def _judged(reference: Reference, rewritten: Path, computed: list[Outputs]) -> M
     cells, unknown = stepped(cells, judge, partial(in_float64, reference, rewritten))
     if judge.failed(cells):
         cells = judge.forgiven(cells, reference.noise)
-    doubtful = sorted({number for *_, number in judge.failed(cells) if sets[number].made_up})
+    doubtful = sorted({number for *_, number in judge.failed(cells) if sets[number].random})
     overflown = overflowing_sets(reference, rewritten, doubtful)
     cells = {key: cell for key, cell in cells.items() if key[-1] not in overflown}
     limits = [*reference.inputs.limits, *(line for line in (missing, unused, *unknown) if line)]

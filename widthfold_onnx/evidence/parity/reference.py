@@ -21,8 +21,8 @@ from widthfold_onnx.evidence.parity.outputs import compare
 from widthfold_onnx.evidence.parity.runs import Reference, run_once
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.progress import Say, quiet
+from widthfold_onnx.runtime.inputs.input_sets import InputSets, input_sets
 from widthfold_onnx.runtime.inputs.recorded import InputSet
-from widthfold_onnx.runtime.inputs.synthetic import InputSets, input_sets
 from widthfold_onnx.runtime.sessions.session import Level, Session, resolved
 from widthfold_onnx.text import printable
 
@@ -37,7 +37,7 @@ def reference_of(original: Path, options: VerifyOptions, report: Say) -> Referen
     session = open_exact(original, options, Level.DISABLED)
     _check_deployable(original, options)
     inputs = input_sets(session, options)
-    made = next((item for item in inputs.sets if item.made_up), None)
+    made = next((item for item in inputs.sets if item.random), None)
     if made is not None and (filled := filling(original, made)) is not None:
         inputs.sets.append(filled)
     inputs, outputs = _run(session, inputs, report)
@@ -65,7 +65,7 @@ def _check_deployable(original: Path, options: VerifyOptions) -> None:
 
 
 def _run(session: Session, inputs: InputSets, report: Say) -> tuple[InputSets, list[Outputs]]:
-    """Run the original on each set, and leave out synthetic sets on which it stops.
+    """Run the original on each set, and leave out random sets on which it stops.
 
     Raises:
         UnverifiedError: it stops on the first set or on a stored one.
@@ -77,7 +77,7 @@ def _run(session: Session, inputs: InputSets, report: Say) -> tuple[InputSets, l
         try:
             outputs.append(run_once(session, item, "original", report))
         except UnverifiedError as error:
-            if not (kept and item.made_up):
+            if not (kept and item.random):
                 raise
             limits.append(f"left out {item.label}: {error}")
         else:

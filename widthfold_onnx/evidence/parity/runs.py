@@ -17,8 +17,8 @@ from widthfold_onnx.evidence.parity.comparison import Outputs, both
 from widthfold_onnx.evidence.parity.figures import relative_error
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.progress import Say, quiet
+from widthfold_onnx.runtime.inputs.input_sets import InputSets
 from widthfold_onnx.runtime.inputs.recorded import InputSet
-from widthfold_onnx.runtime.inputs.synthetic import InputSets
 from widthfold_onnx.runtime.sessions.session import Level, Session
 from widthfold_onnx.text import printable
 

@@ -1,4 +1,4 @@
-"""Gathers the input sets of a comparison: stored ones, and synthetic ones of several kinds."""
+"""Gathers the input sets of a comparison: stored ones, and random ones of several kinds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class InputSets:
 
     Attributes:
         sets: all of them; those that are stored come first.
-        shapes: of the first synthetic set, empty if there is none.
+        shapes: of the first random set, empty if there is none.
         limits: what could not be covered, and sets that were left out, one line each.
     """
 
@@ -34,11 +34,11 @@ class InputSets:
 
 
 def input_sets(session: Session, options: VerifyOptions) -> InputSets:
-    """Return stored sets, then synthetic ones.
+    """Return stored sets, then random ones.
 
     Args:
         session: of the original, at any level.
-        options: stored inputs, shapes, seeds, and whether synthetic sets are varied.
+        options: stored inputs, shapes, seeds, and whether random sets are varied.
 
     Raises:
         UsageError: stored inputs or shapes that do not fit the model.
@@ -49,7 +49,7 @@ def input_sets(session: Session, options: VerifyOptions) -> InputSets:
         return InputSets(stored)
     count = max(options.seeds, 1)
     try:
-        made = made_up(session, options.input_shapes, count, varied=options.thorough)
+        made = random_sets(session, options.input_shapes, count, varied=options.thorough)
     except UnverifiedError as error:
         if not stored:
             raise
@@ -57,8 +57,8 @@ def input_sets(session: Session, options: VerifyOptions) -> InputSets:
     return InputSets([*stored, *made.sets], made.shapes, made.limits)
 
 
-def made_up(session: Session, fixed: Shapes, count: int, *, varied: bool = True) -> InputSets:
-    """Make synthetic sets of several distributions, batches and sizes, one per seed.
+def random_sets(session: Session, fixed: Shapes, count: int, *, varied: bool = True) -> InputSets:
+    """Make random sets of several distributions, batches and sizes, one per seed.
 
     Args:
         session: of the original, at any level.
@@ -89,6 +89,6 @@ def made_up(session: Session, fixed: Shapes, count: int, *, varied: bool = True)
     for seed in range(count):
         kind = distribution_of(seed) if varied else Distribution.NORMAL
         feeds = random_feeds(session.inputs, seed, special.get(seed, shapes), kind)
-        size = f", batch {BATCHES[seed]}" if varied and seed in BATCHES and seed in special else ""
-        sets.append(InputSet(f"seed {seed}, {kind}{size}", feeds, made_up=True))
+        size = f", batch {BATCHES[seed]}" if seed in BATCHES and seed in special else ""
+        sets.append(InputSet(f"seed {seed}, {kind}{size}", feeds, random=True))
     return InputSets(sets, shapes, limits)
