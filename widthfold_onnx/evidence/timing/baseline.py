@@ -13,7 +13,7 @@ import msgspec
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.evidence.timing.regression_threshold import gate
-from widthfold_onnx.results import Baseline, Timing, Verdict, VerifyReport
+from widthfold_onnx.results import Baseline, Result, Timing, Verdict, VerifyReport
 from widthfold_onnx.results.evidence import VERIFY_SCHEMA
 from widthfold_onnx.runtime.clock import judge
 from widthfold_onnx.text import quoted
@@ -117,17 +117,14 @@ def _compared(
 
 def differences(saved: VerifyReport, now: VerifyReport) -> list[str]:
     """Return what two reports must share and do not, with both values."""
-    pairs = [
-        (name, getattr(saved.environment, name), getattr(now.environment, name))
-        for name in (
-            *("machine", "cores", "onnxruntime", "provider", "provider_options"),
-            "session_options",
-        )
-    ]
-    pairs.append(("original", saved.original, now.original))
+    names = ("machine", "cores", "onnxruntime", "provider", "provider_options", "session_options")
+    lines = _changed(saved.environment, now.environment, *names)
+    lines += _changed(saved, now, "original")
     if saved.timing is not None and now.timing is not None:
-        pairs += [
-            (name, getattr(saved.timing, name), getattr(now.timing, name))
-            for name in ("threads", "clock", "shapes")
-        ]
-    return [f"{name}: {before} became {after}" for name, before, after in pairs if before != after]
+        lines += _changed(saved.timing, now.timing, "threads", "clock", "shapes")
+    return lines
+
+
+def _changed(before: Result, after: Result, *names: str) -> list[str]:
+    pairs = ((name, getattr(before, name), getattr(after, name)) for name in names)
+    return [f"{name}: {old} became {new}" for name, old, new in pairs if old != new]
