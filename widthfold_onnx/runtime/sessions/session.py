@@ -43,8 +43,6 @@ class Session:
         self._session = session
         on_cuda = described(provider).device == "nvidia"
         self._device = ("cuda", int(chosen.get("device_id", 0))) if on_cuda else ("cpu", 0)
-        self._captures = chosen.get("enable_cuda_graph", "0").lower() not in OFF
-        self._recordings = 0
         self._label = label
         self.provider = provider
         self.inputs = [port_of(meta) for meta in session.get_inputs()]
@@ -66,17 +64,12 @@ class Session:
     def bound(self, feeds: Mapping[str, Array | Placed]) -> Callable[[], object]:
         """Return a call that runs once on inputs that lie on the device already, for timing.
 
-        With `enable_cuda_graph` the first call records what the device does, and every further one
-        replays that; each of several input sets has a recording of its own.
-
         Raises:
             UnverifiedError: the feeds do not fit; the call raises it where a run stops.
         """
         if any(isinstance(v, np.ndarray) and v.dtype.kind in "OUS" for v in feeds.values()):
             return partial(self.run, feeds)  # strings have no buffer to bind
-        self._recordings += 1
-        recording = self._recordings if self._captures else None
-        return Bound(self._session, feeds, self.outputs, self._device, recording, self._stops)
+        return Bound(self._session, feeds, self.outputs, self._device, self._stops)
 
     def placed(self, feeds: Feeds) -> dict[str, Placed]:
         """Copy the feeds to the device, once for all sessions there.
