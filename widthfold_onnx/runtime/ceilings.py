@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import onnx
-from onnx import TensorProto
 
 from widthfold_onnx.model.proto.onnx_text import model_of
 
@@ -20,21 +19,19 @@ RUNS = 15
 _EXTENT = 512
 
 
-def operations(shortest: Shortest, dtype: int = TensorProto.FLOAT) -> float:
+def operations(shortest: Shortest, dtype: str = "float") -> float:
     """Return the operations per second of a matrix product; a multiply-add is two.
 
     Args:
         shortest: runs models.
-        dtype: element type of ONNX; both of 8 bits stand for uint8 data and int8 weights.
+        dtype: element type, as ONNX's text syntax and the runtime's profile name it; both of 8
+            bits stand for uint8 data and int8 weights.
     """
-    if dtype in (TensorProto.INT8, TensorProto.UINT8):
-        op, data, weight, result = "MatMulInteger", "uint8", "int8", "int32"
-    else:
-        op = "MatMul"
-        data = weight = result = TensorProto.DataType.Name(dtype).lower()
-    dims = f"[{_EXTENT}, {_EXTENT}]"
-    inputs, output = f"{data}{dims} a, {weight}{dims} b", f"{result}{dims} y"
-    product = model_of(f"product ({inputs}) => ({output}) {{ y = {op}(a, b) }}")
+    op, types = "MatMul", (dtype, dtype, dtype)
+    if dtype in ("int8", "uint8"):
+        op, types = "MatMulInteger", ("uint8", "int8", "int32")
+    a, b, y = (f"{kind}[{_EXTENT}, {_EXTENT}]" for kind in types)
+    product = model_of(f"product ({a} a, {b} b) => ({y} y) {{ y = {op}(a, b) }}")
     return 2 * _EXTENT**3 / shortest(product)
 
 

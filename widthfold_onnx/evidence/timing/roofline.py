@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
@@ -35,17 +35,17 @@ Least = Callable[[str, Mapping[str, Any]], float | None]
 Weights = Mapping[str, Array | None]
 """Those of the nodes that multiply, by the name of the node; None for one that is computed."""
 
-TYPES = {
-    "float": TensorProto.FLOAT,
-    "double": TensorProto.DOUBLE,
-    "float16": TensorProto.FLOAT16,
-    "int8": TensorProto.INT8,
-    "uint8": TensorProto.UINT8,
-    "int32": TensorProto.INT32,
-    "int64": TensorProto.INT64,
-    "bool": TensorProto.BOOL,
+BYTES = {
+    "float": 4,
+    "double": 8,
+    "float16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "int32": 4,
+    "int64": 8,
+    "bool": 1,
 }
-"""Element types of ONNX by the names that the profile gives them."""
+"""Bytes of an element, by the names that the profile gives types."""
 
 COUNTED = ("float", "double", "int8", "uint8")
 """Those for which matrix products are measured."""
@@ -115,7 +115,7 @@ class Roofline:
         if name not in weights or dtype not in COUNTED:
             return None
         if dtype not in self.operations:
-            self.operations[dtype] = operations(self._shortest, TYPES[dtype])
+            self.operations[dtype] = operations(self._shortest, dtype)
         return max(seconds, 2 * multiply_adds(weights[name], details) / self.operations[dtype])
 
     def _shortest(self, model: onnx.ModelProto) -> float:
@@ -158,10 +158,9 @@ def moved(details: Mapping[str, Any]) -> int | None:
 
 def _bytes(tensors: Sequence[Mapping[str, Sequence[int]]]) -> int | None:
     pairs = [pair for tensor in tensors for pair in tensor.items()]
-    if any(kind not in TYPES for kind, _ in pairs):
+    if any(kind not in BYTES for kind, _ in pairs):
         return None
-    sizes = {kind: helper.tensor_dtype_to_np_dtype(TYPES[kind]).itemsize for kind, _ in pairs}
-    return int(sum(sizes[kind] * math.prod(dims) for kind, dims in pairs))
+    return sum(BYTES[kind] * math.prod(dims) for kind, dims in pairs)
 
 
 def multiply_adds(weight: Array | None, details: Mapping[str, Any]) -> int:
