@@ -21,7 +21,7 @@ from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.proto.frozen import frozen
 from widthfold_onnx.model.read.loader import LoadedModel, load
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.progress import Say
 from widthfold_onnx.results import IntegerRun, Proof, Timing, Verdict, VerifyReport
 from widthfold_onnx.runtime.environment import Before, environment
@@ -40,8 +40,8 @@ def verified(
     """
     before = Before()
     parity = compare_models(original, rewritten, options, report=report)
-    if parity.provider:
-        options = dataclasses.replace(options, provider=Provider(parity.provider))
+    if parity.provider is not None:
+        options = dataclasses.replace(options, provider=parity.provider)
     old, new = load(original), load(rewritten)
     if options.freeze_weights:
         inputs = [value.name for value in new.proto.graph.input]
@@ -119,7 +119,7 @@ def _proved(
     except UnverifiedError as error:
         return Proof(verdict="skipped", reason=str(error)), None
     proof = proved(before, after, options.input_shapes, parity.shapes)
-    if proof.verdict != "equal" or not parity.provider:
+    if proof.verdict != "equal" or parity.provider is None:
         return proof, None
     report("linear nodes that changed, on integers")
     known = {name: tuple(dims) for name, dims in proof.extents[0].items()}

@@ -24,7 +24,7 @@ from widthfold_onnx.evidence.parity.reference import reference_of, stored_differ
 from widthfold_onnx.evidence.parity.reference_validity import usable
 from widthfold_onnx.evidence.parity.runs import Reference
 from widthfold_onnx.evidence.parity.saturated import as_deployed
-from widthfold_onnx.options import Shapes, VerifyOptions
+from widthfold_onnx.options import Provider, Shapes, VerifyOptions
 from widthfold_onnx.progress import Say, quiet
 from widthfold_onnx.results import OutputParity, Verdict
 from widthfold_onnx.runtime.sessions.session import Level, resolved
@@ -40,7 +40,7 @@ class ModelParity:
         limits: what limits the comparison.
         outputs: one row per output and level.
         input_sets: how many sets were judged.
-        provider: where both models ran, "" if none did.
+        provider: where both models ran, None if none did.
         shapes: of the first random input set, empty if there is none.
         saturates_further: as `VerifyReport.saturates_further`.
         unrun: why the runtime can run neither model, "" if that is not for lack of a kernel.
@@ -51,7 +51,7 @@ class ModelParity:
     limits: Sequence[str] = ()
     outputs: Sequence[OutputParity] = ()
     input_sets: int = 0
-    provider: str = ""
+    provider: Provider | None = None
     shapes: Shapes = field(default_factory=dict)
     saturates_further: bool = False
     unrun: str = ""
@@ -91,14 +91,14 @@ def compare_models(
         reference = reference_of(original, options, report)
     except NoKernelError as error:
         unrun = str(error)
-        return ModelParity(doubts=[unrun], provider=options.provider.value, unrun=unrun)
+        return ModelParity(doubts=[unrun], provider=options.provider, unrun=unrun)
     except UnverifiedError as error:
         return ModelParity(doubts=[str(error)])
     computed = reference.run(rewritten, Level.DISABLED)
     if isinstance(computed, str):
         return ModelParity(
             failures=[f"the original runs, the rewritten model does not: {computed}"],
-            provider=options.provider.value,
+            provider=options.provider,
             shapes=reference.inputs.shapes,
         )
     return _judged(reference, rewritten, computed)
@@ -146,7 +146,7 @@ def _judged(reference: Reference, rewritten: Path, computed: list[Outputs]) -> M
         limits=limits,
         outputs=tuple(merged(cells)),
         input_sets=len(sets) - len(overflown),
-        provider=options.provider.value,
+        provider=options.provider,
         shapes=reference.inputs.shapes,
         saturates_further=bool(worse),
     )
