@@ -1,6 +1,6 @@
 """Times two calls of this process against each other, where more processes would cost too much.
 
-The interval is that of one session of each side (`runtime.clock.one_session`).
+The interval is that of one session of each side (`runtime.intervals.one_session`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from widthfold_onnx.results import SpeedVerdict
-from widthfold_onnx.runtime.clock import Clock, Run, Times, alternate, judge, one_session
+from widthfold_onnx.runtime.clock import Clock, Run, Times, alternate
+from widthfold_onnx.runtime.intervals import judge, one_session
 
 FEWEST = 30
 SECONDS = 1.5

@@ -10,9 +10,10 @@ import pytest
 from tests.evidence.machine import Machine, costs
 from widthfold_onnx.options import Provider, RuntimeOptions, VerifyOptions
 from widthfold_onnx.runtime import clock, paired_benchmark, settings
-from widthfold_onnx.runtime.clock import MIN_PROCESSES, SESSIONS
+from widthfold_onnx.runtime.clock import SESSIONS
 from widthfold_onnx.runtime.inputs import rotation
 from widthfold_onnx.runtime.inputs.distributions import Distribution
+from widthfold_onnx.runtime.intervals import MIN_PROCESSES
 from widthfold_onnx.runtime.paired_benchmark import (
     TRIAL_PAIRS,
     ratio_of,

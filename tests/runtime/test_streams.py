@@ -12,8 +12,8 @@ import pytest
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Provider, RuntimeOptions, VerifyOptions
 from widthfold_onnx.runtime import paired_benchmark, streams
-from widthfold_onnx.runtime.clock import MIN_PROCESSES
 from widthfold_onnx.runtime.inputs.rotation import Rotation
+from widthfold_onnx.runtime.intervals import MIN_PROCESSES
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.runtime.settings import Setting
 from widthfold_onnx.runtime.streams import throughput, time_streams

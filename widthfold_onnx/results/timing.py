@@ -9,7 +9,7 @@ import msgspec
 from widthfold_onnx.results.base import Result, Verdict
 
 SpeedVerdict = Literal["faster", "slower", "no difference", "inconclusive"]
-"""What an interval of original / rewritten says (`runtime.clock.judge`)."""
+"""What an interval of original / rewritten says (`runtime.intervals.judge`)."""
 
 
 class NodeTime(Result, kw_only=True, frozen=True):

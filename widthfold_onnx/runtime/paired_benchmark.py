@@ -22,21 +22,19 @@ from widthfold_onnx.progress import Say, quiet
 from widthfold_onnx.results import GpuState
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.clock import (
-    MIN_PROCESSES,
     SESSIONS,
     START,
-    Pairing,
     Repeats,
     Run,
     Times,
     alternate,
     clock_of,
-    one_session,
     repeats,
     seconds_of,
 )
 from widthfold_onnx.runtime.inputs.distributions import Distribution
 from widthfold_onnx.runtime.inputs.rotation import Rotation, timed_inputs
+from widthfold_onnx.runtime.intervals import MIN_PROCESSES, Pairing, one_session
 from widthfold_onnx.runtime.nvml import watched
 from widthfold_onnx.runtime.sessions.session import Feeds, resolved
 from widthfold_onnx.runtime.settings import (

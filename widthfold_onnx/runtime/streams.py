@@ -22,7 +22,8 @@ import numpy.typing as npt
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.results import Throughput
-from widthfold_onnx.runtime.clock import MIN_PROCESSES, START, WARMUP_SECONDS, Run, interval
+from widthfold_onnx.runtime.clock import START, WARMUP_SECONDS, Run
+from widthfold_onnx.runtime.intervals import MIN_PROCESSES, interval
 from widthfold_onnx.runtime.paired_benchmark import Contest, in_processes
 from widthfold_onnx.runtime.sessions.session import Feeds
 from widthfold_onnx.runtime.settings import Models, Setting, open_at, rounds_of
@@ -74,8 +75,8 @@ def throughput(found: Contest, seconds: float) -> Throughput:
 def _ratio(logs: Sequence[Array]) -> tuple[float, float, float]:
     """Return the mean over processes of the median of pairs of blocks, with its 95 % interval.
 
-    That is the interval of `clock.interval` or Student's t over all pairs, the wider one: few
-    blocks of wall time scatter more than medians of many runs, which `clock.interval` expects.
+    That is the interval of `intervals.interval` or Student's t over all pairs, the wider one: few
+    blocks of wall time scatter more than medians of many runs, which `intervals.interval` expects.
     """
     from scipy.special import stdtrit  # takes long to import, and most commands do not time
 

@@ -15,7 +15,7 @@ from widthfold_onnx.errors import UsageError
 from widthfold_onnx.evidence.timing.regression_threshold import gate
 from widthfold_onnx.results import Baseline, Result, Timing, Verdict, VerifyReport
 from widthfold_onnx.results.evidence import VERIFY_SCHEMA
-from widthfold_onnx.runtime.clock import judge
+from widthfold_onnx.runtime.intervals import judge
 from widthfold_onnx.text import quoted
 
 LARGEST = 1e9
