@@ -1,5 +1,6 @@
 import contextlib
 import io
+import math
 import os
 import pickle
 import signal
@@ -112,7 +113,7 @@ def nothing():
 
 
 def test_the_result_comes_from_another_process():
-    assert isolated(add, 2, 3) == 5
+    assert isolated(add, 2, 3) == isolated(add, 2, 3, timeout=math.inf) == 5
     assert isolated(process_id) != os.getpid()
 
 

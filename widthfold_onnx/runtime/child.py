@@ -37,6 +37,9 @@ _START = (
     "import json, sys; sys.path[:], folder = json.loads(sys.argv[1]); "
     "from widthfold_onnx.runtime.child import serve; serve(folder)"
 )
+_LONGEST = 1e9
+"""Seconds that a wait lasts at most: it cannot be infinite."""
+
 _TAIL = 2000
 """Bytes of the child's own output that are looked at for an error message."""
 
@@ -44,8 +47,8 @@ _TAIL = 2000
 def isolated(
     function: Callable[..., Result],
     *args: object,
-    timeout: float | None = None,
-    silence: float | None = None,
+    timeout: float = math.inf,
+    silence: float = math.inf,
     memory: int | None = None,
     on_progress: Callable[[Any], None] | None = None,
 ) -> Result:
@@ -68,14 +71,14 @@ def isolated(
     if function.__module__ == "__main__":
         raise InternalError(f"{function.__qualname__} must live in an importable module")
     task = pickle.dumps((function, args, on_progress is not None, memory))
-    deadline = None if timeout is None else time.monotonic() + timeout
+    deadline = time.monotonic() + timeout
     with tempfile.TemporaryFile() as noise, _child(noise) as child:
         messages = _messages(child, task)
         while True:
-            left = math.inf if deadline is None else max(deadline - time.monotonic(), 0.0)
-            wait = min(left, math.inf if silence is None else silence)
+            left = max(deadline - time.monotonic(), 0.0)
+            wait = min(left, silence)
             try:
-                kind, value = messages.get(timeout=None if wait == math.inf else wait)
+                kind, value = messages.get(timeout=min(wait, _LONGEST))
             except queue.Empty:
                 late = (
                     f"no result after {timeout:g} s" if left == wait else f"silent for {wait:g} s"
