@@ -69,7 +69,7 @@ def in_this_process(
 
 
 def through_a_pipe(value: Any) -> Any:
-    return pickle.loads(child._dumps(value))
+    return pickle.loads(pickle.dumps(value))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -21,7 +21,7 @@ from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, Rep
 from widthfold_onnx.plan.store.store import Measurement
 from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.results.store import SKIPPED
-from widthfold_onnx.runtime.clock import Pairing
+from widthfold_onnx.runtime.intervals import Pairing
 from widthfold_onnx.runtime.paired_benchmark import Timed
 
 SECONDS = 0.2

@@ -18,8 +18,8 @@ from widthfold_onnx.plan.measure.measurements import lost, timed
 from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, race
 from widthfold_onnx.plan.search import search_context, trials
 from widthfold_onnx.rewrite.record import FOLD_KEY
-from widthfold_onnx.runtime.clock import Pairing
 from widthfold_onnx.runtime.inputs.distributions import Distribution
+from widthfold_onnx.runtime.intervals import Pairing
 from widthfold_onnx.runtime.paired_benchmark import (
     Ratio,
     Timed,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from widthfold_onnx.options import Effort
 from widthfold_onnx.plan.measure.successive_halving import RUNGS, Rung
-from widthfold_onnx.runtime.clock import SMALLEST_DIFFERENCE
+from widthfold_onnx.runtime.intervals import SMALLEST_DIFFERENCE
 
 
 @dataclass(frozen=True, kw_only=True)

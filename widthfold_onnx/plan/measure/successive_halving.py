@@ -30,8 +30,9 @@ from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.results import Measurement
 from widthfold_onnx.results.store import NO_SUCH_FORM, NO_TIME, OUT_OF_REACH
 from widthfold_onnx.runtime.ceilings import RUNS, operations
-from widthfold_onnx.runtime.clock import Clock, Run, clock_of, one_session
+from widthfold_onnx.runtime.clock import Clock, Run, clock_of
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
+from widthfold_onnx.runtime.intervals import one_session
 from widthfold_onnx.runtime.sessions.session import Level, open_session
 
 

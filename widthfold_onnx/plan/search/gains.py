@@ -10,7 +10,7 @@ from widthfold_onnx.plan.store.store import Measurement
 from widthfold_onnx.plan.workload.layers import Layers
 from widthfold_onnx.plan.workload.workloads import Form, Workload
 from widthfold_onnx.results import Gain
-from widthfold_onnx.runtime.clock import judge
+from widthfold_onnx.runtime.intervals import judge
 
 PREDICTED_GAIN = 1.25
 """A form that was not measured is chosen if its predicted ratio is above this."""
