@@ -262,6 +262,29 @@ def test_a_pool_is_lifted_with_its_neighbours(op: str, attributes: dict) -> None
     np.testing.assert_array_equal(run(result, x)[0], wanted, strict=True)
 
 
+@pytest.mark.parametrize("opset", [10, 17])
+@pytest.mark.parametrize("mode", ["constant", "reflect"])
+def test_a_pad_is_lifted_with_its_neighbours(opset: int, mode: str) -> None:
+    model = conv([1, 3, 31], (5, 3, 3), pads=[1, 1], output="c")
+    model.opset_import[0].version = opset
+    ends = np.array([0, 0, 4, 0, 0, 1])
+    if opset < 11:
+        pad = helper.make_node("Pad", ["c"], ["p"], "pad", mode=mode, pads=ends)
+    else:
+        model.graph.initializer.append(numpy_helper.from_array(ends, "ends"))
+        pad = helper.make_node("Pad", ["c", "ends"], ["p"], "pad", mode=mode)
+    model.graph.node.append(pad)
+    model.graph.node.append(helper.make_node("Conv", ["p", "w2"], ["y"], "second"))
+    weight = np.random.default_rng(5).integers(-2, 3, (2, 5, 3)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w2"))
+    model.graph.output[0].name = "y"
+    x = np.random.default_rng(6).integers(-8, 9, (1, 3, 31)).astype(np.float32)
+    (wanted,) = run(model, x)
+    result = lifted(model)
+    assert ops(result) == ["Reshape", "Conv", "Pad", "Conv", "Reshape"]
+    np.testing.assert_array_equal(run(result, x)[0], wanted, strict=True)
+
+
 def test_what_names_axes_is_not_lifted() -> None:
     model = conv([1, 3, 31], (5, 3, 3), output="c")
     model.graph.node.append(helper.make_node("ReduceMax", ["c"], ["y"], "max", axes=[2]))

@@ -15,6 +15,7 @@ from widthfold_onnx.plan.search.assign import assign
 from widthfold_onnx.plan.search.gains import Gains
 from widthfold_onnx.plan.search.level_search import LevelSearch
 from widthfold_onnx.plan.search.trials import ORIGINAL, Choice, Trials
+from widthfold_onnx.plan.workload.candidates import is_lift_alone, is_lifted
 from widthfold_onnx.progress import Progress, Step
 
 WEAK_SHARE = 0.1
@@ -49,7 +50,9 @@ class Settling:
             agreed = self._agreed(other)
             if self._is_better(agreed, chosen):
                 level, chosen = other, agreed
-        return level, self._helping(level.gains, chosen) if self.spending.trial else chosen
+        if not self.spending.trial:
+            return level, chosen
+        return level, self._helping(level.gains, self._lifted(level, chosen))
 
     def _is_better(self, other: Choice, chosen: Choice) -> bool:
         if other in (ORIGINAL, chosen):
@@ -82,6 +85,25 @@ class Settling:
             return chosen if timed[0] is not None and timed[1] is None else agreed
         return agreed if trial.low > 1 else chosen
 
+    def _lifted(self, level: LevelSearch, chosen: Choice) -> Choice:
+        """Return the choice in which all layers of one axis are lifted, if that is better.
+
+        Alone a lifted layer pays for copies into the runtime's blocked layout and back. Between
+        lifted neighbours it does not, and no layer that is measured by itself shows that.
+        """
+        lifts = {
+            subject: form.key
+            for subject, workload in level.layers.workloads.items()
+            for form in workload.forms
+            if is_lift_alone(form.key) and not is_lifted(chosen.forms.get(subject))
+        }
+        lifted = replace(chosen, forms={**chosen.forms, **lifts})
+        if lifted == chosen or len(lifted.forms) < 2:
+            return chosen
+        self.say(Step(f"timing the whole model with {len(lifted.forms)} lifted layers"))
+        (trial,) = self.trials.without(lifted, [chosen], self.spending.trial)
+        return lifted if trial is not None and trial.low > 1 else chosen
+
     def _helping(self, gains: Gains, chosen: Choice) -> Choice:
         """Return the choice without the forms that do not help the whole model.
 
@@ -109,7 +131,8 @@ class Settling:
 def _groups(gains: Gains, chosen: Choice) -> list[list[str]]:
     """Return the layers that are tried together: those that save little, if others save more."""
     saved = {s: gains.saved(s, form) for s, form in chosen.forms.items()}
-    weak = [s for s in saved if saved[s] < WEAK_SHARE * sum(saved.values())]
+    total = sum(max(seconds, 0.0) for seconds in saved.values())
+    weak = [s for s in saved if saved[s] < WEAK_SHARE * total]
     strong = [[s] for s in saved if s not in weak]
     if not strong:
         return [[s] for s in saved]

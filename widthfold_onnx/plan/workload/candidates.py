@@ -14,7 +14,7 @@ from widthfold_onnx.options import FACTORS, AxisName, FoldOptions, Layout
 from widthfold_onnx.plan.store.identity import canonical
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms import rows
-from widthfold_onnx.rules.forms.enumeration import candidates, forms, splits, summed_taps
+from widthfold_onnx.rules.forms.enumeration import LIFT, candidates, forms, splits, summed_taps
 from widthfold_onnx.rules.forms.form import Candidate, Reformulation
 from widthfold_onnx.rules.forms.legality import legal_form
 from widthfold_onnx.rules.forms.regrouped import groupings
@@ -81,6 +81,19 @@ def form_key(site: LinearSite, form: Reformulation) -> str:
         summed=fold.summed,
     )
     return canonical(msgspec.to_builtins(key))
+
+
+def is_lifted(text: str | None) -> bool:
+    """Check whether the form of a key, if there is one, computes a layer of one axis on two."""
+    if text is None:
+        return False
+    key = msgspec.json.decode(text, type=FormKey)
+    return key.lift == 1 and len(key.axes) == 1
+
+
+def is_lift_alone(text: str) -> bool:
+    """Check whether the form of a key lifts a layer of one axis and changes nothing else."""
+    return is_lifted(text) and msgspec.json.decode(text, type=FormKey).axis == LIFT
 
 
 def form_of(site: LinearSite, text: str, options: FoldOptions) -> Reformulation | Refusal:
