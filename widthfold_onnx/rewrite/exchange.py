@@ -90,15 +90,16 @@ class _Making:
         self._constants: dict[tuple[Graph, str, int, bytes], Value] = {}
 
     def nodes(self, node: Node, steps: Sequence[Step]) -> list[Node]:
-        """Make the nodes that replace a node; the last one has its name."""
+        """Make the nodes that replace a node, the last of which compute its outputs in order."""
         made: list[Node] = []
-        for step in steps:
+        inner = [node.outputs[0]] * (len(steps) - len(node.outputs))
+        for step, output in zip(steps, (*inner, *node.outputs), strict=True):
             new = self._document.node(
                 step.op_type,
                 [self._input(item, made, graph_of(node)) for item in step.inputs],
                 step.attributes,
                 name=f"{base_name(node)}/{step.op_type.lower()}",
-                metadata={ORIGIN_KEY: node.outputs[0].name or ""},
+                metadata={ORIGIN_KEY: output.name or ""},
             )
             made.append(new)
         take_over(node, made[-1])
@@ -111,7 +112,7 @@ class _Making:
             return made[item].outputs[0]
         key = graph, item.dtype.str, item.ndim, item.tobytes()
         if key not in self._constants:
-            name = f"widthfold/{item.item()}"
+            name = f"widthfold/{item.item()}" if item.size == 1 else "widthfold/weight"
             self._constants[key] = self._document.add_constant(item, name, graph)
         return self._constants[key]
 
@@ -123,6 +124,18 @@ def _carried_out(document: Document, found: Mapping[Node, tuple[Step, ...]]) -> 
     for node, steps in found.items():
         chains[graph_of(node)][node] = making.nodes(node, steps)
     for graph, nodes in chains.items():
-        values = {node.outputs[0]: made[-1].outputs[0] for node, made in nodes.items()}
+        values = {
+            output: new.outputs[0]
+            for node, made in nodes.items()
+            for output, new in zip(node.outputs, made[-len(node.outputs) :], strict=True)
+        }
+        makers = [value.producer() for node in nodes for value in node.inputs if value is not None]
         document.replace(graph, nodes, values)
+        unread = [maker for maker in makers if maker is not None and _is_unread(document, maker)]
+        document.replace(graph, {maker: () for maker in unread if maker.graph is graph}, {})
     return document.finish()
+
+
+def _is_unread(document: Document, node: Node) -> bool:
+    """Check whether nothing reads a node any more."""
+    return not any(value.uses() or document.is_fixed(value) for value in node.outputs)

@@ -19,7 +19,7 @@ from widthfold_onnx.rules.forms.form import Candidate, Reformulation
 from widthfold_onnx.rules.forms.legality import legal_form
 from widthfold_onnx.rules.forms.regrouped import groupings
 from widthfold_onnx.rules.match.site import LinearSite
-from widthfold_onnx.rules.selection import width_problem
+from widthfold_onnx.rules.selection import is_of_one_axis, site_problem, width_problem
 
 MAX_WHOLE = 64
 """Largest number of positions of an axis that may become channels as a whole."""
@@ -134,6 +134,16 @@ def form_of(site: LinearSite, text: str, options: FoldOptions) -> Reformulation 
     options = replace(options, ragged=True)
     candidate = Candidate(fold=fold, axis=key.axis, factor=key.factor, kind=key.kind)
     return legal_form(site, options, candidate)
+
+
+def lift_of(site: LinearSite, options: FoldOptions) -> Reformulation | Refusal:
+    """Return the form that lifts a layer of one axis, and changes nothing else."""
+    problem = site_problem(site, options)
+    if problem is None and is_of_one_axis(site):
+        for _, form in forms(site, options, (1,) * len(site.positions), lift=1):
+            if isinstance(form, Reformulation) and form.axis == LIFT:
+                return form
+    return problem or Refusal(Code.NO_GAIN, "it has no axis to add")
 
 
 def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation]:

@@ -1,0 +1,50 @@
+"""Write a Conv whose channels a Split parts as one Conv for each part.
+
+ONNX Runtime fuses an activation with the Conv before it, and keeps tensors between Convs in its
+blocked layout; a Split between them prevents both. Gated layers (WaveNet, Demucs, a Conformer) have
+one: Tanh of the first half times Sigmoid of the second.
+
+Matches: a Split of channels behind a Conv of one group with constant weights, which nothing else
+    reads.
+Rewrites: to Convs that read the same data; each has the weights of its channels.
+Exact: a channel of a Conv depends on the weights of this channel alone, and is the same sum of the
+    same products. A runtime may add them up in another order if it computes fewer channels.
+Leaves alone: weights from a DequantizeLinear, which a runtime may compute in integers, and parts of
+    unknown size.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+
+from widthfold_onnx.model.graph.document import Document, Node, graph_of
+from widthfold_onnx.model.proto.domain import is_default
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.companions.companion import Step
+from widthfold_onnx.rules.match.parameter import dequantizer
+
+
+def split(document: Document, node: Node) -> tuple[Step, ...] | None:
+    """Return the Convs that compute the parts of a Split; None where it splits no Conv."""
+    data = node.inputs[0]
+    conv = None if data is None else data.producer()
+    if data is None or conv is None or not is_default(conv, "Conv"):
+        return None
+    if len(data.uses()) > 1 or document.is_fixed(data) or conv.attributes.get_int("group", 1) != 1:
+        return None
+    signal, *weights = [value for value in conv.inputs if value is not None]
+    constants = [document.constant(value) for value in weights]
+    numbers = [document.read(c) for c in constants if not isinstance(c, Refusal)]
+    if len(numbers) < len(constants) or any(map(dequantizer, (signal, *weights))):
+        return None
+    channels, rank = numbers[0].shape[0], numbers[0].ndim
+    path = document.path_of(graph_of(node))
+    shapes = [document.shapes.get(path, output.name or "") for output in node.outputs]
+    parts = [shape[1] or 0 for shape in shapes if shape is not None and len(shape) == rank]
+    axis = node.attributes.get_int("axis", 0)
+    if axis not in (1, 1 - rank) or len(parts) < len(shapes) or sum(parts) != channels:
+        return None
+    return tuple(
+        Step("Conv", (signal, *(array[begin:end] for array in numbers)), conv.attributes)
+        for begin, end in pairwise(accumulate(parts, initial=0))
+    )
