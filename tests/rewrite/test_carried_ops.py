@@ -53,6 +53,7 @@ def test_unary_ops_are_carried(op: str, attributes: dict) -> None:
             ("Mul", ()),
             ("Max", (1,)),
             ("Min", (5, 1, 1)),
+            ("Sum", (5, 1, 1)),
         ),
         *(("PRelu", (5, 1, 1)), ("PRelu", (1,)), ("Mul", (1, 1, 1, 1))),
     ],

@@ -356,6 +356,20 @@ def test_a_conv_computes_each_part_of_a_split(body: str, opset: int, level: str)
         np.testing.assert_array_equal(found, wanted, strict=True)
 
 
+def test_each_part_has_the_pad_before_the_conv() -> None:
+    """ONNX Runtime merges a Pad with the one Conv that reads it."""
+    body = "p = Pad (x, e)  c = Conv (p, w, b)  y, z = Split<axis=1> (c, n)"
+    before = gated(body)
+    ends = numpy_helper.from_array(np.array([0, 0, 2, 0, 0, 0]), "e")
+    before.graph.initializer.append(ends)
+    after, _ = exchanged(before, None, SPLIT)
+    assert sorted(node.op_type for node in after.graph.node) == ["Conv", "Conv", "Pad", "Pad"]
+    assert_proved(before, after, 0)
+    before.graph.node.append(helper.make_node("Relu", ["p"], ["r"]))
+    after, _ = exchanged(before, None, SPLIT)
+    assert sorted(n.op_type for n in after.graph.node) == ["Conv", "Conv", "Pad", "Relu"]
+
+
 @pytest.mark.parametrize(
     ("body", "weight"),
     [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -129,13 +129,22 @@ def _carried_out(document: Document, found: Mapping[Node, tuple[Step, ...]]) -> 
             for node, made in nodes.items()
             for output, new in zip(node.outputs, made[-len(node.outputs) :], strict=True)
         }
-        makers = [value.producer() for node in nodes for value in node.inputs if value is not None]
+        makers = _makers(nodes)
         document.replace(graph, nodes, values)
-        unread = [maker for maker in makers if maker is not None and _is_unread(document, maker)]
-        document.replace(graph, {maker: () for maker in unread if maker.graph is graph}, {})
+        _remove_unread(document, graph, makers)
     return document.finish()
 
 
-def _is_unread(document: Document, node: Node) -> bool:
-    """Check whether nothing reads a node any more."""
-    return not any(value.uses() or document.is_fixed(value) for value in node.outputs)
+def _makers(nodes: Iterable[Node]) -> list[Node]:
+    """Return the nodes that compute the inputs of nodes."""
+    values = [value for node in nodes for value in node.inputs if value is not None]
+    return [maker for value in values if (maker := value.producer()) is not None]
+
+
+def _remove_unread(document: Document, graph: Graph, nodes: list[Node]) -> None:
+    """Remove those of some nodes that nothing reads any more, and those that only these read."""
+    while nodes:
+        node = nodes.pop()
+        if node.graph is graph and not any(v.uses() or document.is_fixed(v) for v in node.outputs):
+            nodes += _makers([node])
+            document.replace(graph, {node: ()}, {})

@@ -6,7 +6,8 @@ one: Tanh of the first half times Sigmoid of the second.
 
 Matches: a Split of channels behind a Conv of one group with constant weights, which nothing else
     reads.
-Rewrites: to Convs that read the same data; each has the weights of its channels.
+Rewrites: to Convs that read the same data; each has the weights of its channels, and a copy of the
+    Pad before the Conv, if nothing else reads that.
 Exact: a channel of a Conv depends on the weights of this channel alone, and is the same sum of the
     same products. A runtime may add them up in another order if it computes fewer channels.
 Leaves alone: weights from a DequantizeLinear, which a runtime may compute in integers, and parts of
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 from itertools import accumulate, pairwise
 
-from widthfold_onnx.model.graph.document import Document, Node, graph_of
+from widthfold_onnx.model.graph.document import Document, Node, Value, graph_of
 from widthfold_onnx.model.proto.domain import is_default
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.companions.companion import Step
@@ -28,7 +29,7 @@ def split(document: Document, node: Node) -> tuple[Step, ...] | None:
     """Return the Convs that compute the parts of a Split; None where it splits no Conv."""
     data = node.inputs[0]
     conv = None if data is None else data.producer()
-    if data is None or conv is None or not is_default(conv, "Conv"):
+    if data is None or conv is None or not is_default(conv, "Conv") or conv.graph is not node.graph:
         return None
     if len(data.uses()) > 1 or document.is_fixed(data) or conv.attributes.get_int("group", 1) != 1:
         return None
@@ -44,7 +45,23 @@ def split(document: Document, node: Node) -> tuple[Step, ...] | None:
     axis = node.attributes.get_int("axis", 0)
     if axis not in (1, 1 - rank) or len(parts) < len(shapes) or sum(parts) != channels:
         return None
-    return tuple(
-        Step("Conv", (signal, *(array[begin:end] for array in numbers)), conv.attributes)
-        for begin, end in pairwise(accumulate(parts, initial=0))
-    )
+    pads = _pad(signal, node) * len(parts)
+    bounds = pairwise(accumulate(parts, initial=0))
+    convs = [
+        Step("Conv", (i if pads else signal, *(a[begin:end] for a in numbers)), conv.attributes)
+        for i, (begin, end) in enumerate(bounds)
+    ]
+    return *pads, *convs
+
+
+def _pad(signal: Value, node: Node) -> list[Step]:
+    """Return a copy of the Pad that only one Conv reads, for each new Conv.
+
+    The runtime merges a Pad with a Conv if nothing else reads it.
+    """
+    pad = signal.producer()
+    if pad is None or not is_default(pad, "Pad") or len(signal.uses()) > 1:
+        return []
+    inputs = tuple(value for value in pad.inputs if value is not None)
+    copied = pad.graph is node.graph and len(inputs) == len(pad.inputs)
+    return [Step("Pad", inputs, pad.attributes)] if copied else []
