@@ -52,7 +52,7 @@ def found(
     monkeypatch.setattr(world, "folded", changed)
     store = model.with_name("store.sqlite")
     given = {"store": store, "provider": Provider.CPU, "effort": Effort.THOROUGH}
-    options = SearchOptions(**given, **changes.pop("search", {}))
+    options = SearchOptions(**{**given, **changes.pop("search", {})})
     here = enter(monkeypatch, World(doubled, saved, steady=steady))
     out = model.with_name("out.onnx")
     return optimize(model, out, FoldOptions(**changes), None, options), here
@@ -130,6 +130,9 @@ g (float[1,1,32] x) => (float[1,2,32] y) <float[2,1,3] w1, float[4,2,3] w2>
         ["Conv, Conv"],
     )
     assert (companion.reason == "") == kept
+    quick, _ = found(model, monkeypatch, all_saved, search={"effort": Effort.QUICK})
+    assert quick.companions[0].status == companion.status
+    assert not kept or quick.summary.folded == 3
 
 
 def test_one_that_does_not_branch_on_data_is_timed_on_random_inputs_alone(

@@ -17,6 +17,7 @@ from widthfold_onnx.plan.search.level_search import LevelSearch
 from widthfold_onnx.plan.search.trials import ORIGINAL, Choice, Trials
 from widthfold_onnx.plan.workload.candidates import is_lift_alone, is_lifted
 from widthfold_onnx.progress import Progress, Step
+from widthfold_onnx.rules.companions.table import COMPANIONS
 
 WEAK_SHARE = 0.1
 """Choices that save less than this share of the total saving are tried together."""
@@ -50,9 +51,8 @@ class Settling:
             agreed = self._agreed(other)
             if self._is_better(agreed, chosen):
                 level, chosen = other, agreed
-        if not self.spending.trial:
-            return level, chosen
-        return level, self._helping(level.gains, self._lifted(level, chosen))
+        chosen = self._lifted(level, chosen)
+        return level, self._helping(level.gains, chosen) if self.spending.trial else chosen
 
     def _is_better(self, other: Choice, chosen: Choice) -> bool:
         if other in (ORIGINAL, chosen):
@@ -100,6 +100,8 @@ class Settling:
         lifted = replace(chosen, forms={**chosen.forms, **lifts})
         if lifted == chosen or len(lifted.forms) < 2:
             return chosen
+        if not self.spending.trial:  # a companion was timed between lifted layers alone
+            return lifted if any(COMPANIONS[name].lifts for name in chosen.companions) else chosen
         self.say(Step(f"timing the whole model with {len(lifted.forms)} lifted layers"))
         (trial,) = self.trials.without(lifted, [chosen], self.spending.trial)
         return lifted if trial is not None and trial.low > 1 else chosen
