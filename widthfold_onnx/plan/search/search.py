@@ -52,6 +52,7 @@ from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import Gain, SearchReport
 from widthfold_onnx.rewrite.exchange import Match, exchanged
+from widthfold_onnx.rules.companions.companion import Rule
 from widthfold_onnx.rules.companions.table import COMPANIONS
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite
@@ -209,23 +210,31 @@ class _Search:
             self.say(Step(f"timing the whole model with the companion {name}"))
             rule = COMPANIONS[name]
             choice = replace(taken, companions=(*taken.companions, name))
-            varies = rule.branches and not self.options.inputs
-            kinds = [Distribution.NORMAL, *([Distribution.SMOOTH] if varies else [])]
-            others = [taken, *([replace(taken, lifted=True)] if rule.lifts else [])]
-            timed = trials.without(
-                replace(choice, lifted=rule.lifts),
-                others,
-                len(kinds) * self._spending.first,
-                kinds,
-            )
+            timed = self._with_companion(taken, choice, rule, trials)
             found = [trial for trial in timed if trial is not None and trial.status == "ok"]
-            if len(found) < len(kinds) * len(others):
+            if len(found) < len(timed):
                 continue
-            gains[name] = list(map(gain_of, found if varies else found[:1]))
-            sure = found[: len(others)]
+            gains[name] = list(map(gain_of, found[:1] if rule.lifts else found))
+            sure = found if rule.lifts else found[:1]
             if all(trial.low > 1 for trial in sure) and all(trial.high >= 1 for trial in found):
                 taken = choice
         return taken, gains
+
+    def _with_companion(
+        self, taken: Choice, choice: Choice, rule: Rule, trials: Trials
+    ) -> list[Measurement | None]:
+        """Time a choice that has one more companion against that without it.
+
+        On random inputs and, if its time depends on the data, on smooth ones; or between lifted
+        layers, against the model as it is and with these alone.
+        """
+        seconds = self._spending.first
+        if rule.lifts:
+            bases = taken, replace(taken, lifted=True)
+            return [trials.compare(base, replace(choice, lifted=True), seconds) for base in bases]
+        varies = rule.branches and not self.options.inputs
+        kinds = [Distribution.NORMAL, *([Distribution.SMOOTH] if varies else [])]
+        return trials.without(choice, [taken], len(kinds) * seconds, kinds)
 
     def _levels(
         self, taken: Choice, first: LevelSearch, original: Measurement

@@ -102,8 +102,10 @@ class Settling:
             return chosen
         if not self.spending.trial:  # a companion was timed between lifted layers alone
             return lifted if any(COMPANIONS[name].lifts for name in chosen.companions) else chosen
-        self.say(Step(f"timing the whole model with {len(lifted.forms)} lifted layers"))
-        (trial,) = self.trials.without(lifted, [chosen], self.spending.trial)
+        self.say(Step("timing the whole model with all layers of one axis lifted"))
+        others = {s: form for s, form in chosen.forms.items() if s not in lifts}
+        short = replace(chosen, forms=others, lifted=True)  # not to be taken for the last trial
+        trial = self.trials.compare(chosen, short, self.spending.trial)
         return lifted if trial is not None and trial.low > 1 else chosen
 
     def _helping(self, gains: Gains, chosen: Choice) -> Choice:
