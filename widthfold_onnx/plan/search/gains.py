@@ -60,9 +60,10 @@ class Gains:
         return f"ran: {reasons.most_common(1)[0][0]}" if reasons else "was measured"
 
     def saved(self, subject: str, key: str) -> float:
-        """Return the seconds that a form of known gain saves in all layers of a subject."""
+        """Return the seconds that a form saves in all layers of a subject; 0 if not known."""
         own, gain = self._bench.known(subject, AS_IS), self.of(subject, key)
-        assert gain is not None
+        if gain is None:
+            return 0.0
         seconds = self._layers.workloads[subject].predicted if own is None else own.seconds
         return self._layers.count(subject) * seconds * (1 - 1 / gain.ratio)
 

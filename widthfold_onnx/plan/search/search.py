@@ -46,12 +46,13 @@ from widthfold_onnx.plan.search.search_context import (
 from widthfold_onnx.plan.search.settling import Settling
 from widthfold_onnx.plan.search.trials import ORIGINAL, Choice, Trials
 from widthfold_onnx.plan.store.store import Measurement, Store
-from widthfold_onnx.plan.workload.candidates import form_of
+from widthfold_onnx.plan.workload.candidates import form_of, lift_of
 from widthfold_onnx.plan.workload.layers import Layers
 from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import Gain, SearchReport
 from widthfold_onnx.rewrite.exchange import Match, exchanged
+from widthfold_onnx.rules.companions.companion import Rule
 from widthfold_onnx.rules.companions.table import COMPANIONS
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite
@@ -200,23 +201,40 @@ class _Search:
 
         The runtime's PRelu branches on every element: it takes 5 ns for one of random signs, and
         1 ns where neighbours have the same sign. So none is taken that surely makes the model
-        slower on smooth inputs, which are like photographs and recordings.
+        slower on smooth inputs, which are like photographs and recordings. One that helps lifted
+        layers must make the model with these faster than it is, and than it is with them alone.
         """
         taken, gains = asked, {}
         equal = {m.companion for m in matches if not isinstance(m.became, Refusal)}
         for name in sorted(equal):
             self.say(Step(f"timing the whole model with the companion {name}"))
+            rule = COMPANIONS[name]
             choice = replace(taken, companions=(*taken.companions, name))
-            varies = COMPANIONS[name].branches and not self.options.inputs
-            kinds = [Distribution.NORMAL, *([Distribution.SMOOTH] if varies else [])]
-            timed = trials.without(choice, [taken], len(kinds) * self._spending.first, kinds)
+            timed = self._with_companion(taken, choice, rule, trials)
             found = [trial for trial in timed if trial is not None and trial.status == "ok"]
-            if len(found) < len(kinds):
+            if len(found) < len(timed):
                 continue
-            gains[name] = list(map(gain_of, found))
-            if found[0].low > 1 and all(trial.high >= 1 for trial in found):
+            gains[name] = list(map(gain_of, found[:1] if rule.lifts else found))
+            sure = found if rule.lifts else found[:1]
+            if all(trial.low > 1 for trial in sure) and all(trial.high >= 1 for trial in found):
                 taken = choice
         return taken, gains
+
+    def _with_companion(
+        self, taken: Choice, choice: Choice, rule: Rule, trials: Trials
+    ) -> list[Measurement | None]:
+        """Time a choice that has one more companion against that without it.
+
+        On random inputs and, if its time depends on the data, on smooth ones; or between lifted
+        layers, against the model as it is and with these alone.
+        """
+        seconds = self._spending.first
+        if rule.lifts:
+            bases = taken, replace(taken, lifted=True)
+            return [trials.compare(base, replace(choice, lifted=True), seconds) for base in bases]
+        varies = rule.branches and not self.options.inputs
+        kinds = [Distribution.NORMAL, *([Distribution.SMOOTH] if varies else [])]
+        return trials.without(choice, [taken], len(kinds) * seconds, kinds)
 
     def _levels(
         self, taken: Choice, first: LevelSearch, original: Measurement
@@ -258,11 +276,12 @@ class _Search:
         def choose(site: LinearSite) -> Reformulation | Refusal:
             subject = layers.subject(site)
             if isinstance(subject, Refusal) or subject not in choice.forms:
-                return AS_IT_IS
+                return lift_of(site, self.fold) if choice.lifted else AS_IT_IS
             return form_of(site, choice.forms[subject], self.fold)
 
         document = self._document(choice)
-        decisions = plan(document, self.fold, choose) if choice.forms else []
+        changes = choice.forms or choice.lifted
+        decisions = plan(document, self.fold, choose) if changes else []
         model = rewriting(document, decisions, self.fold).carry_out()
         return model, document.external_names
 

@@ -49,11 +49,13 @@ class Choice:
         frozen: whether weights that are also graph inputs are taken out of these.
         companions: those that are exchanged.
         forms: subject of a layer -> its form; a layer that is not named stays as it is.
+        lifted: whether those of one axis are lifted instead: for trials before layers are known.
     """
 
     frozen: bool = False
     companions: tuple[Companion, ...] = ()
     forms: Mapping[str, str] = field(default_factory=dict)
+    lifted: bool = False
 
 
 ORIGINAL = Choice()
