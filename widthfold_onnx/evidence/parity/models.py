@@ -20,9 +20,13 @@ from widthfold_onnx.evidence.parity.interface import interface_differences
 from widthfold_onnx.evidence.parity.optimized_level import deployed_cells, in_float64, stepped
 from widthfold_onnx.evidence.parity.outputs import meaningless
 from widthfold_onnx.evidence.parity.overflow import overflowing_sets
-from widthfold_onnx.evidence.parity.reference import reference_of, stored_differences, unsteady_of
+from widthfold_onnx.evidence.parity.reference import (
+    Reference,
+    reference_of,
+    stored_differences,
+    unsteady_of,
+)
 from widthfold_onnx.evidence.parity.reference_validity import usable
-from widthfold_onnx.evidence.parity.runs import Reference
 from widthfold_onnx.evidence.parity.saturated import as_deployed
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
 from widthfold_onnx.progress import Say, quiet
