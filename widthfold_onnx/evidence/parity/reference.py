@@ -59,6 +59,11 @@ class Reference:
         """The input sets."""
         return self.inputs.sets
 
+    @property
+    def doubts(self) -> list[str]:
+        """Why outputs cannot be judged, one line each."""
+        return [f"output {printable(name)} {UNSTEADY}" for name in sorted(self.unsteady)]
+
     def run(self, model: Path, level: Level) -> list[Outputs] | str:
         """Return the outputs of a model on each input set, or why there are none."""
         return attempt(model, self.options, level, self.sets, self.report)
@@ -146,11 +151,6 @@ def _run(session: Session, inputs: InputSets, report: Say) -> tuple[InputSets, l
     return replace(inputs, sets=kept, limits=limits), outputs
 
 
-def unsteady_of(reference: Reference) -> list[str]:
-    """Say why outputs cannot be judged, one line each."""
-    return [f"output {printable(name)} {UNSTEADY}" for name in sorted(reference.unsteady)]
-
-
 def stored_differences(reference: Reference, computed: Sequence[Outputs]) -> list[str]:
     """Say where the rewritten model is further from stored outputs than it may be.
 
@@ -191,6 +191,6 @@ def check_judged(original: Path, options: VerifyOptions) -> bool:
     """
     chosen = replace(resolved(options), seeds=0 if options.inputs else 1)
     reference = reference_of(original, chosen, quiet)
-    if reference.unsteady:
-        raise UnverifiedError(unsteady_of(reference)[0])
+    if reference.doubts:
+        raise UnverifiedError(reference.doubts[0])
     return may_saturate(chosen, original)
