@@ -100,7 +100,7 @@ def test_every_form_of_the_report_says_that_it_predicts(tmp_path: Path) -> None:
     only = ("--nodes", "extract")
     kept = widthfold("optimize", MODELS / "luma_sr.onnx", *only, *CPU)
     assert "x; 1.25x would be folded unmeasured" in kept.out
-    assert "no layer is sure to gain" in kept.out
+    assert "no choice of forms is sure to gain" in kept.out
 
 
 def test_planning_needs_no_runtime(tmp_path: Path) -> None:

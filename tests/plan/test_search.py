@@ -130,7 +130,9 @@ def test_what_the_original_gains_by_its_level_alone_is_said(
     world.advice = "it is faster otherwise"
     report = found(model)
     assert (report.search.accepted, report.search.note) == (False, world.advice)
-    assert wording.search(report.search).endswith(": not surely faster; it is faster otherwise")
+    assert wording.search(report.search).endswith(
+        "], not faster beyond noise; it is faster otherwise"
+    )
 
 
 def test_a_model_that_does_not_run_is_not_shipped(
@@ -197,7 +199,10 @@ def test_what_was_not_measured_in_time_is_not_called_known(model: Path) -> None:
     report = found(model, time_budget=1e-6)
     assert (report.search.measured, report.search.left) == (1, 3)  # the original at its levels
     said = wording.search(report.search)
-    assert "1 measurement taken, 3 layers left to measure; no layer that was measured gains" in said
+    assert (
+        "1 measurement taken, 3 layers left to measure; no choice of forms that was measured gains"
+        in said
+    )
 
 
 def two_then_four(form, times: float = 1.0) -> tuple[float, float] | str:
@@ -317,7 +322,9 @@ def test_the_level_counts_that_promises_the_fastest_model(
     model.with_name("store.sqlite").unlink()
     report = found(model)
     assert (report.search.original_setting, report.search.folded_setting) == ("extended", "")
-    assert wording.search(report.search).endswith("no layer gains; it is faster otherwise")
+    assert wording.search(report.search).endswith(
+        "no choice of forms gains; it is faster otherwise"
+    )
 
 
 def test_what_cannot_move_the_model_does_not_race(

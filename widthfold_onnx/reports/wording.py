@@ -210,12 +210,12 @@ def search(report: SearchReport) -> str:
     if report.whole is None:
         gains = "is sure to gain" if report.predicted else "gains"
         some = "that was measured " if report.left and not report.predicted else ""
-        said += f"; no layer {some}{gains}"
+        said += f"; no choice of forms {some}{gains}"
         return f"{said}; {report.note}" if report.note else said
     if not report.whole.pairs:
         return f"{said}; folded, the whole model did not run"
     if not report.accepted:
-        said += f"; folded, the whole model ran at {gain(report.whole)}: not surely faster"
+        said += f"; folded, the whole model ran at {gain(report.whole)}, not faster beyond noise"
     else:
         said += f"; the whole model ran at {gain(report.whole)} of the original's best"
     if report.folded_setting:
