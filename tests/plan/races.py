@@ -13,10 +13,11 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.plan.measure import bench as bench_module
 from widthfold_onnx.plan.measure.bench import Bench
-from widthfold_onnx.plan.measure.measurements import timed
 from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, Setup
-from widthfold_onnx.plan.store.store import Measurement, Store
+from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.plan.workload.workloads import Form, Workload
+from widthfold_onnx.results import Measurement
+from widthfold_onnx.results.store import timed
 
 LOG = "WIDTHFOLD_TEST_LOG"
 SETUP = Setup(RuntimeOptions(provider=Provider.CPU), FOLD)

@@ -12,11 +12,11 @@ from tests.plan.races import behaving, bench, kept, quiet, workload
 from widthfold_onnx.errors import InternalError, UnverifiedError
 from widthfold_onnx.plan.measure import bench as bench_module
 from widthfold_onnx.plan.measure.bench import AS_IS
-from widthfold_onnx.plan.measure.measurements import MORE_TIME, lost, timed
+from widthfold_onnx.plan.measure.measurements import MORE_TIME
 from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.progress import Step
-from widthfold_onnx.results.store import NO_TIME
+from widthfold_onnx.results.store import NO_TIME, lost, timed
 
 
 @pytest.fixture

@@ -30,9 +30,10 @@ from widthfold_onnx.plan.measure.cluster import Cluster
 from widthfold_onnx.plan.measure.cluster_pool import MOST_FAILURES, ClusterPool
 from widthfold_onnx.plan.search.tuning import tune
 from widthfold_onnx.plan.store.identity import Place, machine_identity
-from widthfold_onnx.plan.store.store import Key, Measurement, Store
+from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.progress import Step
+from widthfold_onnx.results import Key, Measurement
 
 MODELS = Path(__file__).parents[2] / "models"
 MARK = "WIDTHFOLD_TEST_MARK"

@@ -18,11 +18,11 @@ from tests.rewrite.products import Product
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions
 from widthfold_onnx.plan.measure import bench as bench_module
 from widthfold_onnx.plan.measure.bench import AS_IS, Bench
-from widthfold_onnx.plan.measure.measurements import timed
 from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, Setup
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.plan.workload.build import reformed
 from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.results.store import timed
 
 GUARD = FoldOptions(guard_shapes=True)
 

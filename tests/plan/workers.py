@@ -10,19 +10,16 @@ from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 
-import numpy as np
+import msgspec
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.plan.measure.bench import AS_IS
 from widthfold_onnx.plan.measure.cluster_task import Outcome
-from widthfold_onnx.plan.measure.measurements import lost, now, timed
 from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, Report, Setup
-from widthfold_onnx.plan.store.store import Measurement
 from widthfold_onnx.plan.workload.workloads import Workload
-from widthfold_onnx.results.store import SKIPPED
-from widthfold_onnx.runtime.clock import Pairing
-from widthfold_onnx.runtime.paired_benchmark import Timed
+from widthfold_onnx.results import Measurement
+from widthfold_onnx.results.store import SKIPPED, lost, now, timed
 
 SECONDS = 0.2
 MEETING = "MEETING"
@@ -141,8 +138,7 @@ def sleeping(*args: object) -> None:
     time.sleep(PATIENCE)
 
 
-def slow_at_extended(model: Path, options: VerifyOptions, shapes: Shapes) -> Timed:
+def slow_at_extended(model: Path, options: VerifyOptions, shapes: Shapes) -> Measurement:
     """Stands in for `ratio_of_levels`: a model that only level ALL suits."""
-    samples = np.full((5, 2, 2, 5), np.reshape([1.0, 2.0], (2, 1, 1)))
-    pairing = Pairing(samples, 0.5, 0.5, 0.5, 0.0, converged=True, verdict="slower")
-    return Timed(pairing, "", "all", "extended")
+    slower = timed(0.5, 0.5, 0.5, 2.0, 50)
+    return msgspec.structs.replace(slower, original_setting="all", setting="extended")

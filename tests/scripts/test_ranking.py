@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.plan.tool import conv, workload
 from widthfold_onnx.plan.measure.bench import AS_IS
-from widthfold_onnx.plan.store.store import Measurement
+from widthfold_onnx.results import Measurement
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 

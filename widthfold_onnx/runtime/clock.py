@@ -21,6 +21,8 @@ import numpy.typing as npt
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.options import RuntimeOptions
+from widthfold_onnx.results import Measurement
+from widthfold_onnx.results.store import timed
 from widthfold_onnx.runtime.sessions.descriptions import described
 
 Run = Callable[[int], object]
@@ -247,6 +249,12 @@ def one_session(logs: Array) -> tuple[float, float, float]:
         middle - math.hypot(middle - low, usual),
         middle + math.hypot(high - middle, usual),
     )
+
+
+def measured(base: Times, other: Times) -> Measurement:
+    """Return the measurement of one session of each side, by the seconds of pairs of runs."""
+    ratio, low, high = map(math.exp, one_session(np.log(base / other)))
+    return timed(ratio, low, high, float(np.median(other)), len(other))
 
 
 def noise(control: float) -> float:

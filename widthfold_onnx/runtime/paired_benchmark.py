@@ -18,15 +18,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.options import RuntimeOptions, Shapes, VerifyOptions
 from widthfold_onnx.progress import Say, quiet
-from widthfold_onnx.results import GpuState
+from widthfold_onnx.results import GpuState, Measurement
+from widthfold_onnx.results.store import timed
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.clock import (
     MIN_PROCESSES,
@@ -39,7 +40,7 @@ from widthfold_onnx.runtime.clock import (
     Times,
     alternate,
     clock_of,
-    one_session,
+    measured,
     repeats,
 )
 from widthfold_onnx.runtime.inputs.distributions import Distribution
@@ -212,33 +213,16 @@ def contest(
             return Contest(options, feeds, made_up, choice, processes, pairing)
 
 
-class Timed(NamedTuple):
-    """A pairing, what else was seen, and the setting of each side."""
-
-    pairing: Pairing
-    advice: str
-    original_setting: str
-    setting: str
-
-
-def ratio_of(original: Path, rewritten: Path, options: VerifyOptions, shapes: Shapes) -> Timed:
+def ratio_of(
+    original: Path, rewritten: Path, options: VerifyOptions, shapes: Shapes
+) -> Measurement:
     """Return the result of a contest; to be run in `runtime.child.isolated`.
 
     Raises:
         UnverifiedError: a model does not run.
     """
     found = contest(original, rewritten, options, shapes, fewest=TRIAL_PAIRS)
-    return Timed(found.pairing, found.advice, *map(str, found.choice.settings))
-
-
-class Ratio(NamedTuple):
-    """Time of a model / time of another, its 95 % interval, seconds of the other, and rounds."""
-
-    ratio: float
-    low: float
-    high: float
-    seconds: float
-    rounds: int
+    return _measurement(found.pairing, found.advice, found.choice.settings)
 
 
 def ratios_to(
@@ -247,7 +231,7 @@ def ratios_to(
     kinds: Sequence[Distribution],
     options: VerifyOptions,
     shapes: Shapes,
-) -> list[Ratio]:
+) -> list[Measurement]:
     """Time models in turn with a base, all at the setting that suits the base best.
 
     Each has one session, as there are many.
@@ -271,17 +255,15 @@ def ratios_to(
     clock = clock_of(options)
     best = int(np.argmin(np.median(_choosing([sessions], feeds, options, clock), axis=0)))
     others = [open_at(model, options, settings[best]) for model in models]
-    found = []
+    found: list[Measurement] = []
     for inputs in (feeds, *more):
         runs = [rounds_of(session, inputs) for session in (sessions[best], *others)]
         own, *rest = _in_turn(runs, clock, options.time_budget / len(kinds), math.inf).T
-        for other in rest:
-            ratio, low, high = map(math.exp, one_session(np.log(other / own)))
-            found.append(Ratio(ratio, low, high, float(np.median(own)), len(own)))
+        found += [measured(other, own) for other in rest]
     return found
 
 
-def ratio_of_levels(model: Path, options: VerifyOptions, shapes: Shapes) -> Timed:
+def ratio_of_levels(model: Path, options: VerifyOptions, shapes: Shapes) -> Measurement:
     """Time a model at the one level of its provider against itself at the other, in this process.
 
     Raises:
@@ -298,7 +280,18 @@ def ratio_of_levels(model: Path, options: VerifyOptions, shapes: Shapes) -> Time
     each = repeats(seconds, opening, options.time_budget)
     process = time_sessions((model, model), (common, other), options, feeds, each, 0)
     pairing = Pairing.of(process.runs[np.newaxis])
-    return Timed(pairing, _advice(pairing.ratio, other, common), str(common), str(other))
+    return _measurement(pairing, _advice(pairing.ratio, other, common), (common, other))
+
+
+def _measurement(pairing: Pairing, advice: str, settings: tuple[Setting, Setting]) -> Measurement:
+    seconds = float(np.median(pairing.samples[:, 1]))
+    return msgspec.structs.replace(
+        timed(pairing.ratio, pairing.low, pairing.high, seconds, pairing.pairs),
+        control=pairing.control,
+        note=advice,
+        original_setting=str(settings[0]),
+        setting=str(settings[1]),
+    )
 
 
 def _advice(gain: float, best: Setting, common: Setting) -> str:

@@ -17,13 +17,14 @@ import msgspec
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 from widthfold_onnx.plan.measure.effort import SPENDING
-from widthfold_onnx.plan.measure.measurements import is_known, lost, outdated
+from widthfold_onnx.plan.measure.measurements import is_known, outdated
 from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, Setup, race
 from widthfold_onnx.plan.store.identity import setting_identity
-from widthfold_onnx.plan.store.store import Key, Measurement, Store
+from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.progress import Progress, Step
-from widthfold_onnx.results.store import NO_TIME
+from widthfold_onnx.results import Key, Measurement
+from widthfold_onnx.results.store import NO_TIME, lost
 from widthfold_onnx.rules.forms.open_extents import EXTENTS
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.sessions.descriptions import described

@@ -16,11 +16,11 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.plan.measure.bench import AS_IS, Bench
 from widthfold_onnx.plan.measure.cluster import Cluster, Flight
-from widthfold_onnx.plan.measure.measurements import lost
 from widthfold_onnx.plan.store.identity import Place
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.progress import Progress, Step
+from widthfold_onnx.results.store import lost
 from widthfold_onnx.text import printable
 
 LONELY = 30.0

@@ -7,9 +7,9 @@ import time
 
 from widthfold_onnx.plan.measure.bench import measure
 from widthfold_onnx.plan.measure.successive_halving import Setup
-from widthfold_onnx.plan.store.store import Measurement
 from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.progress import silent
+from widthfold_onnx.results import Measurement
 from widthfold_onnx.runtime.environment import version
 from widthfold_onnx.runtime.sessions.session import runtime_version
 

@@ -1,10 +1,10 @@
-"""Make measurements: of what ran, and of what is lost; say how long they count."""
+"""Say how long measurements count."""
 
 from __future__ import annotations
 
 import datetime
 
-from widthfold_onnx.plan.store.store import Measurement
+from widthfold_onnx.results import Measurement
 from widthfold_onnx.results.store import NO_TIME
 
 MORE_TIME = 2.0
@@ -35,18 +35,3 @@ def outdated(found: Measurement) -> bool:
     """Check whether a form was lost so long ago that it should be tried again."""
     age = datetime.datetime.now(datetime.UTC) - found.time
     return found.status == "lost" and age > RETRY
-
-
-def timed(ratio: float, low: float, high: float, seconds: float, rounds: int) -> Measurement:
-    """Return the measurement of what ran."""
-    return Measurement("ok", ratio, low, high, seconds, rounds, reason="", taken=now())
-
-
-def lost(reason: str) -> Measurement:
-    """Return the measurement of what did not run."""
-    return Measurement("lost", 0.0, 0.0, 0.0, 0.0, 0, reason, taken=now())
-
-
-def now() -> str:
-    """Return the current time, as ISO 8601 in UTC."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -8,7 +8,6 @@ take longer than the layer as it is, even at a rate that no layer reaches on thi
 
 from __future__ import annotations
 
-import math
 import sys
 import tempfile
 import time
@@ -24,13 +23,12 @@ import onnx
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, RuntimeOptions
-from widthfold_onnx.plan.measure.measurements import lost, timed
 from widthfold_onnx.plan.workload.build import reformed
 from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.results import Measurement
-from widthfold_onnx.results.store import NO_SUCH_FORM, NO_TIME, OUT_OF_REACH
+from widthfold_onnx.results.store import NO_SUCH_FORM, NO_TIME, OUT_OF_REACH, lost, timed
 from widthfold_onnx.runtime.ceilings import RUNS, operations
-from widthfold_onnx.runtime.clock import Clock, Run, clock_of, one_session
+from widthfold_onnx.runtime.clock import Clock, Run, clock_of, measured
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.sessions.session import Level, open_session
 
@@ -192,10 +190,8 @@ def _race(
         for key in sorted(running, key=lambda key: -_ratio(*times[key]))[: rung.forms]:
             if not late(1.0):
                 run(key, rung.pairs)
-    for key, (base, form_times) in times.items():
-        middle, low, high = map(math.exp, one_session(np.log(base / form_times)))
-        median = float(np.median(form_times))
-        yield Ran(workload.subject, key, timed(middle, low, high, median, len(base)))
+    for key, pairs in times.items():
+        yield Ran(workload.subject, key, measured(*pairs))
 
 
 def out_of_reach(macs: float, usual: float, peak: float) -> bool:

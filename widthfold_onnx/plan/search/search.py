@@ -45,12 +45,12 @@ from widthfold_onnx.plan.search.search_context import (
 )
 from widthfold_onnx.plan.search.settling import Settling
 from widthfold_onnx.plan.search.trials import ORIGINAL, Choice, Trials
-from widthfold_onnx.plan.store.store import Measurement, Store
+from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.plan.workload.candidates import form_of
 from widthfold_onnx.plan.workload.layers import Layers
 from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.results import Gain, SearchReport
+from widthfold_onnx.results import Gain, Measurement, SearchReport
 from widthfold_onnx.rewrite.exchange import Match, exchanged
 from widthfold_onnx.rules.companions.table import COMPANIONS
 from widthfold_onnx.rules.forms.form import Reformulation
