@@ -10,17 +10,17 @@ from pathlib import Path
 
 from tests.plan.tool import FOLD
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.options import Provider, RuntimeOptions
+from widthfold_onnx.options import Effort, Provider, SearchOptions
 from widthfold_onnx.plan.measure import bench as bench_module
 from widthfold_onnx.plan.measure.bench import Bench
-from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, Setup
+from widthfold_onnx.plan.measure.successive_halving import Began, Ran, Setup
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.plan.workload.workloads import Form, Workload
 from widthfold_onnx.results import Measurement
-from widthfold_onnx.results.store import timed
+from widthfold_onnx.results.store import AS_IS, timed
 
 LOG = "WIDTHFOLD_TEST_LOG"
-SETUP = Setup(RuntimeOptions(provider=Provider.CPU), FOLD)
+SETUP = Setup(SearchOptions(provider=Provider.CPU, effort=Effort.THOROUGH), FOLD)
 
 
 def workload(subject: str, *forms: str) -> Workload:
@@ -29,7 +29,7 @@ def workload(subject: str, *forms: str) -> Workload:
 
 
 def bench(store: Store) -> Bench:
-    return Bench(SETUP, store, "setting", "machine")
+    return Bench(SETUP, store, "machine")
 
 
 def quiet(step: object) -> None:
@@ -43,13 +43,12 @@ def kept(store: Store) -> dict[tuple[str, str], Measurement]:
 def behaving(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report) -> None:
     """Says of every form that it ran, after it did what its name says."""
     for one in workloads:
-        for key in ("", *(form.key for form in one.forms)):
+        for key in (AS_IS, *(form.key for form in one.forms)):
             report(Began(one.subject, key))
             _note(f"{os.getpid()} {one.subject} {key}")
-            _do(key or one.subject)
-        for key in ("", *(form.key for form in one.forms)):
+            _do(one.subject if key == AS_IS else key)
+        for key in (AS_IS, *(form.key for form in one.forms)):
             report(Ran(one.subject, key, timed(1.5, 1.4, 1.6, 1e-3, 4)))
-        report(Done(one.subject))
 
 
 def _do(name: str) -> None:

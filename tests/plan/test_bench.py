@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
 
-from tests.plan.races import behaving, bench, kept, quiet, workload
+from tests.plan.races import SETUP, behaving, bench, kept, quiet, workload
 from widthfold_onnx.errors import InternalError, UnverifiedError
 from widthfold_onnx.plan.measure import bench as bench_module
-from widthfold_onnx.plan.measure.bench import AS_IS
 from widthfold_onnx.plan.measure.measurements import MORE_TIME
-from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran
+from widthfold_onnx.plan.measure.successive_halving import Began, Ran
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.progress import Step
-from widthfold_onnx.results.store import NO_TIME, lost, timed
+from widthfold_onnx.results.store import AS_IS, NO_TIME, lost, timed
+from widthfold_onnx.runtime.sessions.session import Level
 
 
 @pytest.fixture
@@ -85,12 +86,12 @@ def test_only_what_is_missing_is_measured(store: Store, inside) -> None:
 
 def test_another_setting_or_machine_knows_nothing(store: Store, inside) -> None:
     bench(store).measure([workload("one", "a")], 60.0, quiet)
-    for setting, machine, known in (
-        ("setting", "machine", 0),
-        ("other", "machine", 2),
-        ("setting", "other", 2),
+    for setup, machine, known in (
+        (SETUP, "machine", 0),
+        (dataclasses.replace(SETUP, level=Level.EXTENDED), "machine", 2),
+        (SETUP, "other", 2),
     ):
-        used = bench_module.Bench(bench(store).setup, store, setting, machine)
+        used = bench_module.Bench(setup, store, machine)
         used.measure([workload("one", "a")], 60.0, quiet)
         assert used.measured == known
 
@@ -100,10 +101,9 @@ def test_what_had_no_time_gets_another_chance_with_more_of_it(
 ) -> None:
     def race(workloads, setup, seconds, *, report) -> None:
         for one in workloads:
-            report(Began(one.subject, ""))
-            report(Ran(one.subject, "", timed(1.0, 1.0, 1.0, 1.0, 4)))
+            report(Began(one.subject, AS_IS))
+            report(Ran(one.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
             report(Ran(one.subject, "a", lost(NO_TIME)))
-            report(Done(one.subject))
 
     monkeypatch.setattr(bench_module, "race", race)
     for budget, races in ((10.0, 1), (10.0, 1), (10 * MORE_TIME - 1, 1), (10 * MORE_TIME, 2)):
@@ -112,13 +112,13 @@ def test_what_had_no_time_gets_another_chance_with_more_of_it(
     assert kept(store)["one", "a"].status == "lost"
 
 
-@pytest.mark.parametrize("what", ["", "a"])
+@pytest.mark.parametrize("what", [AS_IS, "a"])
 def test_what_was_lost_is_tried_again_after_a_week(store: Store, inside, what: str) -> None:
     bench(store).measure([workload("one", "a", "b")], 60.0, quiet)
     for days, races in ((6, 0), (8, 1)):
         taken = datetime.now(UTC) - timedelta(days=days)
         reason = lost("out of memory")
-        bench(store).keep("one", what or AS_IS, replace(reason, taken=taken.isoformat()))
+        bench(store).keep("one", what, replace(reason, taken=taken.isoformat()))
         inside.races.clear()
         bench(store).measure([workload("one", "a", "b")], 60.0, quiet)
         assert len(inside.races) == races

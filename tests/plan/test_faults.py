@@ -11,8 +11,8 @@ import pytest
 
 from tests.plan.races import LOG, behaving, bench, kept, quiet, workload
 from widthfold_onnx.plan.measure import bench as bench_module
-from widthfold_onnx.plan.measure.bench import AS_IS
 from widthfold_onnx.plan.store.store import Store
+from widthfold_onnx.results.store import AS_IS
 
 ROOT = Path(__file__).parents[2]
 
@@ -69,7 +69,13 @@ def test_a_form_that_goes_wrong_loses_and_only_it(
     assert [key for key, item in found.items() if item.status == "lost"] == [("two", form)]
     assert used.measured == len(wanted)
     again = [(subject, key) for child, subject, key in log() if child == 1]
-    assert again == [("two", ""), ("two", "a"), ("two", "b"), ("three", ""), ("three", "a")]
+    assert again == [
+        ("two", AS_IS),
+        ("two", "a"),
+        ("two", "b"),
+        ("three", AS_IS),
+        ("three", "a"),
+    ]
     used.measure(workloads, ahead(), quiet)
     assert used.measured == len(wanted), "what is known was measured again"
     assert max(child for child, _, _ in log()) == 1
@@ -81,7 +87,7 @@ def test_a_layer_that_does_not_run_loses_alone(store: Store, log) -> None:
     found = kept(store)
     assert found.keys() == {("exit", AS_IS), ("two", AS_IS), ("two", "a")}
     assert found["exit", AS_IS].status == "lost"
-    assert [row for row in log() if row[1] == "exit"] == [(0, "exit", "")]
+    assert [row for row in log() if row[1] == "exit"] == [(0, "exit", AS_IS)]
     used.measure([workload("exit", "a", "b"), workload("two", "a")], ahead(), quiet)
     assert len(log()) == 3
 

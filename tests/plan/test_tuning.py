@@ -23,12 +23,12 @@ from tests.plan.workers import (
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 from widthfold_onnx.plan.measure import bench
-from widthfold_onnx.plan.measure.bench import AS_IS
 from widthfold_onnx.plan.measure.effort import SPENDING
 from widthfold_onnx.plan.search import trials, tuning
 from widthfold_onnx.plan.search.tuning import EVERY_FORM, tune
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.progress import Step
+from widthfold_onnx.results.store import AS_IS
 
 MODELS = Path(__file__).parents[2] / "models"
 SIGNAL = MODELS / "signal_1d.onnx"

@@ -14,12 +14,10 @@ import msgspec
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Shapes, VerifyOptions
-from widthfold_onnx.plan.measure.bench import AS_IS
-from widthfold_onnx.plan.measure.cluster_task import Outcome
-from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, Report, Setup
+from widthfold_onnx.plan.measure.successive_halving import Began, Ran, Report, Setup
 from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.results import Measurement
-from widthfold_onnx.results.store import SKIPPED, lost, now, timed
+from widthfold_onnx.results.store import AS_IS, SKIPPED, lost, now, timed
 
 SECONDS = 0.2
 MEETING = "MEETING"
@@ -36,7 +34,7 @@ def workloads(log: Path, count: int) -> list[Workload]:
     return [Workload(f"layer {number}", str(log).encode(), (), 1, 1.0) for number in range(count)]
 
 
-def noted(workload: Workload, setup: Setup, seconds: float, share: float) -> list[Outcome]:
+def noted(workload: Workload, setup: Setup, seconds: float, share: float) -> list[Ran]:
     """Log when it began and ended, and where; a layer may kill the worker, or call it broken."""
     log = Path(os.fsdecode(workload.model))
     began = time.monotonic()
@@ -59,7 +57,7 @@ def noted(workload: Workload, setup: Setup, seconds: float, share: float) -> lis
     time.sleep(SECONDS)
     _note(log, workload, began)
     one = Measurement("ok", 1.0, 1.0, 1.0, 1e-3, 4, "", now())
-    return [(workload.subject, AS_IS, one)]
+    return [Ran(workload.subject, AS_IS, one)]
 
 
 def _note(log: Path, workload: Workload, began: float) -> None:
@@ -75,10 +73,9 @@ def own_number() -> dict[str, str]:
 def quick(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report: Report) -> None:
     """A race without a runtime, in which every form is as fast as the layer."""
     for workload in workloads:
-        for key in ("", *(form.key for form in workload.forms)):
+        for key in (AS_IS, *(form.key for form in workload.forms)):
             report(Began(workload.subject, key))
             report(Ran(workload.subject, key, timed(1.0, 1.0, 1.0, 1e-3, 4)))
-        report(Done(workload.subject))
 
 
 def falling(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report: Report) -> None:

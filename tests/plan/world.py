@@ -14,10 +14,10 @@ import pytest
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.plan.measure import bench
-from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, race
+from widthfold_onnx.plan.measure.successive_halving import Began, Ran, race
 from widthfold_onnx.plan.search import search_context, trials
 from widthfold_onnx.results import Measurement
-from widthfold_onnx.results.store import lost, timed
+from widthfold_onnx.results.store import AS_IS, lost, timed
 from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.runtime.inputs.distributions import Distribution
 from widthfold_onnx.runtime.paired_benchmark import (
@@ -85,14 +85,13 @@ class World:
     def _race(self, workloads, setup, seconds, report) -> None:
         for workload in workloads:
             if not workload.forms:  # the layer as it is, before it races
-                report(Began(workload.subject, ""))
-                report(Ran(workload.subject, "", timed(1.0, 1.0, 1.0, 1.0, 4)))
-                report(Done(workload.subject))
+                report(Began(workload.subject, AS_IS))
+                report(Ran(workload.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
                 continue
             self.raced.append(workload.subject)
             self.at.append(setup.level)
-            report(Began(workload.subject, ""))
-            report(Ran(workload.subject, "", timed(1.0, 1.0, 1.0, 1.0, 4)))
+            report(Began(workload.subject, AS_IS))
+            report(Ran(workload.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
             for key in (form.key for form in workload.forms):
                 found = self.alone(json.loads(workload.subject), json.loads(key))
                 if isinstance(found, str):
@@ -101,7 +100,6 @@ class World:
                     ratio, low = found
                     measured = timed(ratio, low, 2 * ratio - low, 1 / ratio, 40)
                     report(Ran(workload.subject, key, measured))
-            report(Done(workload.subject))
 
     def _contest(
         self, base: Path, other: Path, options, shapes, kind=Distribution.NORMAL

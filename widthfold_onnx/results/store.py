@@ -13,6 +13,9 @@ from widthfold_onnx.results.base import Result
 
 STORE_SCHEMA = "widthfold.store/1"
 
+AS_IS = "as-is"
+"""The candidate that is no other form: a layer as it is."""
+
 NO_TIME = "no time was left"
 OUT_OF_REACH = "its multiply-adds alone would take longer"
 NO_SUCH_FORM = "it does not exist at these extents"

@@ -10,27 +10,23 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Self
 
 import msgspec
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
-from widthfold_onnx.plan.measure.effort import SPENDING
+from widthfold_onnx.options import Provider
 from widthfold_onnx.plan.measure.measurements import is_known, outdated
-from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, Setup, race
+from widthfold_onnx.plan.measure.successive_halving import Began, Ran, Setup, race
 from widthfold_onnx.plan.store.identity import setting_identity
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.results import Key, Measurement
-from widthfold_onnx.results.store import NO_TIME, lost
+from widthfold_onnx.results.store import AS_IS, NO_TIME, lost
 from widthfold_onnx.rules.forms.open_extents import EXTENTS
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.sessions.descriptions import described
-from widthfold_onnx.runtime.sessions.session import Level
 
-AS_IS = "as-is"
 SILENCE = 60.0
 """Seconds that a form may take to load and run before it counts as hung."""
 
@@ -49,43 +45,20 @@ class Bench:
     """Measures for one setting on one machine.
 
     Args:
-        setup: provider, threads and limits of forms.
+        setup: how forms run; its provider is not AUTO.
         store: where measurements are kept.
-        setting: `identity.setting_identity`.
         machine: `identity.machine_identity`.
+
+    Raises:
+        InternalError: the provider is AUTO.
     """
 
-    def __init__(self, setup: Setup, store: Store, setting: str, machine: str) -> None:
+    def __init__(self, setup: Setup, store: Store, machine: str) -> None:
         self.setup = setup
         self.machine = machine
         self.kept: set[tuple[str, str]] = set()
         self._store = store
-        self._setting = setting
-
-    @classmethod
-    def of(
-        cls,
-        options: SearchOptions,
-        fold: FoldOptions,
-        store: Store,
-        machine: str,
-        level: Level = Level.ALL,
-    ) -> Self:
-        """Return a bench for a chosen provider.
-
-        Args:
-            options: provider, which must not be AUTO, with its options and those of sessions,
-                threads, and effort.
-            fold: limits of forms.
-            store: where measurements are kept.
-            machine: `identity.machine_identity`.
-            level: at which layers run.
-
-        Raises:
-            InternalError: the provider is AUTO.
-        """
-        setup = Setup(options, fold, level, SPENDING[options.effort].rungs)
-        return cls(setup, store, setting_identity(options, level), machine)
+        self._setting = setting_identity(setup.how, setup.level)
 
     @property
     def measured(self) -> int:
@@ -135,7 +108,7 @@ class Bench:
         own = self.known(workload.subject, AS_IS)
         if own is not None and own.status == "lost":
             return workload if outdated(own) and seconds > 0 else None
-        pairs = self.setup.rungs[0].pairs
+        pairs = self.setup.spending.rungs[0].pairs
         known = {form: self.known(workload.subject, form.key) for form in workload.forms}
         forms = tuple(form for form, found in known.items() if not is_known(found, seconds, pairs))
         return replace(workload, forms=forms) if forms or own is None else None
@@ -173,27 +146,27 @@ def measure(
     Raises:
         UnverifiedError: the runtime cannot be used.
     """
-    course = _Progress(workloads, deadline, keep, on_progress)
-    while course.left and time.monotonic() < deadline:
+    left = _Left(workloads, deadline, keep, on_progress)
+    while left.workloads and time.monotonic() < deadline:
         try:
             isolated(
                 race,
-                list(course.left.values()),
+                list(left.workloads.values()),
                 setup,
                 (deadline - time.monotonic()) * share,
                 silence=SILENCE,
                 memory=_memory(setup.how.provider),
-                on_progress=course.hear,
+                on_progress=left.hear,
             )
         except _BudgetSpentError:
             return
         except UnverifiedError as error:
-            if not course.is_running:
+            if left.running is None:
                 raise  # nothing ran: the runtime cannot be used
-            course.lose(str(error))
+            left.lose(left.running, str(error))
 
 
-class _Progress:
+class _Left:
     """The workloads left to measure, kept up to date by messages of the children.
 
     Args:
@@ -201,64 +174,63 @@ class _Progress:
         deadline: when to stop, on the clock `time.monotonic`.
         keep: gets every measurement at once.
         on_progress: gets a step per workload.
+
+    Attributes:
+        workloads: by subject, each with the forms that are left.
+        running: the form that has begun; None between two layers.
     """
 
     def __init__(
         self, workloads: Sequence[Workload], deadline: float, keep: Keep, on_progress: Progress
     ) -> None:
-        self.left = {workload.subject: workload for workload in workloads}
-        self._total = len(self.left)
+        self.workloads = {workload.subject: workload for workload in workloads}
+        self.running: Began | None = None
+        self._total = len(self.workloads)
         self._deadline = deadline
         self._budget = deadline - time.monotonic()
         self._keep = keep
         self._on_progress = on_progress
-        self._told: set[tuple[str, str]] = set()
-        self._running = Began("", "")
 
-    @property
-    def is_running(self) -> bool:
-        """True if a form has begun and its workload is not done."""
-        return self._running.subject in self.left
-
-    def hear(self, message: Began | Ran | Done) -> None:
+    def hear(self, message: Began | Ran) -> None:
         """Handle a message of a child.
 
         Raises:
             _BudgetSpentError: a workload begins after the deadline.
         """
-        if isinstance(message, Began):
-            self._running = message
-            if not message.key:
-                self._begin()
-        elif isinstance(message, Done):
-            del self.left[message.subject]
-        else:
-            found = message.found
-            if found.reason == NO_TIME:  # so that it counts only where there is no more time
-                found = msgspec.structs.replace(found, seconds=self._budget)
-            self._tell(message.subject, message.key, found)
+        if isinstance(message, Ran):
+            self._settle(message)
+            return
+        if message.candidate == AS_IS:
+            self._begin_layer()
+        self.running = message
 
-    def lose(self, reason: str) -> None:
-        """Mark the running form as lost; if it is the layer as it is, drop the workload's forms."""
-        subject, key = self._running.subject, self._running.key
-        self._tell(subject, key, lost(reason))
-        workload = self.left.pop(subject)
-        forms = tuple(form for form in workload.forms if (subject, form.key) not in self._told)
-        if key and forms:
-            self.left = {subject: replace(workload, forms=forms), **self.left}
-        self._running = Began("", "")
+    def lose(self, form: Began, reason: str) -> None:
+        """Mark the form that was running as lost; without the layer as it is, none can race."""
+        self._settle(Ran(form.subject, form.candidate, lost(reason)))
+        if form.candidate == AS_IS:
+            self.workloads.pop(form.subject, None)
+        self.running = None
 
-    def _begin(self) -> None:
+    def _begin_layer(self) -> None:
         spare = self._deadline - time.monotonic()
         if spare < 0:
             raise _BudgetSpentError
-        done = self._total - len(self.left)
+        done = self._total - len(self.workloads)
         step = f"measuring layer {done + 1} of {self._total}"
         self._on_progress(Step(step, done, self._total, spare))
 
-    def _tell(self, subject: str, key: str, measurement: Measurement) -> None:
-        self._told.add((subject, key))
-        self._keep(subject, key or AS_IS, measurement)
+    def _settle(self, ran: Ran) -> None:
+        """Keep a result; a layer of which every form has one is done."""
+        subject, candidate, found = ran
+        if found.reason == NO_TIME:  # so that it counts only where there is no more time
+            found = msgspec.structs.replace(found, seconds=self._budget)
+        self._keep(subject, candidate, found)
+        workload = self.workloads[subject]
+        forms = tuple(form for form in workload.forms if form.key != candidate)
+        self.workloads[subject] = replace(workload, forms=forms)
+        if not forms:
+            del self.workloads[subject]
+            self.running = None
 
 
 def _memory(provider: Provider) -> int | None:

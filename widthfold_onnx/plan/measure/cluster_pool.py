@@ -14,13 +14,14 @@ from typing import NamedTuple
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, SearchOptions
-from widthfold_onnx.plan.measure.bench import AS_IS, Bench
+from widthfold_onnx.plan.measure.bench import Bench
 from widthfold_onnx.plan.measure.cluster import Cluster, Flight
+from widthfold_onnx.plan.measure.successive_halving import Setup
 from widthfold_onnx.plan.store.identity import Place
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.progress import Progress, Step
-from widthfold_onnx.results.store import lost
+from widthfold_onnx.results.store import AS_IS, lost
 from widthfold_onnx.text import printable
 
 LONELY = 30.0
@@ -112,7 +113,7 @@ class ClusterPool:
 
     def _queue(self, place: Place, workloads: Sequence[Workload], deadline: float) -> _Queue:
         options = replace(self._options, provider=place.provider)
-        bench = Bench.of(options, self._fold, self._store, place.machine)
+        bench = Bench(Setup(options, self._fold), self._store, place.machine)
         self.benches.append(bench)
         return _Queue(bench, bench.missing(workloads, deadline - time.monotonic()))
 

@@ -6,15 +6,11 @@ import threading
 import time
 
 from widthfold_onnx.plan.measure.bench import measure
-from widthfold_onnx.plan.measure.successive_halving import Setup
+from widthfold_onnx.plan.measure.successive_halving import Ran, Setup
 from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.progress import silent
-from widthfold_onnx.results import Measurement
 from widthfold_onnx.runtime.environment import version
 from widthfold_onnx.runtime.sessions.session import runtime_version
-
-Outcome = tuple[str, str, Measurement]
-"""Subject, candidate and measurement."""
 
 _turn = threading.Lock()
 """Held during a measurement, so that a worker takes one at a time."""
@@ -29,7 +25,7 @@ def versions() -> dict[str, str]:
     return {"widthfold-onnx": version("widthfold-onnx"), "onnxruntime": runtime_version()}
 
 
-def measured(workload: Workload, setup: Setup, seconds: float, share: float) -> list[Outcome]:
+def measured(workload: Workload, setup: Setup, seconds: float, share: float) -> list[Ran]:
     """Measure one workload; a form that crashes ends a child process, not the worker.
 
     Args:
@@ -41,13 +37,13 @@ def measured(workload: Workload, setup: Setup, seconds: float, share: float) -> 
     Raises:
         UnverifiedError: the runtime cannot be used.
     """
-    found: list[Outcome] = []
+    found: list[Ran] = []
     with _turn:
         measure(
             [workload],
             setup,
             time.monotonic() + seconds,
-            lambda *outcome: found.append(outcome),
+            lambda *ran: found.append(Ran(*ran)),
             silent,
             share=share,
         )

@@ -10,10 +10,17 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from widthfold_onnx.options import Effort
-from widthfold_onnx.plan.measure.successive_halving import RUNGS, Rung
 from widthfold_onnx.runtime.clock import SMALLEST_DIFFERENCE
+
+
+class Rung(NamedTuple):
+    """One round of a race: the number of best forms that run, and the pairs of runs of each."""
+
+    forms: int
+    pairs: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +72,7 @@ SPENDING = {
     ),
     Effort.THOROUGH: Spending(
         forms=sys.maxsize,
-        rungs=RUNGS,
+        rungs=(Rung(sys.maxsize, 4), Rung(6, 10), Rung(2, 40)),
         first=2.0,
         layers=150.0,
         least=0.0,

@@ -18,12 +18,12 @@ from typing import NamedTuple
 import numpy as np
 
 from widthfold_onnx.algebra.packed_layout import PackedLayout
-from widthfold_onnx.plan.measure.bench import AS_IS
 from widthfold_onnx.plan.workload.layers import Layers
 from widthfold_onnx.plan.workload.layout_edges import Link
 from widthfold_onnx.plan.workload.packed_workload import inside_subject
 from widthfold_onnx.plan.workload.workloads import Form, Workload
 from widthfold_onnx.results import Measurement
+from widthfold_onnx.results.store import AS_IS
 
 SMALLEST_GAIN = 1.03
 """A layer takes another form only if the low end of the form's speed-up exceeds this.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from widthfold_onnx.plan.measure.bench import AS_IS, Bench
+from widthfold_onnx.plan.measure.bench import Bench
 from widthfold_onnx.plan.search.assign import SMALLEST_GAIN
 from widthfold_onnx.plan.workload.layers import Layers
 from widthfold_onnx.plan.workload.workloads import Form, Workload
 from widthfold_onnx.results import Gain, Measurement
+from widthfold_onnx.results.store import AS_IS
 from widthfold_onnx.runtime.clock import judge
 
 PREDICTED_GAIN = 1.25

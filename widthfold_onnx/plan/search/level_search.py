@@ -13,13 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from widthfold_onnx.plan.measure.bench import AS_IS, Bench
+from widthfold_onnx.plan.measure.bench import Bench
 from widthfold_onnx.plan.measure.effort import Spending
 from widthfold_onnx.plan.search.assign import foresee
 from widthfold_onnx.plan.search.gains import Gains, pays
 from widthfold_onnx.plan.workload.layers import Layers
 from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.progress import Progress
+from widthfold_onnx.results.store import AS_IS
 
 HOPE = 2.0
 """How much faster than predicted the best form of a layer may be: of 80 layers two exceeded it."""

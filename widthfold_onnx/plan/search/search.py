@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,7 @@ from widthfold_onnx.plan.decide.companions import companion_reports
 from widthfold_onnx.plan.decide.decisions import plan, rewriting
 from widthfold_onnx.plan.measure.bench import Bench
 from widthfold_onnx.plan.measure.effort import SPENDING, Spending
+from widthfold_onnx.plan.measure.successive_halving import Setup
 from widthfold_onnx.plan.predict.targets import Target
 from widthfold_onnx.plan.search.found import Found
 from widthfold_onnx.plan.search.gains import Gains, gain_of, is_faster
@@ -94,9 +95,8 @@ def search(
     else:
         context = context_without_running(loaded, options, fold.input_shapes, store)
     options = replace(options, provider=context.provider)
-    bench_at = partial(Bench.of, options, fold, store, context.machine)
     with tempfile.TemporaryDirectory() as folder:
-        stages = _Search(loaded, fold, options, context, bench_at, Path(folder), on_progress)
+        stages = _Search(loaded, fold, options, context, store, Path(folder), on_progress)
         return stages.run()
 
 
@@ -108,14 +108,14 @@ class _Search:
     fold: FoldOptions
     options: SearchOptions
     context: SearchContext
-    bench_at: Callable[[Level], Bench]
+    store: Store
     folder: Path
     say: Progress
 
     def run(self) -> Found:
         asked = Choice(frozen=self.fold.freeze_weights and bool(overridable(self.loaded.proto)))
         matches = self._exchanged(asked, self.fold.exchanges)[1]
-        bench = self.bench_at(Level.ALL)
+        bench = self._bench(Level.ALL)
         taken, gains = self._companions(asked, matches, self._trials(Layers(), bench))
         first = self._level(taken, bench, self.context.target)
         trials = self._trials(first.layers, bench)
@@ -225,9 +225,12 @@ class _Search:
         levels = [replace(first, seconds=original.seconds * original.ratio)]
         if CLOSE * original.ratio > 1:
             aim = self.context.target.without_blocked_kernels()
-            extended = self._level(taken, self.bench_at(Level.EXTENDED), aim)
+            extended = self._level(taken, self._bench(Level.EXTENDED), aim)
             levels.append(replace(extended, seconds=original.seconds))
         return levels
+
+    def _bench(self, level: Level) -> Bench:
+        return Bench(Setup(self.options, self.fold, level), self.store, self.context.machine)
 
     def _level(self, taken: Choice, bench: Bench, target: Target) -> LevelSearch:
         layers = Layers.of(self._document(taken), self.fold, self.context.shapes, target)

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from widthfold_onnx.plan.measure.bench import AS_IS
 from widthfold_onnx.plan.measure.effort import Spending
 from widthfold_onnx.plan.search.assign import assign
 from widthfold_onnx.plan.search.gains import Gains
 from widthfold_onnx.plan.search.level_search import LevelSearch
 from widthfold_onnx.plan.search.trials import ORIGINAL, Choice, Trials
 from widthfold_onnx.progress import Progress, Step
+from widthfold_onnx.results.store import AS_IS
 
 WEAK_SHARE = 0.1
 """Choices that save less than this share of the total saving are tried together."""

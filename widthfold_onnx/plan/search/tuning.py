@@ -17,11 +17,12 @@ from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 from widthfold_onnx.plan.decide.decisions import ALREADY_FOLDED
-from widthfold_onnx.plan.measure.bench import AS_IS, Bench
+from widthfold_onnx.plan.measure.bench import Bench
 from widthfold_onnx.plan.measure.cluster import Cluster
 from widthfold_onnx.plan.measure.cluster_pool import ClusterPool
 from widthfold_onnx.plan.measure.effort import SPENDING
 from widthfold_onnx.plan.measure.local_pool import measure_with
+from widthfold_onnx.plan.measure.successive_halving import Setup
 from widthfold_onnx.plan.predict.targets import target, usual
 from widthfold_onnx.plan.search.assign import foresee
 from widthfold_onnx.plan.store.identity import find_place
@@ -31,6 +32,7 @@ from widthfold_onnx.plan.workload.workloads import Workload, joined
 from widthfold_onnx.progress import Progress, Step, silent
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import TunedMachine, TunedModel, TuneReport
+from widthfold_onnx.results.store import AS_IS
 from widthfold_onnx.rewrite.record import carries_folds
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.environment import cores
@@ -138,7 +140,7 @@ def _measuring(
             f"each other: at most {most}, at least 1"
         )
     reads, machine = isolated(find_place, options)
-    bench = Bench.of(replace(options, provider=reads), fold, store, machine)
+    bench = Bench(Setup(replace(options, provider=reads), fold), store, machine)
     measure = bench.measure if jobs == 1 else partial(measure_with, jobs, bench)
     yield _Measuring(reads, [bench], measure)
 
