@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.plan.search.choice import Choice
 from widthfold_onnx.plan.search.gains import PREDICTED_GAIN, pays
 from widthfold_onnx.plan.search.level_search import LevelSearch
-from widthfold_onnx.plan.search.trials import Choice
 from widthfold_onnx.plan.workload.candidates import form_of
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import CompanionReport, Gain, SearchReport

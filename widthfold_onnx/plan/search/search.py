@@ -17,25 +17,21 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import msgspec
-import onnx
 
-from widthfold_onnx.model.graph.document import Document
-from widthfold_onnx.model.proto.frozen import frozen, overridable
+from widthfold_onnx.model.proto.frozen import overridable
 from widthfold_onnx.model.read.loader import LoadedModel
-from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Companion, FoldOptions, SearchOptions
 from widthfold_onnx.plan.decide.companions import companion_reports
-from widthfold_onnx.plan.decide.decisions import plan, rewriting
 from widthfold_onnx.plan.measure.bench import Bench
 from widthfold_onnx.plan.measure.effort import SPENDING, Spending
 from widthfold_onnx.plan.measure.successive_halving import Setup
 from widthfold_onnx.plan.predict.targets import Target
+from widthfold_onnx.plan.search.choice import ORIGINAL, Choice, document_of, prepared_by
 from widthfold_onnx.plan.search.found import Found
 from widthfold_onnx.plan.search.gains import Gains, gain_of, is_faster
 from widthfold_onnx.plan.search.level_search import LevelSearch
@@ -45,17 +41,14 @@ from widthfold_onnx.plan.search.search_context import (
     context_without_running,
 )
 from widthfold_onnx.plan.search.settling import Settling
-from widthfold_onnx.plan.search.trials import ORIGINAL, Choice, Trials
+from widthfold_onnx.plan.search.trials import Trials
 from widthfold_onnx.plan.store.store import Store
-from widthfold_onnx.plan.workload.candidates import form_of
 from widthfold_onnx.plan.workload.layers import Layers
 from widthfold_onnx.progress import Progress, Step
-from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Gain, Measurement, SearchReport
-from widthfold_onnx.rewrite.exchange import Match, exchanged
+from widthfold_onnx.rewrite.exchange import Match
 from widthfold_onnx.rules.companions.table import COMPANIONS
-from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.match.site import LinearSite
 from widthfold_onnx.runtime.inputs.distributions import Distribution
 from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.session import Level
@@ -66,8 +59,6 @@ CLOSE = 1.05
 They always race at ALL: folded channels fill what its kernels compute, so a model may be fastest
 there once it is folded, even if the original is not.
 """
-
-AS_IT_IS = Refusal(Code.NO_GAIN, "the choice leaves it as it is")
 
 
 def search(
@@ -114,7 +105,7 @@ class _Search:
 
     def run(self) -> Found:
         asked = Choice(frozen=self.fold.freeze_weights and bool(overridable(self.loaded.proto)))
-        matches = self._exchanged(asked, self.fold.exchanges)[1]
+        matches = prepared_by(replace(asked, companions=self.fold.exchanges), self.loaded)[1]
         bench = self._bench(Level.ALL)
         taken, gains = self._companions(asked, matches, self._trials(Layers(), bench))
         first = self._level(taken, bench, self.context.target)
@@ -152,7 +143,7 @@ class _Search:
                 folded_setting=final.setting if is_faster(final) else "",
             )
         return Found(
-            document=self._document(accepted),
+            document=document_of(accepted, self.loaded),
             fold=self.fold,
             accepted=accepted,
             level=level,
@@ -233,7 +224,8 @@ class _Search:
         return Bench(Setup(self.options, self.fold, level), self.store, self.context.machine)
 
     def _level(self, taken: Choice, bench: Bench, target: Target) -> LevelSearch:
-        layers = Layers.of(self._document(taken), self.fold, self.context.shapes, target)
+        document = document_of(taken, self.loaded)
+        layers = Layers.of(document, self.fold, self.context.shapes, target)
         gains = Gains(layers, bench, predict=not self.options.measure)
         return LevelSearch(layers, bench, gains, self._spending)
 
@@ -253,33 +245,7 @@ class _Search:
 
     def _trials(self, layers: Layers, bench: Bench) -> Trials:
         """Time whole models in which layers take their forms."""
-        build, shapes = partial(self._built, layers), self.context.shapes
-        places = layers.places()
-        return Trials(self.loaded, build, bench, places, self.options, shapes, self.folder)
-
-    def _built(self, layers: Layers, choice: Choice) -> tuple[onnx.ModelProto, set[str]]:
-        def choose(site: LinearSite) -> Reformulation | Refusal:
-            subject = layers.subject(site)
-            if isinstance(subject, Refusal) or subject not in choice.forms:
-                return AS_IT_IS
-            return form_of(site, choice.forms[subject], self.fold)
-
-        document = self._document(choice)
-        decisions = plan(document, self.fold, choose) if choice.forms else []
-        model = rewriting(document, decisions, self.fold).carry_out()
-        return model, document.external_names
-
-    def _document(self, choice: Choice) -> Document:
-        """Return the model with what a choice changes beside the layers."""
-        copy = onnx.ModelProto()
-        copy.CopyFrom(self._exchanged(choice, choice.companions)[0])
-        return Document(copy, self.loaded.folder, OPERATORS)
-
-    def _exchanged(
-        self, choice: Choice, names: Collection[Companion]
-    ) -> tuple[onnx.ModelProto, list[Match]]:
-        proto = frozen(self.loaded.proto) if choice.frozen else self.loaded.proto
-        return exchanged(proto, self.loaded.folder, names)
+        return Trials(self.loaded, layers, bench, self.context.shapes, self.folder)
 
 
 def _fastest(original: Measurement | None) -> str:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 
 from widthfold_onnx.plan.measure.effort import Spending
 from widthfold_onnx.plan.search.assign import assign
+from widthfold_onnx.plan.search.choice import ORIGINAL, Choice
 from widthfold_onnx.plan.search.gains import Gains
 from widthfold_onnx.plan.search.level_search import LevelSearch
-from widthfold_onnx.plan.search.trials import ORIGINAL, Choice, Trials
+from widthfold_onnx.plan.search.trials import Trials
 from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.results.store import AS_IS
 

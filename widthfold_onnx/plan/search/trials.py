@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
-
-import onnx
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.read.loader import LoadedModel
 from widthfold_onnx.model.write.writer import write_model
-from widthfold_onnx.options import Companion, SearchOptions, Shapes, VerifyOptions
+from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.plan.measure.bench import Bench
 from widthfold_onnx.plan.measure.measurements import outdated
+from widthfold_onnx.plan.search.choice import ORIGINAL, Choice, built
 from widthfold_onnx.plan.store.identity import canonical
-from widthfold_onnx.plan.workload.layers import Place
+from widthfold_onnx.plan.workload.layers import Layers
 from widthfold_onnx.results import Measurement
 from widthfold_onnx.results.store import lost
 from widthfold_onnx.runtime.child import isolated
@@ -32,36 +31,13 @@ AT_ONCE = 8
 """Most models that are in memory at a time, besides the one that they are compared with."""
 
 
-@dataclass(frozen=True)
-class Choice:
-    """List the changes that a search makes to a model.
-
-    Attributes:
-        frozen: whether weights that are also graph inputs are taken out of these.
-        companions: those that are exchanged.
-        forms: subject of a layer -> its form; a layer that is not named stays as it is.
-    """
-
-    frozen: bool = False
-    companions: tuple[Companion, ...] = ()
-    forms: Mapping[str, str] = field(default_factory=dict)
-
-
-ORIGINAL = Choice()
-
-Build = Callable[[Choice], tuple[onnx.ModelProto, set[str]]]
-"""Returns the model of a choice, and the names of its tensors that go into external files."""
-
-
 class Trials:
     """Times rewritten models; results of earlier trials come from the store.
 
     Args:
         loaded: the original model.
-        build: builds the model of a choice.
-        bench: the store, setting and machine.
-        sites: the sites that may be folded: another selection makes another model of a choice.
-        options: provider, threads, and whether to measure at all.
+        layers: its layers: another selection of sites makes another model of a choice.
+        bench: the store, and how models run.
         shapes: shapes of every input.
         folder: folder for the models that are built.
     """
@@ -69,25 +45,23 @@ class Trials:
     def __init__(
         self,
         loaded: LoadedModel,
-        build: Build,
+        layers: Layers,
         bench: Bench,
-        sites: Sequence[Place],
-        options: SearchOptions,
         shapes: Shapes,
         folder: Path,
     ) -> None:
         self._loaded = loaded
-        self._build = build
+        self._layers = layers
         self._bench = bench
-        self._options = options
+        self._options = bench.setup.how
         self._shapes = shapes
         self._folder = folder
         self._subject = canonical(
             {
                 "model": _digest(loaded.path.read_bytes()),
-                "sites": _digest(canonical(sites).encode()),
+                "sites": _digest(canonical(layers.places()).encode()),
                 "shapes": shapes,
-                "stored": bool(options.inputs),
+                "stored": bool(self._options.inputs),
             }
         )
 
@@ -186,7 +160,7 @@ class Trials:
             return self._loaded.path
         path = self._folder / f"{_digest(canonical(asdict(choice)).encode())}.onnx"
         if not path.exists():
-            proto, external = self._build(choice)
+            proto, external = built(choice, self._loaded, self._layers, self._bench.setup.fold)
             write_model(
                 proto,
                 path,
