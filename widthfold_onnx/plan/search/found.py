@@ -53,17 +53,17 @@ class Found:
         if subject is None or isinstance(subject, Refusal):
             return None
         if subject in self.accepted.forms:
-            return self.level.gains.of(subject, self.accepted.forms[subject])
-        best = self.level.gains.best(subject)
+            return self.level.gain(subject, self.accepted.forms[subject])
+        best = self.level.best(subject)
         return None if best is None else best[1]
 
     def _why_not(self, subject: str) -> str:
         count = len(self.level.layers.workloads[subject].forms)
-        best = self.level.gains.best(subject)
+        best = self.level.best(subject)
         if best is None and subject in self.level.slight():
             return SLIGHT
         if best is None:
-            return f"none of its {count} forms {self.level.gains.unknown(subject)}"
+            return f"none of its {count} forms {self.level.unknown(subject)}"
         gain = best[1]
         if gain.predicted:
             why = f"is predicted at {gain.ratio:.2f}x; {PREDICTED_GAIN}x would be folded unmeasured"

@@ -33,7 +33,7 @@ from widthfold_onnx.plan.measure.successive_halving import Setup
 from widthfold_onnx.plan.predict.targets import Target
 from widthfold_onnx.plan.search.choice import ORIGINAL, Choice, document_of, prepared_by
 from widthfold_onnx.plan.search.found import Found
-from widthfold_onnx.plan.search.gains import Gains, gain_of, is_faster
+from widthfold_onnx.plan.search.gains import gain_of, is_faster
 from widthfold_onnx.plan.search.level_search import LevelSearch
 from widthfold_onnx.plan.search.search_context import (
     SearchContext,
@@ -161,7 +161,7 @@ class _Search:
     ) -> SearchReport:
         """Report what was measured, without what the last trial shows."""
         workloads = best.layers.workloads
-        known = [best.gains.best(subject) for subject in workloads]
+        known = [best.best(subject) for subject in workloads]
         return SearchReport(
             provider=self.options.provider.value,
             threads=self.options.threads,
@@ -226,8 +226,7 @@ class _Search:
     def _level(self, taken: Choice, bench: Bench, target: Target) -> LevelSearch:
         document = document_of(taken, self.loaded)
         layers = Layers.of(document, self.fold, self.context.shapes, target)
-        gains = Gains(layers, bench, predict=not self.options.measure)
-        return LevelSearch(layers, bench, gains, self._spending)
+        return LevelSearch(layers, bench)
 
     def _race(self, levels: Sequence[LevelSearch]) -> None:
         """Race the layers, at each level in an equal share of the time."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from widthfold_onnx.plan.measure.effort import Spending
 from widthfold_onnx.plan.search.assign import assign
 from widthfold_onnx.plan.search.choice import ORIGINAL, Choice
-from widthfold_onnx.plan.search.gains import Gains
 from widthfold_onnx.plan.search.level_search import LevelSearch
 from widthfold_onnx.plan.search.trials import Trials
 from widthfold_onnx.progress import Progress, Step
@@ -50,7 +49,7 @@ class Settling:
             agreed = self._agreed(other)
             if self._is_better(agreed, chosen):
                 level, chosen = other, agreed
-        return level, self._helping(level.gains, chosen) if self.spending.trial else chosen
+        return level, self._helping(level, chosen) if self.spending.trial else chosen
 
     def _is_better(self, other: Choice, chosen: Choice) -> bool:
         if other in (ORIGINAL, chosen):
@@ -83,13 +82,13 @@ class Settling:
             return chosen if timed[0] is not None and timed[1] is None else agreed
         return agreed if trial.low > 1 else chosen
 
-    def _helping(self, gains: Gains, chosen: Choice) -> Choice:
+    def _helping(self, level: LevelSearch, chosen: Choice) -> Choice:
         """Return the choice without the forms that do not help the whole model.
 
         A form that surely slows it down in its place is dropped. Those of which it is not sure
         whether they help stay if they help together.
         """
-        groups = _groups(gains, chosen)
+        groups = _groups(level, chosen)
         others = [_without(chosen, group) for group in groups]
         if others in ([], [ORIGINAL]):
             return chosen
@@ -107,9 +106,9 @@ class Settling:
         return sure if together is not None and together.ratio < 1 else kept
 
 
-def _groups(gains: Gains, chosen: Choice) -> list[list[str]]:
+def _groups(level: LevelSearch, chosen: Choice) -> list[list[str]]:
     """Return the layers that are tried together: those that save little, if others save more."""
-    saved = {s: gains.saved(s, form) for s, form in chosen.forms.items()}
+    saved = {s: level.saved(s, form) for s, form in chosen.forms.items()}
     weak = [s for s in saved if saved[s] < WEAK_SHARE * sum(saved.values())]
     strong = [[s] for s in saved if s not in weak]
     if not strong:

@@ -25,10 +25,11 @@ from widthfold_onnx.plan.measure.local_pool import measure_with
 from widthfold_onnx.plan.measure.successive_halving import Setup
 from widthfold_onnx.plan.predict.targets import target, usual
 from widthfold_onnx.plan.search.assign import foresee
+from widthfold_onnx.plan.search.level_search import racing
 from widthfold_onnx.plan.store.identity import find_place
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.plan.workload.layers import Layers
-from widthfold_onnx.plan.workload.workloads import Workload, joined
+from widthfold_onnx.plan.workload.workloads import Workload, joined, most_work_first
 from widthfold_onnx.progress import Progress, Step, silent
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import TunedMachine, TunedModel, TuneReport
@@ -79,8 +80,13 @@ def tune(
             on_progress(Step(f"reading {path.name}"))
             read.append((path.name, _layers(path, measuring.reads, fold_options)))
         spending = SPENDING[search_options.effort]
-        several = [_racing(layers, spending.forms) for _, layers in read]
-        every = Layers(joined(chain.from_iterable(several))).in_order()
+        several = [
+            racing(layers, layers.workloads, spending.forms, foresee(layers))
+            if isinstance(layers, Layers)
+            else []
+            for _, layers in read
+        ]
+        every = most_work_first(joined(chain.from_iterable(several)).values())
         seconds = search_options.time_budget or spending.layers * len(models)
         deadline = time.monotonic() + seconds
         interrupted = False
@@ -158,18 +164,6 @@ def _layers(
         return Layers.of(document, options, shapes, aim)
     except WidthfoldError as error:
         return error
-
-
-def _racing(layers: Layers | Refusal | WidthfoldError, forms: int) -> list[Workload]:
-    """Return the layers of a model with the forms that race in `optimize`."""
-    if not isinstance(layers, Layers):
-        return []
-    foreseen = foresee(layers)
-    return [
-        workload.cut_to(forms, foreseen.get(subject))
-        for every in (layers.workloads, layers.inside)
-        for subject, workload in every.items()
-    ]
 
 
 def _row(

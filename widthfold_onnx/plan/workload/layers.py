@@ -99,13 +99,6 @@ class Layers:
         layer_of = {workload.subject: subject for subject, workload in self.inside.items()}
         return {layer_of.get(workload.subject, workload.subject) for workload in workloads}
 
-    def in_order(self) -> list[Workload]:
-        """Return the workloads, most work first as time may be short; those inside regions last."""
-        every = (*self.workloads.values(), *self.inside.values())
-        return sorted(
-            every, key=lambda workload: (workload.inside, -workload.macs, workload.subject)
-        )
-
 
 def _place(site: Site) -> Place:
     return site.scope.path, site.node.outputs[0].name or ""
