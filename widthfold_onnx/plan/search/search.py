@@ -20,8 +20,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import msgspec
+from typing import NamedTuple
 
 from widthfold_onnx.model.proto.frozen import overridable
 from widthfold_onnx.model.read.loader import LoadedModel
@@ -30,16 +29,11 @@ from widthfold_onnx.plan.decide.companions import companion_reports
 from widthfold_onnx.plan.measure.bench import Bench
 from widthfold_onnx.plan.measure.effort import SPENDING, Spending
 from widthfold_onnx.plan.measure.successive_halving import Setup
-from widthfold_onnx.plan.predict.targets import Target
 from widthfold_onnx.plan.search.choice import ORIGINAL, Choice, document_of, prepared_by
 from widthfold_onnx.plan.search.found import Found
 from widthfold_onnx.plan.search.gains import gain_of, is_faster
 from widthfold_onnx.plan.search.level_search import LevelSearch
-from widthfold_onnx.plan.search.search_context import (
-    SearchContext,
-    context_by_running,
-    context_without_running,
-)
+from widthfold_onnx.plan.search.search_context import SearchContext, find_context
 from widthfold_onnx.plan.search.settling import Settling
 from widthfold_onnx.plan.search.trials import Trials
 from widthfold_onnx.plan.store.store import Store
@@ -81,14 +75,24 @@ def search(
         UnverifiedError: the runtime cannot be used, or the model does not run.
     """
     on_progress(Step("looking for the provider and the shapes of the inputs"))
-    if options.measure:
-        context = context_by_running(loaded, options, fold.input_shapes)
-    else:
-        context = context_without_running(loaded, options, fold.input_shapes, store)
+    context = find_context(loaded, options, fold.input_shapes, store)
     options = replace(options, provider=context.provider)
     with tempfile.TemporaryDirectory() as folder:
-        stages = _Search(loaded, fold, options, context, store, Path(folder), on_progress)
-        return stages.run()
+        return _Search(loaded, fold, options, context, store, Path(folder), on_progress).run()
+
+
+class _Raced(NamedTuple):
+    """The races of the layers.
+
+    Attributes:
+        levels: at which they raced, the one first that promises the fastest model.
+        original: its time at level ALL / at EXTENDED; None if there are not both.
+        interrupted: whether the caller ended them.
+    """
+
+    levels: Sequence[LevelSearch]
+    original: Measurement | None
+    interrupted: bool
 
 
 @dataclass(frozen=True)
@@ -104,80 +108,31 @@ class _Search:
     say: Progress
 
     def run(self) -> Found:
+        """Take companions, race the layers, settle on a choice, and try it."""
         asked = Choice(frozen=self.fold.freeze_weights and bool(overridable(self.loaded.proto)))
         matches = prepared_by(replace(asked, companions=self.fold.exchanges), self.loaded)[1]
         bench = self._bench(Level.ALL)
         taken, gains = self._companions(asked, matches, self._trials(Layers(), bench))
-        first = self._level(taken, bench, self.context.target)
+        first = self._level(taken, bench)
         trials = self._trials(first.layers, bench)
-        original, levels, interrupted = None, [first], False
-        try:
-            extended = Level.EXTENDED in described(self.options.provider).levels
-            if first.layers.workloads and extended:
-                self.say(Step("timing the original at the levels of the runtime"))
-                original = trials.levels(taken, self._spending.first)
-            if original is not None and original.status == "ok":
-                levels = self._levels(taken, first, original)
-            if self.options.measure:
-                self._race(levels)
-        except KeyboardInterrupt:
-            interrupted = True
-        levels.sort(key=LevelSearch.estimate)
-        if interrupted:
-            level, chosen = levels[0], replace(taken, forms=levels[0].chosen())
+        raced = self._race(taken, first, trials)
+        if raced.interrupted:
+            level, chosen = raced.levels[0], replace(taken, forms=raced.levels[0].chosen())
         else:
             settling = Settling(trials, taken, self._spending, self.say)
-            level, chosen = settling.settle(levels)
+            level, chosen = settling.settle(raced.levels)
         final = None
         if chosen != ORIGINAL:
             self.say(Step("timing the whole model"))
             final = trials.compare(ORIGINAL, chosen, self._spending.final)
         accepted = chosen if final is None or is_faster(final) else ORIGINAL
-        report = self._report(levels, level, original, interrupted=interrupted)
-        if final is not None:
-            report = msgspec.structs.replace(
-                report,
-                whole=gain_of(final),
-                note=final.note,
-                original_setting=final.original_setting,
-                folded_setting=final.setting if is_faster(final) else "",
-            )
         return Found(
             document=document_of(accepted, self.loaded),
             fold=self.fold,
             accepted=accepted,
             level=level,
             companions=companion_reports(matches, accepted.companions, "not measured", gains),
-            report=msgspec.structs.replace(report, accepted=accepted != ORIGINAL),
-        )
-
-    def _report(
-        self,
-        levels: Sequence[LevelSearch],
-        best: LevelSearch,
-        original: Measurement | None,
-        *,
-        interrupted: bool,
-    ) -> SearchReport:
-        """Report what was measured, without what the last trial shows."""
-        workloads = best.layers.workloads
-        known = [best.best(subject) for subject in workloads]
-        return SearchReport(
-            provider=self.options.provider.value,
-            threads=self.options.threads,
-            target=self.context.target.name,
-            shapes={name: list(dims) for name, dims in self.context.shapes.items()},
-            layers=len(workloads),
-            forms=sum(len(workload.forms) for workload in workloads.values()),
-            measured=sum(at.bench.measured for at in levels),
-            left=len(self._left(levels)),
-            predicted=sum(found is not None and found[1].predicted for found in known),
-            interrupted=interrupted,
-            store_read_only=best.bench.read_only,
-            whole=None,
-            accepted=False,
-            note="" if original is None else original.note,
-            original_setting=_fastest(original),
+            report=self._report(raced, level, final, accepted),
         )
 
     @property
@@ -200,7 +155,7 @@ class _Search:
             choice = replace(taken, companions=(*taken.companions, name))
             varies = COMPANIONS[name].branches and not self.options.inputs
             kinds = [Distribution.NORMAL, *([Distribution.SMOOTH] if varies else [])]
-            timed = trials.without(choice, [taken], len(kinds) * self._spending.first, kinds)
+            timed = trials.without(choice, [taken], len(kinds) * self._spending.probe, kinds)
             found = [trial for trial in timed if trial is not None and trial.status == "ok"]
             if len(found) < len(kinds):
                 continue
@@ -209,31 +164,68 @@ class _Search:
                 taken = choice
         return taken, gains
 
+    def _race(self, taken: Choice, first: LevelSearch, trials: Trials) -> _Raced:
+        """Race the layers at the levels that may suit the model, in equal shares of the time."""
+        original, levels, interrupted = None, [first], False
+        try:
+            if first.layers.workloads and Level.EXTENDED in described(self.options.provider).levels:
+                self.say(Step("timing the original at the levels of the runtime"))
+                original = trials.levels(taken, self._spending.probe)
+            if original is not None and original.status == "ok":
+                levels = self._levels(taken, first, original)
+            if self.options.measure:
+                end = time.monotonic() + (self.options.time_budget or self._spending.race)
+                for done, level in enumerate(levels):
+                    now = time.monotonic()
+                    level.measure(now + (end - now) / (len(levels) - done), self.say)
+        except KeyboardInterrupt:
+            interrupted = True
+        return _Raced(sorted(levels, key=LevelSearch.estimate), original, interrupted)
+
     def _levels(
         self, taken: Choice, first: LevelSearch, original: Measurement
     ) -> list[LevelSearch]:
         """Return the levels at which layers are to race, given the times of the original."""
         levels = [replace(first, seconds=original.seconds * original.ratio)]
         if CLOSE * original.ratio > 1:
-            aim = self.context.target.without_blocked_kernels()
-            extended = self._level(taken, self._bench(Level.EXTENDED), aim)
+            extended = self._level(taken, self._bench(Level.EXTENDED))
             levels.append(replace(extended, seconds=original.seconds))
         return levels
 
     def _bench(self, level: Level) -> Bench:
         return Bench(Setup(self.options, self.fold, level), self.store, self.context.machine)
 
-    def _level(self, taken: Choice, bench: Bench, target: Target) -> LevelSearch:
+    def _level(self, taken: Choice, bench: Bench) -> LevelSearch:
+        aim = self.context.target
+        if bench.setup.level is Level.EXTENDED:
+            aim = aim.without_blocked_kernels()
         document = document_of(taken, self.loaded)
-        layers = Layers.of(document, self.fold, self.context.shapes, target)
-        return LevelSearch(layers, bench)
+        return LevelSearch(Layers.of(document, self.fold, self.context.shapes, aim), bench)
 
-    def _race(self, levels: Sequence[LevelSearch]) -> None:
-        """Race the layers, at each level in an equal share of the time."""
-        end = time.monotonic() + (self.options.time_budget or self._spending.layers)
-        for done, level in enumerate(levels):
-            now = time.monotonic()
-            level.measure(now + (end - now) / (len(levels) - done), self.say)
+    def _report(
+        self, raced: _Raced, level: LevelSearch, final: Measurement | None, accepted: Choice
+    ) -> SearchReport:
+        workloads = level.layers.workloads
+        best = [level.best(subject) for subject in workloads]
+        last = final or raced.original
+        return SearchReport(
+            provider=self.options.provider.value,
+            threads=self.options.threads,
+            target=self.context.target.name,
+            shapes={name: list(dims) for name, dims in self.context.shapes.items()},
+            layers=len(workloads),
+            forms=sum(len(workload.forms) for workload in workloads.values()),
+            measured=sum(one.bench.measured for one in raced.levels),
+            left=len(self._left(raced.levels)),
+            predicted=sum(found is not None and found[1].predicted for found in best),
+            interrupted=raced.interrupted,
+            store_read_only=level.bench.read_only,
+            whole=None if final is None else gain_of(final),
+            accepted=accepted != ORIGINAL,
+            note="" if last is None else last.note,
+            original_setting=final.original_setting if final else _fastest(raced.original),
+            folded_setting=final.setting if final is not None and is_faster(final) else "",
+        )
 
     def _left(self, levels: Sequence[LevelSearch]) -> set[str]:
         """Return the subjects of the layers that still lack a measurement."""

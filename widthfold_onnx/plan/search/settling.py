@@ -93,7 +93,7 @@ class Settling:
         if others in ([], [ORIGINAL]):
             return chosen
         self.say(Step(f"timing the whole model without each of {len(chosen.forms)} folded layers"))
-        found = self.trials.without(chosen, others, self.spending.trials)
+        found = self.trials.without(chosen, others, self.spending.without)
         timed = {s: t for group, t in zip(groups, found, strict=True) for s in group if t}
         kept = _without(chosen, [s for s, t in timed.items() if t.high < 1])
         if kept == ORIGINAL:  # the last trial decides on the one that does least harm
@@ -102,7 +102,7 @@ class Settling:
         sure = _without(chosen, [s for s, t in timed.items() if t.low <= 1])
         if sure in (ORIGINAL, kept):
             return kept
-        (together,) = self.trials.without(kept, [sure], self.spending.trials)
+        (together,) = self.trials.without(kept, [sure], self.spending.without)
         return sure if together is not None and together.ratio < 1 else kept
 
 

@@ -59,7 +59,7 @@ class Trials:
         self._subject = canonical(
             {
                 "model": _digest(loaded.path.read_bytes()),
-                "sites": _digest(canonical(layers.places()).encode()),
+                "sites": _digest(canonical(layers.site_keys()).encode()),
                 "shapes": shapes,
                 "stored": bool(self._options.inputs),
             }

@@ -87,7 +87,7 @@ def tune(
             for _, layers in read
         ]
         every = most_work_first(joined(chain.from_iterable(several)).values())
-        seconds = search_options.time_budget or spending.layers * len(models)
+        seconds = search_options.time_budget or spending.race * len(models)
         deadline = time.monotonic() + seconds
         interrupted = False
         try:
