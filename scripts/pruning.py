@@ -26,6 +26,7 @@ from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Effort, Provider, SearchOptions
 from widthfold_onnx.plan.measure import successive_halving
 from widthfold_onnx.plan.measure.effort import SPENDING
+from widthfold_onnx.plan.measure.measurements import Outcome
 from widthfold_onnx.plan.predict.targets import target, usual
 from widthfold_onnx.plan.workload.layers import Layers
 from widthfold_onnx.results import Measurement
@@ -64,7 +65,7 @@ def raced(layers: Layers, seconds: float) -> dict[str, dict[str, Measurement]]:
     found: dict[str, dict[str, Measurement]] = defaultdict(dict)
 
     def keep(message: object) -> None:
-        if isinstance(message, successive_halving.Ran):
+        if isinstance(message, Outcome):
             found[message.subject][message.candidate] = message.measurement
 
     how = SearchOptions(provider=Provider.CPU, effort=Effort.THOROUGH)

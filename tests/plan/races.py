@@ -13,7 +13,8 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Effort, Provider, SearchOptions
 from widthfold_onnx.plan.measure import bench as bench_module
 from widthfold_onnx.plan.measure.bench import Bench
-from widthfold_onnx.plan.measure.successive_halving import Began, Ran, Setup
+from widthfold_onnx.plan.measure.measurements import Outcome
+from widthfold_onnx.plan.measure.successive_halving import Began, Setup
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.plan.workload.workloads import Form, Workload
 from widthfold_onnx.results import Measurement
@@ -48,7 +49,7 @@ def behaving(workloads: Sequence[Workload], setup: Setup, seconds: float, *, rep
             _note(f"{os.getpid()} {one.subject} {key}")
             _do(one.subject if key == AS_IS else key)
         for key in (AS_IS, *(form.key for form in one.forms)):
-            report(Ran(one.subject, key, timed(1.5, 1.4, 1.6, 1e-3, 4)))
+            report(Outcome(one.subject, key, timed(1.5, 1.4, 1.6, 1e-3, 4)))
 
 
 def _do(name: str) -> None:

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from tests.plan.races import SETUP, behaving, bench, kept, quiet, workload
 from widthfold_onnx.errors import InternalError, UnverifiedError
 from widthfold_onnx.plan.measure import bench as bench_module
-from widthfold_onnx.plan.measure.measurements import MORE_TIME
-from widthfold_onnx.plan.measure.successive_halving import Began, Ran
+from widthfold_onnx.plan.measure.measurements import MORE_TIME, Outcome
+from widthfold_onnx.plan.measure.successive_halving import Began
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.progress import Step
 from widthfold_onnx.results.store import AS_IS, NO_TIME, lost, timed
@@ -102,8 +102,8 @@ def test_what_had_no_time_gets_another_chance_with_more_of_it(
     def race(workloads, setup, seconds, *, report) -> None:
         for one in workloads:
             report(Began(one.subject, AS_IS))
-            report(Ran(one.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
-            report(Ran(one.subject, "a", lost(NO_TIME)))
+            report(Outcome(one.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
+            report(Outcome(one.subject, "a", lost(NO_TIME)))
 
     monkeypatch.setattr(bench_module, "race", race)
     for budget, races in ((10.0, 1), (10.0, 1), (10 * MORE_TIME - 1, 1), (10 * MORE_TIME, 2)):
@@ -118,7 +118,8 @@ def test_what_was_lost_is_tried_again_after_a_week(store: Store, inside, what: s
     for days, races in ((6, 0), (8, 1)):
         taken = datetime.now(UTC) - timedelta(days=days)
         reason = lost("out of memory")
-        bench(store).keep("one", what, replace(reason, taken=taken.isoformat()))
+        old = replace(reason, taken=taken.isoformat())
+        bench(store).keep(Outcome("one", what, old))
         inside.races.clear()
         bench(store).measure([workload("one", "a", "b")], 60.0, quiet)
         assert len(inside.races) == races

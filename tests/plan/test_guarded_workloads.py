@@ -18,7 +18,8 @@ from tests.rewrite.products import Product
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 from widthfold_onnx.plan.measure import bench as bench_module
 from widthfold_onnx.plan.measure.bench import Bench
-from widthfold_onnx.plan.measure.successive_halving import Began, Ran, Setup
+from widthfold_onnx.plan.measure.measurements import Outcome
+from widthfold_onnx.plan.measure.successive_halving import Began, Setup
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.plan.workload.build import reformed
 from widthfold_onnx.refusal import Refusal
@@ -79,9 +80,9 @@ def test_the_store_keeps_them_apart(
     def isolated(function, workloads, setup, seconds, *, on_progress, **limits) -> None:
         for one in workloads:
             on_progress(Began(one.subject, AS_IS))
-            on_progress(Ran(one.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
+            on_progress(Outcome(one.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
             for form in one.forms:
-                on_progress(Ran(one.subject, form.key, timed(2.0, 2.0, 2.0, 1.0, 4)))
+                on_progress(Outcome(one.subject, form.key, timed(2.0, 2.0, 2.0, 1.0, 4)))
 
     monkeypatch.setattr(bench_module, "isolated", isolated)
     with Store(tmp_path / "store.sqlite") as store:

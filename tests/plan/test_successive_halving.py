@@ -15,6 +15,7 @@ from tests.plan.races import SETUP, workload
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, SearchOptions
 from widthfold_onnx.plan.measure import successive_halving
+from widthfold_onnx.plan.measure.measurements import Outcome
 from widthfold_onnx.plan.measure.successive_halving import (
     FIRST_PAIRS,
     FIRST_SHARE,
@@ -22,7 +23,6 @@ from widthfold_onnx.plan.measure.successive_halving import (
     HOPELESS,
     PEAK_MARGIN,
     Began,
-    Ran,
     _need,
     out_of_reach,
     race,
@@ -84,7 +84,7 @@ def raced(monkeypatch: pytest.MonkeyPatch):
             Workload(own, own.encode(), tuple(Form(key, macs, macs) for key in forms), 1, 1.0)
             for own, *forms in layers
         ]
-        said: list[Began | Ran] = []
+        said: list[Began | Outcome] = []
         race(workloads, SETUP, budget, report=said.append)
         return said, track
 
@@ -93,7 +93,7 @@ def raced(monkeypatch: pytest.MonkeyPatch):
 
 def results(said: list[object]) -> dict[str, Measurement]:
     """What ran, by form; there must be one of each."""
-    found = [item for item in said if isinstance(item, Ran)]
+    found = [item for item in said if isinstance(item, Outcome)]
     assert len({(item.subject, item.candidate) for item in found}) == len(found)
     return {item.candidate: item.measurement for item in found}
 
@@ -118,7 +118,7 @@ def test_every_form_begins_before_it_runs_and_has_one_result_behind_its_layer(ra
     begun = [(item.subject, item.candidate) for item in said if isinstance(item, Began)]
     assert begun[:4] == [("one", AS_IS), ("one", "a"), ("one", "b"), ("one", "a")]
     assert said[0] == Began("one", AS_IS)
-    assert [item.candidate for item in said[:second] if isinstance(item, Ran)] == [AS_IS, "a", "b"]
+    assert list(results(said[:second])) == [AS_IS, "a", "b"]
     assert results(said[second:]).keys() == {AS_IS, "c"}
 
 
@@ -213,12 +213,13 @@ def test_a_layer_gets_time_by_the_runs_that_it_needs() -> None:
 def test_time_is_shared_out_and_what_a_layer_leaves_goes_to_the_others(raced) -> None:
     several = [{own: 1.0, **{f"{own}{i}": 1.0 for i in range(40)}} for own in "abcd"]
     said, track = raced(*several, budget=1.2)
-    counts = Counter(ran.subject for ran in said if isinstance(ran, Ran) and ran.measurement.rounds)
+    outcomes = [item for item in said if isinstance(item, Outcome)]
+    counts = Counter(one.subject for one in outcomes if one.measurement.rounds)
     assert counts["a"] <= 41  # all of them would take 0.85 s
     assert all(counts[own] > 5 for own in "abcd")
     assert track.now < 1.3
     said, _ = raced({"x": 1.0, "x0": 1.0}, several[0], budget=1.3)
-    assert not any(ran.measurement.reason for ran in said if isinstance(ran, Ran))
+    assert not any(ran.measurement.reason for ran in said if isinstance(ran, Outcome))
 
 
 def test_a_slow_form_is_not_silent_for_long(raced) -> None:

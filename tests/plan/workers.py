@@ -14,7 +14,8 @@ import msgspec
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Shapes, VerifyOptions
-from widthfold_onnx.plan.measure.successive_halving import Began, Ran, Report, Setup
+from widthfold_onnx.plan.measure.measurements import Outcome
+from widthfold_onnx.plan.measure.successive_halving import Began, Report, Setup
 from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.results import Measurement
 from widthfold_onnx.results.store import AS_IS, SKIPPED, lost, now, timed
@@ -34,7 +35,7 @@ def workloads(log: Path, count: int) -> list[Workload]:
     return [Workload(f"layer {number}", str(log).encode(), (), 1, 1.0) for number in range(count)]
 
 
-def noted(workload: Workload, setup: Setup, seconds: float, share: float) -> list[Ran]:
+def noted(workload: Workload, setup: Setup, seconds: float, share: float) -> list[Outcome]:
     """Log when it began and ended, and where; a layer may kill the worker, or call it broken."""
     log = Path(os.fsdecode(workload.model))
     began = time.monotonic()
@@ -57,7 +58,7 @@ def noted(workload: Workload, setup: Setup, seconds: float, share: float) -> lis
     time.sleep(SECONDS)
     _note(log, workload, began)
     one = Measurement("ok", 1.0, 1.0, 1.0, 1e-3, 4, "", now())
-    return [Ran(workload.subject, AS_IS, one)]
+    return [Outcome(workload.subject, AS_IS, one)]
 
 
 def _note(log: Path, workload: Workload, began: float) -> None:
@@ -75,7 +76,7 @@ def quick(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report
     for workload in workloads:
         for key in (AS_IS, *(form.key for form in workload.forms)):
             report(Began(workload.subject, key))
-            report(Ran(workload.subject, key, timed(1.0, 1.0, 1.0, 1e-3, 4)))
+            report(Outcome(workload.subject, key, timed(1.0, 1.0, 1.0, 1e-3, 4)))
 
 
 def falling(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report: Report) -> None:
@@ -83,7 +84,7 @@ def falling(workloads: Sequence[Workload], setup: Setup, seconds: float, *, repo
     for workload in workloads:
         quick([replace(workload, forms=())], setup, seconds, report=report)
         for form, why in zip_longest(workload.forms, sorted(SKIPPED), fillvalue="no kernel"):
-            report(Ran(workload.subject, form.key, lost(why)))
+            report(Outcome(workload.subject, form.key, lost(why)))
 
 
 def meeting(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report: Report) -> None:

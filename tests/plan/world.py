@@ -14,7 +14,8 @@ import pytest
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.plan.measure import bench
-from widthfold_onnx.plan.measure.successive_halving import Began, Ran, race
+from widthfold_onnx.plan.measure.measurements import Outcome
+from widthfold_onnx.plan.measure.successive_halving import Began, race
 from widthfold_onnx.plan.search import search_context, trials
 from widthfold_onnx.results import Measurement
 from widthfold_onnx.results.store import AS_IS, lost, timed
@@ -86,20 +87,20 @@ class World:
         for workload in workloads:
             if not workload.forms:  # the layer as it is, before it races
                 report(Began(workload.subject, AS_IS))
-                report(Ran(workload.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
+                report(Outcome(workload.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
                 continue
             self.raced.append(workload.subject)
             self.at.append(setup.level)
             report(Began(workload.subject, AS_IS))
-            report(Ran(workload.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
+            report(Outcome(workload.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
             for key in (form.key for form in workload.forms):
                 found = self.alone(json.loads(workload.subject), json.loads(key))
                 if isinstance(found, str):
-                    report(Ran(workload.subject, key, lost(found)))
+                    report(Outcome(workload.subject, key, lost(found)))
                 else:
                     ratio, low = found
                     measured = timed(ratio, low, 2 * ratio - low, 1 / ratio, 40)
-                    report(Ran(workload.subject, key, measured))
+                    report(Outcome(workload.subject, key, measured))
 
     def _contest(
         self, base: Path, other: Path, options, shapes, kind=Distribution.NORMAL

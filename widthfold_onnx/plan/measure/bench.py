@@ -15,8 +15,8 @@ import msgspec
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Provider
-from widthfold_onnx.plan.measure.measurements import is_known, outdated
-from widthfold_onnx.plan.measure.successive_halving import Began, Ran, Setup, race
+from widthfold_onnx.plan.measure.measurements import Outcome, is_known, outdated
+from widthfold_onnx.plan.measure.successive_halving import Began, Setup, race
 from widthfold_onnx.plan.store.identity import setting_identity
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.plan.workload.workloads import Workload
@@ -33,8 +33,7 @@ SILENCE = 60.0
 MEMORY_SHARE = 0.5
 """Share of the machine's memory that a child on the CPU may use."""
 
-Keep = Callable[[str, str, Measurement], None]
-"""Receives subject, candidate and measurement."""
+Keep = Callable[[Outcome], None]
 
 
 class _BudgetSpentError(Exception):
@@ -74,8 +73,9 @@ class Bench:
         """Return the measurement that the store holds, if any."""
         return self._store.get(self._key(subject, candidate))
 
-    def keep(self, subject: str, candidate: str, measurement: Measurement) -> None:
+    def keep(self, outcome: Outcome) -> None:
         """Store a measurement."""
+        subject, candidate, measurement = outcome
         self.kept.add((subject, candidate))
         self._store.put(self._key(subject, candidate), measurement)
 
@@ -191,13 +191,13 @@ class _Left:
         self._keep = keep
         self._on_progress = on_progress
 
-    def hear(self, message: Began | Ran) -> None:
+    def hear(self, message: Began | Outcome) -> None:
         """Handle a message of a child.
 
         Raises:
             _BudgetSpentError: a workload begins after the deadline.
         """
-        if isinstance(message, Ran):
+        if isinstance(message, Outcome):
             self._settle(message)
             return
         if message.candidate == AS_IS:
@@ -206,7 +206,7 @@ class _Left:
 
     def lose(self, form: Began, reason: str) -> None:
         """Mark the form that was running as lost; without the layer as it is, none can race."""
-        self._settle(Ran(form.subject, form.candidate, lost(reason)))
+        self._settle(Outcome(form.subject, form.candidate, lost(reason)))
         if form.candidate == AS_IS:
             self.workloads.pop(form.subject, None)
         self.running = None
@@ -219,12 +219,12 @@ class _Left:
         step = f"measuring layer {done + 1} of {self._total}"
         self._on_progress(Step(step, done, self._total, spare))
 
-    def _settle(self, ran: Ran) -> None:
+    def _settle(self, outcome: Outcome) -> None:
         """Keep a result; a layer of which every form has one is done."""
-        subject, candidate, found = ran
+        subject, candidate, found = outcome
         if found.reason == NO_TIME:  # so that it counts only where there is no more time
             found = msgspec.structs.replace(found, seconds=self._budget)
-        self._keep(subject, candidate, found)
+        self._keep(Outcome(subject, candidate, found))
         workload = self.workloads[subject]
         forms = tuple(form for form in workload.forms if form.key != candidate)
         self.workloads[subject] = replace(workload, forms=forms)

@@ -10,7 +10,8 @@ from typing import Any, Self
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import RuntimeOptions
 from widthfold_onnx.plan.measure.cluster_task import measured, versions
-from widthfold_onnx.plan.measure.successive_halving import Ran, Setup
+from widthfold_onnx.plan.measure.measurements import Outcome
+from widthfold_onnx.plan.measure.successive_halving import Setup
 from widthfold_onnx.plan.store.identity import Place, find_place
 from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.runtime.child import isolated
@@ -105,7 +106,7 @@ class Cluster:
                 pure=False,
             )
 
-    def result(self, flight: Flight) -> list[Ran]:
+    def result(self, flight: Flight) -> list[Outcome]:
         """Return the measurements of a call that is done.
 
         Raises:
@@ -113,7 +114,7 @@ class Cluster:
             UnverifiedError: its worker cannot measure at all.
         """
         try:
-            found: list[Ran] = flight.result(timeout=PATIENCE)
+            found: list[Outcome] = flight.result(timeout=PATIENCE)
         except (self._dask.KilledWorker, self._dask.CancelledError) as error:
             raise OSError(str(error)) from error
         return found

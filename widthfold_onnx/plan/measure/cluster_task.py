@@ -6,7 +6,8 @@ import threading
 import time
 
 from widthfold_onnx.plan.measure.bench import measure
-from widthfold_onnx.plan.measure.successive_halving import Ran, Setup
+from widthfold_onnx.plan.measure.measurements import Outcome
+from widthfold_onnx.plan.measure.successive_halving import Setup
 from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.progress import silent
 from widthfold_onnx.runtime.environment import version
@@ -25,7 +26,7 @@ def versions() -> dict[str, str]:
     return {"widthfold-onnx": version("widthfold-onnx"), "onnxruntime": runtime_version()}
 
 
-def measured(workload: Workload, setup: Setup, seconds: float, share: float) -> list[Ran]:
+def measured(workload: Workload, setup: Setup, seconds: float, share: float) -> list[Outcome]:
     """Measure one workload; a form that crashes ends a child process, not the worker.
 
     Args:
@@ -37,13 +38,13 @@ def measured(workload: Workload, setup: Setup, seconds: float, share: float) -> 
     Raises:
         UnverifiedError: the runtime cannot be used.
     """
-    found: list[Ran] = []
+    found: list[Outcome] = []
     with _turn:
         measure(
             [workload],
             setup,
             time.monotonic() + seconds,
-            lambda *ran: found.append(Ran(*ran)),
+            found.append,
             silent,
             share=share,
         )

@@ -1,8 +1,9 @@
-"""Say how long measurements count."""
+"""Name what was measured, and say how long measurements count."""
 
 from __future__ import annotations
 
 import datetime
+from typing import NamedTuple
 
 from widthfold_onnx.results import Measurement
 from widthfold_onnx.results.store import NO_TIME
@@ -12,6 +13,20 @@ MORE_TIME = 2.0
 
 RETRY = datetime.timedelta(days=7)
 """Age at which a lost form is tried again: memory or time may have been short at that moment."""
+
+
+class Outcome(NamedTuple):
+    """What became of one candidate.
+
+    Attributes:
+        subject: a layer, or a whole model.
+        candidate: one of its forms, or as it is; of a model two choices that were compared.
+        measurement: how fast it is, or why it is lost.
+    """
+
+    subject: str
+    candidate: str
+    measurement: Measurement
 
 
 def is_known(found: Measurement | None, seconds: float, pairs: int) -> bool:

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +21,7 @@ import onnx
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.plan.measure.effort import SPENDING, Spending
+from widthfold_onnx.plan.measure.measurements import Outcome
 from widthfold_onnx.plan.workload.build import reformed
 from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.results import Measurement
@@ -87,15 +87,7 @@ class Began:
     candidate: str
 
 
-class Ran(NamedTuple):
-    """The result of a layer as it is, or of one of its forms."""
-
-    subject: str
-    candidate: str
-    measurement: Measurement
-
-
-Report = Callable[[Began | Ran], None]
+Report = Callable[[Began | Outcome], None]
 Times = npt.NDArray[np.float64]
 """Seconds of the layer as it is and of a form, [side, pair]."""
 
@@ -179,7 +171,7 @@ class _Race:
         return _ratio(self._times[key])
 
     def _tell(self, candidate: str, found: Measurement) -> None:
-        self._report(Ran(self._workload.subject, candidate, found))
+        self._report(Outcome(self._workload.subject, candidate, found))
 
     def _try(self, key: str, pairs: int) -> None:
         """Run a form for the first time; report at once if it does not run."""

@@ -12,7 +12,7 @@ from widthfold_onnx.model.read.loader import LoadedModel
 from widthfold_onnx.model.write.writer import write_model
 from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.plan.measure.bench import Bench
-from widthfold_onnx.plan.measure.measurements import outdated
+from widthfold_onnx.plan.measure.measurements import Outcome, outdated
 from widthfold_onnx.plan.search.choice import ORIGINAL, Choice, built
 from widthfold_onnx.plan.store.identity import canonical
 from widthfold_onnx.plan.workload.layers import Layers
@@ -153,7 +153,7 @@ class Trials:
             found = [lost(str(error))] * len(candidates)
         several = [found] if isinstance(found, Measurement) else found
         for candidate, measured in zip(candidates, several, strict=True):
-            self._bench.keep(self._subject, candidate, measured)
+            self._bench.keep(Outcome(self._subject, candidate, measured))
 
     def _file(self, choice: Choice) -> Path:
         if choice == ORIGINAL:
