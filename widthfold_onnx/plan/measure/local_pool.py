@@ -79,10 +79,10 @@ class LocalPool:
             told.put((number, None))
 
         playing = set(range(len(parts)))
-        for number in playing:
-            # A daemon thread does not delay the end of the program; its child ends with us.
-            threading.Thread(target=play, args=(number,), daemon=True).start()
         try:
+            for number in playing:
+                # A daemon thread does not delay the end of the program; its child ends with us.
+                threading.Thread(target=play, args=(number,), daemon=True).start()
             while playing:
                 number, what = told.get()
                 if isinstance(what, Exception):

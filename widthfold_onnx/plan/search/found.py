@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from widthfold_onnx.model.graph.document import Document
-from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.plan.search.choice import Choice
 from widthfold_onnx.plan.search.gains import PREDICTED_GAIN, pays
 from widthfold_onnx.plan.search.level_search import LevelSearch
@@ -24,7 +23,6 @@ class Found:
 
     Attributes:
         document: the model in which the forms stand: with the companions, if they are accepted.
-        fold: limits of the forms.
         accepted: what is changed.
         level: the layers, at the level that promised most.
         companions: what became of the companions that match.
@@ -32,7 +30,6 @@ class Found:
     """
 
     document: Document
-    fold: FoldOptions
     accepted: Choice
     level: LevelSearch
     companions: list[CompanionReport]
@@ -44,7 +41,7 @@ class Found:
         if isinstance(subject, Refusal):
             return subject
         if subject in self.accepted.forms:
-            return form_of(site, self.accepted.forms[subject], self.fold)
+            return form_of(site, self.accepted.forms[subject], self.level.bench.setup.fold)
         return Refusal(Code.NO_GAIN, self._why_not(subject))
 
     def gain(self, site: LinearSite | None) -> Gain | None:

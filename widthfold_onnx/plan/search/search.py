@@ -128,7 +128,6 @@ class _Search:
         accepted = chosen if final is None or is_faster(final) else ORIGINAL
         return Found(
             document=document_of(accepted, self.loaded),
-            fold=self.fold,
             accepted=accepted,
             level=level,
             companions=companion_reports(matches, accepted.companions, "not measured", gains),
