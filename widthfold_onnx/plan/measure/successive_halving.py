@@ -135,7 +135,6 @@ class _Race:
         report(Began(workload.subject, AS_IS))
         self._original = runner.runner(workload.model)
         self._times: dict[str, Times] = {}
-        """Of the forms that ran."""
         self._hopeless: set[str] = set()
 
     def run(self, peak: float, seconds: float) -> None:
@@ -146,19 +145,22 @@ class _Race:
             seconds: time that this should take.
         """
         first, *later = self._runner.setup.spending.rungs
-        _, own = _pairs(self._runner.clock, self._original, self._original, first.pairs)
+        _, own = self._pairs(self._original, first.pairs)
         usual = float(np.median(own))
         self._tell(AS_IS, timed(1.0, 1.0, 1.0, usual, len(own)))
         for form in self._workload.forms:
             if out_of_reach(form.macs, usual, peak):
-                self._tell(form.key, lost(OUT_OF_REACH))
+                why = OUT_OF_REACH
             elif self._times and self._passed() > FIRST_SHARE * seconds:
-                self._tell(form.key, lost(NO_TIME))
+                why = NO_TIME
             else:
-                self._try(form.key, first.pairs)
+                why = self._run(form.key, first.pairs)
+            if why:
+                self._tell(form.key, lost(why))
         for rung in later:
             running = [key for key in self._times if key not in self._hopeless]
-            for key in sorted(running, key=self._ratio, reverse=True)[: rung.forms]:
+            best_first = sorted(running, key=lambda key: -_ratio(self._times[key]))
+            for key in best_first[: rung.forms]:
                 if self._passed() <= seconds:
                     self._run(key, rung.pairs)
         for key, pairs in self._times.items():
@@ -167,17 +169,8 @@ class _Race:
     def _passed(self) -> float:
         return time.perf_counter() - self._start
 
-    def _ratio(self, key: str) -> float:
-        return _ratio(self._times[key])
-
     def _tell(self, candidate: str, found: Measurement) -> None:
         self._report(Outcome(self._workload.subject, candidate, found))
-
-    def _try(self, key: str, pairs: int) -> None:
-        """Run a form for the first time; report at once if it does not run."""
-        why = self._run(key, pairs)
-        if why:
-            self._tell(key, lost(why))
 
     def _run(self, key: str, pairs: int) -> str:
         """Run a form; return why there is no result, "" if there is one."""
@@ -188,7 +181,7 @@ class _Race:
         try:
             form = self._runner.runner(model)
             if key in self._times:
-                self._times[key] = _pairs(self._runner.clock, self._original, form, pairs)
+                self._times[key] = self._pairs(form, pairs)
             else:
                 self._times[key] = self._first_times(key, form, pairs)
         except UnverifiedError as error:
@@ -197,15 +190,17 @@ class _Race:
 
     def _first_times(self, key: str, form: Run, pairs: int) -> Times:
         """Run a form for the first time: a hopeless one in the first pairs only."""
-        found = _pairs(self._runner.clock, self._original, form, FIRST_PAIRS)
+        found = self._pairs(form, FIRST_PAIRS)
         best = max(map(_ratio, self._times.values()), default=1.0)
         if HOPELESS * _ratio(found) < max(best, 1.0):
             self._hopeless.add(key)
         elif pairs > FIRST_PAIRS:
-            rest = pairs - FIRST_PAIRS
-            more = _pairs(self._runner.clock, self._original, form, rest, warm=True)
+            more = self._pairs(form, pairs - FIRST_PAIRS, warm=True)
             found = np.concatenate([found, more], axis=1)
         return found
+
+    def _pairs(self, form: Run, count: int, *, warm: bool = False) -> Times:
+        return _pairs(self._runner.clock, self._original, form, count, warm=warm)
 
 
 def out_of_reach(macs: float, usual: float, peak: float) -> bool:

@@ -146,7 +146,7 @@ def cut(
     macs = site_again.macs or 0
     work = Work.of(site, shape, output)
 
-    def known(form: Reformulation) -> Form:
+    def predicted(form: Reformulation) -> Form:
         ends = form.ends
         alone = len(behind) if ends.returns is None else 0  # else they run packed
         folded, moves = work.folded(form, shape, output), (form.folding, form.unfolding)
@@ -159,7 +159,7 @@ def cut(
             packed=conv_seconds(folded, target),
         )
 
-    ordered = in_order([(known(form), form.kind.count("+")) for form in forms])
+    ordered = in_order([(predicted(form), form.kind.count("+")) for form in forms])
     subject = _subject(site, shape, proto.graph, len(behind))
     return Workload(subject, proto.SerializeToString(), ordered, macs, layer_seconds(work, target))
 
