@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.plan.tool import FOLD
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Effort, Provider, SearchOptions
-from widthfold_onnx.plan.measure import bench as bench_module
+from widthfold_onnx.plan.measure import children
 from widthfold_onnx.plan.measure.bench import Bench
 from widthfold_onnx.plan.measure.measurements import Outcome
 from widthfold_onnx.plan.measure.successive_halving import Began, Setup
@@ -75,7 +75,7 @@ def _note(line: str) -> None:
 
 def measure_many(path: Path, count: int) -> None:
     """Measure layers of two forms each, for as long as one is let; to be killed."""
-    bench_module.race = behaving
+    children.race = behaving
     workloads = [workload(f"layer{number:03}", "brief1", "brief2") for number in range(count)]
     with Store(path) as store:
         bench(store).measure(workloads, time.monotonic() + 60, lambda step: None)

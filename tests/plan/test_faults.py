@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.plan.races import LOG, behaving, bench, kept, quiet, workload
-from widthfold_onnx.plan.measure import bench as bench_module
+from widthfold_onnx.plan.measure import children
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.results.store import AS_IS
 
@@ -30,7 +30,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Real children that race as `behaving` does; what they ran, as (child, subject, form)."""
     path = tmp_path / "log"
     monkeypatch.setenv(LOG, str(path))
-    monkeypatch.setattr(bench_module, "race", behaving)
+    monkeypatch.setattr(children, "race", behaving)
 
     def lines() -> list[tuple[int, str, str]]:
         rows = [line.split(" ") for line in path.read_text().splitlines()]
@@ -58,7 +58,7 @@ def test_a_form_that_goes_wrong_loses_and_only_it(
     store: Store, log, monkeypatch: pytest.MonkeyPatch, form: str, words: str
 ) -> None:
     if form == "hang":
-        monkeypatch.setattr(bench_module, "SILENCE", 8.0)  # a child may need seconds to start
+        monkeypatch.setattr(children, "SILENCE", 8.0)  # a child may need seconds to start
     workloads = [workload("one", "a"), workload("two", "a", form, "b"), workload("three", "a")]
     used = bench(store)
     used.measure(workloads, ahead(), quiet)

@@ -16,7 +16,7 @@ from tests.plan.tool import conv, integers, layers, run, workload
 from tests.rewrite.guarded import guards
 from tests.rewrite.products import Product
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
-from widthfold_onnx.plan.measure import bench as bench_module
+from widthfold_onnx.plan.measure import children
 from widthfold_onnx.plan.measure.bench import Bench
 from widthfold_onnx.plan.measure.measurements import Outcome
 from widthfold_onnx.plan.measure.successive_halving import Began, Setup
@@ -84,11 +84,11 @@ def test_the_store_keeps_them_apart(
             for form in one.forms:
                 on_progress(Outcome(one.subject, form.key, timed(2.0, 2.0, 2.0, 1.0, 4)))
 
-    monkeypatch.setattr(bench_module, "isolated", isolated)
+    monkeypatch.setattr(children, "isolated", isolated)
     with Store(tmp_path / "store.sqlite") as store:
         options = SearchOptions(provider=Provider.CPU)
         bench = Bench(Setup(options, fold), store, "machine")
-        bench.measure([raced("one", "a")], bench_module.time.monotonic() + 60, quiet)
+        bench.measure([raced("one", "a")], children.time.monotonic() + 60, quiet)
         assert kept(store).keys() == {("one", AS_IS), ("one", f"a{mark}")}
         assert bench.known("one", "a") is not None
         other = FoldOptions() if mark else GUARD

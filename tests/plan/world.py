@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.plan.measure import bench
+from widthfold_onnx.plan.measure import children
 from widthfold_onnx.plan.measure.measurements import Outcome
 from widthfold_onnx.plan.measure.successive_halving import Began, race
 from widthfold_onnx.plan.search import search_context, trials
@@ -145,6 +145,6 @@ def folded(model: Path) -> frozenset[str]:
 
 def enter(monkeypatch: pytest.MonkeyPatch, world: World) -> World:
     """Let the search measure in that world."""
-    for module in (search_context, bench, trials):
+    for module in (search_context, children, trials):
         monkeypatch.setattr(module, "isolated", world.isolated)
     return world

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from widthfold_onnx.plan.measure.bench import measure
+from widthfold_onnx.plan.measure.children import measure
 from widthfold_onnx.plan.measure.measurements import Outcome
 from widthfold_onnx.plan.measure.successive_halving import Setup
 from widthfold_onnx.plan.workload.workloads import Workload

@@ -12,7 +12,8 @@ import threading
 import time
 from collections.abc import Sequence
 
-from widthfold_onnx.plan.measure.bench import Bench, measure
+from widthfold_onnx.plan.measure.bench import Bench
+from widthfold_onnx.plan.measure.children import measure
 from widthfold_onnx.plan.measure.measurements import Outcome
 from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.progress import Progress, Step
