@@ -33,9 +33,10 @@ from onnx import TensorProto, helper, numpy_helper
 from widthfold_onnx import VerifyOptions, verify
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.child import isolated
-from widthfold_onnx.runtime.clock import alternate, judge
+from widthfold_onnx.runtime.clock import alternate
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.inputs.sizes import find_shapes
+from widthfold_onnx.runtime.intervals import judge
 from widthfold_onnx.runtime.paired_benchmark import ratio_of
 from widthfold_onnx.runtime.sessions.session import open_session
 

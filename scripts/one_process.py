@@ -1,6 +1,6 @@
 """Times two calls of this process against each other, where more processes would cost too much.
 
-The interval is that of one session of each side (`runtime.clock.one_session`).
+The interval is that of one session of each side (`runtime.intervals.one_session`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from widthfold_onnx.runtime.clock import Clock, Run, Times, Verdict, alternate, judge, one_session
+from widthfold_onnx.results import SpeedVerdict
+from widthfold_onnx.runtime.clock import Clock, Run, Times, alternate
+from widthfold_onnx.runtime.intervals import judge, one_session
 
 FEWEST = 30
 SECONDS = 1.5
@@ -26,7 +28,7 @@ class Pair(NamedTuple):
     low: float
     high: float
     control: float
-    verdict: Verdict
+    verdict: SpeedVerdict
 
 
 def paired(original: Run, rewritten: Run, copy: Run, *, budget: float, clock: Clock) -> Pair:

@@ -27,10 +27,11 @@ import onnx
 from bench import SHAPES, SHARED
 
 from widthfold_onnx.options import Provider, VerifyOptions
-from widthfold_onnx.runtime.clock import alternate, clock_of, interval, judge
+from widthfold_onnx.runtime.clock import alternate, clock_of
 from widthfold_onnx.runtime.inputs.rotation import timed_inputs
-from widthfold_onnx.runtime.paired_benchmark import open_at, rounds_of, settings_of
+from widthfold_onnx.runtime.intervals import interval, judge
 from widthfold_onnx.runtime.sessions.session import runtime_version
+from widthfold_onnx.runtime.settings import open_at, rounds_of, settings_of
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "benchmarks" / "providers.json"
@@ -74,9 +75,9 @@ def timed(models: list[Path], provider: Provider, seconds: float) -> list[Side]:
     """Time an original and its fold at all levels in this process."""
     options = VerifyOptions(provider=provider)
     settings = settings_of(options)
-    feeds, _ = timed_inputs(open_at(models[0], options, settings[0]), None, options)
+    inputs = timed_inputs(open_at(models[0], settings[0]), None, options)
     cases = list(product((False, True), settings))
-    runs = [rounds_of(open_at(models[folded], options, at), feeds) for folded, at in cases]
+    runs = [rounds_of(open_at(models[folded], at), inputs.sets) for folded, at in cases]
     clock = clock_of(options)
     rounds = max(round(seconds / alternate(runs, 3, clock).mean(axis=1).sum()), 5)
     times = np.median(alternate(runs, rounds, clock, warm=True), axis=1) * 1e3

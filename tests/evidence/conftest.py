@@ -1,3 +1,4 @@
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -7,7 +8,8 @@ from widthfold_onnx.evidence.timing import speed
 from widthfold_onnx.evidence.timing.cost import Cost
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.options import Provider, VerifyOptions
-from widthfold_onnx.runtime import clock, paired_benchmark
+from widthfold_onnx.progress import quiet
+from widthfold_onnx.runtime import clock, paired_benchmark, settings
 from widthfold_onnx.runtime.inputs import rotation
 
 UNTOLD = Cost(12.3, None, None)
@@ -25,7 +27,7 @@ def measured(monkeypatch, tmp_path):
         *,
         provider=Provider.CPU,
         load=0.0,
-        before=None,
+        before=math.inf,
         cores=2,
         same_file=False,
         first=None,
@@ -48,12 +50,12 @@ def measured(monkeypatch, tmp_path):
             "cores": lambda: cores,
         }
         for name, fake in fakes.items():
-            for module in (clock, paired_benchmark, speed):
+            for module in (clock, settings, paired_benchmark, speed):
                 if hasattr(module, name):
                     monkeypatch.setattr(module, name, fake)
         monkeypatch.setattr(rotation, "last_cache_bytes", lambda: cache)
         pair = (paths[0], paths[0]) if same_file else paths
         options = VerifyOptions(provider=provider, **options)
-        return time_models(*pair, options, {"x": (1, 256)}, load=before), machine
+        return time_models(*pair, options, {"x": (1, 256)}, load=before, report=quiet), machine
 
     return measure

@@ -24,27 +24,27 @@ def judged(original, rewritten, tolerance=None):
 @pytest.mark.parametrize("factor", [0.5, 1, 0.97 * TRUTH_FACTOR, 1.03 * TRUTH_FACTOR, 5])
 def test_four_times_as_far_from_the_truth_is_the_limit(factor):
     judge, cells = judged(2e-6, factor * 2e-6)
-    assert cells["y", 0].max_rel < 1e-5
-    assert cells["y", 0].passed is (factor <= TRUTH_FACTOR)
-    assert list(judge.failed(cells)) == ([("y", 0)] if factor > TRUTH_FACTOR else [])
+    assert cells["disabled", "y", 0].max_rel < 1e-5
+    assert cells["disabled", "y", 0].passed is (factor <= TRUTH_FACTOR)
+    assert list(judge.failed(cells)) == ([("disabled", "y", 0)] if factor > TRUTH_FACTOR else [])
 
 
 @pytest.mark.parametrize(("ulps", "passed"), [(TRUTH_ULPS, True), (TRUTH_ULPS + 0.25, False)])
 def test_an_original_that_is_right_by_luck_binds_nobody_to_luck(ulps, passed):
-    assert judged(0.0, ulps * EPS)[1]["y", 0].passed is passed
+    assert judged(0.0, ulps * EPS)[1]["disabled", "y", 0].passed is passed
 
 
 def test_a_tolerance_of_the_caller_is_all_that_counts():
     for tolerance in (Tolerance(rtol=1e-5), Tolerance(per_output={"y": 1e-5}), Tolerance(atol=1)):
-        assert judged(0.0, 9e-6, tolerance)[1]["y", 0].passed
-    assert not judged(0.0, 9e-6, Tolerance(per_output={"z": 1e-5}))[1]["y", 0].passed
+        assert judged(0.0, 9e-6, tolerance)[1]["disabled", "y", 0].passed
+    assert not judged(0.0, 9e-6, Tolerance(per_output={"z": 1e-5}))[1]["disabled", "y", 0].passed
 
 
 def test_rounding_explains_a_distance_from_the_truth_but_not_any():
     for rewritten, passed in ((3.9e-4, True), (4.2e-4, False)):
         judge, cells = judged(0.0, rewritten)
-        assert not cells["y", 0].passed
-        assert judge.forgiven(cells, [{"y": 1e-4}])["y", 0].passed is passed
+        assert not cells["disabled", "y", 0].passed
+        assert judge.forgiven(cells, [{"y": 1e-4}])["disabled", "y", 0].passed is passed
 
 
 def test_an_output_that_cannot_be_judged_fails_nobody():

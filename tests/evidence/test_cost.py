@@ -9,8 +9,8 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.timing import cost
 from widthfold_onnx.evidence.timing.cost import file_bytes
 from widthfold_onnx.options import Provider, RuntimeOptions
-from widthfold_onnx.runtime.paired_benchmark import Setting
 from widthfold_onnx.runtime.sessions.session import Level
+from widthfold_onnx.runtime.settings import Setting
 
 pytestmark = pytest.mark.processes
 
@@ -21,8 +21,9 @@ def ones(size):
     return {"x": np.ones(size, np.float32)}
 
 
-def peak_mib(path, setting, feeds):
-    return cost.cost(path, RuntimeOptions(provider=Provider.CPU), setting, feeds).peak_mib
+def peak_mib(path, level, feeds):
+    setting = Setting(level, RuntimeOptions(provider=Provider.CPU))
+    return cost.cost(path, setting, feeds).peak_mib
 
 
 def stored(folder, name, text):
@@ -38,21 +39,21 @@ def test_what_a_model_holds_in_between_counts(tmp_path):
         " e = Expand(x, s)\n y = ReduceSum<keepdims = 0>(e) }"
     )
     paths = [stored(tmp_path, f"{n}.onnx", text % n) for n in (1, 1 << 26)]
-    small, large = (peak_mib(path, Setting(Level.DISABLED), ones(1)) for path in paths)
+    small, large = (peak_mib(path, Level.DISABLED, ones(1)) for path in paths)
     assert 10 < small < 2000
     assert 250 < large - small < 400
 
 
 def test_the_shapes_that_are_asked_for_are_run(tmp_path):
     path = stored(tmp_path, "m.onnx", "g (float[N] x) => (float[N] y) { y = Neg(x) }")
-    small, large = (peak_mib(path, Setting(Level.ALL), ones(size)) for size in (1, 1 << 25))
+    small, large = (peak_mib(path, Level.ALL, ones(size)) for size in (1, 1 << 25))
     assert large - small > 2 * 120  # input and output of 128 MiB each
 
 
 def test_a_model_that_does_not_run_has_no_peak(tmp_path):
     path = stored(tmp_path, "m.onnx", "g (float[2] x) => (float[2] y) { y = NoSuch(x) }")
     with pytest.raises(UnverifiedError, match="does not load"):
-        peak_mib(path, Setting(Level.ALL), ones(2))
+        peak_mib(path, Level.ALL, ones(2))
 
 
 def test_files_of_external_data_count_once_each(tmp_path):
@@ -78,7 +79,7 @@ def test_files_of_external_data_count_once_each(tmp_path):
 def test_what_the_caller_holds_does_not_count(tmp_path):
     path = stored(tmp_path, "m.onnx", "g (float[2] x) => (float[2] y) { y = Neg(x) }")
     held = np.ones(1 << 30, np.uint8)
-    assert peak_mib(path, Setting(Level.ALL), ones(2)) < 700
+    assert peak_mib(path, Level.ALL, ones(2)) < 700
     assert held[-1] == 1
 
 

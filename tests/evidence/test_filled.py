@@ -15,7 +15,7 @@ from widthfold_onnx.evidence.eight_bits.filled import LABEL, filling
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 
 SHAPE = (1, 4, 32, 64)
-LIKE = InputSet("seed 0", {"x": np.ones(SHAPE, np.float32)}, made_up=True)
+LIKE = InputSet("seed 0", {"x": np.ones(SHAPE, np.float32)}, random=True)
 
 
 def filled(model: onnx.ModelProto, folder: Path) -> InputSet | None:
@@ -30,7 +30,7 @@ def constant(model: onnx.ModelProto, name: str) -> float:
 
 def quantized(found: InputSet | None, model: onnx.ModelProto) -> np.ndarray:
     assert found is not None
-    assert (found.label, found.made_up) == (LABEL, True)
+    assert (found.label, found.random) == (LABEL, True)
     assert found.feeds["x"].dtype == np.float32
     return np.round(found.feeds["x"] / constant(model, "s")) + constant(model, "z")
 

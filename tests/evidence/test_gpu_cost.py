@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from widthfold_onnx.evidence.timing import cost
-from widthfold_onnx.options import Provider, VerifyOptions
-from widthfold_onnx.runtime.paired_benchmark import Setting
+from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.sessions.session import Level
+from widthfold_onnx.runtime.settings import Setting
 
 
 @pytest.mark.parametrize("tells", [True, False])
@@ -26,7 +26,7 @@ def test_energy_is_that_of_a_run_and_memory_what_the_session_took(monkeypatch, t
     monkeypatch.setattr(cost, "open_at", opened)
     monkeypatch.setattr(cost, "rounds_of", lambda session, feeds: run)
     monkeypatch.setattr(cost, "SECONDS", 0.01)
-    options = VerifyOptions(provider=Provider.CPU)
-    found = cost._cost(tmp_path / "m.onnx", options, Setting(Level.ALL), {})
+    setting = Setting(Level.ALL, RuntimeOptions(provider=Provider.CPU))
+    found = cost._cost(tmp_path / "m.onnx", setting, {})
     assert found[1:] == ((40.2, 7.0) if tells else (None, None))
     assert world.mj >= 50 + (2 if tells else 1) * 7

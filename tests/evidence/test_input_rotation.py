@@ -16,7 +16,7 @@ from widthfold_onnx.runtime.sessions.ports import Port
 )
 def test_the_input_sets_together_exceed_the_last_cache(monkeypatch, cache, count):
     monkeypatch.setattr(rotation, "last_cache_bytes", lambda: cache)
-    sets = rotation._feeds(Session(Machine({}), 0, "", ""), {"x": (1, 256)}, Distribution.NORMAL)
+    sets = rotation._random(Session(Machine({}), 0, "", ""), {"x": (1, 256)}, Distribution.NORMAL)
     assert len(sets) == count
     size = sum(array.nbytes for item in sets for array in item.values())
     assert size > cache or count == rotation.INPUT_SETS[1]
@@ -29,7 +29,7 @@ def test_on_a_gpu_they_exceed_its_own_cache(monkeypatch):
     session = Session(Machine({}), 0, "", "")
     session.provider = Provider.CUDA
     session.inputs = (Port("x", "float32", (1, 4 << 20)),)
-    sets = rotation._feeds(session, {"x": (1, 4 << 20)}, Distribution.NORMAL)
+    sets = rotation._random(session, {"x": (1, 4 << 20)}, Distribution.NORMAL)
     assert len(sets) == 5  # of 16 MiB: more than the 60 MB of an H200
 
 

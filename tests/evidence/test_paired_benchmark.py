@@ -9,19 +9,19 @@ import pytest
 
 from tests.evidence.machine import Machine, costs
 from widthfold_onnx.options import Provider, RuntimeOptions, VerifyOptions
-from widthfold_onnx.runtime import clock, paired_benchmark
-from widthfold_onnx.runtime.clock import MIN_PROCESSES, SESSIONS, judge
+from widthfold_onnx.runtime import clock, paired_benchmark, settings
+from widthfold_onnx.runtime.clock import SESSIONS
 from widthfold_onnx.runtime.inputs import rotation
 from widthfold_onnx.runtime.inputs.distributions import Distribution
+from widthfold_onnx.runtime.intervals import MIN_PROCESSES, judge
 from widthfold_onnx.runtime.paired_benchmark import (
     TRIAL_PAIRS,
-    Setting,
     ratio_of,
     ratio_of_levels,
     ratios_to,
-    settings_of,
 )
 from widthfold_onnx.runtime.sessions.session import Level
+from widthfold_onnx.runtime.settings import Setting, settings_of
 
 FIRST_TIMED = 5
 """Sessions that were opened before: for the shapes, and both levels of each model."""
@@ -35,10 +35,11 @@ def machine(monkeypatch):
     """Three models; b is the fastest at level all, a at level extended, where c has no time."""
     times = {**costs(6, 4, 3, 9), ("c.onnx", Level.EXTENDED): 5}
     found = Machine(times)
-    monkeypatch.setattr(paired_benchmark, "open_session", found.open_session)
-    monkeypatch.setattr(paired_benchmark, "clock_of", lambda *arguments: lambda: found.now)
+    monkeypatch.setattr(settings, "open_session", found.open_session)
     monkeypatch.setattr(paired_benchmark, "isolated", lambda function, *rest: function(*rest))
-    for module in (clock, paired_benchmark):
+    for module in (settings, paired_benchmark):
+        monkeypatch.setattr(module, "clock_of", lambda *arguments: lambda: found.now)
+    for module in (clock, settings, paired_benchmark):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=found.seconds))
     return found
 
@@ -80,7 +81,7 @@ def test_disturbed_runs_do_not_choose(measured):
 
 def test_each_setting_comes_first_in_its_turn(measured):
     _, machine = measured(costs(5, 6, 5, 6))
-    numbers = [number for number, _ in machine.runs[: 4 * paired_benchmark.CHOICE_ROUNDS[0]]]
+    numbers = [number for number, _ in machine.runs[: 4 * settings.CHOICE_ROUNDS[0]]]
     rounds = [numbers[i : i + 4] for i in range(0, len(numbers), 4)]
     assert all(sorted(one) == [1, 2, 3, 4] for one in rounds)
     for place in range(4):
@@ -91,7 +92,7 @@ def test_each_setting_comes_first_in_its_turn(measured):
 @pytest.mark.parametrize(("cost", "rounds"), [(0.05, 1000), (0.3, 500), (1, 150), (40, 6)])
 def test_short_runs_choose_in_more_rounds(measured, monkeypatch, cost, rounds):
     counted = []
-    choosing = paired_benchmark._choosing
+    choosing = settings.choosing
 
     def spied(*arguments):
         result = choosing(*arguments)
@@ -106,7 +107,7 @@ def test_short_runs_choose_in_more_rounds(measured, monkeypatch, cost, rounds):
         return opened(machine, *arguments, **options)
 
     monkeypatch.setattr(Machine, "open_session", open_session)
-    monkeypatch.setattr(paired_benchmark, "_choosing", spied)
+    monkeypatch.setattr(settings, "choosing", spied)
     measured(costs(cost, cost, cost, cost), time_budget=20)
     assert counted == [pytest.approx(4 * rounds, abs=4)]
 
@@ -126,7 +127,7 @@ def test_choosing_stops_at_its_share_of_the_budget(measured):
     assert chosen <= 8 + 3, "a round that warms up, and one that takes the share"
     _, quick = measured(costs(1, 1, 1, 1), time_budget=10)
     numbers = [number for number, _ in quick.runs]
-    assert numbers.index(FIRST_TIMED) >= 4 * paired_benchmark.CHOICE_ROUNDS[0]
+    assert numbers.index(FIRST_TIMED) >= 4 * settings.CHOICE_ROUNDS[0]
 
 
 def test_either_model_comes_first_in_turn(measured):
@@ -188,20 +189,21 @@ def test_made_up_inputs_are_shared_out_among_the_sessions(measured):
 
 
 def test_the_settings_of_the_cpu():
-    all_, extended = settings_of(RuntimeOptions(provider=Provider.CPU, provider_options={"k": "v"}))
-    assert all_ == Setting(Level.ALL, {"k": "v"})
-    assert extended == Setting(Level.EXTENDED, {"k": "v"})
+    how = RuntimeOptions(provider=Provider.CPU, provider_options={"k": "v"})
+    all_, extended = settings_of(how)
+    assert all_ == Setting(Level.ALL, how)
+    assert extended == Setting(Level.EXTENDED, how)
     assert str(extended) == "extended, k=v"
 
 
 def test_the_settings_of_cuda_sweep_layout_search_and_bias():
     settings = settings_of(RuntimeOptions(provider=Provider.CUDA))
     names = ("prefer_nhwc", "cudnn_conv_algo_search", "fuse_conv_bias")
-    values = [tuple(setting.options[name] for name in names) for setting in settings]
+    values = [tuple(s.how.provider_options[name] for name in names) for s in settings]
     assert values[0] == ("0", "HEURISTIC", "0")  # the common one
     assert sorted(values) == sorted(product("01", ("HEURISTIC", "EXHAUSTIVE"), "01"))
     assert {setting.level for setting in settings} == {Level.ALL}
-    assert all(len(setting.options) == 3 for setting in settings)
+    assert all(len(setting.how.provider_options) == 3 for setting in settings)
 
 
 @pytest.mark.parametrize(
@@ -217,13 +219,13 @@ def test_the_settings_of_cuda_sweep_layout_search_and_bias():
 def test_what_the_caller_chose_is_not_swept(chosen, count):
     settings = settings_of(RuntimeOptions(provider=Provider.CUDA, provider_options=chosen))
     assert len(settings) == count
-    assert all(chosen.items() <= setting.options.items() for setting in settings)
+    assert all(chosen.items() <= s.how.provider_options.items() for s in settings)
     assert len({str(setting) for setting in settings}) == count
 
 
 def test_tensorrt_searches_by_itself():
     how = RuntimeOptions(provider=Provider.TENSORRT, provider_options={"a": "b"})
-    assert settings_of(how) == [Setting(Level.ALL, {"a": "b"})]
+    assert settings_of(how) == [Setting(Level.ALL, how)]
 
 
 def test_parts_run_at_the_setting_that_suits_the_base(machine):

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from tests.reports.sample import passing
 from widthfold_onnx.evidence.timing.placement import alarms, fallbacks, placement, remarks
 from widthfold_onnx.evidence.timing.profile import PROFILED_RUNS, WARM_RUNS, profile
+from widthfold_onnx.evidence.timing.roofline import unknown
 from widthfold_onnx.options import Provider
 from widthfold_onnx.reports.described import described
 from widthfold_onnx.reports.page import html
@@ -45,7 +46,7 @@ class Profiled:
 
 @pytest.fixture
 def nodes() -> list[NodeTime]:
-    return profile(Profiled, {})
+    return profile(Profiled, {}, unknown)
 
 
 def timed(nodes: list[NodeTime]) -> dict:

@@ -12,7 +12,7 @@ from widthfold_onnx import UsageError, VerifyOptions
 from widthfold_onnx.evidence.timing.regression_threshold import gate
 from widthfold_onnx.reports import wording
 from widthfold_onnx.results import Timing
-from widthfold_onnx.runtime.clock import judge, noise
+from widthfold_onnx.runtime.intervals import judge, noise
 
 
 def measured(low: float, high: float, control: float = 0.005, **fields) -> Timing:

@@ -6,20 +6,21 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto
 
 from widthfold_onnx import FoldOptions, optimize
 from widthfold_onnx.evidence.timing import roofline as roofline_module
 from widthfold_onnx.evidence.timing.profile import profile
-from widthfold_onnx.evidence.timing.roofline import WEIGHTS, Roofline, moved, multiply_adds
+from widthfold_onnx.evidence.timing.roofline import WEIGHTS, Roofline, moved, multiply_adds, unknown
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime import ceilings
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
-from widthfold_onnx.runtime.paired_benchmark import Setting, open_at
 from widthfold_onnx.runtime.sessions.session import Level, open_session
+from widthfold_onnx.runtime.settings import Setting, open_at
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 CPU = VerifyOptions(provider=Provider.CPU)
+COST = {"float": 2, "double": 12, "uint8": 3}
+"""Planted cost of an operation by type."""
 
 
 def details(op, inputs, outputs, kind="float"):
@@ -69,7 +70,7 @@ def planted(monkeypatch):
     """A machine that copies a byte in 2 s where 100 are copied, in 1 s in smaller copies."""
     monkeypatch.setattr(roofline_module, "COPIES", [10, 100])
     monkeypatch.setattr(roofline_module, "copied", lambda shortest, size: {10: 1.0, 100: 0.5}[size])
-    monkeypatch.setattr(roofline_module, "operations", lambda shortest, dtype: 1 / (1 + dtype))
+    monkeypatch.setattr(roofline_module, "operations", lambda shortest, dtype: 1 / COST[dtype])
     return Roofline(CPU)
 
 
@@ -80,7 +81,7 @@ def test_the_longer_one_of_both_times_is_the_least(planted, monkeypatch):
     assert least("other", details("Relu", [(10,)], [(10,)])) == 80.0
     assert least("other", details("Relu", [(20,)], [(20,)])) == 320.0
     assert planted.operations == {}
-    float32 = 1 + TensorProto.FLOAT
+    float32 = COST["float"]
     assert least("n", details("Conv", [(1, 2, 4)], [(1, 1, 4)])) == max(48, 2 * 8 * float32)
     assert least("n", details("Conv", [(1, 2, 4)], [(1, 1, 4)], "double")) > 2 * 8 * float32
     assert planted.operations.keys() == {"float", "double"}
@@ -112,7 +113,7 @@ def test_a_model_and_its_fold_have_the_same_work(tmp_path, monkeypatch, name, le
         ports = open_session(model).inputs
         shapes = {p.name: tuple(d if isinstance(d, int) else 1 for d in p.dims) for p in ports}
         feeds = random_feeds(ports, 0, shapes)
-        profile(partial(open_at, model, CPU, Setting(level)), feeds, spied)
+        profile(partial(open_at, model, Setting(level, CPU)), feeds, spied)
         return found
 
     before, after = work(MODELS / f"{name}.onnx"), work(folded)
@@ -160,9 +161,15 @@ def test_speeds_are_those_of_the_shortest_runs():
         return 1e-5 + 8 * dims[0].dim_value / 1e10
 
     assert ceilings.operations(seconds) == 2 * 512**3 / 1e-3
-    assert ceilings.operations(seconds, TensorProto.UINT8) == 2 * 512**3 / 1e-4
+    assert ceilings.operations(seconds, "uint8") == 2 * 512**3 / 1e-4
     for size in roofline_module.COPIES:
         assert ceilings.copied(seconds, size) == pytest.approx(1e10, rel=0.01)
+
+
+def test_on_a_gpu_no_least_time_is_known():
+    roofline = Roofline(VerifyOptions(provider=Provider.CUDA))
+    assert roofline.of(MODELS / "pitch_cnn.onnx", Level.ALL) is unknown
+    assert roofline.limits() == {}
 
 
 def test_the_speeds_of_this_machine_are_named():
@@ -171,7 +178,7 @@ def test_the_speeds_of_this_machine_are_named():
     least = found.of(MODELS / "pitch_cnn.onnx", Level.ALL)
     for length in (2**20, 3):
         least("any", details("Relu", [(length,)], [(length,)]))
-    for dtype in (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT8):
+    for dtype in ("float", "double", "int8"):
         assert ceilings.operations(found._shortest, dtype) > 0
     found.operations["float"] = 1e9
     first, second, last = found.limits()

@@ -150,7 +150,7 @@ def test_distances_within_the_slack_are_not_told(
     steps: int, said: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = pair(alternating([63, -64, 63, 63]), tmp_path)
-    feeds = [InputSet("seed 0", {"x": np.zeros((1, 1, 67), np.uint8)}, made_up=True)]
+    feeds = [InputSet("seed 0", {"x": np.zeros((1, 1, 67), np.uint8)}, random=True)]
     exact = [{"y": np.full((1, 1, 64), 100, np.uint8)}]
     run = [{"y": exact[0]["y"] + np.uint8(steps)}]
     monkeypatch.setattr(saturated, "_outputs", lambda *given: run)

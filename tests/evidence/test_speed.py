@@ -1,5 +1,6 @@
 """What is said of two models that were timed on a machine of our own."""
 
+import math
 import sys
 
 import numpy as np
@@ -128,6 +129,7 @@ def test_progress_names_both_models(measured, monkeypatch, tmp_path):
         tmp_path / "b.onnx",
         VerifyOptions(provider=Provider.CPU, time_budget=0.1),
         {"x": (1, 256)},
+        load=0.0,
         report=lines.append,
     )
     assert lines == [
@@ -138,7 +140,7 @@ def test_progress_names_both_models(measured, monkeypatch, tmp_path):
     ]
 
 
-@pytest.mark.parametrize(("before", "crowded"), [(None, True), (0.0, False), (9.0, True)])
+@pytest.mark.parametrize(("before", "crowded"), [(math.inf, True), (0.0, False), (9.0, True)])
 def test_what_the_comparison_of_values_added_to_the_load_is_not_a_busy_machine(
     measured, before, crowded
 ):

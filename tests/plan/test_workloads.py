@@ -258,9 +258,10 @@ def test_an_open_extent_takes_the_measured_one_or_none_at_all() -> None:
 
 
 def test_keys_are_the_same_in_every_process() -> None:
+    names = "same", "1-D", "batch", "fp16"
     script = (
         "from tests.plan.test_workloads import *\n"
-        "for name in LAYERS:\n"
+        f"for name in {names}:\n"
         "    found = workload(LAYERS[name])\n"
         "    print(found.subject, *(form.key for form in found.forms), sep='\\n')\n"
     )
@@ -276,7 +277,7 @@ def test_keys_are_the_same_in_every_process() -> None:
     }
     (output,) = outputs
     lines = output.decode().splitlines()
-    here = [workload(model) for model in LAYERS.values()]
+    here = [workload(LAYERS[name]) for name in names]
     assert lines == [t for u in here for t in (u.subject, *(form.key for form in u.forms))]
 
 

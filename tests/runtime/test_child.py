@@ -1,5 +1,8 @@
 import contextlib
+import io
+import math
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -7,7 +10,7 @@ import tempfile
 import textwrap
 import time
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +22,7 @@ from widthfold_onnx.errors import (
     UsageError,
 )
 from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.runtime import child
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.providers import chain
@@ -109,7 +113,7 @@ def nothing():
 
 
 def test_the_result_comes_from_another_process():
-    assert isolated(add, 2, 3) == 5
+    assert isolated(add, 2, 3) == isolated(add, 2, 3, timeout=math.inf) == 5
     assert isolated(process_id) != os.getpid()
 
 
@@ -136,6 +140,15 @@ def test_what_the_child_prints_stays_there(capfd):
 def test_a_crash_is_told_by_name(function, words):
     with pytest.raises(UnverifiedError, match=words):
         isolated(function)
+
+
+@pytest.mark.parametrize("share", [0, 0.5])
+def test_an_answer_that_breaks_off_means_that_the_child_is_gone(share):
+    answer = pickle.dumps(("result", "of a long run"))
+    pipes = SimpleNamespace(
+        stdin=io.BytesIO(), stdout=io.BytesIO(answer[: int(share * len(answer))])
+    )
+    assert child._messages(pipes, b"task").get(timeout=60) == ("gone", None)
 
 
 def test_an_endless_loop_is_stopped():

@@ -10,20 +10,22 @@ import pytest
 
 from widthfold_onnx.runtime import clock
 from widthfold_onnx.runtime.clock import (
-    MIN_PROCESSES,
     SESSIONS,
     SHORTEST,
     START,
-    USUAL_SPREAD,
     WARMUP_ROUNDS,
-    Pairing,
     Repeats,
     alternate,
+    repeats,
+)
+from widthfold_onnx.runtime.intervals import (
+    MIN_PROCESSES,
+    USUAL_SPREAD,
+    Pairing,
     interval,
     judge,
     noise,
     one_session,
-    repeats,
 )
 
 MILLI = 1_000_000

@@ -24,17 +24,17 @@ from widthfold_onnx.options import (
 from widthfold_onnx.plan.decide.layouts import decide_layout
 from widthfold_onnx.plan.predict.targets import names, target, usual
 from widthfold_onnx.runtime.clock import clock_name
-from widthfold_onnx.runtime.paired_benchmark import settings_of
 from widthfold_onnx.runtime.sessions.descriptions import DESCRIPTIONS, Description, described
 from widthfold_onnx.runtime.sessions.providers import chain
 from widthfold_onnx.runtime.sessions.session import Level
+from widthfold_onnx.runtime.settings import settings_of
 
 OTHER = Provider("FooExecutionProvider")
 COMPARED = re.compile(r"(?:is|is not|==|!=|in \()\s*Provider\.(?!AUTO)")
 PACKAGE = Path(widthfold_onnx.__file__).parent
 ABOUT_ONE = {
     "evidence/eight_bits/exact_kernels.py",  # its own kernels of bytes
-    "evidence/timing/speed.py",  # its graph shows every node with its weights
+    "evidence/timing/roofline.py",  # its graph shows every node with its weights
     "plan/search/search_context.py",  # the kind of a target, not of a provider
     "runtime/sessions/providers.py",  # it runs everything, so it is not tried
 }

@@ -5,7 +5,7 @@ from onnx import parser
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Provider, RuntimeOptions
-from widthfold_onnx.runtime.inputs.dimensions import open_dimensions
+from widthfold_onnx.runtime.inputs.dimensions import Dimensions
 from widthfold_onnx.runtime.inputs.sizes import find_shapes, other_shapes
 from widthfold_onnx.runtime.sessions import session as session_module
 from widthfold_onnx.runtime.sessions.ports import Port
@@ -26,8 +26,8 @@ def opened(folder, text):
 def test_open_dimensions_lead_at_axis_0():
     ports = [*IMAGE, Port("state", "float32", (2, "N", None))]
     expected = {"N": True, "H": False, "W": False, ("state", 2): False}
-    assert open_dimensions(ports, {}) == expected
-    assert open_dimensions(ports, {"image": (5, 3, 8, 9)}) == {("state", 2): False}
+    assert Dimensions(ports, {}).opened == expected
+    assert Dimensions(ports, {"image": (5, 3, 8, 9)}).opened == {("state", 2): False}
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_open_dimensions_lead_at_axis_0():
 )
 def test_a_fixed_shape_must_fit(fixed, words):
     with pytest.raises(UsageError, match=words):
-        open_dimensions(IMAGE, fixed)
+        Dimensions(IMAGE, fixed)
 
 
 def test_a_symbol_has_one_size_everywhere(tmp_path):

@@ -10,15 +10,17 @@ import numpy as np
 import pytest
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.options import Provider, VerifyOptions
-from widthfold_onnx.runtime import streams
-from widthfold_onnx.runtime.clock import MIN_PROCESSES
-from widthfold_onnx.runtime.paired_benchmark import Setting
+from widthfold_onnx.options import Provider, RuntimeOptions, VerifyOptions
+from widthfold_onnx.runtime import paired_benchmark, streams
+from widthfold_onnx.runtime.inputs.rotation import Rotation
+from widthfold_onnx.runtime.intervals import MIN_PROCESSES
 from widthfold_onnx.runtime.sessions.session import Level
+from widthfold_onnx.runtime.settings import Setting
 from widthfold_onnx.runtime.streams import throughput, time_streams
 
 MODELS = Path("a.onnx"), Path("b.onnx")
-SETTINGS = Setting(Level.ALL), Setting(Level.EXTENDED)
+CPU = RuntimeOptions(provider=Provider.CPU)
+SETTINGS = Setting(Level.ALL, CPU), Setting(Level.EXTENDED, CPU)
 WAIT = 20
 
 
@@ -38,7 +40,8 @@ def own_clocks(monkeypatch):
     def passes(seconds):
         local.now = now() + seconds
 
-    monkeypatch.setattr(streams, "time", SimpleNamespace(perf_counter=now))
+    for module in (streams, paired_benchmark):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=now))
     return passes
 
 
@@ -113,7 +116,7 @@ def test_a_stream_that_gets_no_thread_is_an_error_and_nobody_waits(monkeypatch):
 def test_each_stream_has_a_session_and_the_models_alternate(monkeypatch, own_clocks, turn, order):
     opened, ran = [], []
 
-    def open_at(model, options, setting):
+    def open_at(model, setting):
         opened.append((model.stem, setting.level))
         return model.stem
 
@@ -130,8 +133,7 @@ def test_each_stream_has_a_session_and_the_models_alternate(monkeypatch, own_clo
         "perf_counter",
         lambda: next(calls) if threading.current_thread() is at_main else clock(),
     )
-    options = VerifyOptions(provider=Provider.CPU, streams=2)
-    rates = time_streams(MODELS, SETTINGS, options, [], 1.0, turn)
+    rates = time_streams(MODELS, SETTINGS, 2, [], 1.0, turn)
     assert opened == [("a", Level.ALL)] * 2 + [("b", Level.EXTENDED)] * 2
     assert "".join(ran) == "aabb" + order.replace(" ", "")
     np.testing.assert_allclose(rates, [[1.0, 1.0], [4.0, 4.0]])
@@ -141,18 +143,21 @@ def test_each_stream_has_a_session_and_the_models_alternate(monkeypatch, own_clo
 def test_processes_begin_while_the_time_lasts(monkeypatch, own_clocks, cost, processes):
     asked = []
 
-    def isolated(function, models, settings, options, feeds, seconds, turn):
+    def isolated(function, models, settings, count, inputs, seconds, turn):
         assert function is time_streams
-        asked.append((turn, len(feeds), seconds))
+        asked.append((turn, count, len(inputs), seconds))
         own_clocks(cost)
         return np.array([[100.0, 110.0, 90.0], [200.0, 220.0, 180.0]]) * (1 + turn % 2)
 
-    monkeypatch.setattr(streams, "isolated", isolated)
-    options = VerifyOptions(provider=Provider.CPU, streams=4)
-    choice = SimpleNamespace(settings=SETTINGS)
-    found = SimpleNamespace(options=options, feeds=[{}] * 64, made_up=True, choice=choice)
-    made = throughput(*MODELS, found, 10.0)
-    assert asked == [(turn, 16, 2.1) for turn in range(processes)]
+    monkeypatch.setattr(paired_benchmark, "isolated", isolated)
+    found = SimpleNamespace(
+        models=MODELS,
+        options=VerifyOptions(provider=Provider.CPU, streams=4),
+        inputs=Rotation([{}] * 64, random=True),
+        choice=SimpleNamespace(settings=SETTINGS),
+    )
+    made = throughput(found, 10.0)
+    assert asked == [(turn, 4, 16, 2.1) for turn in range(processes)]
     assert (made.streams, made.processes, made.blocks) == (4, processes, 3 * processes)
     assert made.ratio == pytest.approx(2)
     assert made.low < 2 < made.high

@@ -26,6 +26,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_whole_run_with_the_processor(finished: Path) -> None:
     assert [row["dtype"] for row in rows_of(finished, "conv")] == ["float32", "float16"]
     assert len(rows_of(finished, "end")) == 1
@@ -53,6 +54,7 @@ def test_the_whole_run_with_the_processor(finished: Path) -> None:
     assert {path.name for path in finished.glob("*.svg")} == {"floor-float16.svg"}
 
 
+@pytest.mark.slow
 def test_a_second_run_measures_only_what_is_not_there(finished: Path, tmp_path: Path) -> None:
     lines = (finished / "results.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
@@ -82,6 +84,7 @@ def test_a_second_run_measures_only_what_is_not_there(finished: Path, tmp_path: 
     assert (finished / "table.md").read_text().count("\n") == table.count("\n")
 
 
+@pytest.mark.slow
 def test_a_folder_holds_the_results_of_one_device(finished: Path, tmp_path: Path) -> None:
     row = rows_of(finished, "run")[0]
     (tmp_path / "results.jsonl").write_text(json.dumps(row | {"onnxruntime": "1.2"}) + "\n")
@@ -102,6 +105,7 @@ def test_results_of_something_else_are_refused(scripts: Path, tmp_path: Path, ke
         module._check_folder(tmp_path, about | {key: "b"})
 
 
+@pytest.mark.slow
 def test_numpy_onnx_and_the_runtime_are_enough_for_layers(finished: Path, tmp_path: Path) -> None:
     lines = (finished / "results.jsonl").read_text().splitlines()
     first = next(i for i, line in enumerate(lines) if json.loads(line)["part"] == "grid")

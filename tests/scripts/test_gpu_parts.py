@@ -17,6 +17,7 @@ from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.sessions import session as session_module
 
 
+@pytest.mark.slow
 def test_layers_on_cuda_are_timed_at_their_best_and_forms_at_the_heuristic(
     stage: Any, pretended: list[dict[str, str]], tmp_path: Path
 ) -> None:
@@ -174,6 +175,7 @@ def test_a_device_that_computes_wrong_ends_the_run(
             device.check(stage)
 
 
+@pytest.mark.slow
 def test_tensorrt_is_not_asked_for_its_graph_and_compares_on_cuda(
     stage: Any, pretended: list[dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,7 +101,7 @@ def _check(original: Path, options: VerifyOptions) -> bool:
 
 
 def _saturating(original: Path, folds: Sequence[Path], options: VerifyOptions) -> list[list[str]]:
-    from widthfold_onnx.evidence.parity.reference import saturating
+    from widthfold_onnx.evidence.parity.saturated import saturating
 
     return saturating(original, folds, options)
 

@@ -11,19 +11,19 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.eight_bits.exact_kernels import holds_bytes
 from widthfold_onnx.evidence.folds import recorded_folds
 from widthfold_onnx.evidence.integers import run_on_integers
-from widthfold_onnx.evidence.parity.models import ModelParity, compare_models, verdict
+from widthfold_onnx.evidence.parity.models import ModelParity, compare_models
 from widthfold_onnx.evidence.proof.compare import proved
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.timing.placement import alarms
-from widthfold_onnx.evidence.timing.regression_threshold import Outcome, gate
+from widthfold_onnx.evidence.timing.regression_threshold import gate
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.proto.frozen import frozen
 from widthfold_onnx.model.read.loader import LoadedModel, load
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.progress import Say
-from widthfold_onnx.results import IntegerRun, Proof, Timing, VerifyReport
+from widthfold_onnx.results import IntegerRun, Proof, Timing, Verdict, VerifyReport
 from widthfold_onnx.runtime.environment import Before, environment
 from widthfold_onnx.runtime.saturation import u8s8_error
 from widthfold_onnx.text import printable
@@ -40,8 +40,8 @@ def verified(
     """
     before = Before()
     parity = compare_models(original, rewritten, options, report=report)
-    if parity.provider:
-        options = dataclasses.replace(options, provider=Provider(parity.provider))
+    if parity.provider is not None:
+        options = dataclasses.replace(options, provider=parity.provider)
     old, new = load(original), load(rewritten)
     if options.freeze_weights:
         inputs = [value.name for value in new.proto.graph.input]
@@ -69,8 +69,8 @@ def verified(
         if outcome != "pass":
             (failures if outcome == "fail" else doubts).append(why)
     if timing is not None:
-        timed = {"original": timing.original, "rewritten": timing.rewritten}
-        limits += alarms(timed, timing.provider)
+        limits += alarms(timing.sides, timing.provider)
+    parity = dataclasses.replace(parity, failures=failures, doubts=doubts, limits=limits)
     return VerifyReport(
         original=original.name,
         rewritten=rewritten.name,
@@ -79,9 +79,8 @@ def verified(
         integers=integers,
         folds=folds,
         timing=timing,
-        verdict=verdict(failures, doubts),
-        # Failures come before limits: a message may be cut at its end.
-        reasons=[*failures, *doubts, *limits],
+        verdict=parity.verdict,
+        reasons=list(parity.reasons),
         input_sets=parity.input_sets,
         environment=environment(
             options, before, u8s8_error() if holds_bytes(old.proto, new.proto) else None
@@ -120,7 +119,7 @@ def _proved(
     except UnverifiedError as error:
         return Proof(verdict="skipped", reason=str(error)), None
     proof = proved(before, after, options.input_shapes, parity.shapes)
-    if proof.verdict != "equal" or not parity.provider:
+    if proof.verdict != "equal" or parity.provider is None:
         return proof, None
     report("linear nodes that changed, on integers")
     known = {name: tuple(dims) for name, dims in proof.extents[0].items()}
@@ -134,7 +133,7 @@ def _timed(
     parity: ModelParity,
     load: float,
     report: Say,
-) -> tuple[Timing | None, Outcome, str]:
+) -> tuple[Timing | None, Verdict, str]:
     """Return the times, whether they are what was asked for, and why they are not."""
     shapes = parity.shapes or None
     try:

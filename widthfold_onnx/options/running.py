@@ -125,7 +125,7 @@ class VerifyOptions(RuntimeOptions):
     """Options for `verify`; `threads` are those of the timed sessions.
 
     Attributes:
-        seeds: how many made-up input sets are compared; five cover all distributions.
+        seeds: how many random input sets are compared; five cover all distributions.
         inputs: stored inputs (``test_data_set_*`` folder, .npz or .npy), compared as well.
         input_shapes: sizes for dimensions that the model leaves open.
         tolerance: what counts as equal.
@@ -135,7 +135,7 @@ class VerifyOptions(RuntimeOptions):
         exact: prove that both models are the same function.
         needs_proof: do not pass what is not proved, as a model that was just folded must be: a fold
             rounds nothing. Else what cannot be proved is left to the comparison of outputs.
-        thorough: made-up inputs of several distributions and batches, and a float64 reference;
+        thorough: random inputs of several distributions and batches, and a float64 reference;
             otherwise normal numbers only.
         timing: time both models in alternating pairs.
         streams: how many sessions of each model also run at once, for their throughput; 1 leaves

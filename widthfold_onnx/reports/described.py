@@ -154,7 +154,6 @@ def _output(row: OutputParity) -> list[Cell]:
 
 def _timed(timing: Timing) -> list[Table]:
     """Return the models, and the slowest nodes of each."""
-    sides = {"original": timing.original, "rewritten": timing.rewritten}
     models = [
         [
             name,
@@ -170,7 +169,7 @@ def _timed(timing: Timing) -> list[Table]:
                 for where, count in side.providers.items()
             ),
         ]
-        for name, side in sides.items()
+        for name, side in timing.sides.items()
     ]
     nodes = [
         [
@@ -179,7 +178,7 @@ def _timed(timing: Timing) -> list[Table]:
             node.op,
             f"{node.us:.0f}",
             wording.reached(node),
-            node.provider if node in sides[name].fallbacks else "",
+            node.provider if node in timing.sides[name].fallbacks else "",
         ]
         for name, node in wording.slowest(timing)
     ]

@@ -1,6 +1,6 @@
 """Results of each verb. The same structs are the JSON reports; `schemas/` holds their schemas."""
 
-from widthfold_onnx.results.base import Result
+from widthfold_onnx.results.base import Result, Verdict
 from widthfold_onnx.results.evidence import (
     AxisPattern,
     Environment,
@@ -30,6 +30,7 @@ from widthfold_onnx.results.timing import (
     GpuState,
     NodeTime,
     Side,
+    SpeedVerdict,
     Throughput,
     Timing,
 )

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
+
+Verdict = Literal["pass", "fail", "unverified"]
+"""What a check says: it holds, it does not, or that is not known."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):

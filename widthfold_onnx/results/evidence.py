@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from widthfold_onnx.results.base import Result
+from widthfold_onnx.results.base import Result, Verdict
 from widthfold_onnx.results.timing import Timing
 
 VERIFY_SCHEMA = "widthfold.verify/6"
@@ -219,7 +219,7 @@ class VerifyReport(Result, kw_only=True, frozen=True):
     integers: IntegerRun | None
     folds: list[FoldedNode]
     timing: Timing | None
-    verdict: Literal["pass", "fail", "unverified"]
+    verdict: Verdict
     reasons: list[str]
     input_sets: int
     environment: Environment

@@ -6,7 +6,10 @@ from typing import Literal
 
 import msgspec
 
-from widthfold_onnx.results.base import Result
+from widthfold_onnx.results.base import Result, Verdict
+
+SpeedVerdict = Literal["faster", "slower", "no difference", "inconclusive"]
+"""What an interval of original / rewritten says (`runtime.intervals.judge`)."""
 
 
 class NodeTime(Result, kw_only=True, frozen=True):
@@ -129,7 +132,7 @@ class Baseline(Result, kw_only=True, frozen=True):
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
-    verdict: Literal["faster", "slower", "no difference", "inconclusive"] | None = None
+    verdict: SpeedVerdict | None = None
 
 
 class Throughput(Result, kw_only=True, frozen=True):
@@ -201,7 +204,7 @@ class Timing(Result, kw_only=True, frozen=True):
     same_level: float
     original: Side
     rewritten: Side
-    verdict: Literal["faster", "slower", "no difference", "inconclusive"]
+    verdict: SpeedVerdict
     note: str = ""
     shapes: dict[str, list[int]] = msgspec.field(default_factory=dict)
     limits: dict[str, float] = msgspec.field(default_factory=dict)
@@ -209,7 +212,12 @@ class Timing(Result, kw_only=True, frozen=True):
     gpu: Gpu | None = None
     baseline: Baseline | None = None
     fail_under: float | None = None
-    fail_under_verdict: Literal["pass", "fail", "unverified"] = "pass"
+    fail_under_verdict: Verdict = "pass"
+
+    @property
+    def sides(self) -> dict[str, Side]:
+        """Both models by name."""
+        return {"original": self.original, "rewritten": self.rewritten}
 
     @property
     def hindered(self) -> bool:

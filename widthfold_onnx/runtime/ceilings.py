@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import onnx
-from onnx import TensorProto, helper
+
+from widthfold_onnx.model.proto.onnx_text import model_of
 
 Shortest = Callable[[onnx.ModelProto], float]
 """Returns the seconds of the shortest of `RUNS` runs of a model on random inputs."""
@@ -18,19 +19,19 @@ RUNS = 15
 _EXTENT = 512
 
 
-def operations(shortest: Shortest, dtype: int = TensorProto.FLOAT) -> float:
+def operations(shortest: Shortest, dtype: str = "float") -> float:
     """Return the operations per second of a matrix product; a multiply-add is two.
 
     Args:
         shortest: runs models.
-        dtype: element type of ONNX; both of 8 bits stand for uint8 data and int8 weights.
+        dtype: element type, as ONNX's text syntax and the runtime's profile name it; both of 8
+            bits stand for uint8 data and int8 weights.
     """
-    dims = [_EXTENT, _EXTENT]
-    if dtype in (TensorProto.INT8, TensorProto.UINT8):
-        kinds = [TensorProto.UINT8, TensorProto.INT8]
-        product = _model("MatMulInteger", kinds, TensorProto.INT32, dims)
-    else:
-        product = _model("MatMul", [dtype, dtype], dtype, dims)
+    op, types = "MatMul", (dtype, dtype, dtype)
+    if dtype in ("int8", "uint8"):
+        op, types = "MatMulInteger", ("uint8", "int8", "int32")
+    a, b, y = (f"{kind}[{_EXTENT}, {_EXTENT}]" for kind in types)
+    product = model_of(f"product ({a} a, {b} b) => ({y} y) {{ y = {op}(a, b) }}")
     return 2 * _EXTENT**3 / shortest(product)
 
 
@@ -38,17 +39,8 @@ def copied(shortest: Shortest, size: int) -> float:
     """Return the bytes per second of a copy that reads and writes so many bytes."""
 
     def seconds(size: int) -> float:
-        float32 = TensorProto.FLOAT
-        return shortest(_model("Relu", [float32], float32, [size // 8]))
+        tensor = f"float[{size // 8}]"
+        return shortest(model_of(f"copy ({tensor} x) => ({tensor} y) {{ y = Relu(x) }}"))
 
     launch = seconds(8)
     return size / max(seconds(size) - launch, 1e-9)
-
-
-def _model(op: str, kinds: Sequence[int], made: int, dims: list[int]) -> onnx.ModelProto:
-    """Return a model of one node."""
-    inputs = [helper.make_tensor_value_info(f"x{i}", kind, dims) for i, kind in enumerate(kinds)]
-    node = helper.make_node(op, [port.name for port in inputs], ["y"])
-    output = helper.make_tensor_value_info("y", made, dims)
-    graph = helper.make_graph([node], "ceiling", inputs, [output])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

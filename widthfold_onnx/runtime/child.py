@@ -1,7 +1,8 @@
 """Runs one function in a child process, so that a crash, a hang or a lack of memory stays there.
 
 A fresh interpreter is started, never a fork (CUDA does not survive one) and never the caller's
-own script (which need not guard its main part). Both ends are ours: pickles go over two pipes.
+own script (which need not guard its main part). Both ends are ours: pickles, which tell where they
+end, go over two pipes.
 A thread inside the runtime does not see Ctrl-C until it returns, so the parent waits in Python
 and kills the child's process group.
 """
@@ -9,7 +10,7 @@ and kills the child's process group.
 from __future__ import annotations
 
 import contextlib
-import io
+import copyreg
 import json
 import math
 import os
@@ -24,7 +25,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from copyreg import dispatch_table
 from types import MappingProxyType
 from typing import IO, Any, TypeVar
 
@@ -37,7 +37,9 @@ _START = (
     "import json, sys; sys.path[:], folder = json.loads(sys.argv[1]); "
     "from widthfold_onnx.runtime.child import serve; serve(folder)"
 )
-_LENGTH = 8
+_LONGEST = 1e9
+"""Seconds that a wait lasts at most: it cannot be infinite."""
+
 _TAIL = 2000
 """Bytes of the child's own output that are looked at for an error message."""
 
@@ -45,8 +47,8 @@ _TAIL = 2000
 def isolated(
     function: Callable[..., Result],
     *args: object,
-    timeout: float | None = None,
-    silence: float | None = None,
+    timeout: float = math.inf,
+    silence: float = math.inf,
     memory: int | None = None,
     on_progress: Callable[[Any], None] | None = None,
 ) -> Result:
@@ -68,15 +70,15 @@ def isolated(
     """
     if function.__module__ == "__main__":
         raise InternalError(f"{function.__qualname__} must live in an importable module")
-    task = _dumps((function, args, on_progress is not None, memory))
-    deadline = None if timeout is None else time.monotonic() + timeout
+    task = pickle.dumps((function, args, on_progress is not None, memory))
+    deadline = time.monotonic() + timeout
     with tempfile.TemporaryFile() as noise, _child(noise) as child:
         messages = _messages(child, task)
         while True:
-            left = math.inf if deadline is None else max(deadline - time.monotonic(), 0.0)
-            wait = min(left, math.inf if silence is None else silence)
+            left = max(deadline - time.monotonic(), 0.0)
+            wait = min(left, silence)
             try:
-                kind, value = messages.get(timeout=None if wait == math.inf else wait)
+                kind, value = messages.get(timeout=min(wait, _LONGEST))
             except queue.Empty:
                 late = (
                     f"no result after {timeout:g} s" if left == wait else f"silent for {wait:g} s"
@@ -86,15 +88,8 @@ def isolated(
                 on_progress(value)
             elif kind == "result":
                 return value  # type: ignore[no-any-return] # what the function returned
-            elif kind == "refused":
+            elif kind == "error":
                 raise value
-            elif kind == "memory":
-                raise UnverifiedError(f"out of memory{_limit(memory)}")
-            elif kind == "raised":
-                summary, trace = value
-                error = InternalError(printable(summary))
-                error.add_note(trace)
-                raise error
             elif kind == "gone":
                 raise UnverifiedError(_obituary(child.wait(), noise, memory))
 
@@ -143,12 +138,12 @@ def _messages(child: subprocess.Popen[bytes], task: bytes) -> queue.SimpleQueue[
         assert child.stdout is not None
         try:
             _send(child.stdin, task)
-            while (message := _receive(child.stdout)) is not None:
-                messages.put(pickle.loads(message))
-        except (OSError, ValueError):  # a pipe that was closed: the child is gone
-            pass
+            while True:
+                messages.put(pickle.load(child.stdout))
+        except (OSError, ValueError, EOFError, pickle.UnpicklingError):
+            pass  # a pipe that was closed, perhaps inside a message: the child is gone
         except Exception as error:  # without this an answer that does not unpickle would hang
-            messages.put(("raised", (f"answer of the child: {error!r}", traceback.format_exc())))
+            messages.put(("error", _fault(f"answer of the child: {error!r}")))
         messages.put(("gone", None))
 
     threading.Thread(target=talk, daemon=True).start()
@@ -165,27 +160,31 @@ def serve(folder: str) -> None:
     lock = threading.Lock()
 
     def answer(kind: str, value: object) -> None:
-        message = _dumps((kind, value))
+        message = pickle.dumps((kind, value))  # first, as it may fail half-way
         with lock:
             _send(answers, message)
 
-    task = _receive(source)
-    if task is None:
-        return
-    threading.Thread(target=_end_with_parent, args=(source, folder), daemon=True).start()
+    memory = None
     try:
-        function, args, reports, memory = pickle.loads(task)
+        function, args, reports, memory = pickle.load(source)
+        threading.Thread(target=_end_with_parent, args=(source, folder), daemon=True).start()
         if memory is not None:
             _cap(memory)
         options = {"report": lambda line: answer("progress", line)} if reports else {}
         answer("result", function(*args, **options))
     except WidthfoldError as error:
-        answer("refused", error)
+        answer("error", error)
     except MemoryError:
-        answer("memory", None)
+        answer("error", UnverifiedError(f"out of memory{_limit(memory)}"))
     except Exception as error:
-        summary = f"{type(error).__name__}: {error}"
-        answer("raised", (summary, traceback.format_exc()))
+        answer("error", _fault(f"{type(error).__name__}: {error}"))
+
+
+def _fault(summary: str) -> InternalError:
+    """Return an error of ours with the trace of the one that is handled."""
+    error = InternalError(printable(summary))
+    error.add_note(traceback.format_exc())
+    return error
 
 
 def _end_with_parent(source: IO[bytes], folder: str) -> None:
@@ -200,36 +199,17 @@ def _cap(memory: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
 
 
-def _dumps(value: object) -> bytes:
-    stream = io.BytesIO()
-    pickler = pickle.Pickler(stream)
-    # Options hold read-only views, which pickle does not know.
-    pickler.dispatch_table = {
-        **dispatch_table,
-        MappingProxyType: lambda view: (_view, (dict(view),)),
-    }
-    pickler.dump(value)
-    return stream.getvalue()
-
-
 def _view(items: dict[Any, Any]) -> MappingProxyType[Any, Any]:
     return MappingProxyType(items)
 
 
+# A caller's options may hold read-only views, which pickle does not know by itself.
+copyreg.pickle(MappingProxyType, lambda view: (_view, (dict(view),)))
+
+
 def _send(stream: IO[bytes], message: bytes) -> None:
-    stream.write(len(message).to_bytes(_LENGTH, "little"))
     stream.write(message)
     stream.flush()
-
-
-def _receive(stream: IO[bytes]) -> bytes | None:
-    """Read one message; None at the end, or if the sender died inside one."""
-    head = stream.read(_LENGTH)
-    if len(head) < _LENGTH:
-        return None
-    length = int.from_bytes(head, "little")
-    message = stream.read(length)
-    return message if len(message) == length else None
 
 
 def _limit(memory: int | None) -> str:

@@ -11,8 +11,8 @@ from functools import cache
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
 
+from widthfold_onnx.model.proto.onnx_text import model_of
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.sessions.session import Level, open_session
 
@@ -36,22 +36,11 @@ def u8s8_error() -> int:
 
 def _model() -> onnx.ModelProto:
     """Return a QLinearConv of one position with the same exact result at every output channel."""
-    largest = _CHANNELS * int(_DATA) * int(_WEIGHT)
-    constants = {
-        "one": np.float32(1),
-        "zero": np.uint8(0),
-        "w": np.full((_CHANNELS, _CHANNELS, 1, 1), _WEIGHT),
-        "w_zero": np.int8(0),
-        "y_scale": np.float32(largest / _EXPECTED),
-    }
-    inputs = ["x", "one", "zero", "w", "one", "w_zero", "y_scale", "zero"]
-    shape = [1, _CHANNELS, 1, 1]
-    graph = helper.make_graph(
-        [helper.make_node("QLinearConv", inputs, ["y"])],
-        "u8s8",
-        [helper.make_tensor_value_info("x", TensorProto.UINT8, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.UINT8, shape)],
-        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
+    scale = _CHANNELS * int(_DATA) * int(_WEIGHT) / _EXPECTED
+    weights = ", ".join([str(_WEIGHT)] * _CHANNELS**2)
+    tensor = f"uint8[1, {_CHANNELS}, 1, 1]"
+    return model_of(
+        f"u8s8 ({tensor} x) => ({tensor} y) <float one = {{1}}, float y_scale = {{{scale}}}, "
+        f"uint8 zero = {{0}}, int8[{_CHANNELS}, {_CHANNELS}, 1, 1] w = {{{weights}}}, "
+        "int8 w_zero = {0}> { y = QLinearConv(x, one, zero, w, one, w_zero, y_scale, zero) }"
     )
-    opset = helper.make_opsetid("", 17)
-    return helper.make_model(graph, opset_imports=[opset], ir_version=8)

@@ -15,26 +15,18 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.results import Throughput
-from widthfold_onnx.runtime.child import isolated
-from widthfold_onnx.runtime.clock import MIN_PROCESSES, START, WARMUP_SECONDS, Run, interval
-from widthfold_onnx.runtime.inputs.rotation import INPUT_SETS
-from widthfold_onnx.runtime.paired_benchmark import (
-    Contest,
-    Feeds,
-    Models,
-    Setting,
-    open_at,
-    rounds_of,
-)
+from widthfold_onnx.runtime.clock import START, WARMUP_SECONDS, Run
+from widthfold_onnx.runtime.intervals import MIN_PROCESSES, interval
+from widthfold_onnx.runtime.paired_benchmark import Contest, in_processes
+from widthfold_onnx.runtime.sessions.session import Feeds
+from widthfold_onnx.runtime.settings import Models, Setting, open_at, rounds_of
 
 SHARE = 0.5
 """Share of the time budget that streams take."""
@@ -48,31 +40,24 @@ FEWEST = 2
 Rates = npt.NDArray[np.float64]
 
 
-def throughput(original: Path, rewritten: Path, found: Contest, seconds: float) -> Throughput:
+def throughput(found: Contest, seconds: float) -> Throughput:
     """Measure two models, each at its best setting, in as many processes as an interval needs.
 
     Args:
-        original: model file.
-        rewritten: model file.
         found: the paired timing of both; its settings and inputs are used.
         seconds: after which no further process begins.
 
     Raises:
         UnverifiedError: a model does not run.
     """
-    streams, feeds = found.options.streams, found.feeds
-    # Each session has copies of the inputs, and all copies together need to exceed the cache.
-    taken = feeds[: max(INPUT_SETS[0], len(feeds) // streams)] if found.made_up else feeds
-    each = max(seconds / MIN_PROCESSES, 2 * START)
-    task = ((original, rewritten), found.choice.settings, found.options, taken, each - START)
+    streams = found.options.streams
+    each = max(seconds / MIN_PROCESSES, 2 * START) - START
+    task = (found.models, found.choice.settings, streams, found.inputs.shared(streams), each)
     processes: list[Rates] = []
-    start, longest = time.perf_counter(), 0.0
-    while len(processes) < MIN_PROCESSES:
-        began = time.perf_counter()
-        if processes and began - start + longest > seconds:
+    for rates, late in in_processes(time_streams, *task, ends=time.perf_counter() + seconds):
+        processes.append(rates)
+        if late or len(processes) == MIN_PROCESSES:
             break
-        processes.append(isolated(time_streams, *task, len(processes)))
-        longest = max(longest, time.perf_counter() - began)
     ratio, low, high = map(math.exp, _ratio([np.log(new / old) for old, new in processes]))
     blocks = np.concatenate(processes, axis=1)
     return Throughput(
@@ -90,8 +75,8 @@ def throughput(original: Path, rewritten: Path, found: Contest, seconds: float) 
 def _ratio(logs: Sequence[Array]) -> tuple[float, float, float]:
     """Return the mean over processes of the median of pairs of blocks, with its 95 % interval.
 
-    That is the interval of `clock.interval` or Student's t over all pairs, the wider one: few
-    blocks of wall time scatter more than medians of many runs, which `clock.interval` expects.
+    That is the interval of `intervals.interval` or Student's t over all pairs, the wider one: few
+    blocks of wall time scatter more than medians of many runs, which `intervals.interval` expects.
     """
     from scipy.special import stdtrit  # takes long to import, and most commands do not time
 
@@ -104,8 +89,8 @@ def _ratio(logs: Sequence[Array]) -> tuple[float, float, float]:
 def time_streams(
     models: Models,
     settings: tuple[Setting, Setting],
-    options: VerifyOptions,
-    feeds: Feeds,
+    streams: int,
+    inputs: Sequence[Feeds],
     seconds: float,
     turn: int,
 ) -> Rates:
@@ -114,8 +99,8 @@ def time_streams(
     Args:
         models: original and rewritten.
         settings: of both.
-        options: provider, its options, threads and streams are used.
-        feeds: the input sets that take turns.
+        streams: how many.
+        inputs: the sets that take turns.
         seconds: after which no further pair of blocks begins; there are two at least.
         turn: number of the process; it decides which model comes first.
 
@@ -127,11 +112,11 @@ def time_streams(
     """
     ends = time.perf_counter() + seconds
     sides = [
-        [rounds_of(open_at(model, options, setting), feeds) for _ in range(options.streams)]
+        [rounds_of(open_at(model, setting), inputs) for _ in range(streams)]
         for model, setting in zip(models, settings, strict=True)
     ]
     pairs: list[list[float]] = []
-    with ThreadPoolExecutor(options.streams) as pool:
+    with ThreadPoolExecutor(streams) as pool:
         for runs in sides:
             _rate(pool, runs, WARMUP_SECONDS)
         while len(pairs) < FEWEST or time.perf_counter() < ends:

@@ -68,7 +68,13 @@ def test_our_models(model: Path, optimizer: Optimizer, tmp_path: Path) -> None:
 
 
 @optimizers
-@pytest.mark.parametrize("stem", ["chain", "depthwise", "pitch_cnn", "pointwise_mlp"])
+@pytest.mark.parametrize(
+    "stem",
+    [
+        *("depthwise", "pitch_cnn"),
+        *(pytest.param(stem, marks=pytest.mark.slow) for stem in ("chain", "pointwise_mlp")),
+    ],
+)
 def test_a_fault_in_what_another_wrote(stem: str, optimizer: Optimizer, tmp_path: Path) -> None:
     model, out = ROOT / "models" / f"{stem}.onnx", tmp_path / "out.onnx"
     optimizer(model, out)

@@ -22,8 +22,8 @@ from widthfold_onnx.text import printable
 Outputs = dict[str, Array]
 """Outputs of one run by name."""
 
-Cells = dict[tuple[str, int], OutputParity]
-"""Comparisons by output and input set."""
+Cells = dict[tuple[LevelName, str, int], OutputParity]
+"""Comparisons by level, output and input set."""
 
 SLACK = 2.0
 """The rewritten model may be this many times as far from stored outputs as the original is."""
@@ -69,7 +69,7 @@ class Judge:
         """Compare every output on every input set."""
         runs = [*enumerate(zip(references, candidates, self.truths, strict=True))]
         found = {
-            (name, number): compare(
+            (level, name, number): compare(
                 name, *both(name, one, other), self.tolerance, level, truth.get(name)
             )
             for name in output_names(references, candidates)
@@ -85,13 +85,16 @@ class Judge:
 
     def failed(self, cells: Cells) -> Cells:
         """Return the failed cells of the outputs that repeat."""
-        judged = {key: cell for key, cell in cells.items() if key[0] not in self.unsteady}
-        return {key: cell for key, cell in judged.items() if not cell.passed}
+        return {
+            key: cell
+            for key, cell in cells.items()
+            if not cell.passed and cell.name not in self.unsteady
+        }
 
     def differences(self, cells: Cells, sets: Sequence[InputSet]) -> list[str]:
         """Describe the first failed cell of each output that repeats."""
         first: dict[str, str] = {}
-        for (name, number), cell in self.failed(cells).items():
+        for (_, name, number), cell in self.failed(cells).items():
             first.setdefault(name, difference(cell, sets[number].label))
         return list(first.values())
 
@@ -108,8 +111,8 @@ class Judge:
                 changed.
         """
         return cells | {
-            (name, number): self._forgiven(cell, noise[number].get(name) or 0.0)
-            for (name, number), cell in self.failed(cells).items()
+            (level, name, number): self._forgiven(cell, noise[number].get(name) or 0.0)
+            for (level, name, number), cell in self.failed(cells).items()
         }
 
     def _forgiven(self, cell: OutputParity, noise: float) -> OutputParity:
@@ -142,11 +145,17 @@ class Judge:
         return cell.truth_rewritten > allowed
 
 
+def at_level(level: LevelName, cells: Cells) -> Cells:
+    """Return the cells of one level."""
+    return {key: cell for key, cell in cells.items() if cell.level == level}
+
+
 def merged(cells: Cells) -> list[OutputParity]:
-    """Merge cells into one row per output: the worst over all input sets."""
-    rows: dict[str, OutputParity] = {}
-    for (name, _), cell in cells.items():
-        rows[name] = worst(rows[name], cell) if name in rows else cell
+    """Merge cells into one row per level and output: the worst over all input sets."""
+    rows: dict[tuple[LevelName, str], OutputParity] = {}
+    for (level, name, _), cell in cells.items():
+        row = level, name
+        rows[row] = worst(rows[row], cell) if row in rows else cell
     return list(rows.values())
 
 

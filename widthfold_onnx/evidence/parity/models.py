@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 from widthfold_onnx.errors import NoKernelError, UnverifiedError
 from widthfold_onnx.evidence.eight_bits.exact_kernels import may_saturate
-from widthfold_onnx.evidence.parity.comparison import Judge, Outputs, merged
+from widthfold_onnx.evidence.parity.comparison import Judge, Outputs, at_level, merged
 from widthfold_onnx.evidence.parity.cudnn_fault import original_is_off
 from widthfold_onnx.evidence.parity.float64_reference import true_outputs
 from widthfold_onnx.evidence.parity.interface import interface_differences
@@ -25,12 +24,10 @@ from widthfold_onnx.evidence.parity.reference import reference_of, stored_differ
 from widthfold_onnx.evidence.parity.reference_validity import usable
 from widthfold_onnx.evidence.parity.runs import Reference
 from widthfold_onnx.evidence.parity.saturated import as_deployed
-from widthfold_onnx.options import Shapes, VerifyOptions
+from widthfold_onnx.options import Provider, Shapes, VerifyOptions
 from widthfold_onnx.progress import Say, quiet
-from widthfold_onnx.results import OutputParity
+from widthfold_onnx.results import OutputParity, Verdict
 from widthfold_onnx.runtime.sessions.session import Level, resolved
-
-Verdict = Literal["pass", "fail", "unverified"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +40,7 @@ class ModelParity:
         limits: what limits the comparison.
         outputs: one row per output and level.
         input_sets: how many sets were judged.
-        provider: where both models ran, "" if none did.
+        provider: where both models ran, None if none did.
         shapes: of the first random input set, empty if there is none.
         saturates_further: as `VerifyReport.saturates_further`.
         unrun: why the runtime can run neither model, "" if that is not for lack of a kernel.
@@ -54,25 +51,20 @@ class ModelParity:
     limits: Sequence[str] = ()
     outputs: Sequence[OutputParity] = ()
     input_sets: int = 0
-    provider: str = ""
+    provider: Provider | None = None
     shapes: Shapes = field(default_factory=dict)
     saturates_further: bool = False
     unrun: str = ""
 
     @property
     def verdict(self) -> Verdict:
-        """Fail, unverified or pass, by these lines."""
-        return verdict(self.failures, self.doubts)
+        """Fail if anything failed, unverified if anything is left open, else pass."""
+        return "fail" if self.failures else "unverified" if self.doubts else "pass"
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """All lines."""
+        """All lines; failures come before limits, as a message may be cut at its end."""
         return (*self.failures, *self.doubts, *self.limits)
-
-
-def verdict(failures: Sequence[str], doubts: Sequence[str]) -> Verdict:
-    """Return fail if anything failed, unverified if anything is left open, else pass."""
-    return "fail" if failures else "unverified" if doubts else "pass"
 
 
 def compare_models(
@@ -99,59 +91,52 @@ def compare_models(
         reference = reference_of(original, options, report)
     except NoKernelError as error:
         unrun = str(error)
-        return ModelParity(doubts=[unrun], provider=options.provider.value, unrun=unrun)
+        return ModelParity(doubts=[unrun], provider=options.provider, unrun=unrun)
     except UnverifiedError as error:
         return ModelParity(doubts=[str(error)])
     computed = reference.run(rewritten, Level.DISABLED)
     if isinstance(computed, str):
         return ModelParity(
             failures=[f"the original runs, the rewritten model does not: {computed}"],
-            provider=options.provider.value,
-            shapes=reference.shapes,
+            provider=options.provider,
+            shapes=reference.inputs.shapes,
         )
     return _judged(reference, rewritten, computed)
 
 
 def _judged(reference: Reference, rewritten: Path, computed: list[Outputs]) -> ModelParity:
     """Judge what the rewritten model computed, and what both compute as they would be deployed."""
-    original, options = reference.model, reference.options
-    sets, expected = reference.sets, reference.outputs
+    options, sets = reference.options, reference.sets
     reference.report("float64 reference")
     budget = options.truth_budget if options.thorough else 0.0
-    truths, missing = true_outputs(original, reference.names, sets, budget)
-    truths, unused = usable(truths, expected, lambda: reference.noise)
+    truths, missing = true_outputs(reference.model, reference.names, sets, budget)
+    truths, unused = usable(truths, reference.outputs, lambda: reference.noise)
     judge = Judge(options.tolerance, reference.unsteady, truths)
-    plain = judge.cells("disabled", expected, computed)
     ends = deployed_cells(reference, rewritten, judge)
-    deployed, widened = ends.cells, partial(in_float64, reference, rewritten)
-    plain, unknown = stepped(plain, deployed, judge, widened)
-    if judge.failed(plain) or judge.failed(deployed):
-        plain, deployed = (judge.forgiven(cells, reference.noise) for cells in (plain, deployed))
-    doubtful = {number for _, number in (*judge.failed(plain), *judge.failed(deployed))}
-    made_up = [number for number in sorted(doubtful) if sets[number].made_up]
-    overflown = overflowing_sets(reference, rewritten, made_up)
-    limits = [*reference.limits, *(line for line in (missing, unused, *unknown) if line)]
+    cells = judge.cells("disabled", reference.outputs, computed) | ends.cells
+    cells, unknown = stepped(cells, judge, partial(in_float64, reference, rewritten))
+    if judge.failed(cells):
+        cells = judge.forgiven(cells, reference.noise)
+    doubtful = sorted({number for *_, number in judge.failed(cells) if sets[number].random})
+    overflown = overflowing_sets(reference, rewritten, doubtful)
+    cells = {key: cell for key, cell in cells.items() if key[-1] not in overflown}
+    limits = [*reference.inputs.limits, *(line for line in (missing, unused, *unknown) if line)]
     limits += [f"left out {sets[number].label}: {why}" for number, why in overflown.items()]
-    plain, deployed = (
-        {key: cell for key, cell in cells.items() if key[1] not in overflown}
-        for cells in (plain, deployed)
-    )
-    failures = judge.differences(plain, sets)
+    failures = judge.differences(at_level("disabled", cells), sets)
     failures += stored_differences(reference, computed)
     if not failures:
-        lines = [*ends.stopped, *judge.differences(deployed, sets)]
+        lines = [*ends.stopped, *judge.differences(at_level("all", cells), sets)]
         failures = [f"only with the runtime's own optimizations: {line}" for line in lines]
     worse: list[str] = []
-    if not failures and ends.original and may_saturate(options, original, rewritten):
+    if not failures and ends.original and may_saturate(options, reference.model, rewritten):
         worse, told = as_deployed(reference, rewritten, (ends.original, ends.rewritten))
         failures += worse
         limits += told
     if failures:
-        runs = [expected, *([ends.original] if ends.original else [])]
+        runs = [reference.outputs, *([ends.original] if ends.original else [])]
         failures += original_is_off(reference, rewritten, runs)
-    rows = merged(plain)
     doubts = unsteady_of(reference)
-    if meaningless(rows):
+    if meaningless(merged(at_level("disabled", cells))):
         doubts.append("no output shows anything on these inputs; pass --inputs with real ones")
     if len(overflown) == len(sets):
         doubts.append("the original overflows on every input set; pass --inputs with real ones")
@@ -159,9 +144,9 @@ def _judged(reference: Reference, rewritten: Path, computed: list[Outputs]) -> M
         failures=failures,
         doubts=doubts,
         limits=limits,
-        outputs=(*rows, *merged(deployed)),
+        outputs=tuple(merged(cells)),
         input_sets=len(sets) - len(overflown),
-        provider=options.provider.value,
-        shapes=reference.shapes,
+        provider=options.provider,
+        shapes=reference.inputs.shapes,
         saturates_further=bool(worse),
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from widthfold_onnx.evidence.parity.comparison import Cells, Judge, Outputs
+from widthfold_onnx.evidence.parity.comparison import Cells, Judge, Outputs, at_level
 from widthfold_onnx.evidence.parity.float64_reference import true_outputs
 from widthfold_onnx.evidence.parity.outputs import compare
 from widthfold_onnx.evidence.parity.runs import Reference
@@ -63,16 +63,14 @@ def deployed_cells(reference: Reference, rewritten: Path, judge: Judge) -> Deplo
         note = "the original does not run at this level; compared with level disabled"
         return Deployed(_noted(plain, note))
     cells = judge.cells("all", original, candidate)
-    bad, wrong = ({name for name, _ in judge.failed(some)} for some in (cells, plain))
+    bad, wrong = ({name for _, name, _ in judge.failed(some)} for some in (cells, plain))
     note = "the runtime's optimizations change the original; compared with level disabled"
-    good = _noted({key: cell for key, cell in plain.items() if key[0] in bad - wrong}, note)
-    cells = {key: good.get(key, cell) for key, cell in cells.items()}
-    return Deployed(cells, original=original, rewritten=candidate)
+    good = {key: cell for key, cell in plain.items() if cell.name in bad - wrong}
+    return Deployed(cells | _noted(good, note), original=original, rewritten=candidate)
 
 
 def stepped(
     cells: Cells,
-    deployed: Cells,
     judge: Judge,
     widened: Callable[[Sequence[int]], Float64],
 ) -> tuple[Cells, list[str]]:
@@ -85,34 +83,34 @@ def stepped(
     bits as deployed, on every input set, and the same numbers in float64, where sums do not round.
 
     Args:
-        cells: of the two models without the optimizations.
-        deployed: with them.
+        cells: of the two models, without the optimizations and with them.
         judge: a tolerance that the caller chose is never exceeded.
         widened: returns the float64 outputs of both models on some input sets; called if needed.
 
     Returns:
         The cells, and why float64 is not known, where it was needed.
     """
-    tipped = [
-        (name, number)
-        for name, number in judge.failed(cells)
-        if not judge.is_chosen(name) and _same_bits(name, deployed)
-    ]
+    tipped = {
+        key: cell
+        for key, cell in judge.failed(cells).items()
+        if cell.level == "disabled"
+        and not judge.is_chosen(cell.name)
+        and _same_bits(cell.name, at_level("all", cells))
+    }
     if not tipped:
         return cells, []
-    numbers = sorted({number for _, number in tipped})
+    numbers = sorted({number for *_, number in tipped})
     outputs, unknown = widened(numbers)
     runs = [dict(zip(numbers, run, strict=True)) for run in outputs]
     result = dict(cells)
-    for name, number in tipped:
+    for (level, name, number), cell in tipped.items():
         original, rewritten = (run[number].get(name) for run in runs)
-        cell = cells[name, number]
         if original is None or rewritten is None or not cell.nonfinite_match:
             continue
         if compare(name, original, rewritten, Tolerance()).passed:
             allowed = max(cell.tolerance, cell.max_rel or 0.0)
             given = {"passed": True, "tolerance": allowed, "note": TIPPED}
-            result[name, number] = msgspec.structs.replace(cell, **given)
+            result[level, name, number] = msgspec.structs.replace(cell, **given)
     return result, unknown
 
 
@@ -126,7 +124,7 @@ def in_float64(reference: Reference, rewritten: Path, numbers: Sequence[int]) ->
 
 
 def _same_bits(name: str, cells: Cells) -> bool:
-    row = [cell for key, cell in cells.items() if key[0] == name]
+    row = [cell for cell in cells.values() if cell.name == name]
     return bool(row) and all(c.passed and c.max_abs == 0 and c.nonfinite_match for c in row)
 
 

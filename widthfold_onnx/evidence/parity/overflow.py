@@ -1,7 +1,7 @@
 """Finds inputs on which the original itself leaves the range of its numbers.
 
 A structural zero times Inf is NaN, so a fold spreads a non-finite value to its neighbours, by
-design and within one sample. Synthetic inputs may be larger than the model was made for;
+design and within one sample. Random inputs may be larger than the model was made for;
 where they make the original overflow at a linear node that changed, a difference shows nothing.
 """
 

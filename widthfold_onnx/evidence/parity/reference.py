@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.eight_bits.exact_kernels import may_saturate, open_exact
+from widthfold_onnx.evidence.eight_bits.exact_kernels import may_saturate, open_chosen, open_exact
 from widthfold_onnx.evidence.eight_bits.filled import filling
 from widthfold_onnx.evidence.parity.comparison import (
     SLACK,
@@ -18,15 +18,12 @@ from widthfold_onnx.evidence.parity.comparison import (
     output_names,
 )
 from widthfold_onnx.evidence.parity.outputs import compare
-from widthfold_onnx.evidence.parity.runs import (
-    Reference,
-    input_sets,
-    originals,
-)
-from widthfold_onnx.evidence.parity.saturated import as_deployed, check_deployable
+from widthfold_onnx.evidence.parity.runs import Reference, run_once
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.progress import Say, quiet
-from widthfold_onnx.runtime.sessions.session import Level, resolved
+from widthfold_onnx.runtime.inputs.input_sets import InputSets, input_sets
+from widthfold_onnx.runtime.inputs.recorded import InputSet
+from widthfold_onnx.runtime.sessions.session import Level, Session, resolved
 from widthfold_onnx.text import printable
 
 
@@ -38,20 +35,54 @@ def reference_of(original: Path, options: VerifyOptions, report: Say) -> Referen
         UsageError: stored inputs or shapes that do not fit it.
     """
     session = open_exact(original, options, Level.DISABLED)
-    check_deployable(original, options)
-    sets, shapes, limits = input_sets(session, options)
-    made = next((item for item in sets if item.made_up), None)
-    filled = made and filling(original, made)
-    sets += [filled] if filled else []
-    sets, outputs = originals(session, sets, limits, report)
-    again = session.run(sets[0].feeds)
+    _check_deployable(original, options)
+    inputs = input_sets(session, options)
+    made = next((item for item in inputs.sets if item.random), None)
+    if made is not None and (filled := filling(original, made)) is not None:
+        inputs.sets.append(filled)
+    inputs, outputs = _run(session, inputs, report)
+    again = session.run(inputs.sets[0].feeds)
     unsteady = {
         name
         for name in output_names([outputs[0]], [again])
         if not compare(name, *both(name, outputs[0], again), options.tolerance).passed
     }
-    names = session.outputs
-    return Reference(original, options, report, sets, outputs, names, unsteady, shapes, limits)
+    return Reference(original, options, report, inputs, outputs, session.outputs, unsteady)
+
+
+def _check_deployable(original: Path, options: VerifyOptions) -> None:
+    """Check that the original loads with the options of the session that were chosen, if any.
+
+    Raises:
+        UnverifiedError: it does not. It is no `NoKernelError`, which says that no options help.
+    """
+    given = ", ".join(f"{name}={value}" for name, value in options.session_options.items())
+    try:
+        if given:
+            open_chosen(original, options, Level.ALL)
+    except UnverifiedError as error:
+        raise UnverifiedError(f"with {printable(given)} {error}") from error
+
+
+def _run(session: Session, inputs: InputSets, report: Say) -> tuple[InputSets, list[Outputs]]:
+    """Run the original on each set, and leave out random sets on which it stops.
+
+    Raises:
+        UnverifiedError: it stops on the first set or on a stored one.
+    """
+    kept: list[InputSet] = []
+    outputs: list[Outputs] = []
+    limits = [*inputs.limits]
+    for item in inputs.sets:
+        try:
+            outputs.append(run_once(session, item, "original", report))
+        except UnverifiedError as error:
+            if not (kept and item.random):
+                raise
+            limits.append(f"left out {item.label}: {error}")
+        else:
+            kept.append(item)
+    return replace(inputs, sets=kept, limits=limits), outputs
 
 
 def unsteady_of(reference: Reference) -> list[str]:
@@ -102,27 +133,3 @@ def check_judged(original: Path, options: VerifyOptions) -> bool:
     if reference.unsteady:
         raise UnverifiedError(unsteady_of(reference)[0])
     return may_saturate(chosen, original)
-
-
-def saturating(original: Path, folds: Sequence[Path], options: VerifyOptions) -> list[list[str]]:
-    """Return why folds may not be deployed here; meant to run in `runtime.child.isolated`.
-
-    Args:
-        original: model file, for which `check_judged` returned True.
-        folds: files of it, folded.
-        options: as for `compare_models`.
-
-    Returns:
-        For each fold the objections if it saturates further than the original; else none.
-    """
-    reference = reference_of(original, resolved(options), quiet)
-    exact = reference.run(original, Level.ALL)
-    found: list[list[str]] = []
-    for fold in folds:
-        outputs = reference.run(fold, Level.ALL)
-        if isinstance(exact, str) or isinstance(outputs, str):
-            found.append([])  # verification reports the failure
-            continue
-        worse, told = as_deployed(reference, fold, (exact, outputs))
-        found.append([*worse, *told] if worse else [])
-    return found

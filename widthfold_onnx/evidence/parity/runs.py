@@ -1,4 +1,4 @@
-"""Makes input sets, and runs models on them."""
+"""Runs models on input sets, and holds what the original computes there."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.eight_bits.exact_kernels import open_exact
 from widthfold_onnx.evidence.parity.comparison import Outputs, both
 from widthfold_onnx.evidence.parity.figures import relative_error
-from widthfold_onnx.options import Shapes, VerifyOptions
+from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.progress import Say, quiet
-from widthfold_onnx.runtime.inputs.recorded import InputSet, stored_feeds
-from widthfold_onnx.runtime.inputs.synthetic import made_up
+from widthfold_onnx.runtime.inputs.input_sets import InputSets
+from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.runtime.sessions.session import Level, Session
 from widthfold_onnx.text import printable
 
@@ -26,50 +26,12 @@ LARGE_BYTES = 1 << 26
 """Outputs of this size are kept in files."""
 
 
-def input_sets(
-    session: Session, options: VerifyOptions
-) -> tuple[list[InputSet], Shapes, list[str]]:
-    """Return stored sets, then synthetic ones; shapes of the first of those; what was left out."""
-    sets = [item for path in options.inputs for item in stored_feeds(Path(path), session.inputs)]
-    if options.seeds < 1 and sets:
-        return sets, {}, []
-    try:
-        made = made_up(
-            session,
-            options.input_shapes,
-            max(options.seeds, 1),
-            varied=options.thorough,
-        )
-    except UnverifiedError as error:
-        if not sets:
-            raise
-        return sets, {}, [f"stored inputs only: {error}"]
-    return [*sets, *made.sets], made.shapes, list(made.limits)
-
-
-def originals(
-    session: Session, sets: Sequence[InputSet], limits: list[str], report: Say
-) -> tuple[list[InputSet], list[Outputs]]:
-    """Return the sets and outputs of the original, without synthetic sets on which it stops.
+def run_once(session: Session, item: InputSet, who: str, report: Say) -> Outputs:
+    """Return the outputs on one set.
 
     Raises:
-        UnverifiedError: it stops on the first set or on a stored one.
+        UnverifiedError: the model stops, or an output is no tensor.
     """
-    kept: list[InputSet] = []
-    results: list[Outputs] = []
-    for item in sets:
-        try:
-            results.append(_run(session, item, "original", report))
-        except UnverifiedError as error:
-            if not (kept and item.made_up):
-                raise
-            limits.append(f"left out {item.label}: {error}")
-        else:
-            kept.append(item)
-    return kept, results
-
-
-def _run(session: Session, item: InputSet, who: str, report: Say) -> Outputs:
     report(f"{who}: {item.label}")
     return {name: _kept(array) for name, array in session.run(item.feeds).items()}
 
@@ -96,7 +58,7 @@ def attempt(
     try:
         session = opened(model, options, level)
         who = f"{printable(model.name)}, level {level}"
-        return [_run(session, item, who, report) for item in sets]
+        return [run_once(session, item, who, report) for item in sets]
     except UnverifiedError as error:
         return str(error)
 
@@ -109,23 +71,24 @@ class Reference:
         model: file of the original.
         options: where models run.
         report: gets a line of text before each run.
-        sets: the input sets on which it runs.
+        inputs: the sets on which it runs.
         outputs: those of each set, by name.
         names: of the outputs that the model declares.
         unsteady: names of outputs that a second run on the same inputs does not repeat.
-        shapes: of the first random input set, empty if there is none.
-        limits: inputs that were left out, one line each.
     """
 
     model: Path
     options: VerifyOptions
     report: Say
-    sets: list[InputSet]
+    inputs: InputSets
     outputs: list[Outputs]
     names: list[str]
     unsteady: set[str]
-    shapes: Shapes
-    limits: list[str]
+
+    @property
+    def sets(self) -> list[InputSet]:
+        """The input sets."""
+        return self.inputs.sets
 
     def run(self, model: Path, level: Level) -> list[Outputs] | str:
         """Return the outputs of a model on each input set, or why there are none."""

@@ -14,14 +14,15 @@ from pathlib import Path
 import numpy as np
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.eight_bits.exact_kernels import open_chosen
 from widthfold_onnx.evidence.parity.comparison import SLACK, Outputs, both, figure, output_names
 from widthfold_onnx.evidence.parity.outputs import compare
+from widthfold_onnx.evidence.parity.reference import reference_of
 from widthfold_onnx.evidence.parity.runs import Reference, attempt
 from widthfold_onnx.options import Tolerance, VerifyOptions
+from widthfold_onnx.progress import quiet
 from widthfold_onnx.runtime.inputs.recorded import InputSet
-from widthfold_onnx.runtime.sessions.session import Level
+from widthfold_onnx.runtime.sessions.session import Level, resolved
 from widthfold_onnx.runtime.sessions.session_options import PRECISION
 from widthfold_onnx.text import printable
 
@@ -75,18 +76,28 @@ class Distance:
         return f"{figure(distance / (self.scale or 1.0))} of its largest value"
 
 
-def check_deployable(original: Path, options: VerifyOptions) -> None:
-    """Check that the original loads with the options of the session that were chosen, if any.
+def saturating(original: Path, folds: Sequence[Path], options: VerifyOptions) -> list[list[str]]:
+    """Return why folds may not be deployed here; meant to run in `runtime.child.isolated`.
 
-    Raises:
-        UnverifiedError: it does not. It is no `NoKernelError`, which says that no options help.
+    Args:
+        original: model file, for which `check_judged` returned True.
+        folds: files of it, folded.
+        options: as for `compare_models`.
+
+    Returns:
+        For each fold the objections if it saturates further than the original; else none.
     """
-    given = ", ".join(f"{name}={value}" for name, value in options.session_options.items())
-    try:
-        if given:
-            open_chosen(original, options, Level.ALL)
-    except UnverifiedError as error:
-        raise UnverifiedError(f"with {printable(given)} {error}") from error
+    reference = reference_of(original, resolved(options), quiet)
+    exact = reference.run(original, Level.ALL)
+    found: list[list[str]] = []
+    for fold in folds:
+        outputs = reference.run(fold, Level.ALL)
+        if isinstance(exact, str) or isinstance(outputs, str):
+            found.append([])  # verification reports the failure
+            continue
+        worse, told = as_deployed(reference, fold, (exact, outputs))
+        found.append([*worse, *told] if worse else [])
+    return found
 
 
 def as_deployed(

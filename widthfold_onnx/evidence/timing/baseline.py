@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.evidence.timing.regression_threshold import Outcome, gate
-from widthfold_onnx.results import Baseline, Timing, VerifyReport
+from widthfold_onnx.evidence.timing.regression_threshold import gate
+from widthfold_onnx.results import Baseline, Result, Timing, Verdict, VerifyReport
 from widthfold_onnx.results.evidence import VERIFY_SCHEMA
-from widthfold_onnx.runtime.clock import judge
+from widthfold_onnx.runtime.intervals import judge
 from widthfold_onnx.text import quoted
 
 LARGEST = 1e9
@@ -65,7 +65,7 @@ def against(saved: VerifyReport, now: VerifyReport, name: str, least: float | No
         return msgspec.structs.replace(
             now, timing=msgspec.structs.replace(now.timing, baseline=baseline)
         )
-    outcome: Outcome
+    outcome: Verdict
     if relative is None:
         outcome, why = "unverified", f"not comparable with {name}: {'; '.join(baseline.differs)}"
     else:
@@ -80,8 +80,8 @@ def against(saved: VerifyReport, now: VerifyReport, name: str, least: float | No
     return msgspec.structs.replace(now, timing=timing, verdict=verdict, reasons=reasons)
 
 
-def _worse(one: Outcome, other: Outcome) -> Outcome:
-    order: tuple[Outcome, ...] = ("pass", "unverified", "fail")
+def _worse(one: Verdict, other: Verdict) -> Verdict:
+    order: tuple[Verdict, ...] = ("pass", "unverified", "fail")
     return max(one, other, key=order.index)
 
 
@@ -117,17 +117,14 @@ def _compared(
 
 def differences(saved: VerifyReport, now: VerifyReport) -> list[str]:
     """Return what two reports must share and do not, with both values."""
-    pairs = [
-        (name, getattr(saved.environment, name), getattr(now.environment, name))
-        for name in (
-            *("machine", "cores", "onnxruntime", "provider", "provider_options"),
-            "session_options",
-        )
-    ]
-    pairs.append(("original", saved.original, now.original))
+    names = ("machine", "cores", "onnxruntime", "provider", "provider_options", "session_options")
+    lines = _changed(saved.environment, now.environment, *names)
+    lines += _changed(saved, now, "original")
     if saved.timing is not None and now.timing is not None:
-        pairs += [
-            (name, getattr(saved.timing, name), getattr(now.timing, name))
-            for name in ("threads", "clock", "shapes")
-        ]
-    return [f"{name}: {before} became {after}" for name, before, after in pairs if before != after]
+        lines += _changed(saved.timing, now.timing, "threads", "clock", "shapes")
+    return lines
+
+
+def _changed(before: Result, after: Result, *names: str) -> list[str]:
+    pairs = ((name, getattr(before, name), getattr(after, name)) for name in names)
+    return [f"{name}: {old} became {new}" for name, old, new in pairs if old != new]

@@ -9,14 +9,12 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.proto.external import data_files
 from widthfold_onnx.model.read.loader import load
-from widthfold_onnx.options import RuntimeOptions
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.nvml import Device
-from widthfold_onnx.runtime.paired_benchmark import Setting, open_at, rounds_of
 from widthfold_onnx.runtime.sessions.session import Feeds
+from widthfold_onnx.runtime.settings import Setting, open_at, rounds_of
 
 SECONDS = 2.0
 """Time of the runs whose energy is taken; the counter moves in steps."""
@@ -38,25 +36,24 @@ class Cost(NamedTuple):
     gpu_mj: float | None
 
 
-def cost(model: Path, options: RuntimeOptions, setting: Setting, feeds: Feeds) -> Cost:
+def cost(model: Path, setting: Setting, feeds: Feeds) -> Cost:
     """Return what a process of its own takes that loads and runs a model.
 
     Args:
         model: the file.
-        options: provider, its options and threads are used.
         setting: of the session.
         feeds: one input set.
 
     Raises:
         UnverifiedError: the model does not run.
     """
-    return isolated(_cost, model, options, setting, dict(feeds))
+    return isolated(_cost, model, setting, feeds)
 
 
-def _cost(model: Path, options: RuntimeOptions, setting: Setting, feeds: dict[str, Array]) -> Cost:
-    device = Device(options)
+def _cost(model: Path, setting: Setting, feeds: Feeds) -> Cost:
+    device = Device(setting.how)
     free = device.used_mib()
-    run = rounds_of(open_at(model, options, setting), [feeds])
+    run = rounds_of(open_at(model, setting), [feeds])
     run(0)
     peak = round(_own_peak() / (1 << 20), 1)
     if not device.answers:

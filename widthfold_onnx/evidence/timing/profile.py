@@ -30,15 +30,13 @@ HOLDING = ("If", "Loop", "Scan")
 """Operators in whose time other nodes run."""
 
 
-def profile(
-    open_with: Callable[[Path], Session], feeds: Feeds, least: Least | None = None
-) -> list[NodeTime]:
+def profile(open_with: Callable[[Path], Session], feeds: Feeds, least: Least) -> list[NodeTime]:
     """Profile a model.
 
     Args:
         open_with: opens the session with profiling into the given prefix.
         feeds: one input set.
-        least: says the least time of a node on this machine; None: no node is compared with it.
+        least: says the least time of a node on this machine.
 
     Returns:
         All nodes of the optimized graph that ran, slowest first; time in microseconds per run.
@@ -58,30 +56,28 @@ def profile(
             once()
             runs += 1
         events = json.loads(session.end_profile().read_bytes())
-    nodes = _nodes(events, WARM_RUNS + runs, least or (lambda name, details: None))
+    nodes = _nodes(events, WARM_RUNS + runs, least)
     return sorted(nodes, key=lambda node: (-node.us, node.name))
 
 
 def _nodes(events: list[dict[str, Any]], runs: int, least: Least) -> list[NodeTime]:
     """Return the mean time of every node over the runs after the warm ones; `runs` counts all."""
-    times: dict[tuple[str, str, str], list[int]] = defaultdict(list)
-    floors: dict[tuple[str, str, str], list[float | None]] = defaultdict(list)
+    ran: dict[tuple[str, str, str], list[tuple[int, float | None]]] = defaultdict(list)
     for event, duration in _own_times(events):
         details = event["args"]
         name = event["name"].removesuffix("_kernel_time")
         key = name, details["op_name"], details["provider"]
-        times[key].append(duration)
-        floors[key].append(least(name, details))
+        ran[key].append((duration, least(name, details)))
     results = []
-    for key, durations in times.items():
-        name, op, provider = key
+    for (name, op, provider), times in ran.items():
         # A node of a loop body runs several times in a run: the sum of a run is what counts.
-        per_run = max(len(durations) // runs, 1)
-        kept = durations[WARM_RUNS * per_run :]
-        mean = sum(kept) / max(len(kept) / per_run, 1)
-        floor = [seconds for seconds in floors[key][WARM_RUNS * per_run :] if seconds is not None]
-        known = len(floor) == len(kept) and mean >= SHORTEST
-        reached = round(sum(floor) * 1e6 / sum(kept), 4) if known else None
+        per_run = max(len(times) // runs, 1)
+        kept = times[WARM_RUNS * per_run :]
+        total = sum(duration for duration, _ in kept)
+        mean = total / max(len(kept) / per_run, 1)
+        floors = [seconds for _, seconds in kept if seconds is not None]
+        known = len(floors) == len(kept) and mean >= SHORTEST
+        reached = round(sum(floors) * 1e6 / total, 4) if known else None
         results.append(
             NodeTime(name=name, op=op, provider=provider, us=round(mean, 2), reached=reached)
         )

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from widthfold_onnx.results import Timing
-from widthfold_onnx.runtime.clock import judge, noise
-
-Outcome = Literal["pass", "fail", "unverified"]
+from widthfold_onnx.results import Timing, Verdict
+from widthfold_onnx.runtime.intervals import judge, noise
 
 
-def gate(timing: Timing, least: float, what: str = "original / rewritten") -> tuple[Outcome, str]:
+def gate(timing: Timing, least: float, what: str = "original / rewritten") -> tuple[Verdict, str]:
     """Judge a speed-up against `least`, as the verdict on speed judges it against 1.
 
     It fails where the whole interval lies below `least` by more than noise explains, which is 2 %
-    or twice the A/A control (`runtime.clock.noise`), and passes where its lower end is no further
-    below than that. So at 1.0 "slower" fails, "faster" and "no difference" pass; what lies between
-    is unverified. Several threads without free cores give no result.
+    or twice the A/A control (`runtime.intervals.noise`), and passes where its lower end is no
+    further below than that. So at 1.0 "slower" fails, "faster" and "no difference" pass; what lies
+    between is unverified. Several threads without free cores give no result.
 
     Args:
         timing: the measured times.

@@ -17,16 +17,17 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.proto.walk import all_graphs
-from widthfold_onnx.options import RuntimeOptions
+from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.ceilings import RUNS, copied, operations
-from widthfold_onnx.runtime.clock import clock_of
+from widthfold_onnx.runtime.clock import clock_of, seconds_of
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.sessions.session import Level, open_session
+from widthfold_onnx.runtime.settings import rounds_of
 
 Least = Callable[[str, Mapping[str, Any]], float | None]
 """Returns the least seconds of a node, by its name and what the profile says of one run of it."""
@@ -34,17 +35,17 @@ Least = Callable[[str, Mapping[str, Any]], float | None]
 Weights = Mapping[str, Array | None]
 """Those of the nodes that multiply, by the name of the node; None for one that is computed."""
 
-TYPES = {
-    "float": TensorProto.FLOAT,
-    "double": TensorProto.DOUBLE,
-    "float16": TensorProto.FLOAT16,
-    "int8": TensorProto.INT8,
-    "uint8": TensorProto.UINT8,
-    "int32": TensorProto.INT32,
-    "int64": TensorProto.INT64,
-    "bool": TensorProto.BOOL,
+BYTES = {
+    "float": 4,
+    "double": 8,
+    "float16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "int32": 4,
+    "int64": 8,
+    "bool": 1,
 }
-"""Element types of ONNX by the names that the profile gives them."""
+"""Bytes of an element, by the names that the profile gives types."""
 
 COUNTED = ("float", "double", "int8", "uint8")
 """Those for which matrix products are measured."""
@@ -77,13 +78,19 @@ class Roofline:
     """The measured speeds of this machine, in sessions like those that are timed."""
 
     def __init__(self, options: RuntimeOptions) -> None:
+        self._options = options
         self._open = partial(open_session, how=options, tf32=True)
         self._clock = clock_of(options)
         self.copies: dict[int, float] = {}
         self.operations: dict[str, float] = {}
 
     def of(self, model: Path, level: Level) -> Least:
-        """Return what says the least seconds of the nodes of a model at a level."""
+        """Return what says the least seconds of the nodes of a model at a level.
+
+        They are known on the CPU only.
+        """
+        if self._options.provider is not Provider.CPU:
+            return unknown
         weights = self._weights(model, level)
         return lambda name, details: self._least(weights, name, details)
 
@@ -108,19 +115,14 @@ class Roofline:
         if name not in weights or dtype not in COUNTED:
             return None
         if dtype not in self.operations:
-            self.operations[dtype] = operations(self._shortest, TYPES[dtype])
+            self.operations[dtype] = operations(self._shortest, dtype)
         return max(seconds, 2 * multiply_adds(weights[name], details) / self.operations[dtype])
 
     def _shortest(self, model: onnx.ModelProto) -> float:
         session = self._open(model)
         shapes = {port.name: tuple(int(dim or 1) for dim in port.dims) for port in session.inputs}
-        once = session.bound(random_feeds(session.inputs, 0, shapes))
-        times = []
-        for _ in range(1 + RUNS):
-            before = self._clock()
-            once()
-            times.append(max(self._clock() - before, 1))
-        return min(times) * 1e-9
+        run = rounds_of(session, [random_feeds(session.inputs, 0, shapes)])
+        return min(seconds_of(run, count, self._clock) for count in range(1 + RUNS))
 
     def _weights(self, model: Path, level: Level) -> Weights:
         """Return the weights of the runtime's optimized graph."""
@@ -142,6 +144,10 @@ class Roofline:
         return found
 
 
+def unknown(name: str, details: Mapping[str, Any]) -> None:
+    """Tell the least seconds of no node."""
+
+
 def moved(details: Mapping[str, Any]) -> int | None:
     """Return the bytes that a node reads and writes; None if a type is not known."""
     read, written = (_bytes(details[f"{side}_type_shape"]) for side in ("input", "output"))
@@ -152,10 +158,9 @@ def moved(details: Mapping[str, Any]) -> int | None:
 
 def _bytes(tensors: Sequence[Mapping[str, Sequence[int]]]) -> int | None:
     pairs = [pair for tensor in tensors for pair in tensor.items()]
-    if any(kind not in TYPES for kind, _ in pairs):
+    if any(kind not in BYTES for kind, _ in pairs):
         return None
-    sizes = {kind: helper.tensor_dtype_to_np_dtype(TYPES[kind]).itemsize for kind, _ in pairs}
-    return int(sum(sizes[kind] * math.prod(dims) for kind, dims in pairs))
+    return sum(BYTES[kind] * math.prod(dims) for kind, dims in pairs)
 
 
 def multiply_adds(weight: Array | None, details: Mapping[str, Any]) -> int:

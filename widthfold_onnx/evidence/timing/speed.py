@@ -18,14 +18,15 @@ from widthfold_onnx.evidence.timing.cost import cost, file_bytes
 from widthfold_onnx.evidence.timing.placement import fallbacks, placement, remarks
 from widthfold_onnx.evidence.timing.profile import profile
 from widthfold_onnx.evidence.timing.roofline import Roofline
-from widthfold_onnx.options import Provider, Shapes, VerifyOptions
-from widthfold_onnx.progress import Say, quiet
+from widthfold_onnx.options import Shapes, VerifyOptions
+from widthfold_onnx.progress import Say
 from widthfold_onnx.results import Gpu, Side, Throughput, Timing
 from widthfold_onnx.runtime.clock import clock_name
 from widthfold_onnx.runtime.environment import cores, load_average
 from widthfold_onnx.runtime.nvml import Device
-from widthfold_onnx.runtime.paired_benchmark import Contest, contest, open_at
+from widthfold_onnx.runtime.paired_benchmark import Contest, contest
 from widthfold_onnx.runtime.sessions.descriptions import described
+from widthfold_onnx.runtime.settings import open_at
 from widthfold_onnx.runtime.streams import SHARE, throughput
 
 KEPT_SAMPLES = 500
@@ -40,15 +41,12 @@ def time_models(
     original: Path,
     rewritten: Path,
     options: VerifyOptions,
-    shapes: Shapes | None = None,
+    shapes: Shapes | None,
     *,
-    load: float | None = None,
-    report: Say = quiet,
+    load: float,
+    report: Say,
 ) -> Timing:
     """Time both models, and measure the time of their nodes.
-
-    The verdict is inconclusive if several threads were asked for on cores that are not free:
-    there even identical models differ several times.
 
     Args:
         original: model file.
@@ -63,21 +61,34 @@ def time_models(
         UnverifiedError: a model does not run, or no inputs were found.
         UsageError: the provider does not take its options.
     """
-    busy = load_average() if load is None else min(load_average(), load)
+    busy = min(load_average(), load)
     streamed = options.time_budget * SHARE if options.streams > 1 else 0.0
     paired = dataclasses.replace(options, time_budget=options.time_budget - streamed)
     found = contest(original, rewritten, paired, shapes, report=report)
-    options, pairing = found.options, found.pairing
     together: Throughput | None = None
     if streamed:
         report(f"timing: {options.streams} streams at once")
-        together = throughput(original, rewritten, found, streamed)
-    roofline = Roofline(options) if options.provider is Provider.CPU else None
-    sides = _sides(original, rewritten, found, roofline, report)
+        together = throughput(found, streamed)
+    roofline = Roofline(found.options)
+    sides = {}
+    for number, role in enumerate(("original", "rewritten")):
+        report(f"profile of {found.models[number].name}")
+        sides[role] = _side(found, number, roofline)
+    timing = _timing(found, sides, busy)
+    return msgspec.structs.replace(timing, limits=roofline.limits(), throughput=together)
+
+
+def _timing(found: Contest, sides: dict[str, Side], busy: float) -> Timing:
+    """Judge the pairs at the load `busy` of the machine.
+
+    The verdict is inconclusive if several threads were asked for on cores that are not free:
+    there even identical models differ several times.
+    """
+    options, pairing = found.options, found.pairing
     crowded = busy + options.threads > cores()
     notes = [
-        "" if found.made_up else "timed on the stored inputs",
-        found.advice,
+        "" if found.inputs.random else "timed on the stored inputs",
+        found.choice.advice,
         _busy(busy, options.threads) if crowded else "",
         *remarks(sides, options.provider),
     ]
@@ -85,8 +96,7 @@ def time_models(
         provider=options.provider.value,
         threads=options.threads,
         clock=clock_name(options),
-        shapes={name: list(array.shape) for name, array in found.feeds[0].items()},
-        limits=roofline.limits() if roofline is not None else {},
+        shapes={name: list(array.shape) for name, array in found.inputs.sets[0].items()},
         pairs=pairing.pairs,
         processes=len(pairing.samples),
         sessions=pairing.samples.shape[2],
@@ -101,32 +111,17 @@ def time_models(
         rewritten=sides["rewritten"],
         verdict="inconclusive" if crowded and options.threads > 1 else pairing.verdict,
         note="; ".join(filter(None, notes)),
-        throughput=together,
         gpu=_gpu(found),
     )
 
 
-def _sides(
-    original: Path,
-    rewritten: Path,
-    found: Contest,
-    roofline: Roofline | None,
-    report: Say,
-) -> dict[str, Side]:
-    """Profile both models, and return the times of each."""
-    sides = {}
-    for number, (role, model) in enumerate({"original": original, "rewritten": rewritten}.items()):
-        report(f"profile of {model.name}")
-        sides[role] = _side(model, number, found, roofline)
-    return sides
-
-
-def _side(model: Path, number: int, found: Contest, roofline: Roofline | None) -> Side:
+def _side(found: Contest, number: int, roofline: Roofline) -> Side:
     """Describe one model, timed at the setting that suits it best."""
-    options, setting, feeds = found.options, found.choice.settings[number], found.feeds[0]
+    model, setting = found.models[number], found.choice.settings[number]
+    feeds = found.inputs.sets[0]
     seconds = found.pairing.samples[:, number]
-    least = roofline.of(model, setting.level) if roofline is not None else None
-    nodes = profile(partial(open_at, model, options, setting), feeds, least)
+    least = roofline.of(model, setting.level)
+    nodes = profile(partial(open_at, model, setting), feeds, least)
     return Side(
         level=str(setting),
         median_ms=_ms(np.median(seconds)),
@@ -138,9 +133,9 @@ def _side(model: Path, number: int, found: Contest, roofline: Roofline | None) -
         first_ms=_ms(np.median([process.firsts[number] for process in found.processes])),
         file_bytes=file_bytes(model),
         providers=placement(nodes),
-        fallbacks=fallbacks(nodes, options.provider),
+        fallbacks=fallbacks(nodes, found.options.provider),
         nodes=nodes,
-        **cost(model, options, setting, feeds)._asdict(),
+        **cost(model, setting, feeds)._asdict(),
     )
 
 

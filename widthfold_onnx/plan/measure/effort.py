@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from widthfold_onnx.options import Effort
-from widthfold_onnx.runtime.clock import SMALLEST_DIFFERENCE
+from widthfold_onnx.runtime.intervals import SMALLEST_DIFFERENCE
 
 
 class Rung(NamedTuple):

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 
 from widthfold_onnx.errors import UnverifiedError
@@ -34,8 +33,9 @@ from widthfold_onnx.results.store import (
     timed,
 )
 from widthfold_onnx.runtime.ceilings import RUNS, operations
-from widthfold_onnx.runtime.clock import Clock, Run, clock_of, measured
+from widthfold_onnx.runtime.clock import Clock, Run, Times, clock_of, seconds_of
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
+from widthfold_onnx.runtime.intervals import measured
 from widthfold_onnx.runtime.sessions.session import Level, open_session
 
 HOPELESS = 2.0
@@ -88,8 +88,6 @@ class Began:
 
 
 Report = Callable[[Began | Outcome], None]
-Times = npt.NDArray[np.float64]
-"""Seconds of the layer as it is and of a form, [side, pair]."""
 
 
 def race(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report: Report) -> None:
@@ -221,16 +219,14 @@ def _ratio(times: Times) -> float:
 
 
 def _pairs(clock: Clock, original: Run, form: Run, rounds: int, *, warm: bool = False) -> Times:
-    """Return the seconds of both in alternating order, after one run of each unless `warm`."""
+    """Return the seconds of both by pair, in alternating order; one more warms up unless `warm`."""
     start = time.perf_counter()
     sides = (original, form)
     times: list[list[float]] = []
     for count in range(0 if warm else -1, rounds):
         pair = [0.0, 0.0]
         for side in (0, 1) if count % 2 else (1, 0):
-            before = clock()
-            sides[side](count)
-            pair[side] = max(clock() - before, 1) * 1e-9
+            pair[side] = seconds_of(sides[side], count, clock)
         times.append(pair)
         if len(times) > FEWEST_PAIRS and time.perf_counter() - start > FORM_SECONDS:
             break

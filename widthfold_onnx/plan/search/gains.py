@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from widthfold_onnx.plan.search.assign import SMALLEST_GAIN
 from widthfold_onnx.results import Gain, Measurement
-from widthfold_onnx.runtime.clock import judge
+from widthfold_onnx.runtime.intervals import judge
 
 PREDICTED_GAIN = 1.25
 """A form that was not measured is chosen if its predicted ratio is above this."""

@@ -16,8 +16,7 @@ def render(report: VerifyReport) -> str:
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(HEADER)
-    timing = report.timing
-    sides = {} if timing is None else {"original": timing.original, "rewritten": timing.rewritten}
+    sides = {} if report.timing is None else report.timing.sides
     for model, side in sides.items():
         for process, sessions in enumerate(side.samples_ms):
             for session, runs in enumerate(sessions):

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from widthfold_onnx.reports.page.svg import AFTER, BEFORE, INK, MUTED, RULE, draw
 from widthfold_onnx.reports.wording import short
 from widthfold_onnx.results import NodeTime, OutputParity, Timing
-from widthfold_onnx.runtime.clock import noise
+from widthfold_onnx.runtime.intervals import noise
 
 WIDTH = 4.4
 """Inches; at 8 pt letters this is legible on a phone without turning it."""

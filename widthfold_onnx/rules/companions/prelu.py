@@ -4,14 +4,15 @@ PRelu returns x where x >= 0, and slope * x where x < 0.
 
 Matches: a PRelu of floats whose slopes are constant.
 Rewrites: to LeakyRelu(x) if there is one slope: runtimes compute it in the Conv before it.
-    Else to Max(x, slope * x) if all slopes are above 0 up to 1, to Min(x, slope * x) if all are at
-    least 1. Any others: to x * Where(x < 0, slope, 1).
+    Else to Max(x, slope * x) if all slopes are up to 1 and none is 0, to Min(x, slope * x) if all
+    are at least 1. Any others: to x * Where(x < 0, slope, 1).
 Exact: bit for bit, for all x. LeakyRelu is defined alike, for a slope that its float32 holds.
     Max and Min: the product is rounded as in the PRelu. Rounding keeps order: with slopes up to 1
-    it is not above a positive x, nor below a negative one. It overflows only for slopes above 1,
-    to an Inf of the sign of x, and Min returns a positive x instead. It has the sign of x, so both
-    are the same zero. Inf times a slope above 0 is that Inf, and NaN stays NaN. With a slope of 0,
-    Max(x, 0 * x) of Inf would be NaN, and with one below 0, Max(0, -0) has either sign.
+    it is not above a positive x, nor below a negative one. Where it overflows to an Inf, so does
+    that of the PRelu, or it is not taken. Inf times a slope is an Inf, and NaN stays NaN. With a
+    slope of 0, Max(x, 0 * x) of Inf would be NaN. With one below 0, a zero and its product have
+    two signs: ONNX leaves open which is the Max; that of ONNX Runtime for float32 on x86 is the
+    second one, which is x.
     Where: the factor is 1 for NaN and for both zeros, and x * 1 is x. Subnormal slopes count as 0,
     which they are where subnormals are flushed. The product of a negative x may be -0: kernels of
     ONNX Runtime for a PRelu of double, and some of float16, return +0 there.
@@ -74,9 +75,11 @@ def _steps(
     if is_held and np.unique(slopes.view(f"u{slopes.itemsize}")).size == 1:
         return (Step("LeakyRelu", (data,), {"alpha": least}),)
     product = Step("Mul", (data, slope))
-    if np.finfo(slopes.dtype).tiny <= least <= most <= 1:
-        return product, Step("Max", (data, 0))
-    if 1 <= least <= most < np.inf:
+    sizes = np.abs(slopes)
+    is_normal = bool(((np.finfo(slopes.dtype).tiny <= sizes) & (sizes < np.inf)).all())
+    if is_normal and most <= 1 and (least > 0 or slopes.dtype == np.float32):
+        return product, Step("Max", (0, data))
+    if is_normal and least >= 1:
         return product, Step("Min", (data, 0))
     if document.opset < WHERE:
         return Refusal(

@@ -17,29 +17,54 @@ MAX_ASKED_ELEMENTS = 1 << 40
 """Largest input that a caller may ask for; beyond it numpy cannot even count the bytes."""
 
 
-def open_dimensions(inputs: Sequence[Port], fixed: Shapes) -> dict[Key, bool]:
-    """Return the dimensions that neither model nor caller fixes, and whether each is leading.
+class Dimensions:
+    """The dimensions that neither model nor caller fixes.
 
     Args:
         inputs: of the model.
-        fixed: whole shapes by input name; a symbol in one of them is known everywhere.
+        fixed: whole shapes by input name, which the caller demands; a symbol in one of them is
+            known everywhere.
 
-    Returns:
-        For each open dimension, True if it is axis 0 of some input, where the batch is.
+    Attributes:
+        opened: for each open dimension, True if it is axis 0 of some input, where the batch is.
 
     Raises:
         UsageError: a fixed shape for an input that is not there or does not have that form.
     """
-    known = _symbols(inputs, fixed)
-    found: dict[Key, bool] = {}
-    for port in inputs:
-        if port.name in fixed:
-            continue
-        for axis, dim in enumerate(port.dims):
-            key = _key(port, axis)
-            if not isinstance(dim, int) and key not in known:
-                found[key] = found.get(key, False) or axis == 0
-    return found
+
+    def __init__(self, inputs: Sequence[Port], fixed: Shapes) -> None:
+        self._inputs, self._fixed = inputs, fixed
+        self._known = _symbols(inputs, fixed)
+        self.opened: dict[Key, bool] = {}
+        for port in inputs:
+            if port.name in fixed:
+                continue
+            for axis, dim in enumerate(port.dims):
+                key = _key(port, axis)
+                if not isinstance(dim, int) and key not in self._known:
+                    self.opened[key] = self.opened.get(key, False) or axis == 0
+
+    def shapes(self, sizes: Mapping[Key, int]) -> Shapes:
+        """Return the whole shapes of all inputs at these sizes of the open dimensions."""
+        known = self._known | dict(sizes)
+        return {
+            port.name: self._fixed[port.name]
+            if port.name in self._fixed
+            else tuple(
+                dim if isinstance(dim, int) else known[_key(port, axis)]
+                for axis, dim in enumerate(port.dims)
+            )
+            for port in self._inputs
+        }
+
+    def sizes(self, shapes: Shapes) -> dict[Key, int]:
+        """Return the sizes of the open dimensions in whole shapes."""
+        return {
+            key: shapes[port.name][axis]
+            for port in self._inputs
+            for axis in range(len(port.dims))
+            if (key := _key(port, axis)) in self.opened
+        }
 
 
 def assumed_shapes(inputs: Sequence[Port], fixed: Shapes) -> Shapes:
@@ -50,51 +75,16 @@ def assumed_shapes(inputs: Sequence[Port], fixed: Shapes) -> Shapes:
         fixed: shapes that the caller demands.
 
     Raises:
-        UsageError: as `open_dimensions`, or another dimension than a batch is open.
+        UsageError: as `Dimensions`, or another dimension than a batch is open.
     """
-    opened = open_dimensions(inputs, fixed)
+    dims = Dimensions(inputs, fixed)
     for port in inputs:
-        if any(not opened.get(_key(port, axis), True) for axis in range(len(port.dims))):
+        if any(not dims.opened.get(_key(port, axis), True) for axis in range(len(port.dims))):
             raise UsageError(
                 f"input {printable(port.name)} has open dimensions, and nothing is run to find "
                 f"them out; pass --input-shape {printable(port.name)}:SIZE,..."
             )
-    return shapes_at(inputs, fixed, dict.fromkeys(opened, 1))
-
-
-def shapes_at(inputs: Sequence[Port], fixed: Shapes, sizes: Mapping[Key, int]) -> Shapes:
-    """Return the whole shapes of all inputs.
-
-    Args:
-        inputs: of the model.
-        fixed: shapes that the caller demands.
-        sizes: of all open dimensions.
-
-    Raises:
-        UsageError: as `open_dimensions`.
-    """
-    known = _symbols(inputs, fixed) | dict(sizes)
-    return {
-        port.name: fixed[port.name]
-        if port.name in fixed
-        else tuple(
-            dim if isinstance(dim, int) else known[_key(port, axis)]
-            for axis, dim in enumerate(port.dims)
-        )
-        for port in inputs
-    }
-
-
-def open_sizes(
-    inputs: Sequence[Port], opened: Mapping[Key, bool], shapes: Shapes
-) -> dict[Key, int]:
-    """Return the sizes of the open dimensions in whole shapes."""
-    return {
-        key: shapes[port.name][axis]
-        for port in inputs
-        for axis in range(len(port.dims))
-        if (key := _key(port, axis)) in opened
-    }
+    return dims.shapes(dict.fromkeys(dims.opened, 1))
 
 
 def _key(port: Port, axis: int) -> Key:

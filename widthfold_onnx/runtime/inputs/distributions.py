@@ -1,4 +1,4 @@
-"""Draws synthetic floats of several distributions: each shows faults that the others hide."""
+"""Draws random floats of several distributions: each shows faults that the others hide."""
 
 from __future__ import annotations
 

@@ -38,13 +38,13 @@ class InputSet:
         label: its name in messages: a file or folder name, escaped, or "seed 0, normal".
         feeds: array by input name.
         expected: outputs in graph order, () where none are stored.
-        made_up: whether it is synthetic.
+        random: whether it is random, not stored.
     """
 
     label: str
     feeds: dict[str, Array]
     expected: tuple[Array, ...] = ()
-    made_up: bool = False
+    random: bool = False
 
 
 def stored_feeds(path: Path, inputs: Sequence[Port]) -> list[InputSet]:

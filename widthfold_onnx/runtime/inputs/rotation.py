@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 
-from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
 from widthfold_onnx.runtime.environment import last_cache_bytes
@@ -15,7 +15,7 @@ from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.inputs.recorded import stored_feeds
 from widthfold_onnx.runtime.inputs.sizes import find_shapes
 from widthfold_onnx.runtime.sessions.descriptions import described
-from widthfold_onnx.runtime.sessions.session import Session
+from widthfold_onnx.runtime.sessions.session import Feeds, Session
 
 INPUT_SETS = (4, 64)
 """Fewest and most input sets that take turns; as many as together exceed the last cache."""
@@ -24,13 +24,35 @@ GPU_CACHE = 64 << 20
 """Bytes that no last cache of a GPU here holds: 40 MB on an A100, 50 on an H100, 60 on an H200."""
 
 
+@dataclass(frozen=True)
+class Rotation:
+    """Input sets that take turns.
+
+    Attributes:
+        sets: all of them.
+        random: whether they are random, not stored.
+    """
+
+    sets: Sequence[Feeds]
+    random: bool
+
+    def shared(self, sessions: int) -> Sequence[Feeds]:
+        """Return the sets of each of several sessions.
+
+        Each session has copies of its own, and all copies together need to exceed the cache.
+        """
+        if not self.random:
+            return self.sets
+        return self.sets[: max(INPUT_SETS[0], len(self.sets) // sessions)]
+
+
 def timed_inputs(
     session: Session,
     shapes: Shapes | None,
     options: VerifyOptions,
     kind: Distribution = Distribution.NORMAL,
-) -> tuple[list[dict[str, Array]], bool]:
-    """Return the input sets that take turns, and whether they are random.
+) -> Rotation:
+    """Return the input sets that take turns.
 
     Args:
         session: of the model.
@@ -42,24 +64,24 @@ def timed_inputs(
         UnverifiedError: no random input runs, and none is stored.
         UsageError: stored inputs that do not fit.
     """
-    if options.seeds < 1 and options.inputs:
-        return _stored(session, options), False
-    try:
-        return _feeds(session, shapes or find_shapes(session, options.input_shapes), kind), True
-    except UnverifiedError:
-        if not options.inputs:
-            raise
-        return _stored(session, options), False
+    if options.seeds > 0 or not options.inputs:
+        try:
+            shapes = shapes or find_shapes(session, options.input_shapes)
+            return Rotation(_random(session, shapes, kind), random=True)
+        except UnverifiedError:
+            if not options.inputs:
+                raise
+    return Rotation(_stored(session, options), random=False)
 
 
-def _feeds(session: Session, shapes: Shapes, kind: Distribution) -> list[dict[str, Array]]:
+def _random(session: Session, shapes: Shapes, kind: Distribution) -> list[Feeds]:
     """Make random inputs: as many sets as exceed the last cache together."""
     first = random_feeds(session.inputs, 0, shapes, kind)
     seeds = range(1, _count(first, session.provider))
     return [first, *(random_feeds(session.inputs, seed, shapes, kind) for seed in seeds)]
 
 
-def _stored(session: Session, options: VerifyOptions) -> list[dict[str, Array]]:
+def _stored(session: Session, options: VerifyOptions) -> list[Feeds]:
     """Return the stored sets of one shape, repeated until they exceed the last cache together."""
     paths = map(Path, options.inputs)
     sets = [item.feeds for path in paths for item in stored_feeds(path, session.inputs)]
@@ -68,7 +90,7 @@ def _stored(session: Session, options: VerifyOptions) -> list[dict[str, Array]]:
     return list(islice(cycle(alike), max(_count(first, session.provider), len(alike))))
 
 
-def _count(feeds: Mapping[str, Array], provider: Provider) -> int:
+def _count(feeds: Feeds, provider: Provider) -> int:
     size = sum(array.nbytes for array in feeds.values())
     cache = last_cache_bytes() if described(provider).device == "cpu" else GPU_CACHE
     fewest, most = INPUT_SETS

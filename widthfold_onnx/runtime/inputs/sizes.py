@@ -6,13 +6,12 @@ another until one works; each try costs milliseconds, since a wrong size stops e
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Shapes
-from widthfold_onnx.runtime.inputs.dimensions import Key, open_dimensions, open_sizes, shapes_at
+from widthfold_onnx.runtime.inputs.dimensions import Dimensions, Key
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.sessions.session import Session
 
@@ -37,14 +36,15 @@ def find_shapes(session: Session, fixed: Shapes) -> Shapes:
         fixed: shapes that the caller demands.
 
     Raises:
-        UsageError: as `open_dimensions`.
+        UsageError: as `Dimensions`.
         UnverifiedError: no try ran.
     """
-    opened = open_dimensions(session.inputs, fixed)
-    found, _ = _first(session, fixed, _small_batch(opened), least=ENOUGH)
+    dims = Dimensions(session.inputs, fixed)
+    small = list(_small_batch(dims.opened))
+    found, _ = _first(session, dims, small, least=ENOUGH)
     if found is None:
-        alike = (dict.fromkeys(opened, size) for size in LADDER)
-        found, failure = _first(session, fixed, itertools.chain(_small_batch(opened), alike))
+        alike = [dict.fromkeys(dims.opened, size) for size in LADDER]
+        found, failure = _first(session, dims, small + alike)
     if found is None:
         raise UnverifiedError(
             f"no random input was found that runs ({failure}); "
@@ -58,22 +58,21 @@ def other_shapes(session: Session, fixed: Shapes, found: Shapes) -> Shapes | Non
 
     A rewrite that bakes one size in passes at that size, so a second one is compared as well.
     """
-    opened = open_dimensions(session.inputs, fixed)
-    sizes = open_sizes(session.inputs, opened, found)
-    long, _ = _first(session, fixed, _grown(sizes, opened), most=SMALL_ELEMENTS)
+    dims = Dimensions(session.inputs, fixed)
+    sizes = dims.sizes(found)
+    long, _ = _first(session, dims, _grown(sizes, dims.opened), most=SMALL_ELEMENTS)
     if long is not None:
         return long
     double = {key: size * 2 for key, size in sizes.items()}
-    tries = (item for item in (double, _batched(sizes, opened)) if item != sizes)
-    return _first(session, fixed, tries)[0]
+    tries = (item for item in (double, _batched(sizes, dims.opened)) if item != sizes)
+    return _first(session, dims, tries)[0]
 
 
 def with_batch(session: Session, fixed: Shapes, found: Shapes, batch: int) -> Shapes | None:
     """Return the found shapes with another batch, None if the model does not run so."""
-    opened = open_dimensions(session.inputs, fixed)
-    sizes = open_sizes(session.inputs, opened, found)
-    wanted = {key: batch if opened[key] else size for key, size in sizes.items()}
-    return _first(session, fixed, [wanted])[0]
+    dims = Dimensions(session.inputs, fixed)
+    wanted = {key: batch if dims.opened[key] else n for key, n in dims.sizes(found).items()}
+    return _first(session, dims, [wanted])[0]
 
 
 def _batched(sizes: Mapping[Key, int], opened: Mapping[Key, bool]) -> dict[Key, int]:
@@ -105,7 +104,7 @@ def _small_batch(opened: Mapping[Key, bool]) -> Iterator[dict[Key, int]]:
 
 def _first(
     session: Session,
-    fixed: Shapes,
+    dims: Dimensions,
     candidates: Iterable[dict[Key, int]],
     *,
     least: int = 0,
@@ -115,7 +114,7 @@ def _first(
     failure = ""
     seen: set[tuple[tuple[int, ...], ...]] = set()
     for candidate in candidates:
-        shapes = shapes_at(session.inputs, fixed, candidate)
+        shapes = dims.shapes(candidate)
         mark = tuple(shapes.values())
         elements = sum(map(math.prod, mark))
         if mark in seen or (candidate and not least <= elements <= most):

@@ -21,8 +21,6 @@ class Bound:
         feeds: arrays, which are copied to the device now, or what lies there already.
         outputs: names of all outputs.
         device: the runtime's name for the kind, and the number.
-        recording: None, or number of the CUDA graph that the first call records and every further
-            one replays; no two bindings of a session may share one.
         guard: turns all exceptions of the runtime into errors of ours.
     """
 
@@ -32,13 +30,11 @@ class Bound:
         feeds: Mapping[str, Array | Placed],
         outputs: Sequence[str],
         device: tuple[str, int],
-        recording: int | None,
         guard: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._session = session
         self._outputs = outputs
         self._guard = guard
-        self._how = None
         with guard():
             self._binding = session.io_binding()
             # On the CPU the runtime reads the buffers of the arrays themselves, and keeps none.
@@ -47,12 +43,6 @@ class Bound:
                 self._binding.bind_ortvalue_input(name, value)
             for name in outputs:
                 self._binding.bind_output(name, *device)
-            if recording is not None:
-                # A recording holds addresses, so the outputs of a run without one (-1) are bound.
-                session.run_with_iobinding(self._binding, _numbered(-1))
-                for name, value in self.results().items():
-                    self._binding.bind_ortvalue_output(name, value)
-                self._how = _numbered(recording)
 
     def __call__(self) -> None:
         """Run once, and wait for the end.
@@ -61,7 +51,7 @@ class Bound:
             UnverifiedError: the runtime stopped.
         """
         with self._guard():
-            self._session.run_with_iobinding(self._binding, self._how)
+            self._session.run_with_iobinding(self._binding)
             self._binding.synchronize_outputs()
 
     def results(self) -> dict[str, Placed]:
@@ -73,9 +63,3 @@ def place(value: Array | Placed, device: tuple[str, int]) -> Placed:
     """Copy an array to the device, unless it lies there already."""
     kind = library.runtime().OrtValue
     return value if isinstance(value, kind) else kind.ortvalue_from_numpy(value, *device)
-
-
-def _numbered(recording: int) -> Any:
-    how = library.runtime().RunOptions()
-    how.add_run_config_entry("gpu_graph_id", str(recording))
-    return how

@@ -9,12 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Literal
 
 from widthfold_onnx.options import Layout, Provider
-from widthfold_onnx.runtime.sessions.level import Level
 
 CUDNN = "libcudnn.so.9"
+
+
+class Level(StrEnum):
+    """The level of the runtime's own optimizations."""
+
+    DISABLED = "disabled"
+    EXTENDED = "extended"
+    ALL = "all"
 
 
 @dataclass(frozen=True, kw_only=True)

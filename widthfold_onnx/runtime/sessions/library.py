@@ -5,13 +5,14 @@ It is imported on first use, so that rewriting works without it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.text import printable
 
-FATAL = 4
+_FATAL = 4
 """Severity at which the runtime's logger prints fatal errors only."""
 
 
@@ -29,8 +30,17 @@ def runtime() -> Any:
             f"ONNX Runtime cannot be imported ({printable(str(error))}): "
             "pip install 'widthfold-onnx[cpu]', or [gpu] for CUDA"
         ) from error
-    onnxruntime.set_default_logger_severity(FATAL)
+    onnxruntime.set_default_logger_severity(_FATAL)
     return onnxruntime
+
+
+def quiet_options(entries: Mapping[str, str]) -> Any:
+    """Return the options of a session that prints nothing, with these entries."""
+    options = runtime().SessionOptions()
+    options.log_severity_level = _FATAL
+    for name, value in entries.items():
+        options.add_session_config_entry(name, value)
+    return options
 
 
 @cache

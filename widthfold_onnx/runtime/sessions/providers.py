@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from functools import cache
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
+from widthfold_onnx.model.proto.onnx_text import model_of
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.sessions import library
 from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.failures import words
-from widthfold_onnx.runtime.sessions.library import FATAL
 from widthfold_onnx.runtime.sessions.shared_libraries import missing_library, preload
 from widthfold_onnx.text import printable
 
@@ -100,9 +99,7 @@ def obstacle(provider: Provider, chosen: tuple[tuple[str, str], ...] = ()) -> st
         return f"this ONNX Runtime has no {known.name}; {hint}"
     if known.device == "nvidia":
         preload()
-    options = runtime.SessionOptions()
-    options.log_severity_level = FATAL
-    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    options = library.quiet_options({"session.disable_cpu_ep_fallback": "1"})
     cpu = described(Provider.CPU).name
     providers = [item for item in chain(provider, dict(chosen), 1, tf32=False) if item[0] != cpu]
     try:
@@ -128,10 +125,6 @@ def _shared_folder() -> tempfile.TemporaryDirectory[str]:
 
 def one_node() -> bytes:
     """Return a model of one Conv, since a device that cannot run one is of no use here."""
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1] * 4) for name in "xy"]
-    weight = numpy_helper.from_array(np.ones((1, 1, 1, 1), np.float32), "w")
-    node = helper.make_node("Conv", ["x", "w"], ["y"])
-    graph = helper.make_graph([node], "probe", ends[:1], ends[1:], [weight])
-    opset = helper.make_opsetid("", 17)
-    model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
+    conv = "<float[1, 1, 1, 1] w = {1}> { y = Conv(x, w) }"
+    model = model_of(f"probe (float[1, 1, 1, 1] x) => (float[1, 1, 1, 1] y) {conv}")
     return bytes(model.SerializeToString())

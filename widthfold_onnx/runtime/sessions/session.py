@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,10 +21,9 @@ from widthfold_onnx.model.proto.walk import all_tensors
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.sessions import library
 from widthfold_onnx.runtime.sessions.binding import Bound, Placed, place
+from widthfold_onnx.runtime.sessions.descriptions import Level as Level
 from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.failures import words
-from widthfold_onnx.runtime.sessions.level import Level as Level
-from widthfold_onnx.runtime.sessions.library import FATAL
 from widthfold_onnx.runtime.sessions.ports import arrays_of, port_of
 from widthfold_onnx.runtime.sessions.providers import OFF, chain, check_options, choose
 from widthfold_onnx.runtime.sessions.session_options import check_entries, entries
@@ -43,13 +43,10 @@ class Session:
         self._session = session
         on_cuda = described(provider).device == "nvidia"
         self._device = ("cuda", int(chosen.get("device_id", 0))) if on_cuda else ("cpu", 0)
-        self._captures = chosen.get("enable_cuda_graph", "0").lower() not in OFF
-        self._recordings = 0
         self._label = label
         self.provider = provider
         self.inputs = [port_of(meta) for meta in session.get_inputs()]
         self.outputs = [str(meta.name) for meta in session.get_outputs()]
-        self.overridable = [str(meta.name) for meta in session.get_overridable_initializers()]
 
     def run(self, feeds: Feeds) -> dict[str, Array]:
         """Run once; a sequence of tensors comes back as ``name[0]``, ``name[1]``, ...
@@ -64,20 +61,15 @@ class Session:
             arrays.update(arrays_of(name, value))
         return arrays
 
-    def bound(self, feeds: Mapping[str, Array | Placed]) -> Callable[[], None] | Bound:
+    def bound(self, feeds: Mapping[str, Array | Placed]) -> Callable[[], object]:
         """Return a call that runs once on inputs that lie on the device already, for timing.
-
-        With `enable_cuda_graph` the first call records what the device does, and every further one
-        replays that; each of several input sets has a recording of its own.
 
         Raises:
             UnverifiedError: the feeds do not fit; the call raises it where a run stops.
         """
         if any(isinstance(v, np.ndarray) and v.dtype.kind in "OUS" for v in feeds.values()):
-            return lambda: self._plain(feeds)  # strings have no buffer to bind
-        self._recordings += 1
-        recording = self._recordings if self._captures else None
-        return Bound(self._session, feeds, self.outputs, self._device, recording, self._stops)
+            return partial(self.run, feeds)  # strings have no buffer to bind
+        return Bound(self._session, feeds, self.outputs, self._device, self._stops)
 
     def placed(self, feeds: Feeds) -> dict[str, Placed]:
         """Copy the feeds to the device, once for all sessions there.
@@ -91,9 +83,6 @@ class Session:
     def end_profile(self) -> Path:
         """Stop profiling and return the file that holds the profile."""
         return Path(self._session.end_profiling())
-
-    def _plain(self, feeds: Feeds) -> None:
-        self.run(feeds)
 
     @contextlib.contextmanager
     def _stops(self) -> Iterator[None]:
@@ -186,7 +175,9 @@ def _check_tensor_cores(model: Path | onnx.ModelProto, label: str) -> None:
 
     The option deselects all tensor cores, whatever the type (ONNX Runtime, cuda/nn/conv.cc).
     """
-    if _holds_float16(model):
+    if isinstance(model, Path):
+        model = onnx.load(model, "protobuf", load_external_data=False)
+    if any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in all_tensors(model)):
         raise UsageError(
             f"use_tf32=0 takes the tensor cores from the float16 layers of {label} as well; "
             "time them without it"
@@ -200,14 +191,10 @@ def _options(
     profile: Path | None,
     optimized: Path | None,
 ) -> Any:
-    runtime = library.runtime()
-    levels = runtime.GraphOptimizationLevel
-    options = runtime.SessionOptions()
-    options.log_severity_level = FATAL
+    levels = library.runtime().GraphOptimizationLevel
+    options = library.quiet_options(given)
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    for name, value in given.items():
-        options.add_session_config_entry(name, value)
     options.graph_optimization_level = {
         Level.DISABLED: levels.ORT_DISABLE_ALL,
         Level.EXTENDED: levels.ORT_ENABLE_EXTENDED,
@@ -219,11 +206,3 @@ def _options(
     if optimized is not None:
         options.optimized_model_filepath = str(optimized)
     return options
-
-
-def _holds_float16(model: Path | onnx.ModelProto) -> bool:
-    proto = (
-        onnx.load(model, "protobuf", load_external_data=False) if isinstance(model, Path) else model
-    )
-    tensors = all_tensors(proto)
-    return any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in tensors)

@@ -17,7 +17,6 @@ from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.sessions import library
 from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.failures import words
-from widthfold_onnx.runtime.sessions.library import FATAL
 from widthfold_onnx.runtime.sessions.providers import one_node
 from widthfold_onnx.text import quoted
 
@@ -90,10 +89,8 @@ def check_entries(chosen: Mapping[str, str]) -> None:
             raise UsageError(f"session option {quoted(name)}{why}")
         if name in SWITCHES and value not in ("0", "1"):
             raise UsageError(f"session option {name} is 0 or 1, not {quoted(value)}")
-        options = runtime.SessionOptions()
-        options.log_severity_level = FATAL
         try:
-            options.add_session_config_entry(name, value)
+            options = library.quiet_options({name: value})
             cpu = [described(Provider.CPU).name]
             runtime.InferenceSession(one_node(), options, providers=cpu, enable_fallback=0)
         except library.failures() as error:

@@ -88,8 +88,8 @@ def _leaky(data: Tensor, slope: Tensor) -> Elements:
 def _extremum(call: Call) -> list[Value]:
     """Return Max and Min of anything; of x and slope * x they are `_leaky` for certain slopes.
 
-    If 0 < slope <= 1, the product is not above a positive x, and not below a negative one. If
-    1 <= slope, it is the other way round.
+    If slope <= 1, the product is not above a positive x, and not below a negative one. If
+    1 <= slope, it is the other way round. A slope of 0 makes an Inf a NaN.
     """
     if len(call.tensors) == 2 and call.kind(0) in FLOATS:
         for data, scaled in (call.tensors, reversed(call.tensors)):
@@ -102,7 +102,7 @@ def _extremum(call: Call) -> list[Value]:
 
 
 def _is_between(op_type: str, slope: Array) -> bool:
-    between = (slope > 0) & (slope <= 1) if op_type == "Max" else slope >= 1
+    between = (slope != 0) & (slope <= 1) if op_type == "Max" else slope >= 1
     return bool((between & np.isfinite(slope)).all())
 
 

@@ -1,0 +1,94 @@
+"""Gathers the input sets of a comparison: stored ones, and random ones of several kinds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.options import Shapes, VerifyOptions
+from widthfold_onnx.runtime.inputs.dimensions import Dimensions
+from widthfold_onnx.runtime.inputs.distributions import Distribution, distribution_of
+from widthfold_onnx.runtime.inputs.feeds import random_feeds
+from widthfold_onnx.runtime.inputs.recorded import InputSet, stored_feeds
+from widthfold_onnx.runtime.inputs.sizes import find_shapes, other_shapes, with_batch
+from widthfold_onnx.runtime.sessions.session import Session
+
+BATCHES = {2: 2, 3: 7}
+"""By seed: the batch of its set, where the model leaves that open; the others have batch 1."""
+
+
+@dataclass(frozen=True)
+class InputSets:
+    """Input sets of a model.
+
+    Attributes:
+        sets: all of them; those that are stored come first.
+        shapes: of the first random set, empty if there is none.
+        limits: what could not be covered, and sets that were left out, one line each.
+    """
+
+    sets: list[InputSet]
+    shapes: Shapes = field(default_factory=dict)
+    limits: list[str] = field(default_factory=list)
+
+
+def input_sets(session: Session, options: VerifyOptions) -> InputSets:
+    """Return stored sets, then random ones.
+
+    Args:
+        session: of the original, at any level.
+        options: stored inputs, shapes, seeds, and whether random sets are varied.
+
+    Raises:
+        UsageError: stored inputs or shapes that do not fit the model.
+        UnverifiedError: as `find_shapes`, if none is stored.
+    """
+    stored = [item for path in options.inputs for item in stored_feeds(Path(path), session.inputs)]
+    if options.seeds < 1 and stored:
+        return InputSets(stored)
+    count = max(options.seeds, 1)
+    try:
+        made = random_sets(session, options.input_shapes, count, varied=options.thorough)
+    except UnverifiedError as error:
+        if not stored:
+            raise
+        return InputSets(stored, limits=[f"stored inputs only: {error}"])
+    return InputSets([*stored, *made.sets], made.shapes, made.limits)
+
+
+def random_sets(session: Session, fixed: Shapes, count: int, *, varied: bool = True) -> InputSets:
+    """Make random sets of several distributions, batches and sizes, one per seed.
+
+    Args:
+        session: of the original, at any level.
+        fixed: shapes that the caller demands.
+        count: how many; five cover all distributions, four all batches, two both sizes.
+        varied: several distributions, batches and sizes; otherwise normal numbers only.
+
+    Raises:
+        UsageError: as `Dimensions`.
+        UnverifiedError: as `find_shapes`.
+    """
+    shapes = find_shapes(session, fixed)
+    special: dict[int, Shapes] = {}
+    limits = []
+    if count > 1 and varied:  # they may be long, so one set is enough
+        special[1] = other_shapes(session, fixed, shapes) or shapes
+    missing = []
+    for seed, batch in BATCHES.items() if varied else ():
+        if seed < count and any(Dimensions(session.inputs, fixed).opened.values()):
+            found = with_batch(session, fixed, shapes, batch)
+            if found is None:
+                missing.append(str(batch))
+            else:
+                special[seed] = found
+    if missing:
+        limits.append(f"not compared at batch {' or '.join(missing)}: the original does not run")
+    sets = []
+    for seed in range(count):
+        kind = distribution_of(seed) if varied else Distribution.NORMAL
+        feeds = random_feeds(session.inputs, seed, special.get(seed, shapes), kind)
+        size = f", batch {BATCHES[seed]}" if seed in BATCHES and seed in special else ""
+        sets.append(InputSet(f"seed {seed}, {kind}{size}", feeds, random=True))
+    return InputSets(sets, shapes, limits)

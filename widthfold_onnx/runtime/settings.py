@@ -1,0 +1,182 @@
+"""Opens sessions as models are timed, and chooses the setting of the runtime that suits each best.
+
+The runtime's highest level is not always its fastest: convolutions of few channels were seen to
+run up to nine times slower there than one level below. On CUDA the layout and the algorithm search
+change times more than a fold does. So every setting that the description of the provider names is
+tried, on both models.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from widthfold_onnx.options import RuntimeOptions, Shapes, VerifyOptions
+from widthfold_onnx.runtime.clock import Clock, Run, clock_of, seconds_of
+from widthfold_onnx.runtime.inputs.rotation import Rotation, timed_inputs
+from widthfold_onnx.runtime.sessions.descriptions import described
+from widthfold_onnx.runtime.sessions.session import Feeds, Level, Session, open_session
+
+CHOICE_SHARE = 0.15
+"""Share of the budget that choosing the settings may take."""
+
+CHOICE_ROUNDS = (6, 1000)
+"""Fewest and most rounds that choose."""
+
+CHOICE_PATIENCE = 3.0
+"""Seconds that the fewest rounds may take beyond the share: under load, the one round that fitted
+into it made a level look 1.4x as fast as the other, which is in truth 1.3x as fast as it."""
+
+CHOICE_SECONDS = 0.6
+"""More rounds than the fewest are run until then: 6 runs of some microseconds choose at random, and
+after 0.2 s one of two copies of a quantized net got a level that is 4 % slower."""
+
+WORTH_SAYING = 1.1
+"""Least gain of a setting that is reported."""
+
+Models = tuple[Path, Path]
+"""Original and rewritten."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A level and options of the runtime, which determine how fast a model runs."""
+
+    level: Level
+    how: RuntimeOptions
+
+    def __str__(self) -> str:
+        options = self.how.provider_options.items()
+        return ", ".join([self.level, *(f"{name}={value}" for name, value in options)])
+
+
+def settings_of(how: RuntimeOptions) -> list[Setting]:
+    """Return the settings to choose from, the common one first; given options are fixed."""
+    known, given = described(how.provider), how.provider_options
+    swept = {
+        name: (given[name],) if name in given else values for name, values in known.swept.items()
+    }
+    options = [
+        {**dict(zip(swept, values, strict=True)), **given}
+        for values in itertools.product(*swept.values())
+    ]
+    return [
+        Setting(level, replace(how, provider_options=each))
+        for level in known.levels
+        for each in options
+    ]
+
+
+def open_at(model: Path, setting: Setting, prefix: Path | None = None) -> Session:
+    """Open a session as models are timed; with `prefix` it writes a profile there.
+
+    Raises:
+        UnverifiedError: the model does not run.
+    """
+    return open_session(model, setting.how, setting.level, tf32=True, profile=prefix)
+
+
+def rounds_of(session: Session, inputs: Sequence[Feeds]) -> Run:
+    """Return a call that runs a session once, on one input set after the other."""
+    calls = [session.bound(feeds) for feeds in inputs]
+    return lambda count: calls[count % len(calls)]()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The setting that suits each model best.
+
+    Attributes:
+        settings: the best one of each model.
+        same_level: original / rewritten at the first of all settings.
+        advice: a sentence on the gain of the original by its setting alone, "" where it is little.
+        run: seconds of a run at the best setting, the mean of both models.
+        opening: seconds of opening a session.
+    """
+
+    settings: tuple[Setting, Setting]
+    same_level: float
+    advice: str
+    run: float
+    opening: float
+
+
+def choose(
+    models: Models, options: VerifyOptions, shapes: Shapes | None
+) -> tuple[Choice, Rotation]:
+    """Return the best settings, and the inputs to time with."""
+    settings = settings_of(options)
+    inputs = timed_inputs(open_at(models[0], settings[0]), shapes, options)
+    start = time.perf_counter()
+    sessions = [[open_at(model, setting) for setting in settings] for model in models]
+    opening = (time.perf_counter() - start) / (2 * len(settings))
+    times = choosing(sessions, inputs, options, clock_of(options))
+    medians = np.median(times, axis=0)
+    best = [int(np.argmin(row)) for row in medians]
+    if models[0].samefile(models[1]):
+        best[1] = best[0]
+    chosen = settings[best[0]], settings[best[1]]
+    choice = Choice(
+        settings=chosen,
+        same_level=math.exp(float(np.median(np.log(times[:, 0, 0] / times[:, 1, 0])))),
+        advice=advice_of(medians[0][0] / medians[0][best[0]], chosen[0], settings[0]),
+        run=float(medians[0][best[0]] + medians[1][best[1]]) / 2,
+        opening=opening,
+    )
+    return choice, inputs
+
+
+def choosing(
+    sessions: Sequence[Sequence[Session]], inputs: Rotation, options: VerifyOptions, clock: Clock
+) -> npt.NDArray[np.float64]:
+    """Time all settings of models in turn, to choose; return seconds [round, model, setting]."""
+    runs = [rounds_of(session, inputs.sets) for row in sessions for session in row]
+    times = in_turn(runs, clock, options.time_budget * CHOICE_SHARE, CHOICE_SECONDS)
+    return times.reshape(-1, len(sessions), len(sessions[0]))
+
+
+def in_turn(
+    runs: Sequence[Run], clock: Clock, budget: float, enough: float
+) -> npt.NDArray[np.float64]:
+    """Run all in turn; the first round only warms up, and at least one follows.
+
+    Each round begins with another one: in models of some microseconds, one that always
+    came first was seen to take 3 to 10 % more.
+
+    Args:
+        runs: what to run.
+        clock: measures a run.
+        budget: seconds after which no further round begins, but see `CHOICE_PATIENCE`.
+        enough: seconds after which none begins if the fewest rounds were run.
+
+    Returns:
+        Seconds [round, run].
+    """
+    rounds: list[list[float]] = []
+    start = time.perf_counter()
+    fewest, most = CHOICE_ROUNDS
+    for count in range(most):
+        spent = [0.0] * len(runs)
+        for turn in range(len(runs)):
+            side = (count + turn) % len(runs)
+            spent[side] = seconds_of(runs[side], count, clock)
+        rounds.append(spent)
+        passed = time.perf_counter() - start
+        several = count + 1 >= fewest
+        if count and passed > (min(budget, enough) if several else max(budget, CHOICE_PATIENCE)):
+            break
+    return np.array(rounds[1:])
+
+
+def advice_of(gain: float, best: Setting, common: Setting) -> str:
+    """Return a sentence on the gain of the original by its setting alone, "" if it is little."""
+    if gain < WORTH_SAYING:
+        return ""
+    return f"the original alone is {gain:.1f}x as fast at level {best} as at level {common}"
