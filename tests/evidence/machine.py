@@ -39,7 +39,7 @@ class Limits:
     def __init__(self, options):
         self.options = options
 
-    def of(self, model, level):
+    def of(self, model, setting):
         return None
 
     def limits(self):

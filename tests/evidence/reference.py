@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from widthfold_onnx.evidence.parity.runs import Reference
+from widthfold_onnx.evidence.parity.reference import Reference
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.progress import quiet
 from widthfold_onnx.runtime.inputs.input_sets import InputSets

@@ -76,7 +76,7 @@ def planted(monkeypatch):
 
 def test_the_longer_one_of_both_times_is_the_least(planted, monkeypatch):
     monkeypatch.setattr(Roofline, "_weights", lambda *_: {"n": np.ones((1, 2, 1), np.float32)})
-    least = planted.of(Path(), Level.ALL)
+    least = planted.of(Path(), Setting(Level.ALL, CPU))
     assert least("other", details("Relu", [(1,)], [(1,)])) == 8.0
     assert least("other", details("Relu", [(10,)], [(10,)])) == 80.0
     assert least("other", details("Relu", [(20,)], [(20,)])) == 320.0
@@ -104,7 +104,7 @@ def test_a_model_and_its_fold_have_the_same_work(tmp_path, monkeypatch, name, le
 
     def work(model):
         found = {}
-        least = Roofline(CPU).of(model, level)
+        least = Roofline(CPU).of(model, Setting(level, CPU))
 
         def spied(node, said):
             if said["op_name"] in WEIGHTS:
@@ -145,7 +145,7 @@ def test_a_name_of_two_nodes_says_nothing_of_either(tmp_path, planted):
     for branch in model.graph.node[3].attribute:
         branch.g.node[0].name = "twice"
     onnx.save(model, tmp_path / "m.onnx")
-    found = planted._weights(tmp_path / "m.onnx", Level.EXTENDED)
+    found = planted._weights(tmp_path / "m.onnx", Setting(Level.EXTENDED, CPU))
     assert found.keys() == {"stored", "computed"}
     assert np.array_equal(found["stored"], [[1, 2], [3, 4]])
     assert found["computed"] is None
@@ -167,15 +167,16 @@ def test_speeds_are_those_of_the_shortest_runs():
 
 
 def test_on_a_gpu_no_least_time_is_known():
-    roofline = Roofline(VerifyOptions(provider=Provider.CUDA))
-    assert roofline.of(MODELS / "pitch_cnn.onnx", Level.ALL) is unknown
+    cuda = VerifyOptions(provider=Provider.CUDA)
+    roofline = Roofline(cuda)
+    assert roofline.of(MODELS / "pitch_cnn.onnx", Setting(Level.ALL, cuda)) is unknown
     assert roofline.limits() == {}
 
 
 def test_the_speeds_of_this_machine_are_named():
     found = Roofline(CPU)
     assert found.limits() == {}
-    least = found.of(MODELS / "pitch_cnn.onnx", Level.ALL)
+    least = found.of(MODELS / "pitch_cnn.onnx", Setting(Level.ALL, CPU))
     for length in (2**20, 3):
         least("any", details("Relu", [(length,)], [(length,)]))
     for dtype in ("float", "double", "int8"):

@@ -52,7 +52,7 @@ def found(
     monkeypatch.setattr(world, "folded", changed)
     store = model.with_name("store.sqlite")
     given = {"store": store, "provider": Provider.CPU, "effort": Effort.THOROUGH}
-    options = SearchOptions(**given, **changes.pop("search", {}))
+    options = SearchOptions(**{**given, **changes.pop("search", {})})
     here = enter(monkeypatch, World(doubled, saved, steady=steady))
     out = model.with_name("out.onnx")
     return optimize(model, out, FoldOptions(**changes), None, options), here
@@ -96,6 +96,44 @@ def test_none_is_taken_that_is_slower_on_smooth_inputs(
     assert companion.gain_on_smooth.ratio == pytest.approx(10 / (10 - saved))
     assert companion.status == ("exchanged" if kept else "kept")
     assert companion.reason == ("" if kept else "slower on smooth inputs")
+
+
+@pytest.mark.parametrize(
+    ("saved", "kept"),
+    [
+        ({"first": -1.0, "part": 2.0}, True),
+        ({"first": -3.0, "part": 2.0}, False),
+        ({"first": 1.0, "part": -0.5}, False),
+    ],
+)
+def test_one_for_lifted_layers_is_taken_if_it_helps_these_and_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved: dict[str, float], kept: bool
+) -> None:
+    """Lifted, `first` saves so many seconds and each part of `second` as many; alone nothing is."""
+    text = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[1,1,32] x) => (float[1,2,32] y) <float[2,1,3] w1, float[4,2,3] w2>
+{
+    [first] a = Conv <pads = [1,1]> (x, w1)
+    [second] b = Conv <pads = [1,1]> (a, w2)
+    [part] c, d = Split <axis = 1> (b)
+    [times] y = Mul (c, d)
+}"""
+    model = save(build(text), tmp_path / "model.onnx")
+    monkeypatch.setattr(f"{__name__}.doubled", lambda layer, form: (0.5, 0.4))
+    all_saved = {"second": 0.0, "part/widthfold/conv": 0.0, **saved}
+    report, here = found(model, monkeypatch, all_saved)
+    lifted = frozenset({"first", "part/widthfold/conv", "part"})
+    assert here.compared[:2] == [(frozenset(), lifted), ({"first", "second"}, lifted)]
+    (companion,) = report.companions
+    assert (companion.status, companion.became) == (
+        "exchanged" if kept else "kept",
+        ["Conv, Conv"],
+    )
+    assert (companion.reason == "") == kept
+    quick, _ = found(model, monkeypatch, all_saved, search={"effort": Effort.QUICK})
+    assert quick.companions[0].status == companion.status
+    assert not kept or quick.summary.folded == 3
 
 
 def test_one_that_does_not_branch_on_data_is_timed_on_random_inputs_alone(

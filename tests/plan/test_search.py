@@ -239,6 +239,31 @@ def test_only_the_last_trial_is_against_the_original(
     assert against == [SPENDING[Effort.THOROUGH].final]
 
 
+@pytest.mark.parametrize(("saved", "count"), [(1.0, 3), (-1.0, 0)])
+def test_layers_of_one_axis_are_lifted_together_where_no_one_gains_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved: float, count: int
+) -> None:
+    flat = THREE.replace("4,32]", "32]").replace(",1,3]", ",3]").replace("[0,1,0,1]", "[1,1]")
+    model = save(build(flat), tmp_path / "model.onnx")
+    world = enter(monkeypatch, World(lambda layer, form: (0.9, 0.8), dict.fromkeys(ALL, saved)))
+    report = found(model)
+    assert [site.axis for site in report.sites if site.status == "folded"] == ["rank"] * count
+    assert world.compared[0] == (set(), ALL.keys())
+    assert (report.search.whole is None) == (not count)  # the last trial is left out
+
+
+def test_lifted_layers_are_timed_at_the_level_that_suits_each_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At one level for both sides they may win because that level does not suit the other."""
+    flat = THREE.replace("4,32]", "32]").replace(",1,3]", ",3]").replace("[0,1,0,1]", "[1,1]")
+    model = save(build(flat), tmp_path / "model.onnx")
+    world = enter(monkeypatch, World(lambda layer, form: (0.9, 0.8), dict.fromkeys(ALL, -1.0)))
+    monkeypatch.setattr(world, "_turns", lambda *arguments: pytest.fail("at one level only"))
+    assert found(model).summary.folded == 0
+    assert world.compared == [(set(), ALL.keys())]
+
+
 def test_a_choice_that_was_timed_is_not_left_for_one_that_was_not(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -135,7 +135,7 @@ def test_another_model_shape_or_selection_is_compared_again(model: Path, world: 
 def test_every_field_of_a_choice_makes_another_trial(
     model: Path, world: World, built: list[Choice]
 ) -> None:
-    changes = {"frozen": True, "companions": (Companion.PRELU,), "forms": A.forms}
+    changes = {"frozen": True, "companions": (Companion.PRELU,), "forms": A.forms, "lifted": True}
     assert changes.keys() == {field.name for field in fields(Choice)}
     with Store(None) as store:
         builder = Builder(model, store)

@@ -14,7 +14,7 @@ from widthfold_onnx.reports import wording
 from widthfold_onnx.reports.data import junit
 from widthfold_onnx.reports.page import plots
 from widthfold_onnx.reports.text import github
-from widthfold_onnx.results import Gpu, GpuState, IntegerRun, Proof
+from widthfold_onnx.results import Gpu, GpuState, IntegerRun, Proof, RegionReport, Stop
 
 
 def test_an_output_that_fails_within_the_tolerance_is_too_far_from_the_truth() -> None:
@@ -27,6 +27,14 @@ def test_an_output_that_fails_within_the_tolerance_is_too_far_from_the_truth() -
     )
     beyond = replace(row, max_rel=2e-5)
     assert wording.difference(beyond).startswith("max_rel 2e-05 > 1e-05 at ")
+
+
+def test_the_reason_why_a_region_ends_is_not_cut() -> None:
+    """Names of torch's exporter and of long operators left no room for it."""
+    reason = "no rule runs GlobalAveragePool on packed tensors"
+    stop = Stop(node="/pool/GlobalAveragePool", op="GlobalAveragePool", code="", reason=reason)
+    region = RegionReport(graph="", folded=["/conv/Conv"], carried=[], stops=[stop])
+    assert wording.region(region).endswith(f"GlobalAveragePool /pool/GlobalAveragePool ({reason})")
 
 
 def test_an_output_that_cannot_be_judged_does_not_differ() -> None:

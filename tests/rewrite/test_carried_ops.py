@@ -53,6 +53,7 @@ def test_unary_ops_are_carried(op: str, attributes: dict) -> None:
             ("Mul", ()),
             ("Max", (1,)),
             ("Min", (5, 1, 1)),
+            ("Sum", (5, 1, 1)),
         ),
         *(("PRelu", (5, 1, 1)), ("PRelu", (1,)), ("Mul", (1, 1, 1, 1))),
     ],
@@ -259,6 +260,29 @@ def test_a_pool_is_lifted_with_its_neighbours(op: str, attributes: dict) -> None
     (wanted,) = run(model, x)
     result = lifted(model)
     assert ops(result) == ["Reshape", "Conv", op, "Conv", "Reshape"]
+    np.testing.assert_array_equal(run(result, x)[0], wanted, strict=True)
+
+
+@pytest.mark.parametrize("opset", [10, 17])
+@pytest.mark.parametrize("mode", ["constant", "reflect"])
+def test_a_pad_is_lifted_with_its_neighbours(opset: int, mode: str) -> None:
+    model = conv([1, 3, 31], (5, 3, 3), pads=[1, 1], output="c")
+    model.opset_import[0].version = opset
+    ends = np.array([0, 0, 4, 0, 0, 1])
+    if opset < 11:
+        pad = helper.make_node("Pad", ["c"], ["p"], "pad", mode=mode, pads=ends)
+    else:
+        model.graph.initializer.append(numpy_helper.from_array(ends, "ends"))
+        pad = helper.make_node("Pad", ["c", "ends"], ["p"], "pad", mode=mode)
+    model.graph.node.append(pad)
+    model.graph.node.append(helper.make_node("Conv", ["p", "w2"], ["y"], "second"))
+    weight = np.random.default_rng(5).integers(-2, 3, (2, 5, 3)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w2"))
+    model.graph.output[0].name = "y"
+    x = np.random.default_rng(6).integers(-8, 9, (1, 3, 31)).astype(np.float32)
+    (wanted,) = run(model, x)
+    result = lifted(model)
+    assert ops(result) == ["Reshape", "Conv", "Pad", "Conv", "Reshape"]
     np.testing.assert_array_equal(run(result, x)[0], wanted, strict=True)
 
 

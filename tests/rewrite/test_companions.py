@@ -15,7 +15,7 @@ from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.exchange import exchanged
 from widthfold_onnx.rules.companions.table import COMPANIONS
 
-PRELU, SCALAR = [Companion.PRELU], [Companion.SCALAR]
+PRELU, SCALAR, SPLIT = [Companion.PRELU], [Companion.SCALAR], [Companion.SPLIT]
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
 TINY = float(np.finfo(np.float32).tiny)
 LEAKY, MAX, MIN, WHERE = ("LeakyRelu",), ("Mul", "Max"), ("Mul", "Min"), ("Less", "Where", "Mul")
@@ -317,3 +317,80 @@ def test_functions_are_not_inlined_for_a_number() -> None:
     before.graph.value_info.append(helper.make_tensor_value_info("z", 1, [2, 3, 1]))
     after, (match,) = exchanged(before, None, SCALAR)
     assert (match.node, len(after.functions)) == ("Add -> y", 1)
+
+
+def gated(
+    body: str, weight: str = "float[5,3,3] w", kind: str = "float", opset: int = 17
+) -> onnx.ModelProto:
+    text = f"""<ir_version: 8, opset_import: ["" : {opset}]>
+    net ({kind}[2,3,9] x) => ({kind}[i,j,k] y, {kind}[l,m,n] z)
+    <{weight}, float[5] b, int64[2] n = {{2, 3}}, float f = {{0.5}}, int8 o = {{0}}> {{ {body} }}"""
+    model = parser.parse_model(text)
+    rng = np.random.default_rng(3)
+    for info in model.graph.value_info:
+        shape = [dim.dim_value for dim in info.type.tensor_type.shape.dim]
+        dtype = helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type)
+        array = rng.integers(-4, 5, shape).astype(dtype)
+        model.graph.initializer.append(numpy_helper.from_array(array, info.name))
+    del model.graph.value_info[:]
+    return model
+
+
+@pytest.mark.parametrize(
+    ("body", "opset"),
+    [
+        ("c = Conv<pads=[1,1]> (x, w, b)  y, z = Split<axis=1> (c, n)", 13),
+        ("c = Conv<dilations=[2], strides=[2]> (x, w)  y, z = Split<axis=-2> (c, n)", 17),
+        ("c = Conv (x, w)  y, z = Split<axis=1, split=[2,3]> (c)", 11),
+        ("c = Conv (x, w, b)  y, z = Split<axis=1, num_outputs=2> (c)", 18),
+        ("c = Conv (x, w, b)  p, z = Split<axis=1> (c, n)  y = Relu (p)", 13),
+    ],
+)
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_conv_computes_each_part_of_a_split(body: str, opset: int, level: str) -> None:
+    before = gated(body, opset=opset)
+    after, (match,) = exchanged(before, None, SPLIT)
+    assert match.became == ("Conv", "Conv")
+    assert [n.op_type for n in after.graph.node if n.op_type != "Relu"] == ["Conv", "Conv"]
+    assert "w" not in {tensor.name for tensor in after.graph.initializer}
+    onnx.checker.check_model(after, full_check=True)
+    assert_proved(before, after, 0)
+    x = np.random.default_rng(4).integers(-4, 5, (2, 3, 9)).astype(np.float32)
+    for wanted, found in zip(run(before, x), run(after, x, level), strict=True):
+        np.testing.assert_array_equal(found, wanted, strict=True)
+
+
+def test_each_part_has_the_pad_before_the_conv() -> None:
+    """ONNX Runtime merges a Pad with the one Conv that reads it."""
+    body = "p = Pad (x, e)  c = Conv (p, w, b)  y, z = Split<axis=1> (c, n)"
+    before = gated(body)
+    ends = numpy_helper.from_array(np.array([0, 0, 2, 0, 0, 0]), "e")
+    before.graph.initializer.append(ends)
+    after, _ = exchanged(before, None, SPLIT)
+    assert sorted(node.op_type for node in after.graph.node) == ["Conv", "Conv", "Pad", "Pad"]
+    assert_proved(before, after, 0)
+    before.graph.node.append(helper.make_node("Relu", ["p"], ["r"]))
+    after, _ = exchanged(before, None, SPLIT)
+    assert sorted(n.op_type for n in after.graph.node) == ["Conv", "Conv", "Pad", "Relu"]
+
+
+@pytest.mark.parametrize(
+    ("body", "weight"),
+    [
+        ("c = Conv (x, w)  y, e = Split<axis=1> (c, n)  z = Relu (c)", "float[5,3,3] w"),
+        ("z = Conv (x, w)  y, e = Split<axis=1> (z, n)", "float[5,3,3] w"),
+        ("c = Conv (x, w)  y, z = Split<axis=2> (c, n)", "float[5,3,5] w"),
+        ("r = Relu (w)  c = Conv (x, r)  y, z = Split<axis=1> (c, n)", "float[5,3,3] w"),
+        ("c = Conv<group=3> (x, w)  y, z = Split<axis=1> (c)", "float[6,1,3] w"),
+        (
+            "d = DequantizeLinear (w, f, o) c = Conv (x, d) y, z = Split<axis=1> (c, n)",
+            "int8[5,3,3] w",
+        ),
+        ("c = Relu (x)  y, z = Split<axis=1, num_outputs=2> (c)", "float[5,3,3] w"),
+    ],
+)
+def test_other_splits_are_left_alone(body: str, weight: str) -> None:
+    before = gated(body, weight, opset=18)
+    if "Relu (w)" in body:  # a caller may give other weights
+        before.graph.input.append(helper.make_tensor_value_info("w", 1, [5, 3, 3]))
+    assert exchanged(before, None, SPLIT) == (before, [])

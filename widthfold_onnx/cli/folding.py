@@ -35,8 +35,9 @@ FORM: Help = {
     "without measuring: a ConvTranspose becomes a Conv and a pixel shuffle, any other Conv a pixel "
     "unshuffle and a Conv of stride 1.",
     "--companion": "Exchange ops for equal ones that run faster: prelu (PRelu), scalar (arithmetic "
-    "with one number), or none. May be given several times. Default: --factor auto measures all of "
-    "them; a number and --form strides exchange none.",
+    "with one number), split (a Conv whose channels are split), or none. May be given several "
+    "times. Default: --factor auto measures all of them; a number and --form strides exchange "
+    "none.",
     "--freeze-weights": "Take weights out of the inputs of the model, where callers could replace "
     "them and the runtime neither packs nor fuses them.",
 }

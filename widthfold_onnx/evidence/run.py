@@ -49,20 +49,7 @@ def verified(
     folds = recorded_folds(Document(new.proto, new.folder, OPERATORS))
     proof, integers = _proved(old, new, options, parity, report)
     is_equal = proof is not None and proof.verdict == "equal"
-    failures, doubts, limits = list(parity.failures), list(parity.doubts), list(parity.limits)
-    if integers is not None and integers.verdict == "different":
-        failures.insert(0, f"on integers the runtime does not compute {integers.reason}")
-    if proof is not None and not is_equal:
-        is_wrong = proof.verdict == "different" or (
-            options.needs_proof and proof.verdict == "not provable"
-        )
-        said = f"proof: {proof.verdict}: {proof.reason}"
-        if is_wrong:
-            failures.insert(0, said)
-        else:  # if no proof is needed, an open one only limits the comparison of outputs
-            (doubts if options.needs_proof else limits).append(said)
-    if parity.verdict == "pass" and not is_equal:
-        doubts += _unexplained(parity)
+    failures, doubts, limits = _findings(parity, proof, integers, options)
     timing: Timing | None = None
     if options.timing and parity.verdict == "pass":
         timing, outcome, why = _timed(original, rewritten, options, parity, before.load, report)
@@ -88,6 +75,29 @@ def verified(
         saturates_further=parity.saturates_further,
         unrun=parity.unrun if is_equal else "",
     )
+
+
+def _findings(
+    parity: ModelParity, proof: Proof | None, integers: IntegerRun | None, options: VerifyOptions
+) -> tuple[list[str], list[str], list[str]]:
+    """Return failures, doubts and limits: those of the parity, and what proof and integers add."""
+    failures, doubts, limits = list(parity.failures), list(parity.doubts), list(parity.limits)
+    if integers is not None and integers.verdict == "different":
+        failures.insert(0, f"on integers the runtime does not compute {integers.reason}")
+    if proof is not None and proof.verdict == "equal":
+        return failures, doubts, limits
+    if proof is not None:
+        is_wrong = proof.verdict == "different" or (
+            options.needs_proof and proof.verdict == "not provable"
+        )
+        said = f"proof: {proof.verdict}: {proof.reason}"
+        if is_wrong:
+            failures.insert(0, said)
+        else:  # if no proof is needed, an open one only limits the comparison of outputs
+            (doubts if options.needs_proof else limits).append(said)
+    if parity.verdict == "pass":
+        doubts += _unexplained(parity)
+    return failures, doubts, limits
 
 
 def _unexplained(parity: ModelParity) -> list[str]:

@@ -87,11 +87,13 @@ class Companion(StrEnum):
         NONE: do without any.
         PRELU: PRelu becomes ops that run faster.
         SCALAR: a number in arithmetic gets extents with which it runs faster.
+        SPLIT: a Conv whose channels are split becomes one Conv for each part.
     """
 
     NONE = "none"
     PRELU = "prelu"
     SCALAR = "scalar"
+    SPLIT = "split"
 
 
 W = TypeVar("W", bound=StrEnum)

@@ -142,7 +142,7 @@ def region(found: RegionReport) -> str:
     where = f" in {found.graph}" if found.graph else ""
     carried = _first(found.carried) if found.carried else "nothing"
     stops = [f"{stop.op} {stop.node} ({stop.reason})" for stop in found.stops]
-    end = f"; stops at {_first(stops)}" if stops else ""
+    end = f"; stops at {_first(stops, _REASON)}" if stops else ""
     return f"region of {_first(found.folded)}{where}: carries {carried}{end}"
 
 

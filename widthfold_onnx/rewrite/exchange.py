@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,15 +90,16 @@ class _Making:
         self._constants: dict[tuple[Graph, str, int, bytes], Value] = {}
 
     def nodes(self, node: Node, steps: Sequence[Step]) -> list[Node]:
-        """Make the nodes that replace a node; the last one has its name."""
+        """Make the nodes that replace a node, the last of which compute its outputs in order."""
         made: list[Node] = []
-        for step in steps:
+        inner = [node.outputs[0]] * (len(steps) - len(node.outputs))
+        for step, output in zip(steps, (*inner, *node.outputs), strict=True):
             new = self._document.node(
                 step.op_type,
                 [self._input(item, made, graph_of(node)) for item in step.inputs],
                 step.attributes,
                 name=f"{base_name(node)}/{step.op_type.lower()}",
-                metadata={ORIGIN_KEY: node.outputs[0].name or ""},
+                metadata={ORIGIN_KEY: output.name or ""},
             )
             made.append(new)
         take_over(node, made[-1])
@@ -111,7 +112,7 @@ class _Making:
             return made[item].outputs[0]
         key = graph, item.dtype.str, item.ndim, item.tobytes()
         if key not in self._constants:
-            name = f"widthfold/{item.item()}"
+            name = f"widthfold/{item.item()}" if item.size == 1 else "widthfold/weight"
             self._constants[key] = self._document.add_constant(item, name, graph)
         return self._constants[key]
 
@@ -123,6 +124,27 @@ def _carried_out(document: Document, found: Mapping[Node, tuple[Step, ...]]) -> 
     for node, steps in found.items():
         chains[graph_of(node)][node] = making.nodes(node, steps)
     for graph, nodes in chains.items():
-        values = {node.outputs[0]: made[-1].outputs[0] for node, made in nodes.items()}
+        values = {
+            output: new.outputs[0]
+            for node, made in nodes.items()
+            for output, new in zip(node.outputs, made[-len(node.outputs) :], strict=True)
+        }
+        makers = _makers(nodes)
         document.replace(graph, nodes, values)
+        _remove_unread(document, graph, makers)
     return document.finish()
+
+
+def _makers(nodes: Iterable[Node]) -> list[Node]:
+    """Return the nodes that compute the inputs of nodes."""
+    values = [value for node in nodes for value in node.inputs if value is not None]
+    return [maker for value in values if (maker := value.producer()) is not None]
+
+
+def _remove_unread(document: Document, graph: Graph, nodes: list[Node]) -> None:
+    """Remove those of some nodes that nothing reads any more, and those that only these read."""
+    while nodes:
+        node = nodes.pop()
+        if node.graph is graph and not any(v.uses() or document.is_fixed(v) for v in node.outputs):
+            nodes += _makers([node])
+            document.replace(graph, {node: ()}, {})

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 
 from widthfold_onnx.options import RuntimeOptions, Shapes, VerifyOptions
 from widthfold_onnx.runtime.clock import Clock, Run, clock_of, seconds_of
@@ -74,13 +75,20 @@ def settings_of(how: RuntimeOptions) -> list[Setting]:
     ]
 
 
-def open_at(model: Path, setting: Setting, prefix: Path | None = None) -> Session:
-    """Open a session as models are timed; with `prefix` it writes a profile there.
+def open_at(
+    model: Path | onnx.ModelProto,
+    setting: Setting,
+    profile: Path | None = None,
+    optimized: Path | None = None,
+) -> Session:
+    """Open a session as models are timed; `profile` and `optimized` are those of `open_session`.
 
     Raises:
         UnverifiedError: the model does not run.
     """
-    return open_session(model, setting.how, setting.level, tf32=True, profile=prefix)
+    return open_session(
+        model, setting.how, setting.level, tf32=True, profile=profile, optimized=optimized
+    )
 
 
 def rounds_of(session: Session, inputs: Sequence[Feeds]) -> Run:

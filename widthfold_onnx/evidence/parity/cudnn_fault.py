@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from widthfold_onnx.evidence.parity.comparison import Judge, Outputs
-from widthfold_onnx.evidence.parity.runs import Reference, attempt
+from widthfold_onnx.evidence.parity.reference import Reference
+from widthfold_onnx.evidence.parity.runs import attempt
 from widthfold_onnx.model.proto.walk import model_nodes
 from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.options import Provider

@@ -20,9 +20,12 @@ from widthfold_onnx.evidence.parity.interface import interface_differences
 from widthfold_onnx.evidence.parity.optimized_level import deployed_cells, in_float64, stepped
 from widthfold_onnx.evidence.parity.outputs import meaningless
 from widthfold_onnx.evidence.parity.overflow import overflowing_sets
-from widthfold_onnx.evidence.parity.reference import reference_of, stored_differences, unsteady_of
+from widthfold_onnx.evidence.parity.reference import (
+    Reference,
+    reference_of,
+    stored_differences,
+)
 from widthfold_onnx.evidence.parity.reference_validity import usable
-from widthfold_onnx.evidence.parity.runs import Reference
 from widthfold_onnx.evidence.parity.saturated import as_deployed
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
 from widthfold_onnx.progress import Say, quiet
@@ -135,7 +138,7 @@ def _judged(reference: Reference, rewritten: Path, computed: list[Outputs]) -> M
     if failures:
         runs = [reference.outputs, *([ends.original] if ends.original else [])]
         failures += original_is_off(reference, rewritten, runs)
-    doubts = unsteady_of(reference)
+    doubts = reference.doubts
     if meaningless(merged(at_level("disabled", cells))):
         doubts.append("no output shows anything on these inputs; pass --inputs with real ones")
     if len(overflown) == len(sets):

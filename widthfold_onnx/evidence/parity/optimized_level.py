@@ -14,7 +14,7 @@ import msgspec
 from widthfold_onnx.evidence.parity.comparison import Cells, Judge, Outputs, at_level
 from widthfold_onnx.evidence.parity.float64_reference import true_outputs
 from widthfold_onnx.evidence.parity.outputs import compare
-from widthfold_onnx.evidence.parity.runs import Reference
+from widthfold_onnx.evidence.parity.reference import Reference
 from widthfold_onnx.options import Tolerance
 from widthfold_onnx.runtime.sessions.session import Level
 

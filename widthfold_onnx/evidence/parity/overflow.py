@@ -16,7 +16,7 @@ import onnx
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.eight_bits.exact_kernels import open_exact
 from widthfold_onnx.evidence.parity.comparison import Outputs
-from widthfold_onnx.evidence.parity.runs import Reference
+from widthfold_onnx.evidence.parity.reference import Reference
 from widthfold_onnx.evidence.proof.correspondence import Correspondence
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.model.proto.domain import operator_of

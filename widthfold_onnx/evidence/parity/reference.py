@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.eight_bits.exact_kernels import may_saturate, open_chosen, open_exact
 from widthfold_onnx.evidence.eight_bits.filled import filling
@@ -17,14 +21,76 @@ from widthfold_onnx.evidence.parity.comparison import (
     difference,
     output_names,
 )
+from widthfold_onnx.evidence.parity.figures import relative_error
 from widthfold_onnx.evidence.parity.outputs import compare
-from widthfold_onnx.evidence.parity.runs import Reference, run_once
+from widthfold_onnx.evidence.parity.runs import attempt, run_once
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.progress import Say, quiet
 from widthfold_onnx.runtime.inputs.input_sets import InputSets, input_sets
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.runtime.sessions.session import Level, Session, resolved
 from widthfold_onnx.text import printable
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The original without the runtime's own optimizations, and how all models are run.
+
+    Attributes:
+        model: file of the original.
+        options: where models run.
+        report: gets a line of text before each run.
+        inputs: the sets on which it runs.
+        outputs: those of each set, by name.
+        names: of the outputs that the model declares.
+        unsteady: names of outputs that a second run on the same inputs does not repeat.
+    """
+
+    model: Path
+    options: VerifyOptions
+    report: Say
+    inputs: InputSets
+    outputs: list[Outputs]
+    names: list[str]
+    unsteady: set[str]
+
+    @property
+    def sets(self) -> list[InputSet]:
+        """The input sets."""
+        return self.inputs.sets
+
+    @property
+    def doubts(self) -> list[str]:
+        """Why outputs cannot be judged, one line each."""
+        return [f"output {printable(name)} {UNSTEADY}" for name in sorted(self.unsteady)]
+
+    def run(self, model: Path, level: Level) -> list[Outputs] | str:
+        """Return the outputs of a model on each input set, or why there are none."""
+        return attempt(model, self.options, level, self.sets, self.report)
+
+    @cached_property
+    def noise(self) -> list[dict[str, float | None]]:
+        """Distances by which outputs of the original move if float inputs move by one rounding.
+
+        By input set; if the changed inputs do not run, there is no noise.
+        """
+        shaken = [
+            InputSet(f"{item.label} shaken", {name: _shaken(x) for name, x in item.feeds.items()})
+            for item in self.sets
+        ]
+        moved = attempt(self.model, self.options, Level.DISABLED, shaken, self.report)
+        if isinstance(moved, str):
+            return [{} for _ in self.sets]
+        return [
+            {name: relative_error(*both(name, before, after)) for name in before}
+            for before, after in zip(self.outputs, moved, strict=True)
+        ]
+
+
+def _shaken(array: Array) -> Array:
+    if array.dtype.kind != "f":
+        return array
+    return np.asarray(np.nextafter(array, np.asarray(np.inf, array.dtype)))
 
 
 def reference_of(original: Path, options: VerifyOptions, report: Say) -> Reference:
@@ -85,11 +151,6 @@ def _run(session: Session, inputs: InputSets, report: Say) -> tuple[InputSets, l
     return replace(inputs, sets=kept, limits=limits), outputs
 
 
-def unsteady_of(reference: Reference) -> list[str]:
-    """Say why outputs cannot be judged, one line each."""
-    return [f"output {printable(name)} {UNSTEADY}" for name in sorted(reference.unsteady)]
-
-
 def stored_differences(reference: Reference, computed: Sequence[Outputs]) -> list[str]:
     """Say where the rewritten model is further from stored outputs than it may be.
 
@@ -130,6 +191,6 @@ def check_judged(original: Path, options: VerifyOptions) -> bool:
     """
     chosen = replace(resolved(options), seeds=0 if options.inputs else 1)
     reference = reference_of(original, chosen, quiet)
-    if reference.unsteady:
-        raise UnverifiedError(unsteady_of(reference)[0])
+    if reference.doubts:
+        raise UnverifiedError(reference.doubts[0])
     return may_saturate(chosen, original)

@@ -17,8 +17,8 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.eight_bits.exact_kernels import open_chosen
 from widthfold_onnx.evidence.parity.comparison import SLACK, Outputs, both, figure, output_names
 from widthfold_onnx.evidence.parity.outputs import compare
-from widthfold_onnx.evidence.parity.reference import reference_of
-from widthfold_onnx.evidence.parity.runs import Reference, attempt
+from widthfold_onnx.evidence.parity.reference import Reference, reference_of
+from widthfold_onnx.evidence.parity.runs import attempt
 from widthfold_onnx.options import Tolerance, VerifyOptions
 from widthfold_onnx.progress import quiet
 from widthfold_onnx.runtime.inputs.recorded import InputSet

@@ -11,7 +11,6 @@ import math
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,8 @@ from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.ceilings import RUNS, copied, operations
 from widthfold_onnx.runtime.clock import clock_of, seconds_of
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
-from widthfold_onnx.runtime.sessions.session import Level, open_session
-from widthfold_onnx.runtime.settings import rounds_of
+from widthfold_onnx.runtime.sessions.session import Level
+from widthfold_onnx.runtime.settings import Setting, open_at, rounds_of
 
 Least = Callable[[str, Mapping[str, Any]], float | None]
 """Returns the least seconds of a node, by its name and what the profile says of one run of it."""
@@ -78,20 +77,16 @@ class Roofline:
     """The measured speeds of this machine, in sessions like those that are timed."""
 
     def __init__(self, options: RuntimeOptions) -> None:
-        self._options = options
-        self._open = partial(open_session, how=options, tf32=True)
+        self._setting = Setting(Level.ALL, options)
         self._clock = clock_of(options)
         self.copies: dict[int, float] = {}
         self.operations: dict[str, float] = {}
 
-    def of(self, model: Path, level: Level) -> Least:
-        """Return what says the least seconds of the nodes of a model at a level.
-
-        They are known on the CPU only.
-        """
-        if self._options.provider is not Provider.CPU:
+    def of(self, model: Path, setting: Setting) -> Least:
+        """Return what says the least seconds of the nodes of a model; on the CPU only."""
+        if setting.how.provider is not Provider.CPU:
             return unknown
-        weights = self._weights(model, level)
+        weights = self._weights(model, setting)
         return lambda name, details: self._least(weights, name, details)
 
     def limits(self) -> dict[str, float]:
@@ -119,17 +114,17 @@ class Roofline:
         return max(seconds, 2 * multiply_adds(weights[name], details) / self.operations[dtype])
 
     def _shortest(self, model: onnx.ModelProto) -> float:
-        session = self._open(model)
+        session = open_at(model, self._setting)
         shapes = {port.name: tuple(int(dim or 1) for dim in port.dims) for port in session.inputs}
         run = rounds_of(session, [random_feeds(session.inputs, 0, shapes)])
         return min(seconds_of(run, count, self._clock) for count in range(1 + RUNS))
 
-    def _weights(self, model: Path, level: Level) -> Weights:
+    def _weights(self, model: Path, setting: Setting) -> Weights:
         """Return the weights of the runtime's optimized graph."""
         with tempfile.TemporaryDirectory() as folder:
             made = Path(folder) / "optimized.onnx"
             try:
-                self._open(model, level=level, optimized=made)
+                open_at(model, setting, optimized=made)
             except UnverifiedError:  # too large for one file
                 return {}
             graphs = list(all_graphs(onnx.load(made).graph))

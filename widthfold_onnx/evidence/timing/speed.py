@@ -120,7 +120,7 @@ def _side(found: Contest, number: int, roofline: Roofline) -> Side:
     model, setting = found.models[number], found.choice.settings[number]
     feeds = found.inputs.sets[0]
     seconds = found.pairing.samples[:, number]
-    least = roofline.of(model, setting.level)
+    least = roofline.of(model, setting)
     nodes = profile(partial(open_at, model, setting), feeds, least)
     return Side(
         level=str(setting),

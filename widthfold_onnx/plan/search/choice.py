@@ -13,7 +13,7 @@ from widthfold_onnx.model.read.loader import LoadedModel
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Companion, FoldOptions
 from widthfold_onnx.plan.decide.decisions import plan, rewriting
-from widthfold_onnx.plan.workload.candidates import form_of
+from widthfold_onnx.plan.workload.candidates import form_of, lift_of
 from widthfold_onnx.plan.workload.layers import Layers
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.exchange import Match, exchanged
@@ -31,11 +31,13 @@ class Choice:
         frozen: whether weights that are also graph inputs are taken out of these.
         companions: those that are exchanged.
         forms: subject of a layer -> its form; a layer that is not named stays as it is.
+        lifted: whether those of one axis are lifted instead: for trials before layers are known.
     """
 
     frozen: bool = False
     companions: tuple[Companion, ...] = ()
     forms: Mapping[str, str] = field(default_factory=dict)
+    lifted: bool = False
 
 
 ORIGINAL = Choice()
@@ -72,9 +74,10 @@ def built(
     def choose(site: LinearSite) -> Reformulation | Refusal:
         subject = layers.subject(site)
         if isinstance(subject, Refusal) or subject not in choice.forms:
-            return AS_IT_IS
+            return lift_of(site, fold) if choice.lifted else AS_IT_IS
         return form_of(site, choice.forms[subject], fold)
 
     document = document_of(choice, loaded)
-    decisions = plan(document, fold, choose) if choice.forms else []
+    changes = choice.forms or choice.lifted
+    decisions = plan(document, fold, choose) if changes else []
     return rewriting(document, decisions, fold).carry_out(), document.external_names

@@ -14,7 +14,7 @@ from widthfold_onnx.results import CompanionReport, Gain, SearchReport
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite
 
-SLIGHT = "it takes too little of the model's time"
+SLIGHT = "by prediction it can save too little of the model's time"
 
 
 @dataclass(frozen=True)

@@ -102,10 +102,9 @@ class LevelSearch:
         return (self.seconds or 0.0) - saved
 
     def saved(self, subject: str, key: str) -> float:
-        """Return the seconds that a form of known gain saves in all layers of a subject."""
+        """Return the seconds that a form saves in all layers of a subject; 0 if not known."""
         gain = self.gain(subject, key)
-        assert gain is not None
-        return self._seconds(subject) * (1 - 1 / gain.ratio)
+        return 0.0 if gain is None else self._seconds(subject) * (1 - 1 / gain.ratio)
 
     def unknown(self, subject: str) -> str:
         """Return why no gain of a layer's forms is known, as words that follow "none of them".

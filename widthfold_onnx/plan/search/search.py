@@ -42,6 +42,7 @@ from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Gain, Measurement, SearchReport
 from widthfold_onnx.rewrite.exchange import Match
+from widthfold_onnx.rules.companions.companion import Rule
 from widthfold_onnx.rules.companions.table import COMPANIONS
 from widthfold_onnx.runtime.inputs.distributions import Distribution
 from widthfold_onnx.runtime.sessions.descriptions import described
@@ -145,23 +146,40 @@ class _Search:
 
         The runtime's PRelu branches on every element: it takes 5 ns for one of random signs, and
         1 ns where neighbours have the same sign. So none is taken that surely makes the model
-        slower on smooth inputs, which are like photographs and recordings.
+        slower on smooth inputs, which are like photographs and recordings. One that helps lifted
+        layers must make the model with these faster than it is, and than it is with them alone.
         """
         taken, gains = asked, {}
         equal = {m.companion for m in matches if not isinstance(m.became, Refusal)}
         for name in sorted(equal):
             self.say(Step(f"timing the whole model with the companion {name}"))
+            rule = COMPANIONS[name]
             choice = replace(taken, companions=(*taken.companions, name))
-            varies = COMPANIONS[name].branches and not self.options.inputs
-            kinds = [Distribution.NORMAL, *([Distribution.SMOOTH] if varies else [])]
-            timed = trials.without(choice, [taken], len(kinds) * self._spending.probe, kinds)
+            timed = self._with_companion(taken, choice, rule, trials)
             found = [trial for trial in timed if trial is not None and trial.status == "ok"]
-            if len(found) < len(kinds):
+            if len(found) < len(timed):
                 continue
-            gains[name] = list(map(gain_of, found))
-            if found[0].low > 1 and all(trial.high >= 1 for trial in found):
+            gains[name] = list(map(gain_of, found[:1] if rule.lifts else found))
+            sure = found if rule.lifts else found[:1]
+            if all(trial.low > 1 for trial in sure) and all(trial.high >= 1 for trial in found):
                 taken = choice
         return taken, gains
+
+    def _with_companion(
+        self, taken: Choice, choice: Choice, rule: Rule, trials: Trials
+    ) -> list[Measurement | None]:
+        """Time a choice that has one more companion against that without it.
+
+        On random inputs and, if its time depends on the data, on smooth ones; or between lifted
+        layers, against the model as it is and with these alone.
+        """
+        seconds = self._spending.probe
+        if rule.lifts:
+            bases = taken, replace(taken, lifted=True)
+            return [trials.compare(base, replace(choice, lifted=True), seconds) for base in bases]
+        varies = rule.branches and not self.options.inputs
+        kinds = [Distribution.NORMAL, *([Distribution.SMOOTH] if varies else [])]
+        return trials.without(choice, [taken], len(kinds) * seconds, kinds)
 
     def _race(self, taken: Choice, first: LevelSearch, trials: Trials) -> _Raced:
         """Race the layers at the levels that may suit the model, in equal shares of the time."""

@@ -14,8 +14,10 @@ from widthfold_onnx.plan.search.assign import assign
 from widthfold_onnx.plan.search.choice import ORIGINAL, Choice
 from widthfold_onnx.plan.search.level_search import LevelSearch
 from widthfold_onnx.plan.search.trials import Trials
+from widthfold_onnx.plan.workload.candidates import is_lift_alone, is_lifted
 from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.results.store import AS_IS
+from widthfold_onnx.rules.companions.table import COMPANIONS
 
 WEAK_SHARE = 0.1
 """Choices that save less than this share of the total saving are tried together."""
@@ -49,6 +51,7 @@ class Settling:
             agreed = self._agreed(other)
             if self._is_better(agreed, chosen):
                 level, chosen = other, agreed
+        chosen = self._lifted(level, chosen)
         return level, self._helping(level, chosen) if self.spending.trial else chosen
 
     def _is_better(self, other: Choice, chosen: Choice) -> bool:
@@ -82,6 +85,29 @@ class Settling:
             return chosen if timed[0] is not None and timed[1] is None else agreed
         return agreed if trial.low > 1 else chosen
 
+    def _lifted(self, level: LevelSearch, chosen: Choice) -> Choice:
+        """Return the choice in which all layers of one axis are lifted, if that is better.
+
+        Alone a lifted layer pays for copies into the runtime's blocked layout and back. Between
+        lifted neighbours it does not, and no layer that is measured by itself shows that.
+        """
+        lifts = {
+            subject: form.key
+            for subject, workload in level.layers.workloads.items()
+            for form in workload.forms
+            if is_lift_alone(form.key) and not is_lifted(chosen.forms.get(subject))
+        }
+        lifted = replace(chosen, forms={**chosen.forms, **lifts})
+        if lifted == chosen or len(lifted.forms) < 2:
+            return chosen
+        if not self.spending.trial:  # a companion was timed between lifted layers alone
+            return lifted if any(COMPANIONS[name].lifts for name in chosen.companions) else chosen
+        self.say(Step("timing the whole model with all layers of one axis lifted"))
+        others = {s: form for s, form in chosen.forms.items() if s not in lifts}
+        short = replace(chosen, forms=others, lifted=True)  # not to be taken for the last trial
+        trial = self.trials.compare(chosen, short, self.spending.trial)
+        return lifted if trial is not None and trial.low > 1 else chosen
+
     def _helping(self, level: LevelSearch, chosen: Choice) -> Choice:
         """Return the choice without the forms that do not help the whole model.
 
@@ -109,7 +135,8 @@ class Settling:
 def _groups(level: LevelSearch, chosen: Choice) -> list[list[str]]:
     """Return the layers that are tried together: those that save little, if others save more."""
     saved = {s: level.saved(s, form) for s, form in chosen.forms.items()}
-    weak = [s for s in saved if saved[s] < WEAK_SHARE * sum(saved.values())]
+    total = sum(max(seconds, 0.0) for seconds in saved.values())
+    weak = [s for s in saved if saved[s] < WEAK_SHARE * total]
     strong = [[s] for s in saved if s not in weak]
     if not strong:
         return [[s] for s in saved]

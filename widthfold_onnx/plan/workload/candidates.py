@@ -14,12 +14,19 @@ from widthfold_onnx.options import FACTORS, AxisName, FoldOptions, Layout
 from widthfold_onnx.plan.store.identity import canonical
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms import rows
-from widthfold_onnx.rules.forms.enumeration import Outcome, candidates, forms, splits, summed_taps
+from widthfold_onnx.rules.forms.enumeration import (
+    LIFT,
+    Outcome,
+    candidates,
+    forms,
+    splits,
+    summed_taps,
+)
 from widthfold_onnx.rules.forms.form import Candidate, Reformulation
 from widthfold_onnx.rules.forms.legality import legal_form
 from widthfold_onnx.rules.forms.regrouped import groupings
 from widthfold_onnx.rules.match.site import LinearSite
-from widthfold_onnx.rules.selection import width_problem
+from widthfold_onnx.rules.selection import is_of_one_axis, site_problem, width_problem
 
 MAX_WHOLE = 64
 """Largest number of positions of an axis that may become channels as a whole."""
@@ -83,6 +90,19 @@ def form_key(site: LinearSite, form: Reformulation) -> str:
     return canonical(msgspec.to_builtins(key))
 
 
+def is_lifted(text: str | None) -> bool:
+    """Check whether the form of a key, if there is one, computes a layer of one axis on two."""
+    if text is None:
+        return False
+    key = msgspec.json.decode(text, type=FormKey)
+    return key.lift == 1 and len(key.axes) == 1
+
+
+def is_lift_alone(text: str) -> bool:
+    """Check whether the form of a key lifts a layer of one axis and changes nothing else."""
+    return is_lifted(text) and msgspec.json.decode(text, type=FormKey).axis == LIFT
+
+
 def form_of(site: LinearSite, text: str, options: FoldOptions) -> Reformulation | Refusal:
     """Return the form that a key describes, at the extents of a site.
 
@@ -121,6 +141,16 @@ def form_of(site: LinearSite, text: str, options: FoldOptions) -> Reformulation 
     options = replace(options, ragged=True)
     candidate = Candidate(fold=fold, axis=key.axis, factor=key.factor, kind=key.kind)
     return legal_form(site, options, candidate)
+
+
+def lift_of(site: LinearSite, options: FoldOptions) -> Reformulation | Refusal:
+    """Return the form that lifts a layer of one axis, and changes nothing else."""
+    problem = site_problem(site, options)
+    if problem is None and is_of_one_axis(site):
+        for form in _legal(forms(site, options, (1,) * len(site.positions), lift=1)):
+            if form.axis == LIFT:
+                return form
+    return problem or Refusal(Code.NO_GAIN, "it has no axis to add")
 
 
 def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation]:

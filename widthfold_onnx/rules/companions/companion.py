@@ -31,13 +31,15 @@ class Rule:
 
     Attributes:
         op_types: operators of ONNX.
-        equal: returns the new nodes that are equal to one of these, the last of which computes its
-            output; why there are none; or None for a node that it does not match.
+        equal: returns the new nodes that are equal to one of these, the last of which compute its
+            outputs; why there are none; or None for a node that it does not match.
         inlines: whether functions are inlined that hold such operators, to exchange them.
         branches: whether ONNX Runtime's kernels of these operators branch on the data.
+        lifts: whether its gain is that of layers of one axis that are lifted.
     """
 
     op_types: tuple[str, ...]
     equal: Callable[[Document, Node], tuple[Step, ...] | Refusal | None]
     inlines: bool = True
     branches: bool = False
+    lifts: bool = False

@@ -8,8 +8,10 @@ from widthfold_onnx.options import Companion
 from widthfold_onnx.rules.companions.companion import Rule
 from widthfold_onnx.rules.companions.prelu import prelu
 from widthfold_onnx.rules.companions.scalar import scalar
+from widthfold_onnx.rules.companions.split import split
 
 COMPANIONS: Mapping[Companion, Rule] = {
     Companion.PRELU: Rule(("PRelu",), prelu, branches=True),
     Companion.SCALAR: Rule(("Add", "Div", "Mul", "Sub"), scalar, inlines=False),
+    Companion.SPLIT: Rule(("Split",), split, inlines=False, lifts=True),
 }

@@ -45,6 +45,9 @@ Split = tuple[int, ...]
 
 Outcome = tuple[str, Reformulation | Refusal]
 
+LIFT = "rank"
+"""Axis of a form that folds none: it lifts, or mirrors a ConvTranspose."""
+
 
 def candidates(site: LinearSite, options: FoldOptions, factor: int) -> Iterator[Outcome]:
     """Yield every form at a factor, legal or refused, each with the names of its axes.
@@ -121,7 +124,7 @@ def forms(
                 regrouping=regrouping,
             )
             candidate = Candidate(
-                fold=fold, axis=folded or "rank", factor=factor, kind="+".join(kind) or "mirrored"
+                fold=fold, axis=folded or LIFT, factor=factor, kind="+".join(kind) or "mirrored"
             )
             yield label, legal_form(site, options, candidate)
 

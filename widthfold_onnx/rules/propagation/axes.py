@@ -37,15 +37,9 @@ def _pool(op: Op, shape: Dims) -> Changed | Refusal:
 
 
 def _pad(op: Op, shape: Dims) -> Changed | Refusal:
-    if op.document.opset < 11:
-        pads = op.node.attributes.get_ints("pads", [])
-    else:
-        array = op.constant(1)
-        if isinstance(array, Refusal):
-            return array
-        if len(op.node.inputs) > 3 and op.node.inputs[3] is not None:
-            return Refusal(Code.NOT_CARRIED, "an input selects the axes that it pads")
-        pads = array.ravel().tolist()
+    pads = _pads(op)
+    if isinstance(pads, Refusal):
+        return pads
     if len(pads) != 2 * len(shape):
         return Refusal(Code.INCONSISTENT_ATTRIBUTES, f"{len(pads)} pads for rank {len(shape)}")
     ends = zip(shape, pads[: len(shape)], pads[len(shape) :], strict=True)
@@ -54,6 +48,20 @@ def _pad(op: Op, shape: Dims) -> Changed | Refusal:
         for i, (extent, begin, end) in enumerate(ends)
         if (begin, end) != (0, 0)
     }
+
+
+def _pads(op: Op) -> list[int] | Refusal:
+    """Return the pads at the begin of every axis, then those at the end."""
+    if op.document.opset < PADS_INPUT:
+        return list(op.node.attributes.get_ints("pads", []))
+    if len(op.node.inputs) > 3 and op.node.inputs[3] is not None:
+        return Refusal(Code.NOT_CARRIED, "an input selects the axes that it pads")
+    array = op.constant(1)
+    return array if isinstance(array, Refusal) else array.ravel().tolist()
+
+
+PADS_INPUT = 11
+"""First operator set in which the pads of a Pad are an input."""
 
 
 def _reduce(op: Op, shape: Dims) -> Changed | Refusal:
@@ -113,7 +121,7 @@ def along(op: Op) -> PackedOp | Refusal:
     """Carry an op along axes that the layout does not fold; inputs other than 0 are parameters."""
     shape, function = op.data, ALONG[op.node.op_type]
     lift = op.layout.rank(len(shape)) - len(shape)
-    if lift and (lift < 0 or function is not _pool):
+    if lift and (lift < 0 or function not in (_pool, _pad)):
         return Refusal(Code.OTHER_RANK, "it names axes by number, and the packed tensor has others")
     changed = function(op, shape)
     if isinstance(changed, Refusal):
@@ -121,7 +129,16 @@ def along(op: Op) -> PackedOp | Refusal:
     if op.layout.involved(len(shape)) & changed.keys():
         return Refusal(Code.ALONG_FOLDED_AXIS, f"it acts along the axes {sorted(changed)}")
     result_shape = tuple(changed.get(axis, extent) for axis, extent in enumerate(shape))
+    pads = _pads(op) if lift and function is _pad else None
+    if isinstance(pads, list):
+        return _lifted_pad(op, result_shape, _inserted(pads, 2, lift))
     return PackedOp((result_shape,), _sizes(op, result_shape), _lifted(op, lift) if lift else {})
+
+
+def _lifted_pad(op: Op, shape: Dims, pads: list[int]) -> PackedOp:
+    if op.document.opset < PADS_INPUT:
+        return PackedOp((shape,), attributes={"pads": pads})
+    return PackedOp((shape,), {1: np.array(pads, np.int64)})
 
 
 def _lifted(op: Op, lift: int) -> Attributes:
@@ -131,9 +148,15 @@ def _lifted(op: Op, lift: int) -> Attributes:
         if numbers := list(op.node.attributes.get_ints(name, [])):
             result[name] = [1] * lift + numbers
     if pads := list(op.node.attributes.get_ints("pads", [])):
-        begins, ends = pads[: len(pads) // 2], pads[len(pads) // 2 :]
-        result["pads"] = [0] * lift + begins + [0] * lift + ends
+        result["pads"] = _inserted(pads, 0, lift)
     return result
+
+
+def _inserted(pads: list[int], axis: int, lift: int) -> list[int]:
+    """Return begins and ends of pads with none of so many axes before one of them."""
+    half = len(pads) // 2
+    begins, ends = pads[:half], pads[half:]
+    return [n for side in (begins, ends) for n in (*side[:axis], *[0] * lift, *side[axis:])]
 
 
 def _sizes(op: Op, shape: Dims) -> Mapping[int, Array]:

@@ -33,7 +33,7 @@ UNARY = frozenset(
 )
 """Ops of one input; each element of the output depends on the same element of the input."""
 BROADCASTING = frozenset(
-    {"Add", "Div", "Less", "Max", "Min", "Mul", "PRelu", "Pow", "Sub", "Where"}
+    {"Add", "Div", "Less", "Max", "Min", "Mul", "PRelu", "Pow", "Sub", "Sum", "Where"}
 )
 """Ops of several inputs that are broadcast; each output element depends on the same elements."""
 

@@ -37,7 +37,7 @@ class Rotation:
     random: bool
 
     def shared(self, sessions: int) -> Sequence[Feeds]:
-        """Return the sets of each of several sessions.
+        """Return the sets that each of several sessions takes.
 
         Each session has copies of its own, and all copies together need to exceed the cache.
         """

@@ -1,0 +1,67 @@
+"""Write a Conv whose channels a Split parts as one Conv for each part.
+
+ONNX Runtime fuses an activation with the Conv before it, and keeps tensors between Convs in its
+blocked layout; a Split between them prevents both. Gated layers (WaveNet, Demucs, a Conformer) have
+one: Tanh of the first half times Sigmoid of the second.
+
+Matches: a Split of channels behind a Conv of one group with constant weights, which nothing else
+    reads.
+Rewrites: to Convs that read the same data; each has the weights of its channels, and a copy of the
+    Pad before the Conv, if nothing else reads that.
+Exact: a channel of a Conv depends on the weights of this channel alone, and is the same sum of the
+    same products. A runtime may add them up in another order if it computes fewer channels.
+Leaves alone: weights from a DequantizeLinear, which a runtime may compute in integers, and parts of
+    unknown size.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+
+from widthfold_onnx.model.graph.document import Document, Node, Value, graph_of
+from widthfold_onnx.model.proto.domain import is_default
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.companions.companion import Step
+from widthfold_onnx.rules.match.parameter import dequantizer
+
+
+def split(document: Document, node: Node) -> tuple[Step, ...] | None:
+    """Return the Convs that compute the parts of a Split; None where it splits no Conv."""
+    data = node.inputs[0]
+    conv = None if data is None else data.producer()
+    if data is None or conv is None or not is_default(conv, "Conv") or conv.graph is not node.graph:
+        return None
+    if len(data.uses()) > 1 or document.is_fixed(data) or conv.attributes.get_int("group", 1) != 1:
+        return None
+    signal, *weights = [value for value in conv.inputs if value is not None]
+    constants = [document.constant(value) for value in weights]
+    numbers = [document.read(c) for c in constants if not isinstance(c, Refusal)]
+    if len(numbers) < len(constants) or any(map(dequantizer, (signal, *weights))):
+        return None
+    channels, rank = numbers[0].shape[0], numbers[0].ndim
+    path = document.path_of(graph_of(node))
+    shapes = [document.shapes.get(path, output.name or "") for output in node.outputs]
+    parts = [shape[1] or 0 for shape in shapes if shape is not None and len(shape) == rank]
+    axis = node.attributes.get_int("axis", 0)
+    if axis not in (1, 1 - rank) or len(parts) < len(shapes) or sum(parts) != channels:
+        return None
+    pads = _pad(signal, node) * len(parts)
+    bounds = pairwise(accumulate(parts, initial=0))
+    convs = [
+        Step("Conv", (i if pads else signal, *(a[begin:end] for a in numbers)), conv.attributes)
+        for i, (begin, end) in enumerate(bounds)
+    ]
+    return *pads, *convs
+
+
+def _pad(signal: Value, node: Node) -> list[Step]:
+    """Return a copy of the Pad that only one Conv reads, for each new Conv.
+
+    The runtime merges a Pad with a Conv if nothing else reads it.
+    """
+    pad = signal.producer()
+    if pad is None or not is_default(pad, "Pad") or len(signal.uses()) > 1:
+        return []
+    inputs = tuple(value for value in pad.inputs if value is not None)
+    copied = pad.graph is node.graph and len(inputs) == len(pad.inputs)
+    return [Step("Pad", inputs, pad.attributes)] if copied else []
